@@ -227,7 +227,6 @@ class Batch:
 
     @cached_property
     def is_adapted(self) -> bool:
-        """Return whether any span has an adapter."""
         return any(span.adapter is not None for span in self.spans)
 
     @property

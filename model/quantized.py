@@ -173,7 +173,6 @@ class QuantizedMatrix:
         return cls(shape, dtype, [partial(_same, part) for part in parts])
 
     def read(self) -> list[GroupedRows]:
-        """Read the rows."""
         return [reader() for reader in self.readers]
 
     def to_dense(self) -> Tensor:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
+from model.checkpoint.folder import ModelLoadError
 from model.tokenization.template_client import shared_client
 from server.auth.keys import KeyFileError, key_entry, new_key
 from server.config.command_line import add_arguments, add_flags, deprecations, from_arguments, unknown_variables
@@ -87,24 +88,28 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return the exit status."""
-    parser = build_parser()
-    arguments = parser.parse_args(argv)
-    if arguments.command == "census":
-        return census(arguments.config, as_json=arguments.json)
-    if arguments.command == "key":
-        return make_key(arguments.name, is_admin=arguments.admin)
+    arguments = build_parser().parse_args(argv)
     if arguments.command == "health":
         return health()
-    if arguments.command == "kernels":
-        return kernels(arguments)
-    if arguments.command == "perplexity":
-        return perplexity(arguments)
+    commands = {
+        "serve": serve,
+        "census": census,
+        "size": size,
+        "perplexity": perplexity,
+        "kernels": kernels,
+        "key": make_key,
+    }
     try:
-        settings = from_arguments(arguments, os.environ)
-    except SettingsError as error:
+        return commands[arguments.command](arguments)
+    except (SettingsError, KeyFileError) as error:
         return fail(str(error), 2)
-    if arguments.command == "size":
-        return size(settings)
+    except ModelLoadError as error:
+        return fail(str(error), 1)
+
+
+def serve(arguments: argparse.Namespace) -> int:
+    """Serve a model, and return the exit status."""
+    settings = from_arguments(arguments, os.environ)
     arguments.api_key = None
     forget_keys()
     for name in unknown_variables(os.environ):
@@ -115,47 +120,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.disable()  # as in the workers, until `server.engine.memory.memory_limit.freeze_garbage`
     with contextlib.suppress(OSError):  # the first chat request then reports it
         shared_client().start()  # now: it is ready when the imports below are
-    from server.app import ServeError, serve
+    from server import app
 
     try:
-        return serve(settings)
-    except ServeError as error:
+        return app.serve(settings)
+    except app.ServeError as error:
         return fail(str(error), 1, settings.log_format)
 
 
-def census(name: str, *, as_json: bool) -> int:
+def census(arguments: argparse.Namespace) -> int:
     """Print the census of a configuration, and return the exit status."""
     from model.analysis import census_report
     from model.analysis.census import take_census
     from model.checkpoint import registry, resolve
-    from model.checkpoint.folder import ModelLoadError
 
-    try:
-        config = registry.read_config(resolve.resolve_config(name))
-    except ModelLoadError as error:
-        return fail(str(error), 1)
+    config = registry.read_config(resolve.resolve_config(arguments.config))
     counted = take_census(config)
-    if as_json:
+    if arguments.json:
         told = {"architecture": config.architecture, **census_report.as_json(counted)}
         return print_text(json.dumps(told, indent=2))
     return print_text(census_report.as_table(counted, config))
 
 
-def size(settings: Settings) -> int:
+def size(arguments: argparse.Namespace) -> int:
     """Print what a server takes, and return the exit status."""
     from model.checkpoint import registry, resolve
-    from model.checkpoint.folder import ModelLoadError
     from server.config import memory_estimate
 
-    try:
-        name = settings.model or resolve.default_name()
-        file = resolve.resolve_config(name, settings.gguf_file)
-        config = registry.read_config(file)
-        found = memory_estimate.sizes(config, settings, file)
-    except ModelLoadError as error:
-        return fail(str(error), 1)
-    except SettingsError as error:
-        return fail(str(error), 2)
+    settings = from_arguments(arguments, os.environ)
+    file = resolve.resolve_config(settings.model or resolve.default_name(), settings.gguf_file)
+    config = registry.read_config(file)
+    found = memory_estimate.sizes(config, settings, file)
     return print_text(memory_estimate.as_table(found, settings, config.stored_as))
 
 
@@ -163,11 +158,8 @@ def kernels(arguments: argparse.Namespace) -> int:
     """Print what computes here, and return the exit status."""
     from server.config import kernel_report
 
-    try:
-        settings = Settings.from_sources(vars(arguments), os.environ)
-        report = kernel_report.make_report(settings, measured=arguments.measure)
-    except SettingsError as error:
-        return fail(str(error), 2)
+    settings = Settings.from_sources(vars(arguments), os.environ)
+    report = kernel_report.make_report(settings, measured=arguments.measure)
     if arguments.json:
         return print_text(json.dumps(kernel_report.as_json(report), indent=2))
     return print_text(kernel_report.as_table(report))
@@ -177,13 +169,12 @@ def perplexity(arguments: argparse.Namespace) -> int:
     """Print how well a model predicts a text, and return the exit status."""
     from pathlib import Path
 
-    from model.checkpoint.folder import ModelLoadError
     from server import perplexity as measured
 
     if arguments.max_tokens < measured.LEAST_TOKENS:
         return fail(f"--max-tokens: {arguments.max_tokens}; {measured.LEAST_TOKENS} or more is accepted", 2)
+    settings = Settings.from_sources(vars(arguments), os.environ)
     try:
-        settings = Settings.from_sources(vars(arguments), os.environ)
         found = measured.measure(
             settings.model,
             Path(arguments.text),
@@ -193,23 +184,16 @@ def perplexity(arguments: argparse.Namespace) -> int:
             activations=settings.activations,
             max_tokens=arguments.max_tokens,
         )
-    except SettingsError as error:
-        return fail(str(error), 2)
     except (OSError, UnicodeDecodeError) as error:
         return fail(f"--text {arguments.text!r}: {error}; a file of UTF-8 text is accepted", 1)
-    except ModelLoadError as error:
-        return fail(str(error), 1)
     return print_text(measured.report(*found))
 
 
-def make_key(name: str, *, is_admin: bool) -> int:
+def make_key(arguments: argparse.Namespace) -> int:
     """Print a new key and its entry for the key file, and return the exit status."""
     key = new_key()
-    try:
-        entry = key_entry(name, key, is_admin=is_admin)
-    except KeyFileError as error:
-        return fail(str(error), 2)
-    print(f"The key of {name}, shown this once:\n{key}", file=sys.stderr, flush=True)
+    entry = key_entry(arguments.name, key, is_admin=arguments.admin)
+    print(f"The key of {arguments.name}, shown this once:\n{key}", file=sys.stderr, flush=True)
     return print_text(f"\n{entry}".rstrip("\n"))  # a blank line before: it is appended to others
 
 

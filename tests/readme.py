@@ -15,7 +15,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,17 @@ class Example:
 
 
 def settings_table() -> str:
-    from server.config.command_line import settings_table
+    from server.config.command_line import shown_default
+    from server.config.setting_names import flag_name, variable_name
+    from server.config.settings import Settings
 
-    return settings_table()
+    lines = ["| flag | variable | default | meaning |", "|---|---|---|---|"]
+    for setting in fields(Settings):
+        metavar = setting.metadata["type"].metavar
+        flag = f"`{flag_name(setting.name)}{f' {metavar}' if metavar else ''}`".replace("|", "\\|")
+        meaning = setting.metadata["help"].replace("|", "\\|")
+        lines.append(f"| {flag} | `{variable_name(setting.name)}` | {shown_default(setting.name)} | {meaning} |")
+    return "\n".join(lines)
 
 
 def metrics_table() -> str:

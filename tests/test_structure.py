@@ -46,7 +46,7 @@ MAY_IMPORT = {
     "model.loading": "model.checkpoint model.config model.kernels model.layers model.network model.quantized "
                      "model.sharding",
     "model.analysis": "model.checkpoint model.config model.hooks model.kernels model.layers model.network",
-    "model.sharding": "model.batch model.checkpoint model.config model.hooks model.kernels model.layers model.network",
+    "model.sharding": "model.batch model.checkpoint model.config model.hooks model.layers model.network",
     "model.network": "model.batch model.checkpoint model.config model.hooks model.kernels model.kv_cache "
                      "model.layers model.sampling",
     "model.hooks": "model.batch model.config model.kernels model.kv_cache model.layers",

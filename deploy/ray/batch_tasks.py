@@ -15,6 +15,7 @@ from model.hooks.point_names import stack_config
 from server.app import ModelFiles
 from server.auth.keys import Keyring
 from server.config.settings import Settings
+from server.dispatch.engine_client import EngineClient
 from server.engine.outputs import EngineInfo
 from server.engine.request import AttentionTask, EngineRequest
 from server.http.error_handlers import validation_error
@@ -22,7 +23,7 @@ from server.http.errors import BadRequest, PayloadTooLarge, Unavailable
 from server.http.tensor_formats import Entry, NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.observability.metrics import Metrics
-from server.routes.context import AppContext, EngineProtocol
+from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.attention import attention_entry, plan_of
 from server.routes.inspect.interventions import read_all_interventions
@@ -90,7 +91,7 @@ def context_of(settings: Settings, files: ModelFiles, info: EngineInfo | None) -
         embedding_defaults=files.embedding_defaults,
         score_defaults=files.score_defaults,
         sampling_defaults=files.sampling_defaults,
-        engine=cast("EngineProtocol", _NoEngine(info)),
+        engine=cast(EngineClient, _NoEngine(info)),
         metrics=Metrics(),
         model_id=files.model_id,
         model_root=str(files.folder),

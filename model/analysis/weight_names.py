@@ -166,7 +166,6 @@ class _Stack:
         return pattern.startswith(self._before)
 
     def in_block(self, layer: int) -> Iterator[NamedWeight]:
-        """Yield the weights of one block."""
         before, ours = f"{self._before}blocks.{layer}.", f"{self._ours_before}layers.{layer}."
         for point, candidates in _NORMS.items():
             held = [each for each in candidates if f"{ours}{each}.weight" in self.ours]

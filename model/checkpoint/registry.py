@@ -185,8 +185,10 @@ def read_config(folder: Path) -> ModelConfig:
     config = _with_own_head(config, architecture.family.own_head, hf, written.parent)
     if architecture.name.endswith(SUFFIX):
         config = _with_classifier(config, architecture.family, hf, written.parent)
-    if config.head_transform is not None:
-        config = _with_head_of_files(config, architecture.family, written.parent)
+    # Models for embeddings may lack the head that fills in masked words, though config.json names a class that has it
+    # (all-mpnet-base-v2).
+    if config.head_transform is not None and not _holds(written.parent, architecture.family, "head_transform.weight"):
+        config = replace(config, **NO_HEAD)
     return config if config.encoder is None else _with_start(config, hf, generation)
 
 
@@ -207,13 +209,6 @@ def _with_own_head(config: ModelConfig, own_head: str | None, hf: Fields, folder
     names = tensor_names(folder)
     is_tied = hf.flag("tie_word_embeddings", True) if names is None else own_head not in names
     return replace(config, tie_word_embeddings=is_tied)
-
-
-def _with_head_of_files(config: ModelConfig, family: Family, folder: Path) -> ModelConfig:
-    """Leave the head that fills in masked words out if the files lack it, though config.json names a class that has it:
-    so it is in models for embeddings that were trained from such a class (all-mpnet-base-v2).
-    """
-    return config if _holds(folder, family, "head_transform.weight") else replace(config, **NO_HEAD)
 
 
 def _with_classifier(config: ModelConfig, family: Family, hf: Fields, folder: Path) -> ModelConfig:

@@ -225,7 +225,6 @@ class ModelConfig:
         return tuple(self.at(layer) for layer in own if self.has_attention(layer))
 
     def has_experts(self, layer: int) -> bool:
-        """Return whether a layer has a mixture of experts."""
         return self.experts is not None and layer not in self.experts.dense_layers
 
     def has_mlp(self, layer: int) -> bool:
@@ -243,7 +242,6 @@ class ModelConfig:
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
-        """Return the layers that have attention."""
         return tuple(layer for layer in range(self.num_layers) if self.has_attention(layer))
 
     def mixer_name(self, layer: int) -> str:

@@ -163,6 +163,21 @@ class LayerHooks:
         self(f"{name}.hook_out", normed)
 
 
+def hooked(layer_hooks: LayerHooks | None, point: str, x: torch.Tensor) -> torch.Tensor:
+    """Return the numbers x [T, ...] of `point` as a layer's hooks leave them, if it has any."""
+    return x if layer_hooks is None else layer_hooks(point, x)
+
+
+def normed(norm: Norm | None, name: str, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    """Return x [T, d] after a norm whose points begin with `name`; without a norm, x itself."""
+    if norm is None:
+        return x
+    y = norm(x)
+    if layer_hooks is not None:
+        layer_hooks.of_norm(name, norm, x, y)
+    return y
+
+
 @dataclass(frozen=True, slots=True)
 class TensorRegion:
     """The rows and heads of a batch that a tensor holds, or that a hook is about."""

@@ -31,7 +31,6 @@ def stacks(config: ModelConfig) -> tuple[Stack, ...]:
 
 
 def stack_config(config: ModelConfig, stack: Stack) -> ModelConfig:
-    """Return the configuration of this stack of the model."""
     return config.encoder if stack == "encoder" and config.encoder is not None else config
 
 

@@ -100,7 +100,6 @@ class GroupedWeight:
 
     @property
     def form(self) -> int:
-        """Return the weight's form, one of `Form` in decoder.h."""
         if self._rounds_to_bytes:
             return _BYTES_FORM
         return _DOT_FORM if self._arithmetic == DOT and self.row_dtype == torch.bfloat16 else _FORM

@@ -53,12 +53,10 @@ class Int8BlockedWeight:
 
     @property
     def stored(self) -> str:
-        """Return the format in which the numbers are stored, as text for people."""
         return "int8, a scale for each output"
 
     @property
     def form(self) -> int:
-        """Return the weight's form, one of `Form` in decoder.h."""
         return _BYTES_FORM if self._rounds_to_bytes else _FORM
 
     def values_and_scales(self) -> tuple[Tensor, Tensor]:

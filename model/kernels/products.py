@@ -82,12 +82,10 @@ class BlockedWeight:
 
     @property
     def stored(self) -> str:
-        """Return the format in which the numbers are stored, as text for people."""
         return str(self.dtype).removeprefix("torch.")
 
     @property
     def form(self) -> int:
-        """Return the weight's form, one of `Form` in decoder.h."""
         if self.dtype == torch.float32:
             return _FLOAT32_FORM
         return _DOT_FORM if self.arithmetic == DOT and self.row_dtype == torch.bfloat16 else _WIDENED_FORM

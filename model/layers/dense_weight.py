@@ -32,12 +32,10 @@ class DenseWeight:
 
     @property
     def stored(self) -> str:
-        """Return the format in which the numbers are stored, as text for people."""
         weight = self._weight
         return str(weight.dtype).removeprefix("torch.") if isinstance(weight, Tensor) else weight.stored
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
-        """Return activation(x W^T + bias): x [R, K] -> [R, N]."""
         y = (fixed_shapes.linear if self._batch_invariant else F.linear)(x, self.to_dense(), bias)
         if activation is None:
             return y

@@ -46,7 +46,6 @@ class Experts:
 
     @property
     def linears(self) -> list[Linear]:
-        """Return all matrices."""
         mlps = self.experts if self.shared is None else [*self.experts, self.shared]
         gates = [] if self.shared_gate is None else [self.shared_gate]
         return [self.router, *gates, *(linear for mlp in mlps for linear in (mlp.up, mlp.down))]

@@ -77,11 +77,9 @@ class Fp8Weight:
 
     @property
     def stored(self) -> str:
-        """Return the format in which the numbers are stored, as text for people."""
         return "fp8, a scale for each output"
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
-        """Return activation(x W^T + bias): x [R, K] -> [R, N]."""
         y = self._in_tiles(x) if self._batch_invariant else self._product(x)
         y = y[:, : self.num_outputs].contiguous()
         if bias is not None:

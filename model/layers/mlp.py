@@ -6,6 +6,7 @@ Axes: rows, d, ff.
 """
 
 import math
+from dataclasses import dataclass
 
 import torch
 
@@ -18,29 +19,21 @@ from model.layers.lora import AdaptedRows, multiply
 from model.layers.norm import row_means
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Mlp:
     """A feed-forward, plain: down(act(up(x))), or gated (Shazeer 2020, arXiv:2002.05202): down(act(gate(x)) *
     up(x)).
     """
 
-    def __init__(
-        self,
-        up: Linear,
-        down: Linear,
-        gate: Activation | ClampedGate | None = None,
-        *,
-        sparsity: float = 0.0,
-        batch_invariant: bool = True,
-    ) -> None:
-        """Keep the layers. gate: the activation, or the clamped gate, if there is one; `up` [2 ff, d] then has the
-        gate's rows before its own: one product instead of two. Without a gate `up` [ff, d] has the activation.
-        sparsity: the share of a gate's numbers that `without_small` sets to 0 before the activation.
-        """
-        self.up = up
-        self.down = down
-        self.gate: Activation | ClampedGate | None = gate
-        self._sparsity = sparsity
-        self._batch_invariant = batch_invariant
+    up: Linear
+    """[2 ff, d] with the gate's rows before its own: one product instead of two. Without a gate [ff, d], and it has the
+    activation.
+    """
+    down: Linear
+    gate: Activation | ClampedGate | None = None
+    sparsity: float = 0.0
+    """The share of a gate's numbers that `without_small` sets to 0 before the activation."""
+    batch_invariant: bool = True
 
     def hidden(self, x: torch.Tensor, adapted: AdaptedRows | None) -> torch.Tensor:
         """Return the input of `down`, [rows, ff], from x [rows, d] as the rows' adapters change it."""
@@ -81,10 +74,10 @@ class Mlp:
     def _gated(self, gate_up: torch.Tensor, activation: Activation | ClampedGate) -> torch.Tensor:
         if isinstance(activation, ClampedGate):
             return clamped(gate_up, activation, native=self.up.native)
-        if self._sparsity:
+        if self.sparsity:
             gate, up = gate_up.chunk(2, -1)
-            gate_up = torch.cat((without_small(gate, self._sparsity), up), -1)
-        return gated(gate_up, activation, native=self.up.native, batch_invariant=self._batch_invariant)
+            gate_up = torch.cat((without_small(gate, self.sparsity), up), -1)
+        return gated(gate_up, activation, native=self.up.native, batch_invariant=self.batch_invariant)
 
 
 def without_small(x: torch.Tensor, share: float) -> torch.Tensor:

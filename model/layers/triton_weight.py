@@ -28,7 +28,6 @@ class TritonWeight:
 
     @property
     def stored(self) -> str:
-        """Return the format in which the numbers are stored, as text for people."""
         return str(self._weight.dtype).removeprefix("torch.")
 
     def to_dense(self) -> Tensor:

@@ -3,6 +3,8 @@
 The names are those of model/checkpoint/weight_files.py, without the stack's prefix.
 """
 
+from functools import partial
+
 import torch
 
 from model.config import Activation, ModelConfig
@@ -53,6 +55,8 @@ class LayerBuilder:
         self.context = context
         self.kernels = kernels
         self.batch_invariant = batch_invariant
+        self.exactly = partial(Linear, kernels=kernels, batch_invariant=batch_invariant)
+        """Makes a layer of a matrix that is not quantised."""
         self.quantize: Quantization = quantize
         why_not = why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels)
         self.is_whole = shares is None and not self.quantized and why_not is None
@@ -90,15 +94,8 @@ class LayerBuilder:
         return self.quantized.pop(name) if name in self.quantized else self.weights.pop(name)
 
     def _linear(self, name: str, activation: Activation | None = None) -> Linear:
-        return Linear(
-            self._matrix(f"{name}.weight"),
-            self.weights.pop(f"{name}.bias", None),
-            kernels=self.kernels,
-            batch_invariant=self.batch_invariant,
-            quantize=self.quantize,
-            activation=activation,
-            keep_dtype=self.is_whole,
-        )
+        weight, bias = self._matrix(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
+        return self.exactly(weight, bias, quantize=self.quantize, activation=activation, keep_dtype=self.is_whole)
 
     def _added(self, name: str) -> Linear:
         """Return a matrix whose product is added to the residual stream."""
@@ -109,10 +106,7 @@ class LayerBuilder:
 
     def _exact(self, name: str) -> Linear:
         """Return a matrix that is not quantised: few of its numbers decide much."""
-        return self._exactly(self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None))
-
-    def _exactly(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        return Linear(weight, bias, kernels=self.kernels, batch_invariant=self.batch_invariant)
+        return self.exactly(self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None))
 
     def _mlp(self, name: str, sparsity: float = 0.0) -> Mlp:
         activation = self.config.activation

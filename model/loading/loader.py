@@ -3,6 +3,7 @@ for.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -104,15 +105,6 @@ def _why_not_on(name: Quantization, device: torch.device) -> str | None:
     return None if can_fp8 else f"needs a GPU of compute capability {least} or above. {shown}: none is accepted there"
 
 
-def resolve_batch_invariant(
-    wanted: bool | None, dtype: torch.dtype, device: torch.device, kernels: KernelConfig = AUTO
-) -> bool:
-    """Return whether answers are batch invariant; None means where it costs nothing: with our kernels, on a CPU in
-    float32 and bfloat16.
-    """
-    return kernels.why_not_native(dtype, device) is None if wanted is None else wanted
-
-
 def load_model(
     folder: Path,
     config: ModelConfig,
@@ -188,17 +180,19 @@ def build_model(
         return matrices.pop(name) if name in matrices else weights.pop(name)
 
     table = matrix("embed.weight")
-    invariant = resolve_batch_invariant(batch_invariant, table.dtype, table.device, kernels)
+    # Where nothing is asked for, where it costs nothing: with our kernels.
+    is_native = kernels.why_not_native(table.dtype, table.device) is None
+    invariant = is_native if batch_invariant is None else batch_invariant
+    linear = partial(Linear, kernels=kernels, batch_invariant=invariant)
     is_tied = "head.weight" not in weights and "head.weight" not in matrices
     head = project_out = None
     if config.has_head:
-        bias, own = weights.pop("head.bias", None), None if is_tied else matrix("head.weight")
-        head = _head(table if own is None else own, bias, shares, kernels, invariant, quantize)
-        del own
+        bias = weights.pop("head.bias", None)
+        head = _head(table if is_tied else matrix("head.weight"), bias, shares, kernels, invariant, quantize)
         if "embed_out.weight" in weights or "embed_out.weight" in matrices:
-            project_out = Linear(matrix("embed_out.weight"), kernels=kernels, batch_invariant=invariant)
-    transform = _head_transform(config, weights, kernels, invariant, quantize)
-    classifier = _classifier(config, weights, kernels, invariant)
+            project_out = linear(matrix("embed_out.weight"))
+    transform = _head_transform(config, weights, linear, kernels, quantize)
+    classifier = _classifier(config, weights, linear, kernels)
     tokens = _tokens(table, head if is_tied else None, shares)
     del table
 
@@ -263,27 +257,21 @@ def _head(
 def _head_transform(
     config: ModelConfig,
     weights: dict[str, torch.Tensor],
+    make: partial[Linear],
     kernels: KernelConfig,
-    batch_invariant: bool,
     quantize: Quantization,
 ) -> HeadTransform | None:
     """Return what comes before an encoder's head, or None; its weights are removed from the dict."""
     if config.head_transform is None:
         return None
-    dense = Linear(
-        weights.pop("head_transform.weight"),
-        weights.pop("head_transform.bias", None),
-        kernels=kernels,
-        batch_invariant=batch_invariant,
-        quantize=quantize,
-        activation=config.head_transform,
-    )
+    weight, bias = weights.pop("head_transform.weight"), weights.pop("head_transform.bias", None)
+    dense = make(weight, bias, quantize=quantize, activation=config.head_transform)
     gain, bias = weights.pop("head_norm.weight"), weights.pop("head_norm.bias", None)
     return HeadTransform(dense, LayerNorm(gain, bias, config.norm_eps, kernels=kernels))
 
 
 def _classifier(
-    config: ModelConfig, weights: dict[str, torch.Tensor], kernels: KernelConfig, batch_invariant: bool
+    config: ModelConfig, weights: dict[str, torch.Tensor], make: partial[Linear], kernels: KernelConfig
 ) -> Classifier | None:
     """Return the head that labels an input, or None, in float32 (float64 for a network in float64): it has a row or two
     for each input, which cost nothing. Its weights are removed from the dict.
@@ -296,10 +284,7 @@ def _classifier(
     own = {name: weight.to(wide) for name, weight in own.items()}
 
     def linear(name: str, activation: Activation | None = None) -> Linear:
-        bias = own.get(f"{name}.bias")
-        return Linear(
-            own[f"{name}.weight"], bias, kernels=kernels, batch_invariant=batch_invariant, activation=activation
-        )
+        return make(own[f"{name}.weight"], own.get(f"{name}.bias"), activation=activation)
 
     dense = norm = None
     if head.dense is not None:

@@ -12,7 +12,6 @@ import torch
 from model.config import DeltaNetConfig
 from model.layers.attention import AttentionRule
 from model.layers.attention_arithmetic import at_least_float32
-from model.layers.linear import Linear
 from model.layers.norm import Norm, RmsNorm
 from model.layers.position_bias import alibi, bias_by_distance
 from model.layers.rope import Rope
@@ -90,9 +89,7 @@ class StackBuilder(LayerBuilder):
         types = weights.pop("token_type_embed.weight", None)
         project = None
         if "embed_in.weight" in weights or "embed_in.weight" in self.quantized:
-            project = Linear(
-                self._matrix("embed_in.weight"), kernels=self.kernels, batch_invariant=self.batch_invariant
-            )
+            project = self.exactly(self._matrix("embed_in.weight"))
         norm = self._norm("embed_norm") if config.embedding_norm else None
         is_plain = scale is None and project is None
         return Embedding(
@@ -120,7 +117,7 @@ class StackBuilder(LayerBuilder):
         if self.config.altup is None:
             return None
         into, out = (
-            [self._exactly(each.contiguous()) for each in weight.chunk(self.config.altup.num_streams - 1)]
+            [self.exactly(each.contiguous()) for each in weight.chunk(self.config.altup.num_streams - 1)]
             for weight in (self.weights.pop("altup_in.weight"), self.weights.pop("altup_out.weight"))
         )
         return StreamEnds(into, out)

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from model.hooks.hooks import LayerHooks
+from model.hooks.hooks import LayerHooks, hooked, normed
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
@@ -52,10 +52,10 @@ class Residual(Generic[Sublayer]):
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return what is added to the residual stream: x [T, d] -> [T, d]."""
-        y = self.f(_normed(self.before, self.norm, x, layer_hooks), step, layer_hooks)
+        y = self.f(normed(self.before, self.norm, x, layer_hooks), step, layer_hooks)
         second = self.norm if self.before is None else f"{self.norm}_post"
-        y = self.scaled(_normed(self.after, second, y, layer_hooks))
-        return y if layer_hooks is None else layer_hooks(self.out, y)
+        y = self.scaled(normed(self.after, second, y, layer_hooks))
+        return hooked(layer_hooks, self.out, y)
 
     def scaled(self, y: torch.Tensor) -> torch.Tensor:
         """Return what is added of y [T, d], which is rounded before it is."""
@@ -63,19 +63,10 @@ class Residual(Generic[Sublayer]):
 
     def add(self, y: torch.Tensor, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the stream [T, d] with y [T, d] added to x [T, d]."""
-        x = _normed(self.of_sum, self.norm, x + y, layer_hooks)
+        x = normed(self.of_sum, self.norm, x + y, layer_hooks)
         if self.stream_scale is not None:
             x = x * self.stream_scale
-        return x if layer_hooks is None else layer_hooks(self.stream, x)
-
-
-def _normed(norm: Norm | None, name: str, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
-    if norm is None:
-        return x
-    normed = norm(x)
-    if layer_hooks is not None:
-        layer_hooks.of_norm(name, norm, x, normed)
-    return normed
+        return hooked(layer_hooks, self.stream, x)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,14 +89,13 @@ class Block:
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the residual stream after the block: x [T, d] -> [T, d]."""
-        if layer_hooks is not None:
-            x = layer_hooks("hook_resid_pre", x)
+        x = hooked(layer_hooks, "hook_resid_pre", x)
         if self.altup is not None:
             return self._among_streams(self.altup, x, step, layer_hooks)
         if self.parallel:
             attention = self.attention(x, step, layer_hooks)
             x = self.mlp(x, step, layer_hooks) + attention + x
-            return x if layer_hooks is None else layer_hooks("hook_resid_post", x)
+            return hooked(layer_hooks, "hook_resid_post", x)
         x = self.attention.add(self.attention(x, step, layer_hooks), x, layer_hooks)
         if self.cross is not None:
             x = self.cross.add(self.cross(x, step, layer_hooks), x, layer_hooks)
@@ -123,36 +113,29 @@ class Block:
         assert last is not None
         assert before is not None
         predicted = altup.predicted(x, streams)
-        if layer_hooks is not None:
-            predicted[0] = layer_hooks("hook_predicted", predicted[0])
+        predicted[0] = hooked(layer_hooks, "hook_predicted", predicted[0])
         added = self.attention(predicted[0], step, layer_hooks)
         around = altup.laurel(before(predicted[0]), step)
-        if layer_hooks is not None:
-            around = layer_hooks("hook_laurel_out", around)
+        around = hooked(layer_hooks, "hook_laurel_out", around)
         x = (predicted[0] + added + around) / math.sqrt(2)
-        if layer_hooks is not None:
-            x = layer_hooks("hook_resid_mid", x)
+        x = hooked(layer_hooks, "hook_resid_mid", x)
         x = self.mlp.add(self.mlp(x, step, layer_hooks), x, layer_hooks)
         x, *others = altup.corrected(predicted, x)
         given = last(x if altup.scale is None else x * altup.scale, step, layer_hooks)
         streams.others = torch.stack([other + given for other in others])
-        return x if layer_hooks is None else layer_hooks("hook_resid_post", x)
+        return hooked(layer_hooks, "hook_resid_post", x)
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Run only as far as the queries, keys and values of the residual stream x [T, d], or the states of a layer
         without attention, and what hooks read of them: if nothing else of this block is needed, most of its products
         need not be computed.
         """
-        if layer_hooks is not None:
-            x = layer_hooks("hook_resid_pre", x)
+        x = hooked(layer_hooks, "hook_resid_pre", x)
         if self.altup is not None:
             assert step.streams is not None
             x = self.altup.predicted(x, step.streams)[0]
-            if layer_hooks is not None:
-                x = layer_hooks("hook_predicted", x)
-        self.attention.f.write_kv(
-            _normed(self.attention.before, self.attention.norm, x, layer_hooks), step, layer_hooks
-        )
+            x = hooked(layer_hooks, "hook_predicted", x)
+        self.attention.f.write_kv(normed(self.attention.before, self.attention.norm, x, layer_hooks), step, layer_hooks)
 
     @property
     def linears(self) -> dict[str, Linear]:
@@ -171,7 +154,6 @@ class Block:
 
     @property
     def last(self) -> Residual[Any]:
-        """Return what is added last."""
         return self.mlp if self.per_layer is None else self.per_layer
 
     @property

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 from model.batch import Batch
 from model.config import DeltaNetConfig
-from model.hooks.hooks import LayerHooks
+from model.hooks.hooks import LayerHooks, hooked
 from model.layers.dense_weight import activate_in_any_batch
 from model.layers.fixed_shapes import row_sums, whole_vectors
 from model.layers.linear import Linear
@@ -57,8 +57,7 @@ class DeltaNet:
         normed = self.norm(z.reshape(-1, z.shape[-1])).view(z.shape)
         wide = torch.promote_types(z.dtype, torch.float32)
         y = (normed * activate_in_any_batch(gate.reshape(z.shape).to(wide), "silu")).to(z.dtype)
-        if layer_hooks is not None:
-            y = layer_hooks("delta.hook_out", y)
+        y = hooked(layer_hooks, "delta.hook_out", y)
         return multiply(self.out, y.flatten(1), step.adapted)
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
@@ -81,19 +80,16 @@ class DeltaNet:
         parts = [sizes.convolved_width, sizes.values_width, sizes.num_value_heads, sizes.num_value_heads]
         mixed, gate, strengths, steps = torch.split(multiply(self.into, x, step.adapted), parts, -1)
 
-        def hooked(name: str, numbers: torch.Tensor) -> torch.Tensor:
-            return numbers if layer_hooks is None else layer_hooks(f"delta.{name}", numbers)
-
-        convolved = self.convolution(hooked("hook_in", mixed), kept, states).to(x.dtype)
+        convolved = self.convolution(hooked(layer_hooks, "delta.hook_in", mixed), kept, states).to(x.dtype)
         keys = sizes.num_key_heads * sizes.key_dim
         q, k, v = torch.split(activate_in_any_batch(convolved, "silu"), [keys, keys, sizes.values_width], -1)
-        q = hooked("hook_q", q.reshape(len(x), -1, sizes.key_dim))
-        k = hooked("hook_k", k.reshape(len(x), -1, sizes.key_dim))
-        v = hooked("hook_v", v.reshape(len(x), -1, sizes.value_dim))
-        beta = hooked("hook_beta", whole_vectors(torch.sigmoid, strengths))
-        decay = hooked("hook_decay", self._decays(steps, states.memory.dtype))
+        q = hooked(layer_hooks, "delta.hook_q", q.reshape(len(x), -1, sizes.key_dim))
+        k = hooked(layer_hooks, "delta.hook_k", k.reshape(len(x), -1, sizes.key_dim))
+        v = hooked(layer_hooks, "delta.hook_v", v.reshape(len(x), -1, sizes.value_dim))
+        beta = hooked(layer_hooks, "delta.hook_beta", whole_vectors(torch.sigmoid, strengths))
+        decay = hooked(layer_hooks, "delta.hook_decay", self._decays(steps, states.memory.dtype))
         z = self._remember((q, k, v, beta, decay), step.batch, states.memory)
-        return hooked("hook_z", z.to(x.dtype)), gate
+        return hooked(layer_hooks, "delta.hook_z", z.to(x.dtype)), gate
 
     def _decays(self, steps: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         """Return what each head's matrix is multiplied by, [T, V], from the steps [T, V]."""

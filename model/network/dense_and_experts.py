@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model.hooks.hooks import LayerHooks
+from model.hooks.hooks import LayerHooks, hooked, normed
 from model.layers.norm import Norm
 from model.network.sublayers import BlockInputs, Feedforward, MixedFeedforward
 
@@ -25,13 +25,7 @@ class DenseAndExperts:
 
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the sum: x [T, d] -> [T, d]."""
-        normed = self.before_dense(x)
-        if layer_hooks is not None:
-            layer_hooks.of_norm("ln2", self.before_dense, x, normed)
-        dense = self.after_dense(self.dense(normed, step, layer_hooks))
-        if layer_hooks is not None:
-            dense = layer_hooks("mlp.hook_dense_out", dense)
+        dense = self.dense(normed(self.before_dense, "ln2", x, layer_hooks), step, layer_hooks)
+        dense = hooked(layer_hooks, "mlp.hook_dense_out", self.after_dense(dense))
         experts = self.after_experts(self.experts.of(self.before_experts(x), x, layer_hooks))
-        if layer_hooks is not None:
-            experts = layer_hooks("mlp.hook_experts_out", experts)
-        return dense + experts
+        return dense + hooked(layer_hooks, "mlp.hook_experts_out", experts)

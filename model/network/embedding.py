@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from model.batch import Batch
-from model.hooks.hooks import LayerHooks
+from model.hooks.hooks import LayerHooks, hooked, normed
 from model.kernels.choice import KernelConfig
 from model.kernels.embedding import embed
 from model.layers.device_batch import DeviceBatch
@@ -46,23 +46,13 @@ class Embedding:
             x = x * self.scale
         if self.project is not None:
             x = self.project(x)  # [T, d]
-        if layer_hooks is not None:
-            x = layer_hooks("hook_embed", x)
+        x = hooked(layer_hooks, "hook_embed", x)
         if self.token_types is not None:
             of_type = self.token_types[0].expand(len(x), -1) if types is None else self.token_types[types]
-            x = x + self._at(layer_hooks, "hook_token_type_embed", of_type)
+            x = x + hooked(layer_hooks, "hook_token_type_embed", of_type)
         if self.positions is not None:
-            x = x + self._at(layer_hooks, "hook_pos_embed", self.positions[batch.positions])
-        if self.norm is None:
-            return x
-        normed = self.norm(x)
-        if layer_hooks is not None:
-            layer_hooks.of_norm("embed_norm", self.norm, x, normed)
-        return normed
-
-    @staticmethod
-    def _at(layer_hooks: LayerHooks | None, point: str, x: torch.Tensor) -> torch.Tensor:
-        return x if layer_hooks is None else layer_hooks(point, x)
+            x = x + hooked(layer_hooks, "hook_pos_embed", self.positions[batch.positions])
+        return normed(self.norm, "embed_norm", x, layer_hooks)
 
 
 def embed_at_once(

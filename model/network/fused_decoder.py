@@ -76,7 +76,6 @@ class _Parts:
         return {"qkv": self.attention.qkv, "out": heads.out, "gate_up": self.gate_up, "down": self.down}
 
     def norms(self) -> list[RmsNorm]:
-        """Return all norms."""
         of_heads = self.attention.q_norm, self.attention.k_norm
         return [self.before_attention, self.before_mlp, *(norm for norm in of_heads if _is_native(norm))]
 

@@ -10,7 +10,7 @@ import torch
 
 from model.batch import Batch
 from model.config import Activation
-from model.hooks.hooks import LayerHooks
+from model.hooks.hooks import LayerHooks, hooked
 from model.layers.linear import Linear
 from model.layers.lora import multiply
 from model.layers.mlp import gated
@@ -57,8 +57,7 @@ class PerLayer:
         """Return the output: x [T, d] -> [T, d]."""
         assert step.of_tokens is not None
         given = step.of_tokens[: len(x)]
-        if layer_hooks is not None:
-            given = layer_hooks("hook_per_layer_input", given)
+        given = hooked(layer_hooks, "hook_per_layer_input", given)
         both = torch.cat((multiply(self.gate, x, step.adapted), given), -1)
         hidden = gated(both, self.activation, native=self.gate.native, batch_invariant=self.batch_invariant)
         return multiply(self.out, hidden, step.adapted)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from model.hooks.hooks import LayerHooks
+from model.hooks.hooks import LayerHooks, hooked
 from model.layers.linear import Linear
 from model.layers.lora import multiply
 from model.network.convolution import Convolution
@@ -29,8 +29,7 @@ class ShortConvolution:
         """Return what the convolution adds: x [T, d] -> [T, d]; its last inputs are written to the states."""
         convolved, gate = self._convolve(x, step, layer_hooks)
         y = gate * convolved.to(gate.dtype)
-        if layer_hooks is not None:
-            y = layer_hooks("conv.hook_out", y)
+        y = hooked(layer_hooks, "conv.hook_out", y)
         return multiply(self.out, y, step.adapted)
 
     def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
@@ -43,8 +42,7 @@ class ShortConvolution:
         """Return the convolution's output and the gate that it is multiplied with, [T, d] each."""
         before, gate, x = multiply(self.into, x, step.adapted).chunk(3, -1)
         x = before * x
-        if layer_hooks is not None:
-            x = layer_hooks("conv.hook_in", x)
+        x = hooked(layer_hooks, "conv.hook_in", x)
         assert step.kept is not None
         assert step.cache.states is not None
         return self.convolution(x, step.kept, step.cache.states), gate

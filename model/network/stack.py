@@ -12,7 +12,7 @@ import torch
 
 from model.batch import Batch
 from model.config import ModelConfig
-from model.hooks.hooks import Hooks
+from model.hooks.hooks import Hooks, normed
 from model.kv_cache import LayerCache
 from model.layers.lora import AdaptedRows
 from model.layers.norm import Norm
@@ -99,9 +99,4 @@ class Stack:
             x = block(x, step, layer_hooks)
         if self.stream_ends is not None and streams is not None:
             x = self.stream_ends.end(x, streams)
-        if self.final_norm is not None:
-            hidden = self.final_norm(x)
-            if outside is not None:
-                outside.of_norm("ln_final", self.final_norm, x, hidden)
-            x = hidden
-        return x[:rows]
+        return normed(self.final_norm, "ln_final", x, outside)[:rows]

@@ -16,7 +16,7 @@ import torch
 
 from model.batch import Batch, KeyRange
 from model.hooks.attention_hooks import Attended, attend_with_hooks, deliver_results, deliver_rows
-from model.hooks.hooks import LayerHooks
+from model.hooks.hooks import LayerHooks, hooked
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule, RotaryTables
 from model.layers.experts import Experts
@@ -139,8 +139,7 @@ class SelfAttention:
         key_range = step.batch.key_range(self.causal, self.window)
         z = self.heads.attend(q, step, key_range, layer_hooks, cross=False)  # [T, H, D]
         if gates is not None:
-            gates = gates if layer_hooks is None else layer_hooks("attn.hook_gate", gates)
-            z = z * whole_vectors(torch.sigmoid, gates)
+            z = z * whole_vectors(torch.sigmoid, hooked(layer_hooks, "attn.hook_gate", gates))
         out = multiply(self.heads.out, z.flatten(1), step.adapted)
         return out if layer_hooks is None else self.heads.deliver_results(z, out, step, layer_hooks)
 
@@ -239,8 +238,7 @@ class CrossAttention:
     def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return the attention's output: x [T, d] -> [T, d]."""
         q = multiply(self.q, x, step.adapted).view(len(x), -1, self.head_dim)  # [T, H, D]
-        if layer_hooks is not None:
-            q = layer_hooks("cross_attn.hook_rot_q", layer_hooks("cross_attn.hook_q", q))
+        q = hooked(layer_hooks, "cross_attn.hook_rot_q", hooked(layer_hooks, "cross_attn.hook_q", q))
         z = self.heads.attend(q, step, step.batch.cross_key_range, layer_hooks, cross=True)  # [T, H, D]
         out = multiply(self.heads.out, z.flatten(1), step.adapted)
         return out if layer_hooks is None else self.heads.deliver_results(z, out, step, layer_hooks)
@@ -320,11 +318,9 @@ class MixedFeedforward:
     def of(self, x: torch.Tensor, routed: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
         """Return what the experts make of x [T, d] that the router chooses for `routed` [T, d]: [T, d]."""
         logits = self.experts.route(routed)  # [T, E]
-        if layer_hooks is not None:
-            logits = layer_hooks("mlp.hook_router_logits", logits)
+        logits = hooked(layer_hooks, "mlp.hook_router_logits", logits)
         probabilities = self.experts.probabilities(logits)
-        if layer_hooks is not None:
-            probabilities = layer_hooks("mlp.hook_expert_weights", probabilities)
+        probabilities = hooked(layer_hooks, "mlp.hook_expert_weights", probabilities)
         chosen, weights = self.experts.choose(probabilities)
         if layer_hooks is not None:
             layer_hooks("mlp.hook_expert_indices", chosen.to(probabilities.dtype))

@@ -5,6 +5,7 @@ Axes: T rows of a batch, E rows of an encoder's batch, d model width.
 """
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 import torch
@@ -25,42 +26,31 @@ from model.network.stack import Stack
 from model.sampling.row_search import largest
 
 
+@dataclass(eq=False, repr=False)
 class Transformer:
     """A network: `forward` runs a step of the decoder, `encode` a pass of the encoder, `logits` the head on the
     output of the decoder, or of the only encoder.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        *,
-        decoder: Stack | None,
-        encoder: Stack | None,
-        head: Linear | None,
-        project_out: Linear | None = None,
-        head_transform: HeadTransform | None = None,
-        classifier: Classifier | None = None,
-        kernels: KernelConfig = AUTO,
-        batch_invariant: bool,
-    ) -> None:
-        """Keep the parts. head [vocab, e] with e = d, unless `project_out` [e, d] comes before it.
-        head_transform: what comes before the head of an encoder. classifier: what labels a whole input, in place of a
-        head. There is at least one stack.
-
-        kernels, batch_invariant: what its parts were built for.
-        """
-        self.config = config
-        self.decoder = decoder
-        self.encoder = encoder
-        self.head = head
-        self.project_out = project_out
-        self.head_transform = head_transform
-        self.classifier = classifier
-        self.dense: Sequence[DenseLayer] = ()
-        """What the pooled states of an embedding go through, if its files say so."""
-        self.kernels = kernels
-        self.batch_invariant = batch_invariant
-        self._scratch: LayerCache | None = None
+    config: ModelConfig
+    _: KW_ONLY
+    decoder: Stack | None
+    encoder: Stack | None
+    """There is at least one stack."""
+    head: Linear | None
+    """[vocab, e] with e = d, unless `project_out` comes before it."""
+    project_out: Linear | None = None
+    """[e, d]"""
+    head_transform: HeadTransform | None = None
+    """What comes before the head of an encoder."""
+    classifier: Classifier | None = None
+    """What labels a whole input, in place of a head."""
+    dense: Sequence[DenseLayer] = ()
+    """What the pooled states of an embedding go through, if its files say so."""
+    kernels: KernelConfig = AUTO
+    batch_invariant: bool
+    """What its parts were built for, as `kernels` are."""
+    _scratch: LayerCache | None = field(default=None, init=False)
 
     @property
     def tokens(self) -> TokenTable:

@@ -6,6 +6,7 @@ It sends each call to the other ranks first; then all compute it together. Use i
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from itertools import count
 from pathlib import Path
 
@@ -50,18 +51,7 @@ class LeadingTransformer(Transformer):
         """Keep the parts. own: rank 0's share, as `load_model` makes it from `folder`. before_apart: called before
         RanksApart is raised, so that code that knows why a rank ended can report it first.
         """
-        super().__init__(
-            own.config,
-            decoder=own.decoder,
-            encoder=own.encoder,
-            head=own.head,
-            project_out=own.project_out,
-            head_transform=own.head_transform,
-            classifier=own.classifier,
-            kernels=own.kernels,
-            batch_invariant=own.batch_invariant,
-        )
-        self.dense = own.dense
+        super().__init__(**{each.name: getattr(own, each.name) for each in fields(own) if each.init})
         self.whole_weights = WholeWeights(own, folder)
         self.share = own
         """Rank 0's share, to be run within `lead`."""

@@ -81,7 +81,6 @@ class RowEdits:
 
     @property
     def has_penalties(self) -> bool:
-        """Return whether tokens are penalized."""
         return self.penalties != _NO_PENALTIES
 
     def read(self, row: int, token_ids: Sequence[int], num_unknown: int = 0) -> tuple[Int64, Int64]:

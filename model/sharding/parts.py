@@ -8,14 +8,13 @@ Axes: T rows, H query heads, D head dimension, S keys of one sequence; H' of the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from model.batch import KeyRange
 from model.hooks.attention_hooks import Attended, apply_hooks, deliver_results, deliver_rows
 from model.hooks.hooks import LayerHooks
-from model.kernels.choice import KernelConfig
 from model.layers.attention import AttentionRows, AttentionRule, CachedKV
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.linear import Linear
@@ -31,17 +30,9 @@ class SummedLinear(Linear):
     x.
     """
 
-    def __init__(
-        self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        group: Group,
-        *,
-        kernels: KernelConfig,
-        batch_invariant: bool,
-    ) -> None:
-        """Keep weight [out, own in] and bias [out], which is the same on every rank."""
-        super().__init__(weight, bias, kernels=kernels, batch_invariant=batch_invariant)
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, group: Group, **options: Any) -> None:
+        """Keep weight [out, own in] and bias [out], the same on every rank. `options` are those of `Linear`."""
+        super().__init__(weight, bias, **options)
         self._group = group
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -60,21 +51,12 @@ class SummedLinear(Linear):
 class GatheredLinear(Linear):
     """A matrix with its rows split over the ranks and its answer on all: the head."""
 
-    def __init__(
-        self,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        share: Share,
-        *,
-        kernels: KernelConfig,
-        batch_invariant: bool,
-    ) -> None:
-        """Keep weight [own out, in] and bias [own out]."""
-        super().__init__(weight, bias, kernels=kernels, batch_invariant=batch_invariant)
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, share: Share, **options: Any) -> None:
+        """Keep weight [own out, in] and bias [own out]. `options` are those of `Linear`."""
+        super().__init__(weight, bias, **options)
         self._share = share
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the layer's output: x [rows, in] -> [rows, out]."""
         return self._share.whole(super().__call__(x), 1)
 
     def find_largest(self, x: torch.Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Offers the settings to operators: flags and help, warnings of misspelt or deprecated names, the reference's table.
+"""Offers the settings to operators: flags and help, and warnings of misspelt or deprecated names.
 
 All of it follows from `server.config.settings`. It never knows what a setting means.
 """
@@ -63,18 +63,6 @@ def shown_default(name: str) -> str:
 def _help(name: str) -> str:
     text = Settings.__dataclass_fields__[name].metadata["help"]
     return f"{text} [{variable_name(name)}; default: {shown_default(name)}]".replace("%", "%%")
-
-
-def settings_table() -> str:
-    """Return the table of settings in docs/reference.md, in Markdown."""
-    lines = ["| flag | variable | default | meaning |", "|---|---|---|---|"]
-    for setting in dataclasses.fields(Settings):
-        setting_type: SettingType = setting.metadata["type"]
-        value = f" {setting_type.metavar}" if setting_type.metavar else ""
-        flag = f"`{flag_name(setting.name)}{value}`".replace("|", "\\|")
-        meaning = setting.metadata["help"].replace("|", "\\|")
-        lines.append(f"| {flag} | `{variable_name(setting.name)}` | {shown_default(setting.name)} | {meaning} |")
-    return "\n".join(lines)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:

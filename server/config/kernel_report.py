@@ -68,7 +68,6 @@ def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
 
 
 def as_json(report: KernelReport) -> dict[str, Any]:
-    """Return the report as JSON."""
     vendor, family, model = report.cpu
     told: dict[str, Any] = {
         "library": {"path": report.library, "present": report.is_present},

@@ -56,7 +56,6 @@ class Adapters:
         return iter(self._served.values())
 
     def find(self, name: str) -> ServedAdapter | None:
-        """Return the adapter of this name, or None if none is served."""
         return self._served.get(name)
 
     def num_requests(self) -> dict[str, int]:

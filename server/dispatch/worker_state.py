@@ -68,13 +68,11 @@ class WorkerState:
         return has_engine and not self.is_hung and self.kill_reason is None
 
     def add(self, handle: RequestHandle) -> None:
-        """Give it the request."""
         self.requests[handle.uid] = handle
         self.requests_total += 1
         self.num_tokens_left += handle.num_tokens_left
 
     def remove(self, handle: RequestHandle) -> None:
-        """Take the request from it."""
         del self.requests[handle.uid]
         self.num_tokens_left -= handle.num_tokens_left
         self.beats_until_idle = 2  # the first may have been sent before the request came, whose step may still run

@@ -158,7 +158,14 @@ class Engine:
         step = self._ahead.take()
         if step is None:
             return self._report()
-        schedule, wanted = step.schedule, self._cancellation_check(step.schedule)
+        schedule = step.schedule
+        wanted = CancellationCheck(
+            schedule,
+            self._new_aborts,
+            self._scheduler.next_deadline,
+            must_complete=self._must_complete,
+            is_asking=self._can_cancel,
+        )
         self._send_first_forced(schedule)
         run = partial(self._ahead.run, self._runner, step, wanted)
         try:
@@ -239,16 +246,6 @@ class Engine:
             self._count(generation_tokens_total=len(tokens), forced_tokens_total=len(tokens))
             if self._send is not None:
                 self._send(self._report())
-
-    def _cancellation_check(self, schedule: Schedule) -> CancellationCheck:
-        """Return what the network asks, as it runs, whether the step is still wanted."""
-        return CancellationCheck(
-            schedule,
-            self._new_aborts,
-            self._scheduler.next_deadline,
-            must_complete=self._must_complete,
-            is_asking=self._can_cancel,
-        )
 
     def _cancel(self, schedule: Schedule, aborted: Iterable[int]) -> None:
         """Account for a cancelled step and return the ends of the aborted requests. The others are where they were

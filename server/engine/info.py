@@ -15,7 +15,6 @@ logger = logging.getLogger(__name__)
 
 
 def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> EngineInfo:
-    """Return the info of an engine with this model and this cache."""
     grouped = _grouped(model)
     kernels, level, arithmetic = kernels_in_use(model.kernels, model.dtype, model.device)
     return EngineInfo(

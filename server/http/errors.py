@@ -108,6 +108,14 @@ class PayloadTooLarge(_Kind):
     STATUS, TYPE = 413, "invalid_request_error"
 
 
+def answer_too_large(
+    size: int, limit: int, advice: str, *, of: str = "The answer", param: str | None = None
+) -> PayloadTooLarge:
+    """Return the error of an answer over --max-response-bytes, or of the part that `of` names; `advice`: what fits."""
+    message = f"{of} would be about {size} bytes; at most {limit} are sent (--max-response-bytes). {advice}"
+    return PayloadTooLarge(message, param=param, code="answer_too_large")
+
+
 class UnsupportedMediaType(_Kind):
     """Raised when the request body is not declared as JSON."""
 

@@ -211,12 +211,6 @@ def check_npy(num_arrays: int) -> None:
         )
 
 
-def npy_body(entries: Sequence[Entry]) -> Iterator[Piece]:
-    """Yield the only array as a .npy file."""
-    (array,) = (value for entry in entries for value in entry.arrays.values())
-    return npy_pieces(array)
-
-
 def npy_pieces(array: NumpyArray) -> Iterator[Piece]:
     """Yield an array as a .npy file."""
     buffer = io.BytesIO()
@@ -260,7 +254,8 @@ def body_pieces(
         case Format.SAFETENSORS:
             return safetensors_body(head, entries)
         case Format.NPY:
-            return npy_body(entries)
+            (array,) = (value for entry in entries for value in entry.arrays.values())
+            return npy_pieces(array)
         case Format.NDJSON:
             return ndjson_body(head, entries, encoding_format)
 

@@ -58,7 +58,6 @@ class Histogram(Collector):
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 

@@ -75,14 +75,6 @@ def _errors(answer: type[AnswerModel]) -> dict[int | str, dict[str, Any]]:
     }
 
 
-_ERRORS = _errors(ErrorAnswer)
-_OLLAMA_ERRORS = _errors(OllamaErrorAnswer)
-_ANTHROPIC_ERRORS = _errors(MessagesErrorAnswer)
-_SYSTEM_ONE_ERRORS = _errors(SystemOneErrorAnswer)
-_RERANK_ERRORS = _errors(RerankErrorAnswer)
-_TEI_ERRORS = _errors(TeiErrorAnswer)
-
-
 _INSPECTIONS = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
 _OF_WEIGHTS = (correlations, weights, weight_slices)
 _KEY = [
@@ -105,20 +97,21 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     """
     keys, max_body_bytes = context.keys, context.settings.max_body_bytes
     guarded = guarded_route(keys, max_body_bytes)
+    errors = _errors(ErrorAnswer)
     key = [] if keys.is_open else _KEY
 
-    def api_of(route_class: type[APIRoute], errors: dict[int | str, dict[str, Any]] = _ERRORS) -> APIRouter:
-        return APIRouter(route_class=route_class, responses=errors, dependencies=key)
+    def api_of(route_class: type[APIRoute], error: type[AnswerModel] = ErrorAnswer) -> APIRouter:
+        return APIRouter(route_class=route_class, responses=_errors(error), dependencies=key)
 
     run = running_route(guarded, context)
-    shapes = (_ERRORS, _OLLAMA_ERRORS, _ANTHROPIC_ERRORS, _TEI_ERRORS, _SYSTEM_ONE_ERRORS, _RERANK_ERRORS)
-    running, ollama_running, anthropic_running, tei_running, system_one, reranking = (
-        api_of(run, shape) for shape in shapes
-    )
     looking = api_of(running_route(guarded, context, is_inspection=True))
-    api, ollama_api, anthropic_api, tei_api = (api_of(guarded, shape) for shape in shapes[:4])
+    running, api = api_of(run), api_of(guarded)
+    ollama_running, ollama_api = api_of(run, OllamaErrorAnswer), api_of(guarded, OllamaErrorAnswer)
+    anthropic_running, anthropic_api = api_of(run, MessagesErrorAnswer), api_of(guarded, MessagesErrorAnswer)
+    tei_running, tei_api = api_of(run, TeiErrorAnswer), api_of(guarded, TeiErrorAnswer)
+    system_one, reranking = api_of(run, SystemOneErrorAnswer), api_of(run, RerankErrorAnswer)
     admins = admin_route(keys, max_body_bytes)
-    operators = APIRouter(route_class=admins, responses=_ERRORS, dependencies=_KEY, include_in_schema=keys.has_admin)
+    operators = APIRouter(route_class=admins, responses=errors, dependencies=_KEY, include_in_schema=keys.has_admin)
     for part in (completions, chat, responses, embeddings, decisions, score, classify):
         part.add_routes(running, context)
     for part in (ollama_text, ollama_embed):
@@ -143,7 +136,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     # What everybody may do on a server without keys, and admins alone on one with keys.
     loading = APIRouter(
         route_class=guarded if keys.is_open else admins,
-        responses=_ERRORS,
+        responses=errors,
         dependencies=key,
         include_in_schema=keys.is_open or keys.has_admin,
     )

@@ -65,7 +65,6 @@ class OpenRoute(APIRoute):
     """A route without a key; what answers GET also answers HEAD (RFC 9110, 9.1), whose body the HTTP server drops."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
-        """Return whether the request is for this route."""
         return super().matches(self._as_get(scope))
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:

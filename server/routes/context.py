@@ -1,13 +1,8 @@
-"""Holds what every route may use, in one object, and describes what the routes need from the engine's client.
-
-The application builds it once; the routes have no state of their own. `EngineProtocol` and `Handle` are the interface
-to the process that computes. They are described here, so that routes can be tested against any engine that keeps the
-contract.
+"""Holds what every route may use, in one object. The application builds it once; the routes have no state of their
+own.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from model.checkpoint.generation_defaults import SamplingDefaults
 from model.config import ModelConfig
@@ -19,53 +14,13 @@ from server.auth.keys import Keyring
 from server.config.settings import Settings
 from server.dispatch.adapters import Adapters
 from server.dispatch.admission import capture_limit
-from server.dispatch.request_context import RequestContext
-from server.engine.outputs import EngineInfo, RequestOutput
-from server.engine.request import Intervention, Task
+from server.dispatch.engine_client import EngineClient
+from server.engine.outputs import EngineInfo
 from server.http.errors import Unavailable
-from server.observability.metrics import EngineStatus, Metrics
+from server.observability.metrics import Metrics
 
 PLACEHOLDERS = ("tgi", "dummy", "text-embeddings-inference")
 """Names that clients of TGI and TEI send where they know none: they are the one model's."""
-
-
-class Handle(Protocol):
-    """One request in flight: iterate over its outputs; `close` aborts it if it has not finished (idempotent)."""
-
-    on_token: Callable[[int], bool] | None
-    """Takes tokens that come with nothing else while the reader waits, if it returns True for them."""
-
-    def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
-    def close(self) -> None: ...
-
-
-class EngineProtocol(EngineStatus, Protocol):
-    """The API process's end of the engine, with what the metrics read of it. `submit` and the handles raise
-    `server.http.errors.ApiError`."""
-
-    async def submit(
-        self,
-        task: Task,
-        prompt_token_ids: Sequence[int],
-        *,
-        encoder_token_ids: Sequence[int] = (),
-        second_segment: int | None = None,
-        interventions: Sequence[Intervention] = (),
-        capture_bytes: int = 0,
-        request_context: RequestContext,
-    ) -> Handle: ...
-    def check_room(
-        self, num_requests: int = 1, *, request_context: RequestContext, is_inspection: bool = False
-    ) -> None: ...
-    def hold_capture(self, num_bytes: int, *, request_context: RequestContext) -> None: ...
-    def ready(self) -> bool: ...
-    def reason(self) -> str: ...
-    def info(self) -> EngineInfo: ...
-    @property
-    def live(self) -> bool: ...
-    @property
-    def draining(self) -> bool: ...
-    async def describe(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +32,7 @@ class AppContext:
     config: ModelConfig
     tokenizer: Tokenizer
     chat_template: ChatTemplate | None
-    engine: EngineProtocol
+    engine: EngineClient
     metrics: Metrics
     embedding_defaults: EmbeddingDefaults
     score_defaults: ScoreDefaults | None

@@ -9,6 +9,7 @@ reading, and writing the answer.
 
 import asyncio
 import math
+import time
 from contextvars import ContextVar
 
 from fastapi import Request
@@ -23,6 +24,7 @@ from server.observability.access_log import current_record
 from server.routes.auth_route import KEY_IN_SCOPE, Handler
 from server.routes.context import AppContext
 from server.routes.prompts import find_adapter
+from server.routes.supported_routes import check_route
 from server.schemas.base import RunFields
 
 HEADER = "X-Request-Timeout"
@@ -68,11 +70,13 @@ def running_route(base: type[APIRoute], context: AppContext, *, is_inspection: b
     return RunningRoute
 
 
-def accept(context: AppContext, body: RunFields) -> None:
-    """Check the model that a body names, and apply the body's terms.
+def accept(context: AppContext, body: RunFields, route: str | None = None) -> float:
+    """Check the model that a body names, and that it can answer `route`, and apply the body's terms. Return the time of
+    the call, in CLOCK_MONOTONIC seconds.
 
-    Raises NotFound, and BadRequest for a priority that clients may not set.
+    Raises NotFound, and BadRequest for a priority that clients may not set, and a route that the model cannot answer.
     """
+    arrival = time.monotonic()
     request_context = current_request()
     request_context.adapter = find_adapter(context, body.model)
     request_context.priority = _wanted_priority(context, body, request_context.key)
@@ -80,6 +84,9 @@ def accept(context: AppContext, body: RunFields) -> None:
         request_context.cache_salt += "\0" + body.cache_salt  # no key's name has that character
     if body.timeout is not None:
         request_context.shorten(body.timeout)
+    if route is not None:
+        check_route(context, route)
+    return arrival
 
 
 def current_request() -> RequestContext:

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
+import orjson
 from fastapi.types import DecoratedCallable
 from starlette.responses import Response, StreamingResponse
 
 from model.hooks.point_names import stack_config, stacks
-from server.http.errors import PayloadTooLarge
+from server.http.errors import PayloadTooLarge, answer_too_large
 from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, Wire, paced
 from server.observability.access_log import current_record
 from server.routes.context import AppContext
@@ -66,6 +67,11 @@ def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[Nu
     return StreamingResponse(paced(chain(begin, pieces)), media_type=wanted.value, headers=headers)
 
 
+def json_response(answer: Any, status: int = 200) -> Response:
+    """Return a response whose body is `answer` as JSON."""
+    return Response(orjson.dumps(answer), status, media_type="application/json")
+
+
 def new_answer_id(kind: str, mark: str = "-") -> str:
     """Return an id for the body of a completion, `mark` after its kind; the request's log line names it too."""
     answer_id = f"{kind}{mark}{uuid.uuid4().hex}"
@@ -85,11 +91,7 @@ def check_num_values(
     limit = context.settings.max_response_bytes
     with counted_refusals(context):
         if size > limit:
-            raise PayloadTooLarge(
-                f"The answer would be about {size} bytes; at most {limit} are sent (--max-response-bytes). Ask for "
-                f"{advice}, or Accept: application/vnd.safetensors.",
-                code="answer_too_large",
-            )
+            raise answer_too_large(size, limit, f"Ask for {advice}, or Accept: application/vnd.safetensors.")
 
 
 @contextmanager

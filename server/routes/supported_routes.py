@@ -170,7 +170,6 @@ def check_route(context: AppContext, route: str) -> None:
 
 
 def parts_of(config: ModelConfig) -> tuple[Part, ...]:
-    """Return the attentions that the model has."""
     return ("encoder", "decoder", "cross") if config.kind == "encoder-decoder" else (config.kind,)
 
 

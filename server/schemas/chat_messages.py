@@ -104,7 +104,6 @@ class ChatMessage(RequestModel):
 
     @property
     def text(self) -> str:
-        """Return the content as one text."""
         return (
             self.content if isinstance(self.content, str) else "\n".join([part["text"] for part in self.content or ()])
         )

@@ -55,5 +55,4 @@ class PromptEndFields(RequestModel):
 
     @property
     def opens_answer(self) -> bool:
-        """Return whether the template opens an answer."""
         return self.add_generation_prompt and not self.continue_final_message

@@ -115,7 +115,6 @@ class SamplingFields(CanIntervene, RunFields):
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
-        """Return `stop` as a tuple."""
         if self.stop is None:
             return ()
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

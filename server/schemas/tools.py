@@ -170,5 +170,4 @@ class ToolFields(RequestModel):
 
     @property
     def may_call_several(self) -> bool:
-        """Return whether the answer may be several calls."""
         return self.parallel_tool_calls and not isinstance(self.tool_choice, NamedTool)

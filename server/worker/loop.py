@@ -93,11 +93,9 @@ class StepWatch:
         self._num_steps = self._num_checked_steps = 0
 
     def begin(self) -> None:
-        """Record that a step begins."""
         self._begun = self._clock()
 
     def end(self) -> None:
-        """Record that the step ended."""
         self._ended = self._clock()
         self._num_steps += 1
 

@@ -8,6 +8,7 @@ that spells the padding token out, as "<pad>".
 """
 
 import re
+from operator import attrgetter
 from typing import Any
 
 from model.checkpoint.families.classifier import classifier_rows, first_token
@@ -24,15 +25,12 @@ OLD_NORMS = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".La
 """Names of norms in the first checkpoints, bert-base-uncased's among them, and today's names."""
 
 _BLOCK = "encoder.layer.{i}"
-
-
-def _has_token_types(config: ModelConfig) -> bool:
-    return config.num_token_types > 0
+_has_types = attrgetter("num_token_types")
 
 
 EMBED_ROWS = (
     WeightRow("embed.weight", ("embeddings.word_embeddings.weight",), ("vocab d",)),
-    WeightRow("token_type_embed.weight", ("embeddings.token_type_embeddings.weight",), ("types d",), _has_token_types),
+    WeightRow("token_type_embed.weight", ("embeddings.token_type_embeddings.weight",), ("types d",), _has_types),
 )
 ATTENTION_ROWS = (
     *separate_qkv(f"{_BLOCK}.attention.self.*", ("query", "key", "value"), bias=True),

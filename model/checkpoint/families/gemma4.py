@@ -16,10 +16,21 @@ from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import HeadCounts, grouped_heads
 from model.checkpoint.families.llama import EMBED_ROWS, END_ROWS, MLP_ROWS, read_common
 from model.checkpoint.families.rotary import rope_of
-from model.checkpoint.families.weight_table import StackedTensor, WeightMap, WeightRow, linear, norm, out_bias, qkv_bias
+from model.checkpoint.families.weight_table import (
+    StackedTensor,
+    WeightMap,
+    WeightRow,
+    has,
+    linear,
+    norm,
+    out_bias,
+    qkv_bias,
+)
 from model.config import ExpertsConfig, ModelConfig, RopeConfig
 
 _LAYER = "model.layers.{i}"
+_has_per_layer = has("per_layer_size")
+_has_experts = has("experts")
 _ATTENTION = f"{_LAYER}.self_attn"
 
 
@@ -33,14 +44,6 @@ def _has_values(config: ModelConfig, layer: int) -> bool:
 
 def _has_keys_alone(config: ModelConfig, layer: int) -> bool:
     return _has_kv(config, layer) and config.keys_are_values and config.window_of(layer) is None
-
-
-def _has_per_layer(config: ModelConfig) -> bool:
-    return config.per_layer_size is not None
-
-
-def _has_experts(config: ModelConfig) -> bool:
-    return config.experts is not None
 
 
 def _qkv(parts: str) -> tuple[WeightRow, ...]:

@@ -7,30 +7,27 @@ from model.checkpoint.families.experts import read_experts
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
-from model.checkpoint.families.llama import ATTENTION_ROWS, EMBED_ROWS, END_ROWS, read_like_llama
+from model.checkpoint.families.llama import ATTENTION_ROWS, llama_table, read_like_llama
 from model.checkpoint.families.rotary import read_rope
-from model.checkpoint.families.weight_table import StackedTensor, WeightMap, WeightRow, linear, norm
+from model.checkpoint.families.weight_table import StackedTensor, WeightRow, linear
 from model.config import ClampedGate, ModelConfig
 
 _BLOCK = "model.layers.{i}"
 _EXPERT = f"{_BLOCK}.mlp.experts.{{e}}"
 _PARTS = {"": "weight", "_bias": "bias", "_blocks": "weight_blocks", "_scales": "weight_scales"}
 """The endings of the names of tensors that hold all experts, each with the part of one expert's matrix that it is."""
-_TABLE = WeightMap(
-    rows=(
-        *EMBED_ROWS,
-        *norm("layers.{i}.attn_norm", f"{_BLOCK}.input_layernorm"),
+_TABLE = llama_table(
+    attention=(
         *ATTENTION_ROWS,
         WeightRow("layers.{i}.sinks.weight", (f"{_BLOCK}.self_attn.sinks",), ("heads",)),
-        *norm("layers.{i}.mlp_norm", f"{_BLOCK}.post_attention_layernorm"),
+    ),
+    feedforward=(
         *linear("layers.{i}.router", f"{_BLOCK}.mlp.router", "experts d", bias=True),
         *linear(
             "layers.{i}.experts.{e}.gate_up", f"{_EXPERT}.gate_up", "2expert_ff d", bias=True, arrange="every other"
         ),
         *linear("layers.{i}.experts.{e}.down", f"{_EXPERT}.down", "d expert_ff", bias=True),
-        *END_ROWS,
     ),
-    prefixes=("model.",),
     stacked=tuple(
         StackedTensor(f"mlp.experts.{name}_proj{part}", f"mlp.experts.{{e}}.{name}.{one}", is_transposed=not part)
         for name in ("gate_up", "down")

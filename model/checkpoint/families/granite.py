@@ -11,16 +11,13 @@ from model.checkpoint.families.experts import read_experts
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
-from model.checkpoint.families.llama import ATTENTION_ROWS, EMBED_ROWS, END_ROWS, TABLE, read_like_llama
-from model.checkpoint.families.weight_table import StackedTensor, WeightMap, linear, norm
+from model.checkpoint.families.llama import TABLE, llama_table, read_like_llama
+from model.checkpoint.families.weight_table import StackedTensor, has, linear
 from model.config import ExpertsConfig, ModelConfig
 
 _BLOCK = "model.layers.{i}"
+_has_experts = has("experts")
 _MIXTURE, _SHARED = f"{_BLOCK}.block_sparse_moe", f"{_BLOCK}.shared_mlp"
-
-
-def _has_experts(config: ModelConfig) -> bool:
-    return config.experts is not None
 
 
 def _is_dense(config: ModelConfig) -> bool:
@@ -31,12 +28,8 @@ def _has_shared(config: ModelConfig) -> bool:
     return config.experts is not None and config.experts.shared_intermediate_size is not None
 
 
-_MIXED_TABLE = WeightMap(
-    rows=(
-        *EMBED_ROWS,
-        *norm("layers.{i}.attn_norm", f"{_BLOCK}.input_layernorm"),
-        *ATTENTION_ROWS,
-        *norm("layers.{i}.mlp_norm", f"{_BLOCK}.post_attention_layernorm"),
+_MIXED_TABLE = llama_table(
+    feedforward=(
         *linear("layers.{i}.gate_up", f"{_SHARED}.input_linear", "2ff d", when=_is_dense),
         *linear("layers.{i}.down", f"{_SHARED}.output_linear", "d ff", when=_is_dense),
         *linear("layers.{i}.router", f"{_MIXTURE}.router.layer", "experts d", when=_has_experts),
@@ -46,9 +39,7 @@ _MIXED_TABLE = WeightMap(
         *linear("layers.{i}.experts.{e}.down", f"{_MIXTURE}.experts.{{e}}.down", "d expert_ff", when=_has_experts),
         *linear("layers.{i}.shared.gate_up", f"{_SHARED}.input_linear", "2shared_ff d", when=_has_shared),
         *linear("layers.{i}.shared.down", f"{_SHARED}.output_linear", "d shared_ff", when=_has_shared),
-        *END_ROWS,
     ),
-    prefixes=("model.",),
     stacked=(
         StackedTensor("block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.{e}.gate_up.weight"),
         StackedTensor("block_sparse_moe.output_linear.weight", "block_sparse_moe.experts.{e}.down.weight"),

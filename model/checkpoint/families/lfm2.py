@@ -10,15 +10,11 @@ from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
 from model.checkpoint.families.llama import EMBED_ROWS
 from model.checkpoint.families.rotary import read_rope
-from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv, untied
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, has, linear, norm, separate_qkv, untied
 from model.config import ModelConfig, ShortConvConfig
 
 _LAYER = "model.layers.{i}"
 _ATTENTION, _CONV, _MLP = f"{_LAYER}.self_attn", f"{_LAYER}.conv", f"{_LAYER}.feed_forward"
-
-
-def _has_convs(config: ModelConfig) -> bool:
-    return config.recurrence is not None
 
 
 def _has_conv_bias(config: ModelConfig) -> bool:
@@ -32,9 +28,9 @@ _ATTENTION_ROWS: tuple[WeightRow, ...] = (
     *linear("layers.{i}.attn_out", f"{_ATTENTION}.out_proj", "d q"),
 )
 _CONV_ROWS: tuple[WeightRow, ...] = (
-    *linear("layers.{i}.conv_in", f"{_CONV}.in_proj", "3d d", bias=_has_conv_bias, when=_has_convs),
-    *linear("layers.{i}.conv", f"{_CONV}.conv", "d 1 kernel", bias=_has_conv_bias, when=_has_convs),
-    *linear("layers.{i}.conv_out", f"{_CONV}.out_proj", "d d", bias=_has_conv_bias, when=_has_convs),
+    *linear("layers.{i}.conv_in", f"{_CONV}.in_proj", "3d d", bias=_has_conv_bias, when=has("recurrence")),
+    *linear("layers.{i}.conv", f"{_CONV}.conv", "d 1 kernel", bias=_has_conv_bias, when=has("recurrence")),
+    *linear("layers.{i}.conv_out", f"{_CONV}.out_proj", "d d", bias=_has_conv_bias, when=has("recurrence")),
 )
 _TABLE = WeightMap(
     rows=(

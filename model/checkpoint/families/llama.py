@@ -5,6 +5,7 @@ arXiv:2505.09388.
 """
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from model.checkpoint.families.classifier import SCORE_ROWS
@@ -51,18 +52,25 @@ END_ROWS: tuple[WeightRow, ...] = (
 OLD_BUFFERS = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 """Buffers that transformers before 4.32 saved with the weights."""
 
-TABLE = WeightMap(
-    rows=(
+
+def llama_table(
+    attention: Iterable[WeightRow] = ATTENTION_ROWS, feedforward: Iterable[WeightRow] = MLP_ROWS, **options: Any
+) -> WeightMap:
+    """Return the table of a network built on Llama, from the rows of its sublayers; `options` are fields of the
+    table.
+    """
+    rows = (
         *EMBED_ROWS,
         *norm("layers.{i}.attn_norm", "model.layers.{i}.input_layernorm"),
-        *ATTENTION_ROWS,
+        *attention,
         *norm("layers.{i}.mlp_norm", "model.layers.{i}.post_attention_layernorm"),
-        *MLP_ROWS,
+        *feedforward,
         *END_ROWS,
-    ),
-    prefixes=("model.",),
-    ignored=OLD_BUFFERS,
-)
+    )
+    return WeightMap(rows, **{"prefixes": ("model.",), **options})
+
+
+TABLE = llama_table(ignored=OLD_BUFFERS)
 
 
 def read_common(hf: Fields, heads: HeadCounts) -> dict[str, Any]:

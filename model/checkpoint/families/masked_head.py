@@ -7,9 +7,10 @@ from typing import Any
 
 from model.checkpoint.families.family import Common
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.weight_table import WeightRow, linear, norm, untied
+from model.checkpoint.families.weight_table import WeightRow, has, linear, norm, untied
 from model.config import Activation, ModelConfig
 
+_has_transform = has("head_transform")
 NO_HEAD: dict[str, Any] = {
     "has_head": False,
     "head_transform": None,
@@ -53,10 +54,6 @@ def masked_head_rows(dense: str, norm_name: str, decoder: str, bias: str) -> tup
         WeightRow("head.weight", (f"{decoder}.weight",), ("vocab d",), untied),
         WeightRow("head.bias", (bias,), ("vocab",), attrgetter("head_bias")),
     )
-
-
-def _has_transform(config: ModelConfig) -> bool:
-    return config.head_transform is not None
 
 
 def _has_transform_bias(config: ModelConfig) -> bool:

@@ -4,25 +4,19 @@ from model.checkpoint.families.experts import read_experts
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
-from model.checkpoint.families.llama import ATTENTION_ROWS, EMBED_ROWS, END_ROWS, read_like_llama
+from model.checkpoint.families.llama import llama_table, read_like_llama
 from model.checkpoint.families.rotary import read_rope
-from model.checkpoint.families.weight_table import WeightMap, linear, norm
+from model.checkpoint.families.weight_table import linear
 from model.config import ModelConfig
 
 _MIXTURE = "model.layers.{i}.block_sparse_moe"
 _EXPERT = f"{_MIXTURE}.experts.{{e}}"
-_TABLE = WeightMap(
-    rows=(
-        *EMBED_ROWS,
-        *norm("layers.{i}.attn_norm", "model.layers.{i}.input_layernorm"),
-        *ATTENTION_ROWS,
-        *norm("layers.{i}.mlp_norm", "model.layers.{i}.post_attention_layernorm"),
+_TABLE = llama_table(
+    feedforward=(
         *linear("layers.{i}.router", f"{_MIXTURE}.gate", "experts d"),
         *linear("layers.{i}.experts.{e}.gate_up", (f"{_EXPERT}.w1", f"{_EXPERT}.w3"), ("expert_ff d", "expert_ff d")),
         *linear("layers.{i}.experts.{e}.down", f"{_EXPERT}.w2", "d expert_ff"),
-        *END_ROWS,
     ),
-    prefixes=("model.",),
 )
 
 

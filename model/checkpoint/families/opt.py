@@ -9,6 +9,7 @@ from model.checkpoint.families.heads import equal_heads
 from model.checkpoint.families.weight_table import (
     WeightMap,
     WeightRow,
+    has,
     linear,
     mlp_bias,
     norm,
@@ -19,11 +20,8 @@ from model.checkpoint.families.weight_table import (
 )
 from model.config import ModelConfig
 
+_projects = has("embedding_size")
 _TOP, _BLOCK = "model.decoder", "model.decoder.layers.{i}"
-
-
-def _projects(config: ModelConfig) -> bool:
-    return config.embedding_size is not None
 
 
 _TABLE = WeightMap(

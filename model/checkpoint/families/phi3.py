@@ -5,23 +5,20 @@ head and be stretched by factors of their own. Abdin et al. 2024, arXiv:2404.142
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
-from model.checkpoint.families.llama import EMBED_ROWS, END_ROWS, OLD_BUFFERS, read_common
+from model.checkpoint.families.llama import OLD_BUFFERS, llama_table, read_common
 from model.checkpoint.families.rotary import read_rope
-from model.checkpoint.families.weight_table import WeightMap, linear, norm
+from model.checkpoint.families.weight_table import linear
 from model.config import ModelConfig
 
-_TABLE = WeightMap(
-    rows=(
-        *EMBED_ROWS,
-        *norm("layers.{i}.attn_norm", "model.layers.{i}.input_layernorm"),
+_TABLE = llama_table(
+    attention=(
         *linear("layers.{i}.qkv", "model.layers.{i}.self_attn.qkv_proj", "qkv d"),
         *linear("layers.{i}.attn_out", "model.layers.{i}.self_attn.o_proj", "d q"),
-        *norm("layers.{i}.mlp_norm", "model.layers.{i}.post_attention_layernorm"),
+    ),
+    feedforward=(
         *linear("layers.{i}.gate_up", "model.layers.{i}.mlp.gate_up_proj", "2ff d"),
         *linear("layers.{i}.down", "model.layers.{i}.mlp.down_proj", "d ff"),
-        *END_ROWS,
     ),
-    prefixes=("model.",),
     ignored=OLD_BUFFERS,
 )
 

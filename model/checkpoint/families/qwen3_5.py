@@ -10,26 +10,15 @@ from dataclasses import replace
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
-from model.checkpoint.families.llama import EMBED_ROWS, END_ROWS, MLP_ROWS, read_like_llama
+from model.checkpoint.families.llama import llama_table, read_like_llama
 from model.checkpoint.families.rotary import read_rope
-from model.checkpoint.families.weight_table import (
-    WeightMap,
-    WeightRow,
-    linear,
-    norm,
-    out_bias,
-    qkv_bias,
-    separate_qkv,
-)
+from model.checkpoint.families.weight_table import WeightRow, has, linear, out_bias, qkv_bias, separate_qkv
 from model.config import DeltaNetConfig, ModelConfig
 
 _LAYER = "model.layers.{i}"
 _ATTENTION, _DELTA = f"{_LAYER}.self_attn", f"{_LAYER}.linear_attn"
+_has_deltas = has("recurrence")
 _KINDS = ("linear_attention", "full_attention")
-
-
-def _has_deltas(config: ModelConfig) -> bool:
-    return config.recurrence is not None
 
 
 _ATTENTION_ROWS: tuple[WeightRow, ...] = (
@@ -51,15 +40,10 @@ _DELTA_ROWS: tuple[WeightRow, ...] = (
     WeightRow("layers.{i}.delta_norm.weight", (f"{_DELTA}.norm.weight",), ("value",), _has_deltas),
     *linear("layers.{i}.delta_out", f"{_DELTA}.out_proj", "d values", when=_has_deltas),
 )
-_TABLE = WeightMap(
-    rows=(
-        *EMBED_ROWS,
-        *norm("layers.{i}.attn_norm", f"{_LAYER}.input_layernorm"),
+_TABLE = llama_table(
+    attention=(
         *(replace(row, in_layer=ModelConfig.has_attention) for row in _ATTENTION_ROWS),
         *(replace(row, in_layer=lambda config, layer: not config.has_attention(layer)) for row in _DELTA_ROWS),
-        *norm("layers.{i}.mlp_norm", f"{_LAYER}.post_attention_layernorm"),
-        *MLP_ROWS,
-        *END_ROWS,
     ),
     prefixes=("model.language_model.", "model."),
     ignored=re.compile(r"(visual|mtp)\..+"),  # what reads pictures, and what guesses the token after the next

@@ -11,9 +11,9 @@ from model.checkpoint.families.experts import read_experts
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.heads import grouped_heads
-from model.checkpoint.families.llama import ATTENTION_ROWS, EMBED_ROWS, END_ROWS, MLP_ROWS, read_like_llama
+from model.checkpoint.families.llama import ATTENTION_ROWS, MLP_ROWS, llama_table, read_like_llama
 from model.checkpoint.families.olmo2 import NORMED_ATTENTION_ROWS
-from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm
+from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear
 from model.config import ExpertsConfig, ModelConfig
 
 _MLP, _EXPERT = "model.layers.{i}.mlp", "model.layers.{i}.mlp.experts.{e}"
@@ -43,18 +43,8 @@ _SHARED_EXPERT: tuple[WeightRow, ...] = (
 
 
 def _table(attention: Iterable[WeightRow], mixture: Iterable[WeightRow]) -> WeightMap:
-    return WeightMap(
-        rows=(
-            *EMBED_ROWS,
-            *norm("layers.{i}.attn_norm", "model.layers.{i}.input_layernorm"),
-            *attention,
-            *norm("layers.{i}.mlp_norm", "model.layers.{i}.post_attention_layernorm"),
-            *(replace(row, in_layer=_is_dense) for row in MLP_ROWS),
-            *(replace(row, in_layer=ModelConfig.has_experts) for row in mixture),
-            *END_ROWS,
-        ),
-        prefixes=("model.",),
-    )
+    dense = (replace(row, in_layer=_is_dense) for row in MLP_ROWS)
+    return llama_table(attention, (*dense, *(replace(row, in_layer=ModelConfig.has_experts) for row in mixture)))
 
 
 def _read_qwen3(hf: Fields, common: Common) -> ModelConfig:

@@ -28,6 +28,11 @@ def untied(config: ModelConfig) -> bool:
     return config.has_head and not config.tie_word_embeddings
 
 
+def has(field: str) -> When:
+    """Return a function that says whether a field of the configuration is set."""
+    return lambda config: getattr(config, field) is not None
+
+
 qkv_bias = attrgetter("attention_bias")
 out_bias = attrgetter("attention_out_bias")
 mlp_bias = attrgetter("mlp_bias")

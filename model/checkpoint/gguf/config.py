@@ -50,7 +50,6 @@ class _Fields:
 
     @property
     def head_dim(self) -> int:
-        """Return the dimensions of a head."""
         return int(
             self.get("attention.key_length") or self.need("embedding_length") // self.need("attention.head_count")
         )
@@ -167,10 +166,6 @@ def _llama(fields: _Fields) -> dict[str, Any]:
     return _like_llama(fields) | {"hidden_act": "silu", "attention_bias": has_bias}
 
 
-def _qwen(fields: _Fields) -> dict[str, Any]:
-    return _like_llama(fields) | {"hidden_act": "silu"}
-
-
 def _phi3(fields: _Fields) -> dict[str, Any]:
     return _like_llama(fields) | {
         "hidden_act": "silu",
@@ -240,8 +235,8 @@ def _bert(fields: _Fields) -> dict[str, Any]:
 
 _ARCHITECTURES: Mapping[str, tuple[str, str, Callable[[_Fields], dict[str, Any]]]] = {
     "llama": ("LlamaForCausalLM", "llama", _llama),
-    "qwen2": ("Qwen2ForCausalLM", "qwen2", _qwen),
-    "qwen3": ("Qwen3ForCausalLM", "qwen3", _qwen),
+    "qwen2": ("Qwen2ForCausalLM", "qwen2", _llama),
+    "qwen3": ("Qwen3ForCausalLM", "qwen3", _llama),
     "gemma2": ("Gemma2ForCausalLM", "gemma2", _gemma2),
     "gemma3": ("Gemma3ForCausalLM", "gemma3_text", _gemma3),
     "phi3": ("Phi3ForCausalLM", "phi3", _phi3),

@@ -80,11 +80,9 @@ class _Writer(Writer):
         self.colon = (self.literal(syntax.colon),)
 
     def any_text(self) -> Sequence_:
-        """Write any text."""
         return self._text(f"/{_CHARACTER}*/")
 
     def texts(self, parts: Conjunction) -> list[Sequence_]:
-        """Write the texts that satisfy all parts."""
         bounds = lengths(parts)
         if bounds is None:
             return []
@@ -108,11 +106,9 @@ class _Writer(Writer):
         return [self._text(" & ".join(shapes))]
 
     def scalar(self, value: Any) -> Sequence_:
-        """Write a value that is no array and no object."""
         return self.scalars([value])[0] if isinstance(value, str) else super().scalar(value)
 
     def scalars(self, values: Sequence[Any]) -> list[Sequence_]:
-        """Write any of these values, none of which is an array or an object."""
         texts = [value for value in values if isinstance(value, str)]
         wrong = next((text for text in texts if self._syntax.quote in text), None)
         if wrong is not None:
@@ -121,7 +117,6 @@ class _Writer(Writer):
         return [*written, self._text(" | ".join(map(quoted, texts)))] if texts else written
 
     def name(self, name: str) -> Symbol:
-        """Write the name of a property."""
         _check_name("", name)
         return self.literal(name)
 
@@ -130,7 +125,6 @@ class _Writer(Writer):
         return " & ".join([_OTHER_NAME, *([f"~( {' | '.join(map(quoted, taken))} )"] if taken else [])])
 
     def ordered(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the names of an object's properties in the order in which they come."""
         return self._syntax.ordered(names)
 
     def _properties(self, parts: Conjunction) -> list[Sequence_]:

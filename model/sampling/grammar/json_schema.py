@@ -47,7 +47,6 @@ def json_schema_grammar(schema: object, *, whitespace_pattern: str | None = None
 
 
 def json_object_grammar() -> str:
-    """Write the grammar of any JSON object."""
     return json_schema_grammar({"type": "object"})
 
 

@@ -47,7 +47,6 @@ class Rules:
         return name
 
     def add(self, name: str, alternatives: Sequence[Sequence_]) -> Symbol:
-        """Add alternatives to a rule."""
         self._symbols += sum(map(len, alternatives))
         if self._symbols > MAX_SYMBOLS:
             raise GrammarError("", f"the schema's rules have more than {MAX_SYMBOLS} parts")

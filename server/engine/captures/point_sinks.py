@@ -141,7 +141,6 @@ class EmbeddingSink(Sink):
         return range(window.first_row + skip, window.first_row + window.num_rows)
 
     def mark(self) -> Callable[[], None]:
-        """Return a function that takes back all that is gathered from now on."""
         before = [each.copy() for each in self._pooled]
 
         def take_back() -> None:

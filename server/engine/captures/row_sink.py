@@ -4,7 +4,7 @@ On a card the rows of all layers and heads come at once, and are kept as they co
 to be done than to keep them, they gather as a prompt's do.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -18,48 +18,37 @@ from server.engine.outputs import Array
 from server.engine.request import AttentionCapture
 
 
+@dataclass(eq=False)
 class RowSink:
     """The attention row that chooses one generated token: [pair or layer, key], keys up to the query's own position,
     or all that the encoder read.
     """
 
-    def __init__(
-        self,
-        capture: AttentionCapture,
-        pairs: AskedPairs,
-        config: ModelConfig,
-        window: Window,
-        num_cross_keys: int,
-        *,
-        is_changed: bool,
-    ) -> None:
-        """Keep what is asked for. pairs: the capture's. window: the row. is_changed: whether the request may change
-        what the network computes.
-        """
-        self._capture = capture
-        self._pairs = pairs
-        self._config = config
-        self._window = window
-        self._num_cross_keys = num_cross_keys
-        self._is_changed = is_changed
-        self._rows: torch.Tensor | None = None
-        """The rows [pair, 1, key] if they came at once."""
+    capture: AttentionCapture
+    pairs: AskedPairs
+    config: ModelConfig
+    window: Window
+    num_cross_keys: int
+    is_changed: bool
+    """Whether the request may change what the network computes."""
+    _rows: torch.Tensor | None = field(default=None, init=False)
+    """The rows [pair, 1, key] if they came at once."""
 
     def hook(self) -> AttentionTap:
         """Return what asks for the row in a step."""
-        capture = self._capture
+        capture = self.capture
         is_plain = capture.reduce is None and not capture.top_k
-        if not (is_plain and is_surely_reported(capture, is_changed=self._is_changed)):
+        if not (is_plain and is_surely_reported(capture, is_changed=self.is_changed)):
             return self._gathering[1]
         return AttentionTap(
-            span=self._window.span,
-            rows=(self._window.first_row,),
-            heads=self._pairs.heads,
+            span=self.window.span,
+            rows=(self.window.first_row,),
+            heads=self.pairs.heads,
             kind=capture.kind,
             deliver=self._deliver,
             cross=capture.part == "cross",
             room=self._room,
-            at_once=AllPatterns(self._pairs, self._take, TORCH_DTYPES[capture.dtype]),
+            at_once=AllPatterns(self.pairs, self._take, TORCH_DTYPES[capture.dtype]),
         )
 
     @property
@@ -69,22 +58,22 @@ class RowSink:
     def arrays(self) -> dict[str, Array]:
         """Return the row under its name, and with top_k the keys too."""
         rows = self._rows
-        found = self._gathering[0].arrays() if rows is None else {self._capture.name: as_array(rows)}
+        found = self._gathering[0].arrays() if rows is None else {self.capture.name: as_array(rows)}
         return {name: Array(array.dtype, (array.shape[0], array.shape[2]), array.data) for name, array in found.items()}
 
     @cached_property
     def _gathering(self) -> tuple[AttentionSink, AttentionTap]:
         """The sink in which the row gathers layer by layer, and what asks for it; both are made only if needed."""
-        position = self._window.start
+        position = self.window.start
         sink = AttentionSink(
-            replace(self._capture, queries=(position,), keys=None, resize=None),
-            self._config,
+            replace(self.capture, queries=(position,), keys=None, resize=None),
+            self.config,
             num_queries=1,
-            num_keys=self._num_cross_keys if self._capture.part == "cross" else position + 1,
-            is_changed=self._is_changed,
-            pairs=self._pairs,
+            num_keys=self.num_cross_keys if self.capture.part == "cross" else position + 1,
+            is_changed=self.is_changed,
+            pairs=self.pairs,
         )
-        [tap] = sink.hooks(self._window)
+        [tap] = sink.hooks(self.window)
         return sink, tap
 
     def _deliver(self, layer: int, i: int, rows: torch.Tensor) -> None:
@@ -95,4 +84,4 @@ class RowSink:
         return None if tap.room is None else tap.room(layer, num_keys)
 
     def _take(self, rows: torch.Tensor) -> None:
-        self._rows = rows.to(TORCH_DTYPES[self._capture.dtype])
+        self._rows = rows.to(TORCH_DTYPES[self.capture.dtype])

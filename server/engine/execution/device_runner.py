@@ -121,7 +121,6 @@ class DeviceRunner:
         return DeviceStep(packing.shape, packing.size, choice, spans, batch.block_size, longest, plan.size), numbers
 
     def _packed_edits(self, batch: Batch, rows: Sequence[SampledRow]) -> PackedEdits | None:
-        """Return the edits of the rows' logits, or None if there are none."""
         vocab_size = self._model.config.vocab_size
         packed, kept = PackedEdits(vocab_size), {}
         for place, (row, owner, facts) in enumerate(rows):

@@ -93,7 +93,6 @@ class StepPlan:
         return num_tokens
 
     def schedule(self, num_decodes: int, *, has_text: bool) -> Schedule:
-        """Return what the plan has become."""
         num_tokens = sum(chunk.num_tokens for chunk in self.chunks)
         num_tokens += sum(len(seq.encoder_token_ids) for seq in self.encodes)
         return Schedule(self.chunks, num_tokens, self.encodes, has_text, num_decodes, self.copies)

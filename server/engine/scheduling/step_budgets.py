@@ -32,7 +32,6 @@ class StepSize:
         return _FIRST_TOKENS if self._cost is None else max(_LEAST_TOKENS, int(_STEP_SECONDS / self._cost))
 
     def note(self, seconds: float, schedule: Schedule) -> None:
-        """Account for a step."""
         if schedule.num_tokens - schedule.num_decodes >= _LEAST_TOKENS:
             self._cost = adapted(self._cost, max(seconds / schedule.num_tokens, 1e-9))
 
@@ -61,7 +60,6 @@ class StepBudgets:
         return self._size.tokens if bound is None else min(bound, self._size.tokens)
 
     def note(self, seconds: float, schedule: Schedule) -> None:
-        """Note how long a step took."""
         work = schedule.work
         self._size.note(seconds, schedule)
         if self.captures is not None and schedule.has_text:

@@ -38,7 +38,6 @@ class _Block:
     """Position of the query of the first of them."""
 
     def whole(self, rows: RowWriter | None) -> Event:
-        """Return the block with all that came."""
         text = "".join(self.parts)
         grown: Event = {"input": _arguments(text)} if self.kind == "tool_use" else {self.kind: text}
         block = {**self.begun, **grown}
@@ -108,7 +107,6 @@ class ContentWriter:
         return [{"type": "content_block_stop", "index": len(self._blocks) - 1}] if self._blocks else []
 
     def whole(self) -> list[Event]:
-        """Return the blocks, whole."""
         return [block.whole(self._rows) for block in self._blocks]
 
     def delta(self, kind: Kind, text: str) -> Event:

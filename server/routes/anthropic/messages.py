@@ -2,7 +2,6 @@
 how many tokens a conversation has.
 """
 
-import time
 from collections.abc import AsyncIterator, Iterable
 
 import orjson
@@ -17,7 +16,7 @@ from server.routes.context import AppContext
 from server.routes.openai.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
 from server.routes.prompts import find_adapter
 from server.routes.request_context import accept, current_request
-from server.routes.responses import new_answer_id
+from server.routes.responses import json_response, model_name, new_answer_id
 from server.routes.supported_routes import check_route
 from server.schemas.anthropic.messages import (
     CountTokensAnswer,
@@ -46,9 +45,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the assistant's next message. With `stream`, it is sent as server-sent events, from `message_start` to
         `message_stop`.
         """
-        arrival = time.monotonic()
-        accept(context, body)
-        check_route(context, PATH)
+        arrival = accept(context, body, PATH)
         answer = await unless_disconnected(request, _begin(context, body, arrival))
         if not body.stream:
             return await unless_disconnected(request, answer.whole())
@@ -71,7 +68,7 @@ def add_counting(router: APIRouter, context: AppContext) -> None:
         turns = turns_of(body)
         with told_in_terms_of(body, turns):
             prompt = await read_conversation(context, to_chat(body, turns))
-        return _json({"input_tokens": prompt.num_tokens})
+        return json_response({"input_tokens": prompt.num_tokens})
 
 
 async def _begin(context: AppContext, body: MessagesRequest, arrival: float) -> "_Answer":
@@ -79,10 +76,6 @@ async def _begin(context: AppContext, body: MessagesRequest, arrival: float) -> 
     with told_in_terms_of(body, turns):
         conversation = await begin_conversation(context, to_chat(body, turns), arrival, cuts_max_tokens=True)
     return _Answer(context, body, conversation)
-
-
-def _json(answer: Event) -> Response:
-    return Response(orjson.dumps(answer), media_type="application/json")
 
 
 class _Answer:
@@ -97,16 +90,14 @@ class _Answer:
             streams=bool(body.stream),
             shows_thinking=body.thinking is None or body.thinking.is_shown,
         )
-        adapter = current_request().adapter
         self._head = {
             "id": new_answer_id("msg", "_"),
             "type": "message",
             "role": "assistant",
-            "model": context.model_id if adapter is None else adapter.name,
+            "model": model_name(context),
         }
 
     async def whole(self) -> Response:
-        """Return the message, whole."""
         end: Event = _NOT_OVER
         try:
             self._begin_content()
@@ -115,7 +106,7 @@ class _Answer:
                 end = self._end(piece)
         finally:
             self._conversation.close()
-        return _json({**self._head, "content": self._content.whole(), **end, "usage": self._usage()})
+        return json_response({**self._head, "content": self._content.whole(), **end, "usage": self._usage()})
 
     def stream(self) -> Response:
         """Return the message as a stream of events."""
@@ -146,7 +137,6 @@ class _Answer:
         yield _written([*self._content.end(), over, {"type": "message_stop"}])
 
     def _end(self, piece: ChatPiece) -> Event:
-        """Return why the answer ended with this piece."""
         stop = piece.piece.stop_reason
         if piece.finish_reason == "stop":
             return {"stop_reason": "stop_sequence", "stop_sequence": stop} if isinstance(stop, str) else _END_OF_TURN

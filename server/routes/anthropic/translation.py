@@ -129,7 +129,6 @@ def to_chat(body: ConversationFields, turns: Sequence[Turn]) -> ChatCompletionRe
 
 
 def chat_fields(body: ConversationFields, turns: Sequence[Turn]) -> dict[str, Any]:
-    """Return the fields of the chat that a body asks for."""
     fields: dict[str, Any] = {
         "messages": [turn.message for turn in turns],
         "chat_template_kwargs": _template_arguments(body),

@@ -1,7 +1,6 @@
 """POST /embed_sparse: the weights of words in inputs (SPLADE), in the format of TEI."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 import orjson
@@ -9,14 +8,14 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.engine.request import SparseTask
-from server.http.errors import PayloadTooLarge
+from server.http.errors import answer_too_large
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
 from server.routes.huggingface.tei import cut_fields
 from server.routes.openai.embeddings import embed_inputs
 from server.routes.request_context import accept
-from server.routes.supported_routes import SPARSE, check_route
+from server.routes.supported_routes import SPARSE
 from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas.embeddings import EmbeddingRequest, SparseEmbeddingRequest, SparseValue
 
@@ -25,8 +24,6 @@ _VALUE_BYTES = 40
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         SPARSE,
         tags=["inside"],
@@ -37,9 +34,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return, for each input, the words of the vocabulary that a masked language model finds in it, with their
         weights.
         """
-        arrival = time.monotonic()
-        accept(context, body)
-        check_route(context, SPARSE)
+        arrival = accept(context, body, SPARSE)
         sparse = context.embedding_defaults.sparse
         task = SparseTask(is_sum=sparse.is_sum, is_log_twice=sparse.is_log_twice)
         asked = {"input": body.inputs, **cut_fields(context, body)}
@@ -66,8 +61,4 @@ def _check_size(context: AppContext, results: list[TaskResult]) -> None:
     estimate = _VALUE_BYTES * sum(result.tensors["sparse.indices"].shape[0] for result in results)
     if estimate > limit:
         context.metrics.capture_rejections.labels("answer_too_large").inc()
-        raise PayloadTooLarge(
-            f"inputs: the answer would be about {estimate} bytes; at most {limit} are sent (--max-response-bytes). "
-            "Send fewer inputs at a time.",
-            code="answer_too_large",
-        )
+        raise answer_too_large(estimate, limit, "Send fewer inputs at a time.", of="inputs: the answer")

@@ -1,10 +1,8 @@
 """POST /embed, /embed_all and /similarity, and GET /info: vectors, their cosines, and limits, in the format of TEI."""
 
-import time
 from typing import Any
 
 import numpy as np
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -15,7 +13,7 @@ from server.routes.context import AppContext
 from server.routes.openai.embeddings import embed_vectors
 from server.routes.prompts import encoder_limit
 from server.routes.request_context import accept
-from server.routes.responses import tensor_response
+from server.routes.responses import json_response, tensor_response
 from server.routes.supported_routes import is_for_text
 from server.schemas.base import MAX_PROMPTS
 from server.schemas.embeddings import TeiCut, TeiInputFields
@@ -82,8 +80,7 @@ async def embed(context: AppContext, request: Request, body: EmbedRequest) -> Re
 
 
 async def _vectors(context: AppContext, request: Request, body: TeiInputFields, asked: dict[str, Any]) -> Response:
-    arrival = time.monotonic()
-    accept(context, body)
+    arrival = accept(context, body)
     asked |= {"input": body.inputs, **cut_fields(context, body)}
     _, vectors = await embed_vectors(context, request, asked, arrival, "inputs")
     return tensor_response(Format.JSON, json_lists(vectors), vectors)
@@ -99,8 +96,7 @@ def cut_fields(context: AppContext, body: TeiCut) -> dict[str, Any]:
 
 async def similarity(context: AppContext, request: Request, body: SimilarityRequest) -> Response:
     """Answer POST /similarity."""
-    arrival = time.monotonic()
-    accept(context, body)
+    arrival = accept(context, body)
     texts = {"inputs.source_sentence": body.inputs.source_sentence, "inputs.sentences": body.inputs.sentences}
     found: list[Any] = []
     for field, each in texts.items():
@@ -110,4 +106,4 @@ async def similarity(context: AppContext, request: Request, body: SimilarityRequ
             message = "inputs: this model makes a vector of each token, not of a text; POST /embed_all is accepted."
             raise BadRequest(message, param="inputs")
         found.append(np.stack(vectors))
-    return Response(orjson.dumps((found[1] @ found[0][0]).tolist()), media_type="application/json")
+    return json_response((found[1] @ found[0][0]).tolist())

@@ -37,8 +37,6 @@ from server.schemas.inspect.attention import AttentionAnswer, AttentionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(
         router.post, "/v1/attention", "Attention patterns of a text, of any of the model's parts", AttentionAnswer
     )

@@ -48,8 +48,6 @@ MAX_GATED_WORK = 200_000_000_000
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/contributions", "Who moves whom, and who speaks for a token", ContributionsAnswer)
     async def contributions(request: Request, body: ContributionsRequest) -> Response:
         """Return the length of pattern * (v W_O) for every query, key and head; with a target also its product with
@@ -77,10 +75,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         found = await inspection.run(asked, list(questions.values()))
         weights = dict(zip(questions, found[len(plans) :], strict=True))  # of each part, and with vectors "added"
 
-        def report() -> list[DescribedEntry]:
-            return [_entry(inspection, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
-
-        return inspection.answer(await inspection.compute(report))
+        return await inspection.answer_with(
+            lambda: [_entry(inspection, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,6 @@ class _Plan:
     changes: Changes = field(default_factory=Changes)
 
     def changed_by(self, interventions: tuple[Intervention, ...]) -> "_Plan":
-        """Return the plan for a pass with interventions."""
         changes = Changes(interventions, stack_of(self.part))
         logit = self.logit and replace(self.logit, changes=changes)
         return replace(self, changes=changes, logit=logit, stream=self.stream and replace(self.stream, changes=changes))

@@ -1,6 +1,5 @@
 """POST /v1/geometry: how the numbers of a point correlate over the positions of texts."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,15 @@ from model.analysis.correlations import correlations as correlate
 from model.analysis.correlations import gaussian_information, independent_information
 from model.config import ModelConfig
 from model.hooks.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
-from model.hooks.points import Point, Stack, reads_encoder
-from server.engine.request import PointCapture, TraceTask
+from model.hooks.points import reads_encoder
+from server.engine.request import TraceTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import begin, described
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.trace_plan import choose_heads, head_axis
+from server.routes.inspect.trace_plan import ChosenPoint, choose_heads, head_axis
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
 from server.schemas.inspect.weights import CorrelationsAnswer, CorrelationsRequest
@@ -31,8 +30,6 @@ _PER_PAIR = 200
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(
         router.post,
         "/v1/geometry",
@@ -43,14 +40,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the correlations of every pair of units of a point, over the positions of all inputs together:
         Pearson's rho, and what jointly normal numbers of that correlation share, -1/2 ln(1 - rho^2) nats.
         """
-        chosen = _choose(context.config, body)
+        chosen, num_units = _choose(context.config, body)
         inspection = await begin(context, request, body, "/v1/geometry", 4)
         positions = [_positions(body, chosen, prompt) for prompt in inspection.inputs]
         num_samples = sum(map(len, positions))
-        units = resolve(body.units, chosen.num_units, "units", "unit")
+        units = resolve(body.units, num_units, "units", "unit")
         _check_amount(num_samples, len(units))
         inspection.check_size(200 + 4 * body.num_strongest, "a smaller num_strongest", reported=())
-        asked = [(TraceTask(points=(chosen.capture(rows, units),)), 4 * len(rows) * len(units)) for rows in positions]
+        asked = [
+            (TraceTask(points=(chosen.capture(positions=rows, units=units),)), 4 * len(rows) * len(units))
+            for rows in positions
+        ]
         found = await inspection.run(asked)
 
         samples = [tensors[chosen.name] for tensors in found]
@@ -58,38 +58,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             if not np.isfinite(numbers).all():
                 raise inspection.not_finite(f"the numbers of input {index} at {chosen.name}")
 
-        def report() -> DescribedEntry:
-            return _entry(body, chosen, np.concatenate(samples), units)
-
-        return inspection.answer([await inspection.compute(report)])
+        return await inspection.answer_with(lambda: [_entry(body, chosen, np.concatenate(samples), units)])
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The point of a request."""
-
-    name: str
-    stack: Stack
-    layer: int | None
-    point: Point
-    heads: tuple[int, ...] | None
-    num_units: int
-
-    def capture(self, positions: tuple[int, ...], units: tuple[int, ...]) -> PointCapture:
-        return PointCapture(
-            name=self.name,
-            stack=self.stack,
-            layer=self.layer,
-            point=self.point.name,
-            heads=self.heads,
-            positions=positions,
-            units=units,
-        )
-
-
-def _choose(config: ModelConfig, body: CorrelationsRequest) -> _Chosen:
-    """Return the point of a request. Raises BadRequest for a point that does not exist, that has no position axis or
-    whose layer is not given.
+def _choose(config: ModelConfig, body: CorrelationsRequest) -> tuple[ChosenPoint, int]:
+    """Return the point of a request, and how many units it has. Raises BadRequest for a point that does not exist, that
+    has no position axis or whose layer is not given.
     """
     try:
         written = read_name(config, body.point)
@@ -121,10 +95,11 @@ def _choose(config: ModelConfig, body: CorrelationsRequest) -> _Chosen:
     lengths = list(sizes(config, stack, point, 1, 1, layer))
     if heads is not None:
         lengths[1] = len(heads)
-    return _Chosen(full_name(config, stack, point.name, layer), stack, layer, point, heads, int(np.prod(lengths)))
+    chosen = ChosenPoint(full_name(config, stack, point.name, layer), stack, layer, point, heads)
+    return chosen, int(np.prod(lengths))
 
 
-def _positions(body: CorrelationsRequest, chosen: _Chosen, prompt: Prompt) -> tuple[int, ...]:
+def _positions(body: CorrelationsRequest, chosen: ChosenPoint, prompt: Prompt) -> tuple[int, ...]:
     is_encoders = prompt.encoder is not None and (chosen.stack == "encoder" or reads_encoder(chosen.point))
     length = len(prompt.encoder_ids) if is_encoders else len(prompt.ids)
     return resolve(body.positions, length, "positions", "position")
@@ -147,7 +122,9 @@ def _check_amount(num_samples: int, num_units: int) -> None:
         )
 
 
-def _entry(body: CorrelationsRequest, chosen: _Chosen, samples: NumpyArray, units: tuple[int, ...]) -> DescribedEntry:
+def _entry(
+    body: CorrelationsRequest, chosen: ChosenPoint, samples: NumpyArray, units: tuple[int, ...]
+) -> DescribedEntry:
     found = correlate(samples, body.num_strongest)
     fields: dict[str, Any] = {
         "object": "correlations",

@@ -27,8 +27,6 @@ _OF_KEYS = ("hook_k", "hook_rot_k", "hook_v")
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/explain", "Every step of one head for one query", ExplainAnswer)
     async def explain(request: Request, body: ExplainRequest) -> Response:
         """Return q, each k, the products whose sum is the dot, scale, cap, position bias, mask, scores, softmax, v,
@@ -54,10 +52,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         question = asked_of_weights("head_output", count, part=part, layer=layer, head=head)
         *found, weights = await inspection.run(asked, [question])
 
-        def report() -> list[DescribedEntry]:
-            return [_entry(inspection, i, one, found[i], weights) for i, one in enumerate(heads)]
-
-        return inspection.answer(await inspection.compute(report))
+        return await inspection.answer_with(
+            lambda: [_entry(inspection, i, one, found[i], weights) for i, one in enumerate(heads)]
+        )
 
 
 def _query(body: ExplainRequest, ids: tuple[int, ...]) -> int:

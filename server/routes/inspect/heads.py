@@ -29,8 +29,6 @@ _NUM_STRONGEST = 5
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(
         router.post,
         "/v1/heads",
@@ -72,7 +70,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 for i, (each, prompt) in enumerate(zip(rows, inspection.inputs, strict=True))
             ]
 
-        return inspection.answer(await inspection.compute(report))
+        return await inspection.answer_with(report)
 
 
 def _repeat_length(context: AppContext, body: HeadsRequest) -> int:

@@ -7,7 +7,6 @@ arrays.
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -38,7 +37,6 @@ from server.routes.responses import (
     tensor_response,
     token_bytes,
 )
-from server.routes.supported_routes import check_route
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
 from server.routes.text_parts import naming
 from server.schemas.inspect.attention import AttentionRequest
@@ -150,6 +148,10 @@ class Inspection:
         arrays = (point.value for entry in entries for point in entry.points.values())
         return tensor_response(self.wanted, pieces, arrays)
 
+    async def answer_with(self, report: Callable[[], Sequence[DescribedEntry]]) -> Response:
+        """Return the entries that `report` makes, as `compute` runs it, in the wanted format."""
+        return self.answer(await self.compute(report))
+
     def not_finite(self, what: str) -> BadRequest:
         """Return the error that `what`, of which an answer would be made, is NaN or infinite."""
         if self.body.interventions:
@@ -179,9 +181,7 @@ async def begin(
 
     `num_arrays` is how many arrays each input's answer has: a .npy file holds one.
     """
-    arrival = time.monotonic()
-    accept(context, body)
-    check_route(context, route)
+    arrival = accept(context, body, route)
     wanted = negotiate(request.headers.get("accept"))
     inputs = await read_inputs(context, body)
     if wanted is Format.NPY:
@@ -200,19 +200,10 @@ def stack_of(part: Part) -> Stack:
     return "encoder" if part == "encoder" else "decoder"
 
 
-def capture(
-    context: AppContext,
-    stack: Stack,
-    point: str,
-    layer: int | None = None,
-    *,
-    heads: tuple[int, ...] | None = None,
-    positions: tuple[int, ...] | None = None,
-    keys: tuple[int, ...] | None = None,
-) -> PointCapture:
-    """Return the capture of one point of a trace, by its full name."""
+def capture(context: AppContext, stack: Stack, point: str, layer: int | None = None, **options: Any) -> PointCapture:
+    """Return the capture of one point of a trace; `options` are the other fields of `PointCapture`."""
     name = full_name(context.config, stack, point, layer)
-    return PointCapture(name=name, stack=stack, layer=layer, point=point, heads=heads, positions=positions, keys=keys)
+    return PointCapture(name=name, stack=stack, layer=layer, point=point, **options)
 
 
 @dataclass(frozen=True, slots=True)

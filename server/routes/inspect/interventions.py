@@ -138,7 +138,6 @@ def _check_masked(
 def _for_one(
     items: Sequence[InterventionField], places: Sequence[InterventionTarget], known: Mapping[Key, _Values], index: int
 ) -> tuple[Intervention, ...]:
-    """Return the interventions of the input at this index."""
     changes: list[Intervention] = []
     for number, (item, place) in enumerate(zip(items, places, strict=True)):
         values = known.get((number, None)) or known[number, index]

@@ -21,8 +21,6 @@ from server.schemas.inspect.predictions import LensAnswer, LensRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/lens", "Logit lens: what each layer would say next", LensAnswer)
     async def lens(request: Request, body: LensRequest) -> Response:
         """Return the likeliest next tokens by each layer at each position, and a target's rank and probability
@@ -45,10 +43,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         inspection.check_size(round(1.5 * sum(numbers)), "fewer layers or positions, or a smaller top_k")
         found = await inspection.run([(task, 4 * count) for task, count in zip(tasks, numbers, strict=True)])
         _check_finite(inspection, tasks, found)
-        entries = await inspection.compute(
+        return await inspection.answer_with(
             lambda: [_entry(inspection, i, task, target, found[i]) for i, task in enumerate(tasks)]
         )
-        return inspection.answer(entries)
 
 
 def _check_finite(inspection: Inspection, tasks: Sequence[LensTask], found: Sequence[dict[str, NumpyArray]]) -> None:

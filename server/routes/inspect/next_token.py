@@ -27,8 +27,6 @@ from server.schemas.inspect.predictions import NextAnswer, NextRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/next", "Next-token distribution at several temperatures", NextAnswer)
     async def next_token(request: Request, body: NextRequest) -> Response:
         """Return the likeliest next tokens of each input, with logits and probabilities; with `full` the whole

@@ -30,8 +30,6 @@ MAX_ROLLOUT_WORK = 1_000_000_000_000
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/rollout", "Attention through all layers: rollout and flow", RolloutAnswer)
     async def rollout(request: Request, body: RolloutRequest) -> Response:
         """Return from which inputs each position's vector comes, through the heads' mean attention and the residual
@@ -59,13 +57,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         found = await inspection.run([(task, 4 * len(needed) * length * length) for length in lengths])
         _check_finite(inspection, [tensors["attention"] for tensors in found])
 
-        def report() -> list[DescribedEntry]:
-            reported = {"part": part, "method": body.method, "layers": layers, "heads": heads}
-            return [
-                _entry(inspection, i, reported, queries[i], tensors["attention"]) for i, tensors in enumerate(found)
-            ]
-
-        return inspection.answer(await inspection.compute(report))
+        reported = {"part": part, "method": body.method, "layers": layers, "heads": heads}
+        return await inspection.answer_with(
+            lambda: [_entry(inspection, i, reported, queries[i], each["attention"]) for i, each in enumerate(found)]
+        )
 
 
 def _rows(body: RolloutRequest) -> Any:

@@ -12,7 +12,7 @@ from itertools import product
 
 from model.config import ModelConfig
 from server.engine.request import AttentionCapture, Part
-from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.tensor_formats import Wire
 from server.schemas.inspect.attention import AttentionFields, AttentionRequest
 
@@ -210,11 +210,8 @@ def check_answer_size(plans: Sequence[AttentionPlan], wire: Wire, limit: int, to
         return estimate
     room = max(0, limit - token_bytes)
     ways = [way for way in (_fewer_heads(plans, wire, room), *_cheaper_forms(plans, wire, room)) if way]
-    fits = f" Any of these fits: {'; '.join(ways)}." if ways else " Send fewer or shorter inputs."
-    raise PayloadTooLarge(
-        f"The answer would be about {estimate} bytes; at most {limit} are sent (--max-response-bytes).{fits}",
-        code="answer_too_large",
-    )
+    fits = f"Any of these fits: {'; '.join(ways)}." if ways else "Send fewer or shorter inputs."
+    raise answer_too_large(estimate, limit, fits)
 
 
 def _estimate(plans: Sequence[AttentionPlan], wire: Wire) -> int:

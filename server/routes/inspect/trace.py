@@ -25,8 +25,6 @@ from server.schemas.inspect.trace import TraceAnswer, TraceRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/trace", "Any named point of the forward pass", TraceAnswer)
     async def trace(request: Request, body: TraceRequest) -> Response:
         """Return the numbers of each point for each input, in TransformerLens's names and axes.

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from model.config import ModelConfig
 from model.hooks.point_names import UnknownPoint, full_name, read_name, short_name, sizes, stack_config, why_absent
 from model.hooks.points import Point, Stack, is_cross, reads_encoder
 from server.engine.request import PointCapture
-from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.tensor_formats import Wire
 from server.routes.inspect.selectors import resolve, span
 from server.schemas.inspect.trace import TraceRequest
@@ -29,6 +29,7 @@ _ITEM_BYTES = {"float32": 4, "float16": 2}
 _JSON_BYTES = {"float32": 14.0, "float16": 13.0}
 """Characters of one number and its comma in JSON."""
 _Counts = npt.NDArray[np.int64]
+_Size = TypeVar("_Size", int, _Counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,22 @@ class ChosenPoint:
     point: Point
     heads: tuple[int, ...] | None
     """The heads, or None for all or for a point without heads."""
+
+    def lengths(self, config: ModelConfig, length: _Size, encoder_length: _Size) -> tuple[_Size, _Size, _Size]:
+        """Return how many positions its own sequence has, how many rows it has and how many keys they see, in inputs
+        of these lengths: of the only stack or the decoder, and of an encoder before it.
+        """
+        is_of_encoder = self.stack == "encoder" and config.kind == "encoder-decoder"
+        own = encoder_length if is_of_encoder else length
+        num_rows = encoder_length if reads_encoder(self.point) else own
+        return own, num_rows, encoder_length if is_cross(self.point) else own
+
+    def capture(self, **options: Any) -> PointCapture:
+        """Return what the engine captures of it; `options` are the other fields of `PointCapture`."""
+        point = self.point.name
+        return PointCapture(
+            name=self.name, stack=self.stack, layer=self.layer, point=point, heads=self.heads, **options
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +161,7 @@ def plan_inputs(
 def _plan(
     request: TraceRequest, one: ChosenPoint, config: ModelConfig, length: int, encoder_length: int
 ) -> PlannedPoint:
-    own_length = encoder_length if _is_of_encoder(one, config) else length
-    num_rows = encoder_length if reads_encoder(one.point) else own_length
-    num_keys = encoder_length if is_cross(one.point) else own_length
+    own_length, num_rows, num_keys = one.lengths(config, length, encoder_length)
     positions = _positions(request.positions, num_rows, "positions")
     keys = _positions(request.key_positions, num_keys, "key_positions") if "key" in one.point.axes else None
     kept = {"position": positions, "query": positions, "key": keys, "head": one.heads, "kv_head": one.heads}
@@ -155,16 +170,7 @@ def _plan(
         size if (chosen := kept.get(axis)) is None else len(chosen)
         for axis, size in zip(one.point.axes, full, strict=True)
     ]
-    capture = PointCapture(
-        name=one.name,
-        stack=one.stack,
-        layer=one.layer,
-        point=one.point.name,
-        heads=one.heads,
-        positions=positions,
-        keys=keys,
-        dtype=request.dtype,
-    )
+    capture = one.capture(positions=positions, keys=keys, dtype=request.dtype)
     described: dict[str, Any] = {"layer": one.layer}
     if (axis := head_axis(one.point)) is not None:
         described["heads"] = _named(one.heads, full[one.point.axes.index(axis)])
@@ -172,11 +178,6 @@ def _plan(
     if "key" in one.point.axes:
         described["key_positions"] = _named(keys, num_keys)
     return PlannedPoint(capture, one.point.axes, tuple(lengths), described)
-
-
-def _is_of_encoder(one: ChosenPoint, config: ModelConfig) -> bool:
-    """Return whether the point's own positions are those of an encoder before a decoder."""
-    return one.stack == "encoder" and config.kind == "encoder-decoder"
 
 
 def _named(indices: tuple[int, ...] | None, count: int) -> tuple[int, ...]:
@@ -232,12 +233,8 @@ def check_trace_size(
         value = next((value for value in values if fits(field, value)), None)
         if value is not None:
             ways.append(f'"{field}": {json.dumps(value) if isinstance(value, str) else shown(value)}')
-    advice = f" Any of these fits: {'; '.join(ways)}." if ways else " Send fewer points, or fewer or shorter inputs."
-    raise PayloadTooLarge(
-        f"The answer would be about {size + token_bytes} bytes; at most {limit} are sent "
-        f"(--max-response-bytes).{advice}",
-        code="answer_too_large",
-    )
+    advice = f"Any of these fits: {'; '.join(ways)}." if ways else "Send fewer points, or fewer or shorter inputs."
+    raise answer_too_large(size + token_bytes, limit, advice)
 
 
 def _estimate(
@@ -249,7 +246,7 @@ def _estimate(
     values = 0
     alike = Counter(replace(one, name="", layer=_like(one, config)) for one in chosen)
     for one, number in alike.items():
-        rows, keys = _rows_and_keys(one, config, lengths)
+        _, rows, keys = one.lengths(config, *np.array(lengths, np.int64).T)
         counts = _count(request.positions, rows)
         if "key" in one.point.axes:
             counts = counts * _count(request.key_positions, keys)
@@ -265,16 +262,6 @@ def _estimate(
 def _like(one: ChosenPoint, config: ModelConfig) -> int | None:
     """Return None for a point that is as large in every layer, else its layer."""
     return None if stack_config(config, one.stack).layers_are_alike else one.layer
-
-
-def _rows_and_keys(one: ChosenPoint, config: ModelConfig, lengths: Sequence[Lengths]) -> tuple[_Counts, _Counts]:
-    """Return the positions of the point, and its keys if it has any, in each input."""
-    length, encoder_length = np.array(lengths, np.int64).T
-    own_length = encoder_length if _is_of_encoder(one, config) else length
-    return (
-        encoder_length if reads_encoder(one.point) else own_length,
-        encoder_length if is_cross(one.point) else own_length,
-    )
 
 
 def _count(selector: Any, lengths: _Counts) -> _Counts:
@@ -296,7 +283,8 @@ def _smaller(
     heads = [list(_heads(one, config)) for one in chosen if head_axis(one.point) is not None]
     yield "heads", _halves(min(heads, key=len, default=[]))
     if isinstance(request.positions, str):  # the last ones, in inputs of any length
-        shortest = min(int(_rows_and_keys(one, config, lengths)[0].min()) for one in chosen)
+        counts = np.array(lengths, np.int64).T
+        shortest = min(int(one.lengths(config, *counts)[1].min()) for one in chosen)
         positions = list(range(-shortest, 0))
     else:
         positions = [request.positions] if isinstance(request.positions, int) else request.positions

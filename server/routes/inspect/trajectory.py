@@ -21,8 +21,6 @@ from server.schemas.inspect.mechanisms import TrajectoryAnswer, TrajectoryReques
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/trajectory", "A position's way through the layers", TrajectoryAnswer)
     async def trajectory(request: Request, body: TrajectoryRequest) -> Response:
         """Return the length of each position's vector in every state, and its cosines to the start, to the state
@@ -59,7 +57,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 entries.append(_entry(inspection, index, streams, place, chosen[index], others[index]))
             return entries
 
-        return inspection.answer(await inspection.compute(report))
+        return await inspection.answer_with(report)
 
 
 def _points(context: AppContext, body: TrajectoryRequest, positions: tuple[int, ...]) -> tuple[PointCapture, ...]:

@@ -12,18 +12,17 @@ from starlette.responses import Response
 
 from model.analysis.matrices import UnknownMatrix
 from model.analysis.weight_names import NamedWeight, find_weight, list_weights
-from model.hooks.point_names import stack_config
 from server.http.errors import BadRequest, Forbidden, shown
 from server.http.tensor_formats import Wire, negotiate
 from server.http.trace_body import DescribedEntry
 from server.routes.auth_route import KEY_IN_SCOPE
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import asked_of_weights, described, stack_of
+from server.routes.inspect.inspection import asked_of_weights, described
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.weights import answer_about_weights, ask_about_weights, check_once
+from server.routes.inspect.weights import answer_about_weights, ask_about_weights, check_once, layer_of
 from server.routes.prompts import check_model
 from server.routes.responses import VALUE_BYTES, check_num_values, head_of, tensor_route, wire_of
-from server.routes.supported_routes import ROUTE_OF_WEIGHTS, check_part, why_no_weights
+from server.routes.supported_routes import ROUTE_OF_WEIGHTS, why_no_weights
 from server.schemas.inspect.weights import WeightListAnswer, WeightsAnswer, WeightsQuery
 
 _BYTES_OF_A_NAME = 64
@@ -108,7 +107,6 @@ class _Chosen:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of the answer."""
         lengths = list(self.weight.shape[self.head is not None :])
         for axis, chosen in zip(_axes_of(self.weight), (self.rows, self.columns), strict=False):
             lengths[axis] = lengths[axis] if chosen is None else len(chosen)
@@ -142,7 +140,6 @@ class _Chosen:
         return f"{one}rows=0:{rows}{narrow}"
 
     def entry(self, found: Any) -> DescribedEntry:
-        """Return the entry of the answer."""
         fields = {
             "object": "weights",
             "index": 0,
@@ -164,12 +161,8 @@ def _axes_of(weight: NamedWeight) -> tuple[int, ...]:
 
 def _choose(context: AppContext, name: str, query: WeightsQuery) -> _Chosen:
     """Return the part that is asked for. Raises BadRequest, naming what there is."""
-    layer = query.layer
-    if layer is not None:
-        stack = "encoder" if name.startswith("encoder.") else stack_of(check_part(context, None))
-        (layer,) = resolve(layer, stack_config(context.config, stack).num_layers, "layer", "layer")
     try:
-        weight = find_weight(context.config, name, layer)
+        weight = find_weight(context.config, name, layer_of(context, name, query.layer))
     except UnknownMatrix as error:
         raise BadRequest(f"name: {error}.", param="name", code="unknown_matrix") from None
     head = query.head

@@ -103,8 +103,7 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         """Return the low-rank matrices of heads, from the weights alone: singular values, effective rank,
         eigenvalues of OV, and how much of what each head writes later heads read.
         """
-        arrival = time.monotonic()
-        accept(context, body)
+        arrival = accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
         part = check_part(context, body.part)
         own = stack_config(context.config, stack_of(part))
@@ -158,7 +157,6 @@ async def ask_about_weights(context: AppContext, request: Request, arrival: floa
 def answer_about_weights(
     context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat
 ) -> Response:
-    """Return the entry in the wanted format."""
     pieces = described_body(wanted, head_of(context), [entry], encoding_format)
     return tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
 
@@ -175,14 +173,18 @@ def check_once(request: Request) -> None:
             raise BadRequest(f"{name}: given {len(values)} times, {shown(values)}; once is accepted.", param=name)
 
 
+def layer_of(context: AppContext, name: str, layer: int | None) -> int | None:
+    """Return the layer that a query gives next to a weight's name, counted from the start. Raises BadRequest."""
+    if layer is None:
+        return None
+    stack = "encoder" if name.startswith("encoder.") else stack_of(check_part(context, None))
+    return resolve(layer, stack_config(context.config, stack).num_layers, "layer", "layer")[0]
+
+
 def _locate(context: AppContext, query: GeometryQuery) -> tuple[MatrixLocation, int | None]:
     """Return the matrix that is asked for, and which of its heads. Raises BadRequest, naming what there is."""
-    layer = query.layer
-    if layer is not None:
-        stack = "encoder" if query.matrix.startswith("encoder.") else stack_of(check_part(context, None))
-        (layer,) = resolve(layer, stack_config(context.config, stack).num_layers, "layer", "layer")
     try:
-        place = find_matrix(context.config, query.matrix, layer)
+        place = find_matrix(context.config, query.matrix, layer_of(context, query.matrix, query.layer))
     except UnknownMatrix as error:
         raise BadRequest(f"matrix: {error}.", param="matrix", code="unknown_matrix") from None
     if query.head is None:

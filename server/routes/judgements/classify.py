@@ -1,57 +1,43 @@
 """POST /v1/classify and /classify: the labels of texts, as vLLM has it."""
 
-import time
 from collections.abc import Sequence
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.routes.judgements.scoring import Scores, cut_of, probabilities_of, run_head, run_ids
+from server.routes.judgements.scoring import Scores, cut_of, probabilities_of, run_head, run_ids, scored_answer
 from server.routes.prompts import fit_input, keep_end, read_prompts
 from server.routes.request_context import accept
-from server.routes.responses import model_name, new_answer_id
-from server.routes.supported_routes import check_route
 from server.schemas.judgements.classifying import ClassifyAnswer, ClassifyRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
     for path, summary in (("/v1/classify", "The labels of texts"), ("/classify", "The same, without a version")):
 
         @router.post(path, tags=["judgements"], summary=summary, response_model=ClassifyAnswer, name=path)
         async def classify(request: Request, body: ClassifyRequest) -> Response:
             """Return the probability of every label for each input."""
-            arrival = time.monotonic()
-            accept(context, body)
-            check_route(context, "/v1/classify")
+            arrival = accept(context, body, "/v1/classify")
             value = body.input
             check_head_reasons(context, body.explain, 1 if isinstance(value, str) or _is_ids(value) else len(value))
             found = await unless_disconnected(request, _classified(context, body, arrival))
             explaining = reasons_of_scores(context, body.explain, found.each, arrival)
             reasons = await unless_disconnected(request, explaining)
             labels = context.config.classifier.labels if context.config.classifier is not None else ()
-            answer = {
-                "id": new_answer_id("classify"),
-                "object": "list",
-                "created": int(time.time()),
-                "model": model_name(context),
-                "data": [
-                    {
-                        "index": i,
-                        "label": labels[numbers.index(max(numbers))],
-                        "probs": numbers,
-                        "num_classes": len(numbers),
-                        **reasons[i],
-                    }
-                    for i, numbers in enumerate(probabilities_of(context, found, body.use_activation))
-                ],
-                "usage": found.usage,
-            }
-            return Response(orjson.dumps(answer), media_type="application/json")
+            data = [
+                {
+                    "index": i,
+                    "label": labels[numbers.index(max(numbers))],
+                    "probs": numbers,
+                    "num_classes": len(numbers),
+                    **reasons[i],
+                }
+                for i, numbers in enumerate(probabilities_of(context, found, body.use_activation))
+            ]
+            return scored_answer(context, "classify", data, found)
 
 
 def _is_ids(value: Sequence[object]) -> bool:

@@ -1,21 +1,18 @@
 """POST /v1/decisions: the probability of each option of questions about one input, as OpenAI's clients ask."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
-from server.routes.judgements.answering import Judgement, Judgements, judge
-from server.routes.judgements.questions import Option, Question, ask, user_message
-from server.routes.judgements.reasons import check_reasons, reasons_of
+from server.routes.judgements.answering import Judgement, Judgements
+from server.routes.judgements.questions import Option, Question, user_message
+from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
-from server.routes.responses import model_name
-from server.routes.supported_routes import check_route
+from server.routes.responses import json_response, model_name
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.decisions import (
     AnyQuestion,
@@ -30,8 +27,6 @@ from server.schemas.judgements.decisions import (
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         "/v1/decisions",
         tags=["judgements"],
@@ -42,27 +37,16 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return, for each question, the probability of each option: the softmax over the logits of the options' labels
         where the answer begins. The input is computed once.
         """
-        arrival = time.monotonic()
-        accept(context, body)
-        check_route(context, "/v1/decisions")
-        found, reasons = await unless_disconnected(request, _judged(context, body, arrival))
+        arrival = accept(context, body, "/v1/decisions")
+        questions = [_question(each, f"questions[{i}]") for i, each in enumerate(body.questions)]
+        judging = judge_with_reasons(context, body, _messages(body), questions, arrival)
+        found, reasons = await unless_disconnected(request, judging)
         answers = [
             _answer(question, each) | why
             for question, each, why in zip(body.questions, found.each, reasons, strict=True)
         ]
         answer = {"answers": answers, "model": model_name(context), "usage": _usage(found)}
-        return Response(orjson.dumps(answer), media_type="application/json")
-
-
-async def _judged(
-    context: AppContext, body: DecisionsRequest, arrival: float
-) -> tuple[Judgements, list[dict[str, Any]]]:
-    """Return the answers, and what each has beside itself."""
-    questions = [_question(each, f"questions[{i}]") for i, each in enumerate(body.questions)]
-    check_reasons(context, body.explain, questions)
-    asked = await ask(context, _messages(body), questions, body.chat_template_kwargs)
-    found = await judge(context, asked, arrival)
-    return found, await reasons_of(context, body.explain, questions, asked, found, arrival)
+        return json_response(answer)
 
 
 def _messages(body: DecisionsRequest) -> list[ChatMessage]:

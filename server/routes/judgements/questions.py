@@ -119,7 +119,6 @@ async def _around(
 
 
 def user_message(text: str) -> ChatMessage:
-    """Return what a user says."""
     return ChatMessage.model_validate({"role": "user", "content": text})
 
 

@@ -9,41 +9,42 @@ import numpy as np
 
 from server.http.errors import BadRequest, shown
 from server.routes.context import AppContext
-from server.routes.judgements.answering import Judgement, Judgements
-from server.routes.judgements.questions import Asked, Question
+from server.routes.judgements.answering import Judgement, Judgements, judge
+from server.routes.judgements.questions import Asked, Question, ask
 from server.routes.judgements.scoring import Scored
 from server.routes.parts.passes import ExplainedLogit
 from server.routes.parts.reasons import check_explainable, explain
+from server.schemas.chat_messages import ChatMessage
+from server.schemas.judgements.fields import JudgementFields
 from server.schemas.judgements.reasons import Explain
 
 # ---- questions
 
 
-def check_reasons(context: AppContext, options: Explain | None, questions: Sequence[Question]) -> None:
-    """Raise BadRequest, before anything runs, for reasons that cannot be told, and a `versus` that is no option."""
-    if options is None:
-        return
-    check_explainable(context, len(questions), "questions")
-    for question in questions:
-        _named(options, question)
-
-
-async def reasons_of(
+async def judge_with_reasons(
     context: AppContext,
-    options: Explain | None,
+    body: JudgementFields,
+    messages: Sequence[ChatMessage],
     questions: Sequence[Question],
-    asked: Sequence[Asked],
-    found: Judgements,
     arrival: float,
-) -> list[dict[str, Any]]:
-    """Return what each answer has beside itself: its reasons, or nothing if they are not asked for."""
+) -> tuple[Judgements, list[dict[str, Any]]]:
+    """Return the answers to questions about a conversation, and what each has beside itself: its reasons, or nothing if
+    they are not asked for. Raises ApiError.
+    """
+    options = body.explain
+    if options is not None:  # before anything runs
+        check_explainable(context, len(questions), "questions")
+        for question in questions:
+            _named(options, question)
+    asked = await ask(context, messages, questions, body.chat_template_kwargs)
+    found = await judge(context, asked, arrival)
     if options is None:
-        return [{} for _ in questions]
+        return found, [{} for _ in questions]
     logits = [
         _explained(context, options, question, each, judgement)
         for question, each, judgement in zip(questions, asked, found.each, strict=True)
     ]
-    return [{"reasons": each} for each in await explain(context, logits, options, arrival)]
+    return found, [{"reasons": each} for each in await explain(context, logits, options, arrival)]
 
 
 def _explained(

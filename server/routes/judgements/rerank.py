@@ -1,9 +1,7 @@
 """POST /v1/rerank, /v2/rerank and /rerank: documents in the order in which they answer a query."""
 
-import time
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -11,8 +9,7 @@ from server.routes.context import AppContext
 from server.routes.judgements.ranking import rank
 from server.routes.judgements.tei import rank_texts
 from server.routes.request_context import accept
-from server.routes.responses import model_name, new_answer_id
-from server.routes.supported_routes import check_route
+from server.routes.responses import json_response, model_name, new_answer_id
 from server.schemas.judgements.reranking import (
     AnyRerankRequest,
     RerankAnswer,
@@ -23,8 +20,6 @@ from server.schemas.judgements.reranking import (
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
-
     @router.post(
         "/v1/rerank",
         tags=["judgements"],
@@ -65,9 +60,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 async def _reranked(context: AppContext, request: Request, body: RerankRequest, route: str) -> Response:
-    arrival = time.monotonic()
-    accept(context, body)
-    check_route(context, route)
+    arrival = accept(context, body, route)
     texts = [each if isinstance(each, str) else each["text"] for each in body.documents]
     ranked, usage = await rank(context, request, body, body.query, texts, body.top_n, "documents[{}]".format, arrival)
     results: list[dict[str, Any]] = [
@@ -86,4 +79,4 @@ async def _reranked(context: AppContext, request: Request, body: RerankRequest, 
             "tokens": {"input_tokens": usage["prompt_tokens"], "output_tokens": 0},
         },
     }
-    return Response(orjson.dumps(answer), media_type="application/json")
+    return json_response(answer)

@@ -1,9 +1,7 @@
 """POST /v1/score and /score: how well pairs of texts fit, as vLLM has it."""
 
-import time
 from collections.abc import Callable
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -12,40 +10,28 @@ from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.pairs import Texts
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.routes.judgements.scoring import score_pairs, scores_of
+from server.routes.judgements.scoring import score_pairs, scored_answer, scores_of
 from server.routes.request_context import accept
-from server.routes.responses import model_name, new_answer_id
-from server.routes.supported_routes import check_route
 from server.schemas.judgements.scoring import ScoreAnswer, ScoreRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
     for path, summary in (("/v1/score", "The scores of pairs of texts"), ("/score", "The same, without a version")):
 
         @router.post(path, tags=["judgements"], summary=summary, response_model=ScoreAnswer, name=path)
         async def score(request: Request, body: ScoreRequest) -> Response:
             """Return the score of each pair: one text with each of the others, or each with the other at its place."""
-            arrival = time.monotonic()
-            accept(context, body)
-            check_route(context, "/v1/score")
+            arrival = accept(context, body, "/v1/score")
             pairs, name_of = _pairs_of(body)
             check_head_reasons(context, body.explain, len(pairs))
             found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))
             explaining = reasons_of_scores(context, body.explain, found.each, arrival)
             reasons = await unless_disconnected(request, explaining)
-            answer = {
-                "id": new_answer_id("score"),
-                "object": "list",
-                "created": int(time.time()),
-                "model": model_name(context),
-                "data": [
-                    {"index": i, "object": "score", "score": number, **reasons[i]}
-                    for i, number in enumerate(scores_of(context, found, body.use_activation))
-                ],
-                "usage": found.usage,
-            }
-            return Response(orjson.dumps(answer), media_type="application/json")
+            data = [
+                {"index": i, "object": "score", "score": number, **reasons[i]}
+                for i, number in enumerate(scores_of(context, found, body.use_activation))
+            ]
+            return scored_answer(context, "score", data, found)
 
 
 def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:

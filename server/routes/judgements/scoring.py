@@ -1,11 +1,13 @@
 """Runs texts and pairs through the model's head, or scores pairs by the cosine of embeddings where it has none."""
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+from starlette.responses import Response
 
 from model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
 from server.engine.request import ClassifyTask, PointCapture, Task, TraceTask
@@ -16,6 +18,7 @@ from server.routes.inputs import between_stacks
 from server.routes.judgements.pairs import Cut, Reader, Texts, groups_of, labelled, prompt_named
 from server.routes.openai.embeddings import embed_task, embedding_work
 from server.routes.prompts import Prompt, encoder_limit
+from server.routes.responses import json_response, model_name, new_answer_id
 from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.judgements.head_fields import PairFields, ReadFields
@@ -60,6 +63,12 @@ def scores_of(context: AppContext, scores: Scores, use_activation: bool = True) 
     numbers = logits if defaults is None or not use_activation else defaults.scores(logits)
     found: list[float] = numbers[:, 0].tolist()
     return found
+
+
+def scored_answer(context: AppContext, kind: str, data: list[dict[str, Any]], scores: Scores) -> Response:
+    """Return the entries of scores or labels as vLLM has them; `kind` begins the answer's id."""
+    head = {"id": new_answer_id(kind), "object": "list", "created": int(time.time()), "model": model_name(context)}
+    return json_response({**head, "data": data, "usage": scores.usage})
 
 
 def best_first(scores: Sequence[float]) -> list[int]:

@@ -1,20 +1,17 @@
 """POST /v1/systemone: the probability of each option of questions about one state, as TypeSafe's clients ask."""
 
-import time
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
-from server.routes.judgements.answering import Judgement, Judgements, judge
-from server.routes.judgements.questions import Option, Question, ask, user_message
-from server.routes.judgements.reasons import check_reasons, reasons_of
+from server.routes.judgements.answering import Judgement
+from server.routes.judgements.questions import Option, Question, user_message
+from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
-from server.routes.responses import model_name
-from server.routes.supported_routes import check_route
+from server.routes.responses import json_response, model_name
 from server.schemas.judgements.fields import json_text
 from server.schemas.judgements.systemone import (
     ChoiceOfCriteria,
@@ -26,8 +23,6 @@ from server.schemas.judgements.systemone import (
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         "/v1/systemone",
         tags=["judgements"],
@@ -36,10 +31,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def systemone(request: Request, body: SystemOneRequest) -> Response:
         """Return, by the name of each question, the probability of each option, as POST /v1/decisions finds it."""
-        arrival = time.monotonic()
-        accept(context, body)
-        check_route(context, "/v1/systemone")
-        found, reasons = await unless_disconnected(request, _judged(context, body, arrival))
+        arrival = accept(context, body, "/v1/systemone")
+        texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
+        messages = [user_message("\n\n".join(texts))]
+        questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
+        judging = judge_with_reasons(context, body, messages, questions, arrival)
+        found, reasons = await unless_disconnected(request, judging)
         named = list(zip(body.questions.items(), found.each, strict=True))
         answer = {
             "model": model_name(context),
@@ -56,20 +53,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 name: {"label_mass": each.label_mass, "argmax_is_label": each.is_label} for (name, _), each in named
             },
         }
-        return Response(orjson.dumps(answer), media_type="application/json")
-
-
-async def _judged(
-    context: AppContext, body: SystemOneRequest, arrival: float
-) -> tuple[Judgements, list[dict[str, Any]]]:
-    """Return the answers, and what each has beside itself."""
-    texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
-    messages = [user_message("\n\n".join(texts))]
-    questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
-    check_reasons(context, body.explain, questions)
-    asked = await ask(context, messages, questions, body.chat_template_kwargs)
-    found = await judge(context, asked, arrival)
-    return found, await reasons_of(context, body.explain, questions, asked, found, arrival)
+        return json_response(answer)
 
 
 def _text(content: Any) -> str | None:

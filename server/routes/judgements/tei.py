@@ -1,10 +1,8 @@
 """The routes of Text Embeddings Inference: POST /predict, and /rerank with its body."""
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -15,7 +13,7 @@ from server.routes.judgements.ranking import rank
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import probabilities_of, run_head
 from server.routes.request_context import accept
-from server.routes.supported_routes import check_route
+from server.routes.responses import json_response
 from server.schemas.judgements.classifying import PredictAnswer, PredictRequest
 from server.schemas.judgements.head_fields import PairFields, TeiReadFields
 from server.schemas.judgements.reranking import TeiRerankRequest
@@ -37,9 +35,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 async def predict(context: AppContext, request: Request, body: PredictRequest) -> Response:
     """Answer POST /predict. With `parameters`, one input's answer is a list in a list, as in HF's Inference API."""
-    arrival = time.monotonic()
-    accept(context, body)
-    check_route(context, "/predict")
+    arrival = accept(context, body, "/predict")
     asked = body.parameters
     is_batch = not isinstance(body.inputs, str) and not isinstance(body.inputs[0], str)
     inputs = _inputs_of(body.inputs)
@@ -60,21 +56,19 @@ async def predict(context: AppContext, request: Request, body: PredictRequest) -
     ]
     for (likeliest, *_), beside in zip(answer, reasons, strict=True):
         likeliest |= beside
-    return Response(orjson.dumps(answer if is_batch or asked is not None else answer[0]), media_type="application/json")
+    return json_response(answer if is_batch or asked is not None else answer[0])
 
 
 async def rank_texts(context: AppContext, request: Request, body: TeiRerankRequest) -> Response:
     """Answer POST /rerank for a body of Text Embeddings Inference: each text's score, the best first."""
-    arrival = time.monotonic()
-    accept(context, body)
-    check_route(context, "/rerank")
+    arrival = accept(context, body, "/rerank")
     ranked, _ = await rank(
         context, request, _fields_of(body), body.query, body.texts, body.top_n, "texts[{}]".format, arrival
     )
     answer: list[dict[str, Any]] = [{"index": each.index, "score": each.score, **each.beside} for each in ranked]
     if body.return_text:
         answer = [{**each, "text": body.texts[each["index"]]} for each in answer]
-    return Response(orjson.dumps(answer), media_type="application/json")
+    return json_response(answer)
 
 
 def _inputs_of(inputs: str | Sequence[str] | Sequence[Sequence[str]]) -> list[Texts]:

@@ -1,6 +1,5 @@
 """POST /api/embed and /api/embeddings: vectors of texts, over the path of /v1/embeddings."""
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,8 +23,6 @@ from server.schemas.ollama import (
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
-
     @router.post(
         "/api/embed",
         tags=["Ollama"],
@@ -34,9 +31,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def embed_texts(request: Request, body: OllamaEmbedRequest) -> Response:
         """Return a vector of length 1 for each text."""
-        arrival = time.monotonic()
         with retold(NAMES):
-            accept_named(context, body)
+            arrival = accept_named(context, body)
             asked = {"input": body.input, "truncate": body.truncate, "dimensions": body.dimensions, "normalize": True}
             inputs, vectors = await embed_vectors(context, request, asked, arrival)
         head = {
@@ -56,9 +52,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def embed_prompt(request: Request, body: OllamaEmbeddingsRequest) -> Response:
         """Return the text's vector, of the length that the model gives it."""
-        arrival = time.monotonic()
         with retold(NAMES | {"input": "prompt"}):
-            accept_named(context, body)
+            arrival = accept_named(context, body)
             asked = {"input": body.prompt, "truncate": True, "normalize": False}
             inputs, (vector,) = await embed_vectors(context, request, asked, arrival)
         end = b',"truncated":true}' if truncated(inputs) else b"}"

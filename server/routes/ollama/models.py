@@ -19,7 +19,6 @@ from server.routes.context import AppContext
 from server.routes.ollama.translation import can_think, served_name, tagged
 from server.routes.prompts import find_adapter
 from server.routes.supported_routes import why_not
-from server.schemas.generation import ChatCompletionRequest
 from server.schemas.ollama import OllamaShowRequest
 
 _NEVER = "9999-12-31T23:59:59Z"
@@ -160,7 +159,7 @@ def _capabilities(context: AppContext) -> list[str]:
     source = "" if context.chat_template is None else context.chat_template.source
     can = {
         "completion": why_not(context, "/api/generate") is None,
-        "tools": "tools" in ChatCompletionRequest.model_fields and "tools" in source,
+        "tools": "tools" in source,
         "thinking": can_think(context),
         "embedding": True,
     }

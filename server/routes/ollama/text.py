@@ -1,6 +1,5 @@
 """POST /api/chat and POST /api/generate: the assistant's next message, or a text that continues a prompt."""
 
-import time
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
@@ -25,7 +24,6 @@ from server.routes.ollama.translation import NAMES, accept_named, chat_of, chat_
 from server.routes.openai.completions import completion_jobs
 from server.routes.openai.conversation import ChatPiece, begin_conversation
 from server.routes.openai.generation import Arrived, Started, begin
-from server.routes.supported_routes import check_route
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest
 from server.schemas.ollama import (
     OllamaChatAnswer,
@@ -39,8 +37,6 @@ _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {}}}}
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
-
     @router.post(
         "/api/chat",
         tags=["Ollama"],
@@ -50,10 +46,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def chat(request: Request, body: OllamaChatRequest) -> Response:
         """Return the assistant's next message, one line of JSON a token, or as one object without `stream`."""
-        arrival = time.monotonic()
         with retold(NAMES):
-            accept_named(context, body)
-            check_route(context, "/api/chat")
+            arrival = accept_named(context, body, "/api/chat")
             if not body.messages:
                 return _loaded(context, body, chat_fields)
             beginning = _begin_chat(context, chat_of(context, body), arrival)
@@ -70,10 +64,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the model's answer to the prompt, or with `raw`, and of a model without a chat template, the text
         that continues it: one line of JSON a token, or one object without `stream`.
         """
-        arrival = time.monotonic()
         with retold(NAMES | {"messages": "prompt"}):
-            accept_named(context, body)
-            check_route(context, "/api/generate")
+            arrival = accept_named(context, body, "/api/generate")
             if not body.prompt:
                 return _loaded(context, body, generate_fields)
             beginning: Awaitable[Begun]

@@ -45,9 +45,9 @@ def tagged(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else name + _TAG
 
 
-def accept_named(context: AppContext, body: RunFields) -> None:
-    """Check the model that a body names with or without its tag, and apply the body's terms. Raises ApiError."""
-    accept(context, body.model_copy(update={"model": served_name(context, body.model)}))
+def accept_named(context: AppContext, body: RunFields, route: str | None = None) -> float:
+    """Call `accept` with the model that a body names with or without its tag. Raises ApiError."""
+    return accept(context, body.model_copy(update={"model": served_name(context, body.model)}), route)
 
 
 def chat_of(context: AppContext, body: OllamaChatRequest) -> ChatCompletionRequest:

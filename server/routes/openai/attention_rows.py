@@ -13,7 +13,7 @@ import numpy as np
 
 from server.engine.outputs import Array
 from server.engine.request import AttentionCapture
-from server.http.errors import PayloadTooLarge
+from server.http.errors import answer_too_large
 from server.http.tensor_formats import EncodingFormat, NumpyArray, Wire, as_numpy, json_value
 from server.routes.context import AppContext
 from server.routes.inspect.selectors import HeadSelection, select_heads, value_bytes
@@ -124,11 +124,7 @@ def check_rows(writer: RowWriter, prompt: Prompt, max_tokens: int, choices: int,
     row_numbers = numbers(1 if streams else max_tokens, longest)
     estimate = round((prompt_numbers + row_numbers) * value_bytes(writer.capture, wire) * (1 if streams else choices))
     if estimate > limit:
-        raise PayloadTooLarge(
-            f"attention: the answer would be about {estimate} bytes; at most {limit} are sent (--max-response-bytes). "
-            'Ask for fewer layers or heads, a smaller max_tokens, "dtype": "uint8", "top_k": 8, or stream.',
-            param="attention",
-            code="answer_too_large",
-        )
+        advice = 'Ask for fewer layers or heads, a smaller max_tokens, "dtype": "uint8", "top_k": 8, or stream.'
+        raise answer_too_large(estimate, limit, advice, of="attention: the answer", param="attention")
     kept = min(max_tokens, _STREAMED_ROWS) if streams else max_tokens
     return round((prompt_numbers + numbers(kept, longest)) * value_bytes(writer.capture, "binary"))

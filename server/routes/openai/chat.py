@@ -1,6 +1,5 @@
 """POST /v1/chat/completions: the assistant's next message, whole or as a stream."""
 
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -23,13 +22,11 @@ from server.routes.openai.conversation import Answered, ChatPiece, Conversation,
 from server.routes.openai.generation import AnswerWriter, token_writer
 from server.routes.openai.logprobs import chat_entries, prompt_entries
 from server.routes.request_context import accept
-from server.routes.supported_routes import check_route
+from server.routes.responses import json_response
 from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         "/v1/chat/completions",
         tags=["generation"],
@@ -41,9 +38,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the assistant's next message. With `stream`, it is sent as server-sent events, one per token,
         ending in `[DONE]`.
         """
-        arrival = time.monotonic()
-        accept(context, body)
-        check_route(context, "/v1/chat/completions")
+        arrival = accept(context, body, "/v1/chat/completions")
         versus = check_chat_reasons(context, body)
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, arrival, versus))
@@ -74,7 +69,7 @@ async def _whole(
     if body.prompt_logprobs is not None:
         logprobs = next((each.prompt_logprobs for each in choices[0].pieces if each.prompt_logprobs is not None), None)
         answer["prompt_logprobs"] = await writer.prompt_logprobs(logprobs)
-    return Response(orjson.dumps(answer), media_type="application/json")
+    return json_response(answer)
 
 
 def _direct(writer: "_ChatWriter") -> Callable[[BodyWriter], None] | None:

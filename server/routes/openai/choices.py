@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from model.tokenization.detokenizer import Detokenizer, StopMatcher
 from model.tokenization.tokenizer import Tokenizer
+from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import Array, RequestOutput, Timing, TokenLogprobs
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest
 from server.http.sse import TokenEvent
 from server.observability.metrics import Metrics
-from server.routes.context import Handle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,61 +93,49 @@ class ChoiceText:
         )
 
 
+@dataclass(slots=True, eq=False)
 class Run:
     """One choice in flight. Iterate over its pieces; `close` frees its slot in the engine (idempotent)."""
 
-    def __init__(
-        self,
-        index: int,
-        handle: Handle,
-        text: ChoiceText,
-        metrics: Metrics,
-        arrival: float,
-        num_prompt: int,
-        keep_rows: Callable[[], None],
-        form_field: str,
-    ) -> None:
-        """Make the run of a prompt of `num_prompt` tokens.
-
-        `keep_rows` is called when the engine has nothing more to report but the client may not have read it all.
-        `form_field` is the field of the body that names the text's form.
-        """
-        self.index = index
-        self.num_cached_tokens = 0
-        self.num_written = 0
-        """Tokens that are in no piece, because `write_tokens` wrote them."""
-        self._handle = handle
-        self._text = text
-        self._metrics = metrics
-        self._arrival = arrival
-        self._num_prompt = num_prompt
-        self._keep_rows = keep_rows
-        self._form_field = form_field
-        self._last_token: float | None = None
-        self._timing: Timing | None = None
-        self._is_over = False
+    index: int
+    handle: RequestHandle
+    text: ChoiceText
+    metrics: Metrics
+    arrival: float
+    num_prompt: int
+    """Tokens of its prompt."""
+    keep_rows: Callable[[], None]
+    """Called when the engine has nothing more to report but the client may not have read it all."""
+    form_field: str
+    """The field of the body that names the text's form."""
+    num_cached_tokens: int = 0
+    num_written: int = 0
+    """Tokens that are in no piece, because `write_tokens` wrote them."""
+    _last_token: float | None = None
+    _timing: Timing | None = None
+    _is_over: bool = False
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """Yield every piece; the one with a finish_reason is the last. Raises the engine's ApiError."""
         try:
-            async for output in self._handle:
+            async for output in self.handle:
                 self.num_cached_tokens = max(self.num_cached_tokens, output.num_cached_tokens)
                 if output.token_id is not None:
                     self._see_token()
                 self._timing = output.timing or self._timing
-                piece = self._text.take(output)
+                piece = self.text.take(output)
                 if piece.finish_reason is not None:
                     self._end(piece.finish_reason)
-                    self._handle.close()  # now: the client may be long in taking what ends it
-                    self._keep_rows()
+                    self.handle.close()  # now: the client may be long in taking what ends it
+                    self.keep_rows()
                 yield piece
                 if piece.finish_reason is not None:
                     return
         except ApiError as error:
             self._is_over = True  # it failed: not an abort by the client
             if error.code == "grammar_refused" and error.param is None:
-                message = f"{self._form_field}: {error.message}"
-                raise BadRequest(message, param=self._form_field, code=error.code) from None
+                message = f"{self.form_field}: {error.message}"
+                raise BadRequest(message, param=self.form_field, code=error.code) from None
             raise
         finally:
             self.close()
@@ -162,18 +150,18 @@ class Run:
                 return False
             self._see_token()
             self.num_written += 1
-            if written := event.of(self._text.take_token(token_id)):
+            if written := event.of(self.text.take_token(token_id)):
                 writer.write(written)
             return True
 
-        self._handle.on_token = write
+        self.handle.on_token = write
 
     def _see_token(self) -> None:
         now = time.monotonic()
         if self._last_token is None:
-            self._metrics.time_to_first_token.observe(now - self._arrival)
+            self.metrics.time_to_first_token.observe(now - self.arrival)
         else:
-            self._metrics.inter_token_latency.observe(now - self._last_token)
+            self.metrics.inter_token_latency.observe(now - self._last_token)
         self._last_token = now
 
     def _end(self, finish_reason: str) -> None:
@@ -181,10 +169,10 @@ class Run:
         now, timing = time.monotonic(), self._timing
         if timing is not None and timing.finished is None:  # a stop string or the client ended it, not the engine
             timing = replace(timing, finished=now)
-        self._metrics.observe_end(finish_reason, now - self._arrival, timing, self._num_prompt, self._text.num_tokens)
+        self.metrics.observe_end(finish_reason, now - self.arrival, timing, self.num_prompt, self.text.num_tokens)
 
     def close(self) -> None:
         """Abort the choice if it is unfinished."""
         if not self._is_over:
             self._end("abort")
-        self._handle.close()
+        self.handle.close()

@@ -1,6 +1,5 @@
 """POST /v1/completions: text that continues a prompt, whole or as a stream, with log-probabilities and attention."""
 
-import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -31,14 +30,12 @@ from server.routes.openai.sampling import sampling_params
 from server.routes.openai.structured_outputs import read_grammar
 from server.routes.prompts import Prompt, encoder_limit, fit_generation, keep_end, read_prompts
 from server.routes.request_context import accept
-from server.routes.supported_routes import check_route
+from server.routes.responses import json_response
 from server.routes.text_parts import Keep
 from server.schemas.generation import CompletionAnswer, CompletionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         "/v1/completions",
         tags=["generation"],
@@ -50,9 +47,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the text that continues each prompt. With `stream`, it is sent as server-sent events, one per
         token, ending in `[DONE]`.
         """
-        arrival = time.monotonic()
-        accept(context, body)
-        check_route(context, "/v1/completions")
+        arrival = accept(context, body, "/v1/completions")
         jobs = await completion_jobs(context, body)
         if not body.stream:
             return await unless_disconnected(request, _whole(context, body, jobs, arrival))
@@ -97,7 +92,7 @@ async def _whole(context: AppContext, body: CompletionRequest, jobs: list[Job], 
     each = zip(started.runs, choices, strict=True)
     answer["choices"] = [await writer.whole_choice(run.index, choice) async for run, choice in in_turns(each, 1)]
     answer["usage"] = writer.usage()
-    return Response(orjson.dumps(answer), media_type="application/json")
+    return json_response(answer)
 
 
 async def _events(writer: "_CompletionWriter", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:

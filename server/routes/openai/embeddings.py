@@ -1,7 +1,6 @@
 """POST /v1/embeddings: vectors of inputs, from any layer of the network."""
 
 import logging
-import time
 from functools import cache
 from typing import Any
 
@@ -11,7 +10,7 @@ from starlette.responses import Response
 from model.hooks.point_names import stack_config
 from model.network.sentence_transformers import EmbeddingDefaults
 from server.engine.request import EmbedTask, PoolingMode
-from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import Entry, Format, NumpyArray, Wire, as_numpy, body_pieces, check_npy, negotiate
 from server.routes.context import AppContext
@@ -37,13 +36,10 @@ logger = logging.getLogger(__name__)
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @tensor_route(router.post, "/v1/embeddings", "Vectors of a text", EmbeddingAnswer)
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         """Return the vector of each input, or with pooling none one vector per token. `Accept` chooses the format."""
-        arrival = time.monotonic()
-        accept(context, body)
+        arrival = accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
         task = embed_task(context, body)
         inputs = await embed_inputs(context, body)
@@ -196,11 +192,8 @@ def _check_size(context: AppContext, task: EmbedTask, inputs: list[Prompt], byte
         dimensions = int(_width(context, task) * (limit - tokens) / estimate)
         fewer = f'"dimensions": {dimensions}, ' if dimensions > 0 else ""
         context.metrics.capture_rejections.labels("answer_too_large").inc()
-        raise PayloadTooLarge(
-            f"The answer would be about {estimate + tokens} bytes; at most {limit} are sent (--max-response-bytes). "
-            f"Ask for fewer inputs, {fewer}a pooling, or Accept: application/vnd.safetensors.",
-            code="answer_too_large",
-        )
+        advice = f"Ask for fewer inputs, {fewer}a pooling, or Accept: application/vnd.safetensors."
+        raise answer_too_large(estimate + tokens, limit, advice)
 
 
 def embedding_entry(context: AppContext, task: EmbedTask, index: int, prompt: Prompt, result: TaskResult) -> Entry:

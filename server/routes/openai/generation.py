@@ -19,7 +19,7 @@ from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.http.connection import BodyWriter
-from server.http.errors import ApiError, BadRequest, PayloadTooLarge
+from server.http.errors import ApiError, BadRequest, answer_too_large
 from server.http.sse import DONE, TokenEvent, event
 from server.http.turns import in_turns
 from server.routes.context import AppContext
@@ -137,11 +137,8 @@ def _check_prompt_logprobs(context: AppContext, jobs: Sequence[Job], num_choices
     num_entries = num_choices * sum(length * (1 + number) for length, number in asked if number is not None)
     size, limit = num_entries * _LOGPROB_BYTES, context.settings.max_response_bytes
     if size > limit:
-        raise PayloadTooLarge(
-            f"The log-probabilities of the prompts would be about {size} bytes; at most {limit} are sent "
-            "(--max-response-bytes). Ask for fewer alternatives, or send fewer or shorter prompts, or a smaller n.",
-            code="answer_too_large",
-        )
+        advice = "Ask for fewer alternatives, or send fewer or shorter prompts, or a smaller n."
+        raise answer_too_large(size, limit, advice, of="The log-probabilities of the prompts")
 
 
 def _row_bytes(
@@ -320,7 +317,6 @@ class AnswerWriter:
         }
 
     def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        """Return one chunk of a stream."""
         return {**self.head(self.CHUNK), **self._usage_so_far(), "choices": choices}
 
     def _usage_so_far(self) -> dict[str, Any]:

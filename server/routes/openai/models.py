@@ -11,7 +11,6 @@ from server.routes.prompts import find_adapter
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
     created = int(time.time())
 
     def card(adapter: ServedAdapter | None = None) -> dict[str, Any]:

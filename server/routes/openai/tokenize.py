@@ -19,8 +19,6 @@ _THREAD_TOKENS = 10_000
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add both routes to the router."""
-
     @router.post("/tokenize", tags=["tokens"], summary="Text to token ids", response_model=TokenizeAnswer)
     async def tokenize(body: TokenizeRequest) -> Response:
         """Return the token ids of a prompt, or of a conversation as the chat template writes it."""
@@ -46,7 +44,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 async def _answer(num_tokens: int, make: Callable[[], dict[str, Any]]) -> Response:
-    """Return what `make` returns, as JSON."""
     content = await asyncio.to_thread(_json, make) if num_tokens > _THREAD_TOKENS else _json(make)
     return Response(content, media_type="application/json")
 

@@ -78,7 +78,6 @@ class Item:
 
     @property
     def text(self) -> str:
-        """Return the text so far."""
         return "".join(self.texts)
 
     def place(self) -> dict[str, Any]:

@@ -1,10 +1,8 @@
 """POST /v1/responses: the assistant's next turn, whole or as a stream of OpenAI's typed events."""
 
-import time
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -14,13 +12,11 @@ from server.routes.openai.conversation import Conversation, begin_conversation
 from server.routes.openai_responses.request import Translation
 from server.routes.openai_responses.writer import ResponseWriter
 from server.routes.request_context import accept
-from server.routes.supported_routes import check_route
+from server.routes.responses import json_response
 from server.schemas.openai_responses.responses import ResponsesAnswer, ResponsesRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the route to the router."""
-
     @router.post(
         "/v1/responses",
         tags=["generation"],
@@ -32,9 +28,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return what the assistant thinks, says and calls next, as items. With `stream`, it is sent as server-sent
         events, one per token, of which the last holds the whole response. Nothing is stored.
         """
-        arrival = time.monotonic()
-        accept(context, body)
-        check_route(context, "/v1/responses")
+        arrival = accept(context, body, "/v1/responses")
         translation = Translation(body)
         with translation.retold():
             beginning = begin_conversation(context, translation.chat(), arrival)
@@ -51,7 +45,7 @@ async def _whole(context: AppContext, body: ResponsesRequest, beginning: Corouti
     writer = ResponseWriter(context, body, conversation)
     async for piece in conversation.pieces():
         await writer.push(piece)
-    return Response(orjson.dumps(writer.response()), media_type="application/json")
+    return json_response(writer.response())
 
 
 async def _events(writer: ResponseWriter, conversation: Conversation) -> AsyncIterator[bytes]:

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
 from server.auth.keys import KeyFileError, KnownKey
 from server.http.errors import ApiError
 from server.routes.context import AppContext
+from server.routes.responses import json_response
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -16,7 +16,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     def listing() -> Response:
         body = {"object": "list", "data": [_entry(known) for known in context.keys.known]}
-        return Response(orjson.dumps(body), media_type="application/json")
+        return json_response(body)
 
     @router.get("/admin/keys", tags=["admin"], summary="The API keys and their use", response_model=None)
     async def keys() -> Response:
@@ -28,7 +28,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the requests in flight, admission, and each worker's queues, blocks and last step: what SIGUSR1
         writes to the log. The answer holds ids and numbers, no prompts.
         """
-        return Response(orjson.dumps(await context.engine.describe()), media_type="application/json")
+        return json_response(await context.engine.describe())
 
     @router.post("/admin/keys/reload", tags=["admin"], summary="Read the key file again", response_model=None)
     async def reload() -> Response:

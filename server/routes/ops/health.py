@@ -9,13 +9,12 @@ from starlette.responses import Response
 from server.observability.metrics import CONTENT_TYPE
 from server.observability.version import lightwell_version
 from server.routes.context import AppContext
+from server.routes.responses import json_response
 
 _RETRY_AFTER = "1"
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router."""
-
     def readiness() -> Response:
         ready = context.engine.ready()
         body = orjson.dumps({"ready": ready, "reason": context.engine.reason() if not ready else "ready"})
@@ -28,7 +27,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def live() -> Response:
         """Return 200 while the process can recover by itself, and 503 once it should be restarted."""
         alive = context.engine.live
-        return Response(orjson.dumps({"live": alive}), 200 if alive else 503, media_type="application/json")
+        return json_response({"live": alive}, 200 if alive else 503)
 
     @router.get("/health/ready", tags=["operation"], summary="Requests are accepted", responses=unready)
     async def ready() -> Response:

@@ -43,7 +43,6 @@ class WebAssets:
     """All files under one folder that a browser may have, by their path in it."""
 
     def __init__(self, folder: Path) -> None:
-        """Read the folder."""
         self._folder = folder
         self._newest = 0
         self.refresh()

@@ -63,7 +63,6 @@ class LogitParts:
 
     @property
     def config(self) -> ModelConfig:
-        """Return the configuration of the stack."""
         return stack_config(self.model, self.stack)
 
     @property
@@ -227,7 +226,6 @@ class _OfTarget:
         return stream_attributions(vectors, direction[:, self.target], behind)
 
     def _add(self, point: str, of: int | None, layer: int, sublayer: int) -> None:
-        """Add a point that is added to the stream."""
         name = self.parts.name(point, of)
         self.columns[name] = self._read(self.tensors[name], layer, sublayer)
 

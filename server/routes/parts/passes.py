@@ -16,7 +16,6 @@ import numpy as np
 
 from model.analysis.contributions import opened, value_attributions
 from model.config import ModelConfig
-from model.hooks.point_names import full_name
 from model.hooks.points import BY_NAME, Stack
 from server.engine.request import ClassifyTask, Part, PointCapture, Task, TraceTask, WeightsTask
 from server.routes.parts.logit_parts import Float64, LogitParts, Tensors
@@ -244,13 +243,4 @@ class ExplainedPass:
         return parts.capture("hook_resid_post", self.model.num_layers - 1, parts.queries)
 
     def _logits(self) -> PointCapture:
-        name = full_name(self.model, self.stack, "logits", None)
-        return PointCapture(
-            name=name,
-            stack=self.stack,
-            layer=None,
-            point="logits",
-            positions=self.queries,
-            units=self.asked.targets,
-            dtype=self.dtype,
-        )
+        return replace(self.parts.capture("logits", None, self.queries), units=self.asked.targets)

@@ -13,12 +13,12 @@ from server.config.command_line import (
     add_arguments,
     deprecations,
     from_arguments,
-    settings_table,
     unknown_variables,
 )
 from server.config.setting_names import flag_name
 from server.config.setting_types import format_bytes, parse_bytes
 from server.config.settings import Settings, SettingsError, setting_names
+from tests.readme import settings_table
 
 
 def read(*argv: str, **environ: str) -> Settings:
