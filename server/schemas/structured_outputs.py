@@ -92,7 +92,7 @@ class ResponseFormat(RequestModel):
         if self.json_schema is not None:
             path, schema = "response_format.json_schema.schema", self.json_schema.schema_
         if schema is None:
-            return Constraint("response_format", "json_object", None)
+            return Constraint("response_format", "json_object", True)
         return Constraint(path, "json", schema)
 
 
