@@ -1,7 +1,7 @@
 """POST /api/chat and POST /api/generate: the assistant's next message, or a text that continues a prompt."""
 
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -57,7 +57,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             if not body.messages:
                 return _loaded(context, body, chat_fields)
             beginning = _begin_chat(context, chat_of(context, body), arrival)
-            return await _answer(context, request, body, beginning, chat_fields, arrival)
+            return await _answer(context, request, body, beginning, chat_fields, arrival, NAMES)
 
     @router.post(
         "/api/generate",
@@ -71,7 +71,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         that continues it: one line of JSON a token, or one object without `stream`.
         """
         arrival = time.monotonic()
-        with retold(NAMES | {"messages": "prompt"}):
+        names = NAMES | {"messages": "prompt"}
+        with retold(names):
             accept_named(context, body)
             check_route(context, "/api/generate")
             if not body.prompt:
@@ -81,7 +82,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 beginning = _begin_text(context, completion_of(context, body), arrival)
             else:
                 beginning = _begin_chat(context, chat_of_prompt(context, body), arrival)
-            return await _answer(context, request, body, beginning, generate_fields, arrival)
+            return await _answer(context, request, body, beginning, generate_fields, arrival, names)
 
 
 def _model(context: AppContext, body: OllamaTextFields) -> str:
@@ -99,6 +100,7 @@ async def _answer(
     beginning: Awaitable[Begun],
     fields: Fields,
     arrival: float,
+    names: Mapping[str, str],
 ) -> Response:
     """Return the answer: until the first token has come, an error still has its own HTTP status."""
 
@@ -116,7 +118,8 @@ async def _answer(
     if not body.stream:
         return await unless_disconnected(request, whole())
     begun, writer = await unless_disconnected(request, begun_writer())
-    return EventStream(writer.lines(), begun.started.close, media_type=NDJSON, write_error=error_line)
+    lines, close = writer.lines(), begun.started.close
+    return EventStream(lines, close, media_type=NDJSON, write_error=error_line, retelling=retold(names))
 
 
 async def _begin_chat(context: AppContext, asked: ChatCompletionRequest, arrival: float) -> Begun:
