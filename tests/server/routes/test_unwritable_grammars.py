@@ -1,7 +1,6 @@
 """Grammars that the model's tokens cannot spell: the error names the field, in plain words."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,30 +9,23 @@ import pytest
 from server.http.errors import BadRequest
 from tests.model.tokenization import tokenizer_folders as folders
 from tests.model.tokenization.chat_formats import templates
-from tests.server.fake_client import INFO, FakeEngine
-from tests.server.inline_engine import InlineEngine
+from tests.server.fake_client import FakeEngine
+from tests.server.inline_engine import InlineEngine, engine_with, site_of
 from tests.server.routes.test_tools import WEATHER
 from tests.server.serving import Site, site
-from tests.tiny import make_variant
 
 CHAT, MESSAGES = "/v1/chat/completions", [{"role": "user", "content": "x"}]
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> InlineEngine:
-    tokenizer = folders.unigram()  # it has no token for {
-    options = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 1024}
-    folder = make_variant("llama-gqa", tmp_path_factory.mktemp("llama"), **options)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "</s>"}
-    folders.write(folder, tokenizer, tokenizer_config=config)
-    return InlineEngine(folder=folder, engine_info=replace(INFO, max_model_len=1024))
+    return engine_with(folders.unigram(), tmp_path_factory.mktemp("llama"), **config)  # it has no token for {
 
 
 @pytest.fixture
 async def at(engine: InlineEngine) -> AsyncIterator[Site]:
-    async with site(
-        engine.folder, engine, config=engine.model_config, template=templates.HERMES, max_model_len=1024
-    ) as built:
+    async with site_of(engine, templates.HERMES) as built:
         yield built
 
 
