@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import ACTIVATIONS, SUFFIXES, check_indices, check_product
+from model.kernels.checks import SUFFIXES, check_indices, check_product
 from model.kernels.library import kernels
-from model.kernels.products import BLOCK, DOT, Arithmetic, search_product
+from model.kernels.products import BLOCK, DOT, Arithmetic, compute_product, search_product
 from model.quantized import GroupedRows
 
 _LINE = 64
@@ -135,14 +135,8 @@ class GroupedWeight:
         everything else its numbers in float32.
         """
         kind = check_product(x, bias, activation, self.num_inputs, self.num_outputs)
-        out = x.new_empty(len(x), self.num_outputs)
-        kernels().call(
-            f"product_grouped_{kind}",
-            "pppplllll",
-            *(x.data_ptr(), self.packed.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()),
-            *(len(x), self.num_inputs, self.num_outputs, ACTIVATIONS[activation], self._arithmetic),
-        )
-        return out
+        name, width = f"product_grouped_{kind}", self.num_outputs
+        return compute_product(name, x, self.packed, width, bias, activation, self._arithmetic)
 
 
 def _grouping(part: GroupedRows) -> _Grouping:

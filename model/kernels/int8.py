@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import ACTIVATIONS, check_axes, check_product, check_tensor
+from model.kernels.checks import check_axes, check_product, check_tensor
 from model.kernels.int8_rows import Int8Rows
 from model.kernels.library import kernels
-from model.kernels.products import BLOCK
+from model.kernels.products import BLOCK, compute_product
 
 _FORM, _BYTES_FORM = 3, 7
 """`Form` of `cpu/decoder.h`."""
@@ -80,11 +80,5 @@ class Int8BlockedWeight:
         x and bias [N] are float32 or bfloat16. A row with a number that is not finite becomes NaN.
         """
         kind = check_product(x, bias, activation, self.num_inputs, self.num_outputs)
-        out = x.new_empty(len(x), self.num_outputs)
-        kernels().call(
-            f"product_int8_{kind}",
-            "pppplllll",
-            *(x.data_ptr(), self.packed.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()),
-            *(len(x), self.num_inputs, self.num_outputs, ACTIVATIONS[activation], int(self._rounds_to_bytes)),
-        )
-        return out
+        name, width = f"product_int8_{kind}", self.num_outputs
+        return compute_product(name, x, self.packed, width, bias, activation, int(self._rounds_to_bytes))

@@ -139,19 +139,19 @@ def set_num_threads(count: int) -> None:
 
 
 class _Noted:
-    """The pieces of work that Python has noted. Two threads at the same time may count one; none takes any away."""
+    """The products that Python has noted. Two threads at the same time may count one; none takes any away."""
 
     count = 0
 
 
 def note_progress() -> None:
-    """Count one more piece of work of this process as done: a product, or a part of a pass between two checks."""
+    """Count one more matrix product that this process begins. On a GPU it is queued then."""
     _Noted.count += 1
 
 
 def progress() -> int:
-    """Return how many pieces of work this process has done, also within a call of a kernel that still runs. A process
-    whose count grows is slow, not stuck.
+    """Return how many matrix products this process has begun, plus how many parts of CPU kernels' work have ended, also
+    within a call that still runs. A process whose count grows is slow, not stuck.
     """
     library = _library()
     return _Noted.count + (0 if library is None else int(library.lightwell_progress()))

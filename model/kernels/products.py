@@ -121,11 +121,7 @@ class BlockedWeight:
             check_tensor("bias", bias, (x.dtype,), (self.num_outputs,))
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")
-        out = x.new_empty(len(x), self.num_outputs)
-        addresses = x.data_ptr(), self.packed.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()
-        sizes = len(x), self.num_inputs, self.num_outputs
-        kernels().call(name, "ppppllll" + "l" * len(extra), *addresses, *sizes, ACTIVATIONS[activation], *extra)
-        return out
+        return compute_product(name, x, self.packed, self.num_outputs, bias, activation, *extra)
 
     def find_largest(self, x: Tensor, arithmetic: Arithmetic | None = None) -> tuple[Tensor, Tensor] | None:
         """Return the first index of the largest number of each row of `multiply(x)`, int64 [R], and that number,
@@ -143,6 +139,17 @@ class BlockedWeight:
         if x.dtype != self.dtype:
             return f"{name}_f32_bf16", ()
         return f"{name}_{SUFFIXES[x.dtype]}", (int(arithmetic),) if x.dtype == torch.bfloat16 else ()
+
+
+def compute_product(
+    name: str, x: Tensor, packed: Tensor, width: int, bias: Tensor | None, activation: Activation | None, *extra: int
+) -> Tensor:
+    """Return the output of a weight's `multiply`, `width` numbers a row, by a kernel; `extra`: its last arguments."""
+    out = x.new_empty(len(x), width)
+    addresses = x.data_ptr(), packed.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()
+    signature = "ppppllll" + "l" * len(extra)
+    kernels().call(name, signature, *addresses, *x.shape, width, ACTIVATIONS[activation], *extra)
+    return out
 
 
 def search_product(

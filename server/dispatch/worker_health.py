@@ -66,7 +66,7 @@ class WorkerHealth:
         if not worker.is_hung and worker.silent_for > limit:
             worker.note_hung(longest)
             logger.error(
-                "worker %d has reported no progress for %.1f s (raise --worker-timeout if a layer may take that long)",
+                "worker %d has reported no progress for %.1f s (raise --worker-timeout if a step may take that long)",
                 worker.worker_id,
                 worker.silent_for,
             )

@@ -7,6 +7,7 @@ stage must free the engine's slot; this file knows how, and nothing of what is g
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import orjson
@@ -104,7 +105,7 @@ class EventStream(StreamingResponse):
     """A stream of events. `on_close` is called when the answer is over, however it ends, even if it never began.
 
     `on_begin` is given a way to write events past the stream, between two of its own, if the server allows it.
-    `write_error` writes the last event of a stream that failed.
+    `write_error` writes the last event of a stream that failed, after `retelling` has renamed the error's fields.
     """
 
     def __init__(
@@ -115,8 +116,10 @@ class EventStream(StreamingResponse):
         *,
         media_type: str = "text/event-stream",
         write_error: Callable[[ApiError], bytes] = error_event,
+        retelling: AbstractContextManager[None] | None = None,
     ) -> None:
         self._events = events
+        self._retelling = retelling or nullcontext()
         self._write_error = write_error
         super().__init__(
             events,
@@ -144,7 +147,7 @@ class EventStream(StreamingResponse):
         """Send the answer. Its last event ends it: a separate packet after it would wake the client once more."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         more = True
-        async for data in _with_errors(self._events, scope, self._write_error):
+        async for data in _with_errors(self._events, scope, self._write_error, self._retelling):
             more = not data.endswith(DONE)
             await send({"type": "http.response.body", "body": data, "more_body": more})
         if more:
@@ -152,12 +155,16 @@ class EventStream(StreamingResponse):
 
 
 async def _with_errors(
-    events: AsyncIterator[bytes], scope: Scope, write_error: Callable[[ApiError], bytes]
+    events: AsyncIterator[bytes],
+    scope: Scope,
+    write_error: Callable[[ApiError], bytes],
+    retelling: AbstractContextManager[None],
 ) -> AsyncIterator[bytes]:
     """Yield the events; a failure becomes the last of them, never a silent end."""
     try:
-        async for data in events:
-            yield data
+        with retelling:
+            async for data in events:
+                yield data
         return
     except ApiError as raised:
         error = raised

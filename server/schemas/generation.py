@@ -160,6 +160,13 @@ class ChatCompletionRequest(PromptEndFields, ThinkingFields, ToolFields, Generat
         """Return how many alternatives are asked for with each token, or None for no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    @property
+    def form_field(self) -> str:
+        """Return the field that gives the answer its form: a constraint, tools, or a limit of the thought."""
+        limits = ("thinking_budget", "thinking_token_budget", "reasoning_effort")
+        limit = next((name for name in limits if getattr(self, name) is not None), "")
+        return super().form_field or ("tools" if self.callable_tools else limit)
+
 
 class CompletionChoice(AnswerModel):
     """One text."""

@@ -92,7 +92,7 @@ class ResponseFormat(RequestModel):
         if self.json_schema is not None:
             path, schema = "response_format.json_schema.schema", self.json_schema.schema_
         if schema is None:
-            return Constraint("response_format", "json_object", None)
+            return Constraint("response_format", "json_object", True)
         return Constraint(path, "json", schema)
 
 
@@ -178,6 +178,11 @@ class CanConstrain(RequestModel):
     def constraint(self) -> Constraint | None:
         """Return what the answer keeps to, or None for free text."""
         return next(iter(self.constraints), None)
+
+    @property
+    def form_field(self) -> str:
+        """Return the field that gives the answer its form, or an empty text if none does."""
+        return "" if self.constraint is None else self.constraint.field
 
     @model_validator(mode="after")
     def _has_one_constraint(self) -> "CanConstrain":

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import RequestModel, wrong
+from server.schemas.base import RequestModel, check_equal
 from server.schemas.sampling import MAX_TOKENS
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -30,9 +30,7 @@ class ThinkingFields(RequestModel):
 
     @model_validator(mode="after")
     def _budgets_agree(self) -> "ThinkingFields":
-        ours, vllms = self.thinking_budget, self.thinking_token_budget
-        if ours is not None and vllms is not None and ours != vllms:
-            raise wrong("thinking_budget", f"thinking_budget {ours} and thinking_token_budget {vllms} differ")
+        check_equal({"thinking_token_budget": self.thinking_token_budget, "thinking_budget": self.thinking_budget})
         return self
 
     @property

@@ -5,19 +5,24 @@ submitted.
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from tokenizers import Tokenizer
 
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import error_of
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, Intervention, Task
 from server.http.errors import BadRequest
+from tests.model.tokenization import tokenizer_folders
 from tests.server.engine.driving import build, load
-from tests.server.fake_client import FakeEngine, FakeHandle, Submitted
+from tests.server.fake_client import INFO, FakeEngine, FakeHandle, Submitted
+from tests.server.serving import Site, site
+from tests.tiny import make_variant
 
 PATIENCE = 60.0
 """Seconds to wait for a question about the weights, which another thread answers."""
@@ -91,3 +96,20 @@ class InlineEngine(FakeEngine):
             outputs += self.engine.step().outputs
         assert outputs[-1].finish_reason not in ("error", "memory"), outputs[-1].error
         return outputs
+
+
+def engine_with(tokenizer: Tokenizer, folder: Path, **config: Any) -> InlineEngine:
+    """Return an engine of a small Llama with this tokenizer, these fields of its config and a context of 1,024 tokens.
+
+    The folder receives the checkpoint.
+    """
+    size = tokenizer.get_vocab_size()
+    make_variant("llama-gqa", folder, vocab_size=size, max_position_embeddings=1024)
+    tokenizer_folders.write(folder, tokenizer, tokenizer_config=config)
+    return InlineEngine(folder=folder, engine_info=replace(INFO, max_model_len=1024))
+
+
+def site_of(engine: InlineEngine, template: str) -> AbstractAsyncContextManager[Site]:
+    """Return a site of an engine and a chat template, with the tokenizer and the context of the engine."""
+    length = engine.engine_info.max_model_len
+    return site(engine.folder, engine, template=template, config=engine.model_config, max_model_len=length)

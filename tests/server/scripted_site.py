@@ -15,7 +15,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.server.fake_client import INFO, FakeEngine
-from tests.server.inline_engine import InlineEngine
+from tests.server.inline_engine import InlineEngine, site_of
 from tests.server.serving import END_OF_TEXT, Site, events_of, site, tiny_config, write_tokenizer
 
 PATH = "/v1/chat/completions"
@@ -61,8 +61,7 @@ async def scripted_site(
         ids += [END_OF_TEXT + special.index(part)] if part in special else part.encode()
     network(END_OF_TEXT + len(special), len(prompt), [*ids, END_OF_TEXT]).save_pretrained(folder)
     engine = InlineEngine(folder=folder, engine_info=replace(INFO, max_model_len=LENGTH))
-    options = {"config": engine.model_config, "max_model_len": LENGTH}
-    async with site(folder, engine, template=template, **options) as at:
+    async with site_of(engine, template) as at:
         yield at
 
 

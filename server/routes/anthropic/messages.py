@@ -3,6 +3,7 @@ how many tokens a conversation has.
 """
 
 from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractContextManager
 
 import orjson
 from fastapi import APIRouter, Request
@@ -46,10 +47,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         `message_stop`.
         """
         arrival = accept(context, body, PATH)
-        answer = await unless_disconnected(request, _begin(context, body, arrival))
-        if not body.stream:
-            return await unless_disconnected(request, answer.whole())
-        return answer.stream()
+        turns = turns_of(body)
+        with told_in_terms_of(body, turns):
+            beginning = begin_conversation(context, to_chat(body, turns), arrival, cuts_max_tokens=True)
+            answer = _Answer(context, body, await unless_disconnected(request, beginning))
+            if not body.stream:
+                return await unless_disconnected(request, answer.whole())
+        return answer.stream(told_in_terms_of(body, turns))
 
 
 def add_counting(router: APIRouter, context: AppContext) -> None:
@@ -69,13 +73,6 @@ def add_counting(router: APIRouter, context: AppContext) -> None:
         with told_in_terms_of(body, turns):
             prompt = await read_conversation(context, to_chat(body, turns))
         return json_response({"input_tokens": prompt.num_tokens})
-
-
-async def _begin(context: AppContext, body: MessagesRequest, arrival: float) -> "_Answer":
-    turns = turns_of(body)
-    with told_in_terms_of(body, turns):
-        conversation = await begin_conversation(context, to_chat(body, turns), arrival, cuts_max_tokens=True)
-    return _Answer(context, body, conversation)
 
 
 class _Answer:
@@ -108,8 +105,8 @@ class _Answer:
             self._conversation.close()
         return json_response({**self._head, "content": self._content.whole(), **end, "usage": self._usage()})
 
-    def stream(self) -> Response:
-        """Return the message as a stream of events."""
+    def stream(self, retelling: AbstractContextManager[None]) -> Response:
+        """Return the message as a stream of events, with `retelling` of an error in it."""
         begun = self._begin_content()
         direct = self._conversation.token_writer(lambda text: self._content.delta("text", text), "content_block_delta")
         record = current_request().record
@@ -119,6 +116,7 @@ class _Answer:
             self._conversation.close,
             direct,
             write_error=lambda error: event(error_json(error, PATH, request_id), "error"),
+            retelling=retelling,
         )
 
     def _begin_content(self) -> list[Event]:

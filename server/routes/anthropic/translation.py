@@ -34,7 +34,8 @@ _NAMES = (
     (r"(tools\[\d+\])\.function", r"\1"),
     (r"tool_choice\.function", "tool_choice"),
     (r"parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
-    (r"thinking_budget", "thinking.budget_tokens"),
+    (r"thinking_budget", "thinking"),
+    (r"reasoning_effort", "output_config.effort"),
 )
 """What a chat's fields are called here."""
 _WORDING = ((r"the prompt has (?=.* tokens; at most)", "the prompt is too long: it has "),)
@@ -58,6 +59,8 @@ def told_in_terms_of(body: ConversationFields, turns: Sequence[Turn]) -> Abstrac
 def _renamed(body: ConversationFields, turns: Sequence[Turn], field: str) -> str:
     for pattern, name in _NAMES:
         field = re.sub(f"^{pattern}", name, field)
+    if body.output_format is not None:
+        field = re.sub(r"^output_config\.format", "output_format", field)
     if found := re.match(r"messages\[(\d+)\]", field):
         field = turns[int(found[1])].field
     if found := re.match(r"tools\[(\d+)\]", field):

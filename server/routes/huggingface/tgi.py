@@ -33,7 +33,11 @@ from server.schemas.judgements.reranking import TeiRerankRequest
 
 _ALIKE = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "seed", "stop")
 _OTHERS = {"max_tokens": "max_new_tokens", "truncate_prompt_tokens": "truncate", "response_format": "grammar"}
-_NAMES = {"prompt": "inputs", **{ours: f"parameters.{_OTHERS.get(ours, ours)}" for ours in (*_ALIKE, *_OTHERS)}}
+_NAMES = {
+    "prompt": "inputs",
+    **{ours: f"parameters.{_OTHERS.get(ours, ours)}" for ours in (*_ALIKE, *_OTHERS)},
+    "response_format.json_schema": "parameters.grammar.value",
+}
 """TGI's name of each of our fields."""
 _TAGS: list[str | Enum] = ["Hugging Face"]
 _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
@@ -88,17 +92,17 @@ async def generate(context: AppContext, request: Request, body: GenerateRequest)
     with retold(_NAMES):
         completion = _completion_of(body)
         (job,) = await completion_jobs(context, completion)
-    if asked.max_new_tokens is None:
-        job = replace(job, sampling=replace(job.sampling, max_tokens=min(job.sampling.max_tokens, 100)))
-    started, arrivals = await unless_disconnected(request, begin(context, completion, [job], arrival))
-    writer = _Writer(context, body, job, arrivals)
-    if body.stream:
-        write_error = lambda error: event(error_json(error, "/generate"))  # noqa: E731
-        return EventStream(writer.events(), started.close, write_error=write_error)
-    try:
-        return await unless_disconnected(request, writer.whole())
-    finally:
-        started.close()
+        if asked.max_new_tokens is None:
+            job = replace(job, sampling=replace(job.sampling, max_tokens=min(job.sampling.max_tokens, 100)))
+        started, arrivals = await unless_disconnected(request, begin(context, completion, [job], arrival))
+        writer = _Writer(context, body, job, arrivals)
+        if body.stream:
+            write_error = lambda error: event(error_json(error, "/generate"))  # noqa: E731
+            return EventStream(writer.events(), started.close, write_error=write_error, retelling=retold(_NAMES))
+        try:
+            return await unless_disconnected(request, writer.whole())
+        finally:
+            started.close()
 
 
 def _completion_of(body: GenerateRequest) -> CompletionRequest:

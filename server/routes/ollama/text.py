@@ -1,6 +1,6 @@
 """POST /api/chat and POST /api/generate: the assistant's next message, or a text that continues a prompt."""
 
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -51,7 +51,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             if not body.messages:
                 return _loaded(context, body, chat_fields)
             beginning = _begin_chat(context, chat_of(context, body), arrival)
-            return await _answer(context, request, body, beginning, chat_fields, arrival)
+            return await _answer(context, request, body, beginning, chat_fields, arrival, NAMES)
 
     @router.post(
         "/api/generate",
@@ -64,7 +64,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the model's answer to the prompt, or with `raw`, and of a model without a chat template, the text
         that continues it: one line of JSON a token, or one object without `stream`.
         """
-        with retold(NAMES | {"messages": "prompt"}):
+        names = NAMES | {"messages": "prompt"}
+        with retold(names):
             arrival = accept_named(context, body, "/api/generate")
             if not body.prompt:
                 return _loaded(context, body, generate_fields)
@@ -73,7 +74,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 beginning = _begin_text(context, completion_of(context, body), arrival)
             else:
                 beginning = _begin_chat(context, chat_of_prompt(context, body), arrival)
-            return await _answer(context, request, body, beginning, generate_fields, arrival)
+            return await _answer(context, request, body, beginning, generate_fields, arrival, names)
 
 
 def _model(context: AppContext, body: OllamaTextFields) -> str:
@@ -91,6 +92,7 @@ async def _answer(
     beginning: Awaitable[Begun],
     fields: Fields,
     arrival: float,
+    names: Mapping[str, str],
 ) -> Response:
     """Return the answer: until the first token has come, an error still has its own HTTP status."""
 
@@ -108,7 +110,8 @@ async def _answer(
     if not body.stream:
         return await unless_disconnected(request, whole())
     begun, writer = await unless_disconnected(request, begun_writer())
-    return EventStream(writer.lines(), begun.started.close, media_type=NDJSON, write_error=error_line)
+    lines, close = writer.lines(), begun.started.close
+    return EventStream(lines, close, media_type=NDJSON, write_error=error_line, retelling=retold(names))
 
 
 async def _begin_chat(context: AppContext, asked: ChatCompletionRequest, arrival: float) -> Begun:

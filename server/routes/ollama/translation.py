@@ -29,7 +29,11 @@ _OPTIONS = {
     **{name: name for name in OllamaOptions.model_fields if name not in ("repeat_penalty", "num_predict")},
 }
 """Our name of each option."""
-NAMES = {ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()} | {"response_format": "format"}
+NAMES = {
+    **{ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()},
+    **dict.fromkeys(("response_format", "response_format.json_schema.schema"), "format"),
+    **dict.fromkeys(("thinking_budget", "reasoning_effort"), "think"),
+}
 """Ollama's name of each of our fields that it calls otherwise."""
 
 

@@ -24,7 +24,8 @@ from model.tokenization.chat_formats.thoughts import Start, start_of
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.routes.openai.structured_outputs import in_grammar_thread
-from server.schemas.tools import ToolDefinition, ToolFields
+from server.schemas.generation import ChatCompletionRequest
+from server.schemas.tools import ToolDefinition
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class AnswerForm:
 
 async def answer_form(
     context: AppContext,
-    body: ToolFields,
+    body: ChatCompletionRequest,
     prompt: str,
     grammar: str | None = None,
     *,
@@ -88,7 +89,7 @@ async def answer_form(
             body=grammar,
             special_ids=context.tokenizer.ids_of_special,
         )
-        grammar = await in_grammar_thread(_composed, answers)
+        grammar = await in_grammar_thread(_composed, answers, body.form_field)
     texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else tags.texts)]
     kept = _kept_tokens(context, texts)
     # A grammar of the answer admits no special token: text that looks like one is text.
@@ -101,12 +102,12 @@ async def answer_form(
     return AnswerForm(grammar, parser.copy, frozenset(kept.values()), _pieces(context, prefilled), limit)
 
 
-def _composed(answers: Answers) -> str:
+def _composed(answers: Answers, form_field: str) -> str:
     """Return the grammar. Raises BadRequest if the tools' schemas, each of which is right, make none together."""
     grammar = answer_grammar(answers)
     problem = _problem(grammar)
     if problem:
-        field = "tools" if answers.tools else "thinking_budget"
+        field = "tools" if answers.tools else form_field
         raise BadRequest(f"{field}: no answer can keep to it: {problem}.", param=field)
     return grammar
 

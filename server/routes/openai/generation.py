@@ -81,7 +81,6 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     # All or none: those that are refused later would have made the others' work vain.
     request_context = current_request()
     context.engine.check_room(len(jobs) * num_choices, request_context=request_context)
-    form_field = "tools" if body.constraint is None else body.constraint.field
     started = Started([], writer)
     try:
         async for number, job in in_turns(enumerate(jobs), 16):
@@ -107,8 +106,8 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                 )
                 index = number * num_choices + choice
                 keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
-                run = Run(index, handle, text, context.metrics, arrival, job.prompt.num_tokens, keep_rows, form_field)
-                started.runs.append(run)
+                rest = (job.prompt.num_tokens, keep_rows, body.form_field)
+                started.runs.append(Run(index, handle, text, context.metrics, arrival, *rest))
     except BaseException as error:
         started.close()
         if writer is not None and isinstance(error, ApiError):

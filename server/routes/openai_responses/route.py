@@ -37,7 +37,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             conversation = await unless_disconnected(request, beginning)
         writer = ResponseWriter(context, body, conversation)
         events = _events(writer, conversation)
-        return EventStream(events, conversation.close, writer.token_writer(), write_error=writer.failed)
+        direct, retelling = writer.token_writer(), translation.retold()
+        return EventStream(events, conversation.close, direct, write_error=writer.failed, retelling=retelling)
 
 
 async def _whole(context: AppContext, body: ResponsesRequest, beginning: Coroutine[Any, Any, Conversation]) -> Response:

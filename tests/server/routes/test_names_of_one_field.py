@@ -35,6 +35,17 @@ NAMES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tupl
         {"guided_json": SCHEMA, "guided_whitespace_pattern": " "}, {"guided_json": SCHEMA},
         ("guided_json", "structured_outputs.json"),
     ),
+    "any object": (
+        "/v1/completions", {"prompt": "x", "response_format": {"type": "json_object"}},
+        {"structured_outputs": {"json_object": True}}, {"structured_outputs": {"json": {}}},
+        ("response_format", "structured_outputs.json"),
+    ),
+    "a number": (
+        "/v1/completions", {"prompt": "x", "guided_json": {"const": 1, "type": "integer"}},
+        {"structured_outputs": {"json": {"type": "integer", "const": 1}}},
+        {"structured_outputs": {"json": {"type": "integer", "const": True}}},
+        ("guided_json", "structured_outputs.json"),
+    ),
     "limits": (
         "/v1/chat/completions", {"messages": [USER], "max_tokens": 3},
         {"max_completion_tokens": 3}, {"max_completion_tokens": 4}, ("max_completion_tokens", "max_tokens"),
@@ -48,6 +59,15 @@ NAMES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tupl
         "/v1/messages", {"messages": [USER], "max_tokens": 3, "output_config": {"format": json_format(SCHEMA)}},
         {"output_format": json_format(SCHEMA)}, {"output_format": json_format({})},
         ("output_config.format", "output_format"),
+    ),
+    "a number in Anthropic's formats": (
+        "/v1/messages", {"messages": [USER], "max_tokens": 3, "output_config": {"format": json_format({"const": 1})}},
+        {"output_format": json_format({"const": 1})}, {"output_format": json_format({"const": True})},
+        ("output_config.format", "output_format"),
+    ),
+    "thinking budgets": (
+        "/v1/chat/completions", {"messages": [USER], "thinking_budget": 3},
+        {"thinking_token_budget": 3}, {"thinking_token_budget": 4}, ("thinking_budget", "thinking_token_budget"),
     ),
     "Ollama's thinking": (
         "/api/chat", {"messages": [USER], "chat_template_kwargs": {"enable_thinking": False}},

@@ -15,9 +15,9 @@ import tokenizers
 from tests import tiny
 from tests.model.tokenization.chat_formats import templates
 from tests.server.fake_client import INFO
-from tests.server.inline_engine import InlineEngine
+from tests.server.inline_engine import InlineEngine, site_of
 from tests.server.routes.test_tools import MESSAGES, PATH
-from tests.server.serving import Site, events_of, site
+from tests.server.serving import Site, events_of
 
 OPEN_THOUGHT = templates.HERMES.replace("{{ m.content }}", "{{ (m.content or '').split('</think>')[-1] }}").replace(
     "<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n{% if enable_thinking | default(true) %}<think>\n"
@@ -60,8 +60,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> InlineEngine:
 
 @pytest.fixture
 async def at(engine: InlineEngine) -> AsyncIterator[Site]:
-    config = engine.model_config
-    async with site(engine.folder, engine, template=OPEN_THOUGHT, config=config, max_model_len=LENGTH) as built:
+    async with site_of(engine, OPEN_THOUGHT) as built:
         yield built
 
 

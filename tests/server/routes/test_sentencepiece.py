@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -10,10 +9,8 @@ import pytest
 
 from tests.model.tokenization import tokenizer_folders as folders
 from tests.model.tokenization.chat_formats import templates
-from tests.server.fake_client import INFO
-from tests.server.inline_engine import InlineEngine
-from tests.server.serving import Site, site
-from tests.tiny import make_variant
+from tests.server.inline_engine import InlineEngine, engine_with, site_of
+from tests.server.serving import Site
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SCHEMA = {
@@ -31,19 +28,13 @@ USER = [{"role": "user", "content": "Where?"}]
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> InlineEngine:
-    tokenizer = folders.llama2_like()
-    options = {"vocab_size": tokenizer.get_vocab_size(), "max_position_embeddings": 1024}
-    folder = make_variant("llama-gqa", tmp_path_factory.mktemp("llama"), **options)
     config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "tokenizer_class": "LlamaTokenizer"}
-    folders.write(folder, tokenizer, tokenizer_config=config)
-    return InlineEngine(folder=folder, engine_info=replace(INFO, max_model_len=1024))
+    return engine_with(folders.llama2_like(), tmp_path_factory.mktemp("llama"), **config)
 
 
 @pytest.fixture
 async def at(engine: InlineEngine) -> AsyncIterator[Site]:
-    async with site(
-        engine.folder, engine, config=engine.model_config, template=templates.HERMES, max_model_len=1024
-    ) as built:
+    async with site_of(engine, templates.HERMES) as built:
         yield built
 
 

@@ -12,9 +12,9 @@ from server.engine.request import GenerateTask
 from tests import tiny
 from tests.model.tokenization.chat_formats import templates
 from tests.server.fake_client import INFO
-from tests.server.inline_engine import InlineEngine
+from tests.server.inline_engine import InlineEngine, site_of
 from tests.server.routes.test_tools import WEATHER, tool_site
-from tests.server.serving import Site, site
+from tests.server.serving import Site
 
 CHAT, RESPONSES, MESSAGES, OLLAMA = "/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"
 USER = [{"role": "user", "content": "Hi"}]
@@ -40,8 +40,7 @@ def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 async def at(engine: InlineEngine) -> AsyncIterator[Site]:
-    options: dict[str, Any] = {"config": engine.model_config, "max_model_len": LENGTH}
-    async with site(engine.folder, engine, template=THINKS, **options) as built:
+    async with site_of(engine, THINKS) as built:
         yield built
 
 

@@ -27,6 +27,7 @@ from model.tokenization.detokenizer import Detokenizer
 from model.tokenization.tokenizer import Tokenizer
 from tests.model.checkpoint import test_gguf_tokenizer as gguf_files
 from tests.model.sampling.grammar.schemas import SCHEMAS, Validator
+from tests.model.sampling.grammar.tags import admits, structural_tags
 from tests.model.tokenization import tokenizer_folders as folders
 from tests.support.examples import examples
 
@@ -94,6 +95,7 @@ TEXTS = st.text(st.sampled_from(LETTERS), min_size=1, max_size=12)
 MORE_TEXTS = TEXTS | st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6)
 SPECIAL = st.sampled_from(["a</s>b", "<s>", "[SEP]", "<0x41>", "▁x", "\x02x", " in", "  ", "🐺", "é", "茨姫"])
 PATTERNS = st.sampled_from(["[a-c]{2,5}", "(yes|no), [0-9]+ times?\\.", " ?x [é a]+", "[^a]b", r'\{"name": "[^"]*"\}'])
+TAG_TEXTS = st.sampled_from(["<a>", "</a>", "(the", "x]", "=é", "n't", '"', "}<"])
 GBNF = st.sampled_from(
     [
         ('root ::= "yes, " ("a" | "b") "."', r"yes, [ab]\."),
@@ -168,6 +170,21 @@ def test_texts_are_choices_and_match_their_patterns(folder: Path, data: st.DataO
     for kind, value, expected in cases:
         text = written(folder, grammar_text(kind, value), seed)
         assert text is None or re.fullmatch(expected, text), text
+
+
+@drawn
+@given(st.data(), st.integers(0, 2**32))
+def test_texts_keep_to_their_structural_tags(folder: Path, data: st.DataObject, seed: int) -> None:
+    spells_bytes = vocabulary(folder)[1].spells_bytes
+    tag = data.draw(structural_tags(TAG_TEXTS | SPECIAL if spells_bytes else TAG_TEXTS))
+    try:
+        grammar = grammar_text("structural_tag", tag)
+    except GrammarError:
+        return
+    if not spells_bytes and "\\u" in grammar.replace("\\u00e9", ""):
+        return
+    text = written(folder, grammar, seed)
+    assert text is None or admits(tag, text), text
 
 
 def test_any_object_is_json(folder: Path) -> None:
