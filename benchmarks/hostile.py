@@ -307,11 +307,7 @@ async def beside_a_stream(port: int, work: Coroutine[Any, Any, T]) -> tuple[T, f
 async def over_http(server: Server, names: list[str]) -> int:
     """Print gap and memory for each body; return how many cost too much."""
     print(f"{'':40}{'body':>10}{'gap':>11}{'alone':>9}{'grown':>8}{'allowed':>9}{'stays':>7}")
-    num_wrong = 0
-    for name in names:
-        if await costs_too_much(server, name):
-            num_wrong += await costs_too_much(server, name)
-    return num_wrong
+    return sum([await costs_too_much(server, name) and await costs_too_much(server, name) for name in names])
 
 
 async def costs_too_much(server: Server, name: str) -> bool:
