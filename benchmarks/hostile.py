@@ -3,7 +3,8 @@ of the API process.
 
 Each body is sent to a server of the default model while a stream runs. The stream waits at most 150 ms longer than
 without the body. The API process grows by at most 64 MiB and twelve times the body, and is within 10 % of its size
-before a second after the answer. The status is 1 where a body costs more.
+before a second after the answer. The first request of a kind also fills caches, so a body that costs too much is sent
+once more. The status is 1 where a body costs more twice.
 
     python -m benchmarks.hostile [--only NAME] [--in-process] [-- MODEL --flag ...]
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
+from server.engine.memory.memory_limit import freeze_garbage
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import build_site, listening
 from tests.support.processes import Server, serve
@@ -150,6 +152,10 @@ CASES: dict[str, Case] = {
         "/v1/next",
         lambda: {"input": ["a"] * 128, "temperatures": [0.1 * i for i in range(1, 17)], "num_tokens": 1000},
     ),
+    "next, as much as is named": Case(
+        "/v1/next",
+        lambda: {"input": ["a"] * 16, "temperatures": [0.1 * i for i in range(1, 17)], "num_tokens": 1000},
+    ),
     "tokenize emoji": Case(
         "/tokenize", lambda: {"prompt": "\U0001f600" * 900_000, "return_token_strs": True, "return_offsets": True}
     ),
@@ -249,6 +255,7 @@ async def in_process(names: list[str]) -> int:
     with TemporaryDirectory() as folder:
         at = build_site(Path(folder), FakeEngine(), max_num_queued_requests=4096, max_body_bytes=64 << 20)
         async with listening(at) as url:
+            freeze_garbage()  # as a server does: a look through all imported objects takes 0.1 s
             for name in names:
                 content, over = content_of(CASES[name]), asyncio.Event()
                 turns = asyncio.create_task(longest_turns(over))
@@ -299,26 +306,28 @@ async def beside_a_stream(port: int, work: Coroutine[Any, Any, T]) -> tuple[T, f
 
 async def over_http(server: Server, names: list[str]) -> int:
     """Print gap and memory for each body; return how many cost too much."""
-    num_wrong = 0
     print(f"{'':40}{'body':>10}{'gap':>11}{'alone':>9}{'grown':>8}{'allowed':>9}{'stays':>7}")
-    for name in names:
-        content = content_of(CASES[name])
-        _, alone = await beside_a_stream(server.port, asyncio.sleep(2))
-        before = memory_of(server.pid)
-        reset_peak(server.pid)
-        said, gap = await beside_a_stream(server.port, send_all(server.port, CASES[name], content))
-        peak = memory_of(server.pid, "VmHWM")
-        await asyncio.sleep(1)
-        stays = memory_of(server.pid) / before - 1
-        allowed = ALLOWED_BYTES + ALLOWED_TIMES * len(content) * CASES[name].together
-        is_wrong = gap - alone > ALLOWED_GAP or peak - before > allowed or stays > STAYING
-        num_wrong += is_wrong
-        print(
-            f"{name:40}{len(content) / 1e6:7.2f} MB{gap * 1000:8.0f} ms{alone * 1000:6.0f} ms"
-            f"{(peak - before) >> 20:5} MB{allowed >> 20:6} MB{stays:7.0%}{'  <<<' if is_wrong else ''}  {said}",
-            flush=True,
-        )
-    return num_wrong
+    return sum([await costs_too_much(server, name) and await costs_too_much(server, name) for name in names])
+
+
+async def costs_too_much(server: Server, name: str) -> bool:
+    """Send a body, print its gap and memory, and return whether they are over the limits."""
+    content = content_of(CASES[name])
+    _, alone = await beside_a_stream(server.port, asyncio.sleep(2))
+    before = memory_of(server.pid)
+    reset_peak(server.pid)
+    said, gap = await beside_a_stream(server.port, send_all(server.port, CASES[name], content))
+    peak = memory_of(server.pid, "VmHWM")
+    await asyncio.sleep(1)
+    stays = memory_of(server.pid) / before - 1
+    allowed = ALLOWED_BYTES + ALLOWED_TIMES * len(content) * CASES[name].together
+    is_wrong = gap - alone > ALLOWED_GAP or peak - before > allowed or stays > STAYING
+    print(
+        f"{name:40}{len(content) / 1e6:7.2f} MB{gap * 1000:8.0f} ms{alone * 1000:6.0f} ms"
+        f"{(peak - before) >> 20:5} MB{allowed >> 20:6} MB{stays:7.0%}{'  <<<' if is_wrong else ''}  {said}",
+        flush=True,
+    )
+    return is_wrong
 
 
 def main() -> int:

@@ -26,7 +26,7 @@ from server.config.settings import Settings, SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.engine.config import EngineConfig
 from server.engine.memory.mapped_libraries import let_go_of_libraries
-from server.engine.memory.memory_limit import free_host_memory, freeze_garbage
+from server.engine.memory.memory_limit import free_host_memory, freeze_garbage, keep_little_memory
 from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
 from server.lifecycle.drain import DrainServer, ignores_hangup
 from server.lifecycle.litserve_adapter import WorkerLauncher
@@ -139,6 +139,7 @@ class LightwellServer:
         """Keep the engine client and the supervisor running while the application does."""
         await self.client.start()
         await self.supervisor.start()
+        keep_little_memory()
         freeze_garbage()
         let_go_of_libraries()
         try:

@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 _ROOT = Path("/")
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """The C library's `malloc_trim`, looked up now and not when memory is short; None if the C library lacks it."""
+_M_TRIM_THRESHOLD, _TRIM_THRESHOLD = -1, 128 << 10
+"""glibc's number of the option, and its first value in bytes."""
 _SHARE = 0.9
 """Share of the memory left once the model is loaded; the rest is for the API process and other processes."""
 
@@ -97,6 +99,15 @@ def give_back_memory() -> None:
     """
     if _trim is not None:
         _trim(0)
+
+
+def keep_little_memory() -> None:
+    """Make the C library return a thread's freed memory to the kernel however large the largest body was. Otherwise
+    glibc raises its threshold to twice the largest freed buffer, up to 64 MiB for each thread, and `malloc_trim` leaves
+    the end of a thread's memory as it is.
+    """
+    if _trim is not None:
+        ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD)
 
 
 def own_memory(num_bytes: int) -> mmap.mmap:

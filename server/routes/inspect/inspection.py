@@ -20,7 +20,7 @@ from starlette.responses import Response
 from model.hooks.point_names import full_name
 from model.hooks.points import Stack
 from server.engine.request import Intervention, Part, PointCapture, Task, WeightsTask
-from server.http.errors import BadRequest, shown
+from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.sse import ClientGone, unless_disconnected
 from server.http.tensor_formats import Format, NumpyArray, as_numpy, check_npy, negotiate
 from server.http.trace_body import DescribedArray, DescribedEntry, described_body
@@ -32,6 +32,7 @@ from server.routes.request_context import accept
 from server.routes.responses import (
     both_stacks_fields,
     check_num_values,
+    counted_refusals,
     input_usage,
     inspection_head,
     tensor_response,
@@ -50,6 +51,11 @@ Asked = tuple[Task, int]
 _THREADS = ThreadPoolExecutor(4, "inspection")
 """Threads for the computations of inspection requests. A flow takes seconds: in the threads that also tokenise, a
 few flows would hold up all prompts.
+"""
+
+_MAX_NAMED_BYTES = 32 << 20
+"""Most bytes of the tokens that an answer names in addition to its inputs. They are text in every format, and all in
+memory before the first byte is sent, unlike the text of arrays.
 """
 
 
@@ -73,13 +79,22 @@ class Inspection:
     changes: list[tuple[Intervention, ...]] | None = None
     """The interventions of each input, once they are read."""
 
-    def check_size(self, num_values: int, advice: str, reported: Sequence[Prompt] | None = None) -> None:
-        """Raise PayloadTooLarge when an answer of so many numbers, in addition to the tokens of `reported`, is over the
-        limit.
+    def check_size(
+        self, num_values: int, advice: str, reported: Sequence[Prompt] | None = None, named_bytes: int = 0
+    ) -> None:
+        """Raise PayloadTooLarge when an answer of so many numbers, in addition to the tokens of `reported` and
+        `named_bytes` of other named tokens, is over the limit.
 
         `advice` says what would help; None as `reported` means all inputs.
         """
-        num_bytes = token_bytes(self.inputs if reported is None else reported)
+        if named_bytes > _MAX_NAMED_BYTES:
+            with counted_refusals(self.context):
+                raise PayloadTooLarge(
+                    f"The tokens that the answer names would take about {named_bytes} bytes; at most "
+                    f"{_MAX_NAMED_BYTES} are sent. Ask for {advice}.",
+                    code="answer_too_large",
+                )
+        num_bytes = token_bytes(self.inputs if reported is None else reported) + named_bytes
         check_num_values(self.context, num_values, self.wanted, self.body.encoding_format, advice, num_bytes)
 
     async def run(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[Tensors]:

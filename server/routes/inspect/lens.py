@@ -19,6 +19,9 @@ from server.routes.inspect.selectors import resolve
 from server.routes.responses import tensor_route
 from server.schemas.inspect.predictions import LensAnswer, LensRequest
 
+_NAMED_BYTES = 10
+"""Bytes of a token's text in JSON, approximately."""
+
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     @tensor_route(router.post, "/v1/lens", "Logit lens: what each layer would say next", LensAnswer)
@@ -39,8 +42,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             for prompt in inspection.inputs
         ]
         numbers = [len(layers) * len(task.positions) * (2 * task.top_k + 3) for task in tasks]
-        # In JSON each of the top tokens is spelt out too, which is about as long as another number.
-        inspection.check_size(round(1.5 * sum(numbers)), "fewer layers or positions, or a smaller top_k")
+        num_named = sum(len(layers) * len(task.positions) * task.top_k for task in tasks)
+        advice = "fewer layers or positions, or a smaller top_k"
+        inspection.check_size(sum(numbers), advice, named_bytes=_NAMED_BYTES * num_named)
         found = await inspection.run([(task, 4 * count) for task, count in zip(tasks, numbers, strict=True)])
         _check_finite(inspection, tasks, found)
         return await inspection.answer_with(

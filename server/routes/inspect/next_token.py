@@ -25,6 +25,9 @@ from server.routes.parts.reasons import explain
 from server.routes.responses import tensor_route
 from server.schemas.inspect.predictions import NextAnswer, NextRequest
 
+_NAMED_BYTES = 130
+"""Bytes of a token with its id, logit and probabilities in JSON, approximately."""
+
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     @tensor_route(router.post, "/v1/next", "Next-token distribution at several temperatures", NextAnswer)
@@ -39,9 +42,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         versus = None
         if body.explain is not None:
             versus = read_versus(context, body.explain, len(inspection.inputs), body.interventions)
-        rows = 1 + 2 * len(body.temperatures)
-        numbers = rows * context.config.vocab_size if body.full else 5 * body.num_tokens * len(body.temperatures)
-        inspection.check_size(numbers * len(inspection.inputs), "fewer inputs or temperatures, or without full")
+        num_inputs, num_temperatures = len(inspection.inputs), len(body.temperatures)
+        inspection.check_size(
+            num_inputs * (1 + 2 * num_temperatures) * context.config.vocab_size * body.full,
+            "fewer inputs or temperatures, a smaller num_tokens, or without full",
+            named_bytes=num_inputs * num_temperatures * min(body.num_tokens, context.config.vocab_size) * _NAMED_BYTES,
+        )
         points = [capture(context, stacks(context.config)[-1], "logits", positions=position) for position in positions]
         asked = [(TraceTask(points=(point,)), 4 * context.config.vocab_size) for point in points]
         found = await inspection.run(asked)

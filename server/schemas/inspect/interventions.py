@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from server.http.errors import BadRequest
 from server.schemas.base import Index, ManyTokenIds, RequestModel, Selector, Text, Texts, TokenIds, encodable, wrong
 
 MAX_INTERVENTIONS = 64
@@ -21,24 +20,6 @@ _TOO_MANY_NUMBERS = (
 )
 
 PointName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(encodable)]
-
-
-def check_value_lists(body: bytes) -> None:
-    """Raise BadRequest for a value of too many list numbers, in JSON that is not parsed yet: parsing it would take
-    long.
-
-    Between a list of numbers and the next key or text of the body there is no quotation mark, and no text holds one
-    that is not escaped. Anything that is not such a list is left to the schema.
-    """
-    end = 0
-    while (key := body.find(b'"value"', end)) >= 0:
-        end = body.find(b'"', key + len('"value"'))
-        if body.count(b",", key, len(body) if end < 0 else end) > MAX_LIST_NUMBERS:
-            raise BadRequest(
-                f"interventions.value: {_TOO_MANY_NUMBERS}.", param="interventions.value", code="invalid_value"
-            )
-        if end < 0:
-            return
 
 
 def _count_numbers(value: list[Any]) -> int:

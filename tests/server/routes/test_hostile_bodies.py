@@ -4,7 +4,7 @@ event loop serves others.
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from model.tokenization.tokenizer import Tokenizer
 from server.http.json_reader import MAX_SCALARS
 from server.routes.inspect.intervention_sources import MAX_CHANGES
 from server.routes.text_parts import Keep, part_for
+from server.schemas.chat_messages import ChatMessage
 from tests.server.fake_client import NUM_LAYERS
 from tests.server.routes.test_interventions import clean, numbers
-from tests.server.serving import Site, site, tiny_classifier
+from tests.server.serving import VOCAB_SIZE, Site, error_of, site, tiny_classifier
 
 ZERO = {"point": "attn.hook_z", "layer": "all", "op": "zero"}
 
@@ -226,3 +227,45 @@ async def test_a_long_list_of_tokens_is_written_in_pieces(tmp_path: Path) -> Non
     assert answer["tokens"] == [*"\U0001f600".encode()] * 6000
     assert len(answer["token_strs"]) == 24_000
     assert answer["offsets"] == [[i // 4, i // 4 + 1] for i in range(24_000)]
+
+
+async def test_memory_is_given_back_once_for_all_answers_of_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small body may have a large answer: its size does not tell."""
+    given_back = []
+    monkeypatch.setattr("server.routes.auth_route.give_back_memory", lambda: given_back.append(1))
+    monkeypatch.setattr("server.routes.auth_route._GIVE_BACK_AFTER", 0.0)
+    async with site(tmp_path) as at:
+        for count in (1, 2):
+            await asyncio.gather(*(at.post("/v1/completions", {"prompt": "a", "max_tokens": 1}) for _ in range(3)))
+            while len(given_back) < count:
+                await asyncio.sleep(0)
+            assert len(given_back) == count
+
+
+class Unreadable(str):
+    """A text that cannot be read character by character."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("there may be millions of characters")
+
+
+def test_the_text_of_a_message_is_taken_as_a_whole() -> None:
+    message = ChatMessage.model_construct(role="user", content=Unreadable("a" * 100))
+    assert message.as_template_input() == {"role": "user", "content": "a" * 100}
+
+
+async def test_tokens_that_an_answer_names_are_bounded_in_every_format(tmp_path: Path) -> None:
+    """All of their text is in memory at once: of 128 inputs at 64 temperatures it was 1 GB."""
+    body = {"input": ["a"] * 128, "temperatures": [1.0] * 64, "num_tokens": 1024}
+    async with site(tmp_path, max_num_queued_requests=4096) as at:
+        for accept in ("application/json", "application/vnd.safetensors"):
+            answer = await at.post("/v1/next", body, headers={"accept": accept})
+            error = error_of(answer)
+            assert (answer.status_code, error["code"]) == (413, "answer_too_large")
+            assert f"would take about {128 * 64 * VOCAB_SIZE * 130} bytes; at most 33554432" in error["message"]
+        assert at.engine.submitted == []
+        assert (await at.post("/v1/next", {**body, "input": ["a"] * 8})).status_code == 200
