@@ -109,6 +109,8 @@ class _Writer(Writer):
 
     def scalar(self, value: Any) -> Sequence_:
         """Write a value that is no array and no object."""
+        if value is None:  # some templates write Python's word
+            return (self.rules.terminal('"null" | "None"'),)
         return self.scalars([value])[0] if isinstance(value, str) else super().scalar(value)
 
     def scalars(self, values: Sequence[Any]) -> list[Sequence_]:

@@ -1,8 +1,13 @@
 """Finds where an answer's reasoning is: the tags that a template has for it, and whether a prompt opens it already."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
+
+from model.tokenization.chat_formats.written_out import REASONING_FIELDS
+from model.tokenization.template_client import ChatTemplateError
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +20,8 @@ class ThoughtTags:
     """What stands before an answer in text, with reasoning or without."""
     other_answers: tuple[str, ...] = ()
     """Other texts that some answers have in the place of `answer`."""
+    end: str = ""
+    """The text that ends an answer, before the token that ends the message; "" where it is that token only."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -27,6 +34,8 @@ KNOWN = (
     ThoughtTags("<seed:think>", "</seed:think>"),
     ThoughtTags("[THINK]", "[/THINK]"),
     ThoughtTags("<|START_THINKING|>", "<|END_THINKING|>"),
+    ThoughtTags("<|inner_prefix|>", "<|inner_suffix|>"),
+    ThoughtTags("<thinking>", "</thinking>"),
     ThoughtTags("<|channel>thought\n", "<channel|>"),
     ThoughtTags(
         "<|channel|>analysis<|message|>",
@@ -34,9 +43,8 @@ KNOWN = (
         "<|channel|>final<|message|>",
         ("<|channel|>commentary<|message|>",),
     ),
-    ThoughtTags("<|think|>", "<|end|><|begin|>assistant", "<|content|>"),
 )
-"""The tags that families of models have, most of them <think>; the last are those of gpt-oss and of Solar."""
+"""The tags that families of models have, most of them <think>; the last are those of gpt-oss."""
 
 
 class Start(Enum):
@@ -59,6 +67,42 @@ def find_tags(source: str, special: Iterable[str] = ()) -> ThoughtTags | None:
         tokens = set(special)
         there = [tags for tags in KNOWN if tags.closing in tokens]
     return there[0] if there else None
+
+
+def probed_tags(render: Callable[[Sequence[Mapping[str, Any]], bool], str]) -> ThoughtTags | None:
+    """Return the tags around the reasoning of a message, or None if the template writes none. `render` writes messages,
+    with a generation prompt or without. Raises ChatTemplateError.
+    """
+    user = {"role": "user", "content": "Zquser"}
+    plain = {"role": "assistant", "content": "Zqplain"}
+    told = {**plain, **dict.fromkeys(REASONING_FIELDS, "Zqthought")}
+    try:
+        prompt, alone = render([user], True).rstrip(), render([user, plain], False).partition("Zqplain")[0]
+        before, thought, after = render([user, told], False).partition("Zqthought")
+    except ChatTemplateError:
+        return None
+    closing, found, end = after.partition("Zqplain")
+    closing, before = closing.strip(), before.rstrip()
+    if not (thought and found and closing):
+        return None
+    tag = alone.removeprefix(prompt).strip() if alone.startswith(prompt) else closing
+    if tag != closing and closing.endswith(tag):
+        closing = closing.removesuffix(tag)
+    else:
+        tag = ""
+    one, other = sorted((prompt, before), key=len)
+    opening = other.removeprefix(one).strip() if other.startswith(one) else ""
+    if not opening or opening.startswith(closing):  # it is the shortest end that no other place has
+        parts = re.split("(?=<)", before.partition("Zquser")[2])
+        ends = ("".join(parts[number:]) for number in range(len(parts) - 1, -1, -1))
+        opening = next((end for end in ends if (before + closing).count(end) == 1), "")
+    return ThoughtTags(opening, closing, tag, end=end_before_token(end)) if opening else None
+
+
+def end_before_token(text: str) -> str:
+    """Return the text before the last tag of the end of a message; "" if there are tags only, as each may end it."""
+    text = re.sub(r"<[^<>]*>\s*$", "", text)
+    return text if re.search(r">\w+<", text) else ""
 
 
 def start_of(tags: ThoughtTags | None, prompt: str) -> Start:
