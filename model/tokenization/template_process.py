@@ -37,11 +37,9 @@ class _Generation(Extension):
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """jinja's sandbox, in which templates may also use lists as queues, as some do for the ids of calls."""
-
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        is_queue = isinstance(obj, list) and attr in ("append", "pop")
-        return is_queue or super().is_safe_attribute(obj, attr, value)
+        # Some templates keep the ids of calls in a list.
+        return (isinstance(obj, list) and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
 
 
 class _TemplateNamespace(Namespace):

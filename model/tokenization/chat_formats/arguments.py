@@ -93,14 +93,14 @@ class PairReader:
         return "}" if self._num_pairs else "{}", 0
 
     def _begin_value(self, text: str, is_over: bool) -> tuple[str, int]:
-        (quote, end), num_read = self._syntax.quotes, 0
-        if quote and quote.startswith(text) and not is_over:
+        quote, end = self._syntax.quotes
+        if quote.startswith(text) and quote and not is_over:
             return "", 0
-        self._after_value = self._syntax.after_value
-        if quote and text.startswith(quote):
-            self._kinds, self._after_value, num_read = frozenset({"string"}), end + self._after_value, len(quote)
-        written = '"' if self._kinds == {"string"} else ""
-        return (written, num_read) if written else self._read_value(text, is_over)
+        if not quote or not text.startswith(quote):
+            quote, end = "", ""
+        self._kinds = frozenset({"string"}) if quote else self._kinds
+        self._after_value = end + self._syntax.after_value
+        return ('"', len(quote)) if self._kinds == {"string"} else self._read_value(text, is_over)
 
     def _read_text(self, text: str, is_over: bool) -> tuple[str, int]:
         after = self._after_value

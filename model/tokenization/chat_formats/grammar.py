@@ -96,8 +96,7 @@ class _Writer:
         if begin and not _is_token(begin[0]):
             self._lexemes["THOUGHT_BEGIN"] = f"SPACES {begin[0]}"
             begin = ["THOUGHT_BEGIN", *begin[1:]]
-        elif begin:
-            begin.insert(0, "SPACES")
+        begin = ["SPACES", *begin] if begin and _is_token(begin[0]) else begin
         self._rules["thought"] = " ".join([*begin, rest])
         starts = ["thought answer" if is_open else f"thought{'*' if _is_token(opening[0]) else '?'} answer"]
         if answers.syntax is not None and answers.syntax.is_tagged:
@@ -192,11 +191,10 @@ class _Writer:
         if form.optional_end:
             closing = [f"({' '.join(closing)} | {' '.join(self._parts(form.closing + form.optional_end))})"]
         self._rules[f"after_opening_{form_number}"] = " ".join([*calls, *closing])
-        options = []
+        options, optional_id = [], [f"({' '.join(self._parts(form.optional_id))})?"] if form.optional_id else []
         for number, tool in enumerate(self._answers.tools):
             between = self._parts(form.between)
-            after = f" ({' '.join(self._parts(form.optional_id))})?" if form.optional_id else ""
-            options.append(" ".join([*self._parts(tool.name), *between, f"arguments_{number}"]) + after)
+            options.append(" ".join([*self._parts(tool.name), *between, f"arguments_{number}", *optional_id]))
             if form_number > 0:  # all forms have the same arguments
                 continue
             if form.pairs is None:

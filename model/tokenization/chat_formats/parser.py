@@ -100,11 +100,8 @@ class TaggedText:
         self._special = {*special, *filter(None, () if tags is None else [tags.end])}
         self._triggers = {form.trigger for form in forms if form.is_tagged}
         # Tags that are special tokens may come at any place.
-        marks = {
-            *self._triggers,
-            *self._special,
-            *(tag for tag in self._tags_of_thought if tag.startswith(tuple(special))),
-        }
+        anywhere = {tag for tag in self._tags_of_thought if tag.startswith(tuple(special))}
+        marks = self._triggers | self._special | anywhere
         self._marks = _Marks(marks)
         self._marks_of_thought = _Marks(marks.union(self._tags_of_thought[1:2]))
         self._is_thinking = False
@@ -273,16 +270,15 @@ class TaggedText:
             return False
         self._unread = text = text[max(length or 0, 0) :].lstrip(_SPACE)
         heads = {} if form.next_call is None else form.heads(form.next_call.lstrip(_SPACE), self._tools)
-        is_call = self._begin_call(0, heads)
-        if is_call:
+        if is_call := self._begin_call(0, heads):
             return True
         closing = form.closing.lstrip(_SPACE)
         whole = closing + form.optional_end
-        if not self._is_over and (is_call is None or whole.startswith(text)):
+        is_begun = whole.startswith(text)
+        if not self._is_over and (is_call is None or is_begun):
             return False
-        if whole.startswith(text):
-            text = ""  # cut within the tag: the call was whole
-        self._unread = text.removeprefix(whole if text.startswith(whole) else closing)
+        # Text that is cut within the tag is part of it: the call was whole.
+        self._unread = "" if is_begun else text.removeprefix(whole if text.startswith(whole) else closing)
         self._read = self._before_thought if self._is_thinking else self._before_answer
         return True
 

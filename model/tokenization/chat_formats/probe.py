@@ -35,6 +35,7 @@ _TOOL = {
 }
 _USER = {"role": "user", "content": "Zquser"}
 _PLAIN = {"role": "assistant", "content": "Zqplain"}
+_RESULT = {"role": "tool", "content": "Zqresult", "tool_call_id": _IDS[0], "name": _NAMES[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +57,30 @@ def find_tool_use(render: Render, special: Collection[str] = (), end: str = "", 
     `special` are the tokenizer's special tokens, `end` the one that ends a text, and `thought_end` the tag that closes
     reasoning.
     """
-    if _writes_tools(render):
+    render = _lenient(render)
+    if "Zqtool" in render([_USER], [_TOOL]):
         for (arguments, pattern, bare), ids in product(_ways(render), (_IDS, _IDS_WITH_NAMES)):
             syntax = _syntax(partial(_with_calls, arguments=arguments, ids=ids), render, pattern, end, thought_end)
             if syntax is not None:
                 is_named = re.match(f"{ID_CHARACTERS}*{ID}", syntax.between) is not None
-                has_ids = is_named or _writes_ids(render, arguments)
+                has_ids = is_named or _IDS[0] in render([*_with_calls(1, arguments), _RESULT], [_TOOL])
                 pairs = syntax.pairs and _with_values(render, syntax.pairs)
                 syntax = with_other_forms(replace(syntax, bare=bare, has_ids=has_ids, pairs=pairs), special)
                 return ToolUse(syntax, by_template=True, arguments_as_text=isinstance(arguments, str))
-    return ToolUse(GENERIC, by_template=False, takes_system=_takes_system(render))
+    system = render([{"role": "system", "content": "Zqsystem"}, _USER], None)
+    return ToolUse(GENERIC, by_template=False, takes_system="Zqsystem" in system)
 
 
-def _writes_tools(render: Render) -> bool:
-    try:
-        return "Zqtool" in render([_USER], [_TOOL])
-    except ChatTemplateError:
-        return False
+def _lenient(render: Render) -> Render:
+    """Return what writes nothing where the template refuses."""
+
+    def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+        try:
+            return render(messages, tools)
+        except ChatTemplateError:
+            return ""
+
+    return written
 
 
 _TEXT = "Zq<zq>&\n"
@@ -81,30 +89,11 @@ _TEXT = "Zq<zq>&\n"
 
 def _with_values(render: Render, pairs: PairSyntax) -> PairSyntax:
     """Return a syntax of arguments with how values are written."""
-    try:
-        text = render(_with_calls(1, {"zqone": _TEXT, "zqtwo": [True, None]}), [_TOOL])
-    except ChatTemplateError:
-        return pairs
+    text = render(_with_calls(1, {"zqone": _TEXT, "zqtwo": [True, None]}), [_TOOL])
     around = re.escape(_TEXT).join([re.escape(pairs.after_name) + r"(\S*?)", r"(\S*?)" + re.escape(pairs.after_value)])
     found = re.search(around, text[max(text.find(_NAMES[0]), 0) :])
     quotes = ("", "") if found is None else (found[1], found[2])
     return replace(pairs, quotes=quotes, is_python="[True, None]" in text)
-
-
-def _writes_ids(render: Render, arguments: Any) -> bool:
-    calls = _with_calls(1, arguments)
-    result = {"role": "tool", "tool_call_id": _IDS[0], "name": _NAMES[0], "content": "Zqresult"}
-    try:
-        return _IDS[0] in render([*calls, result], [_TOOL])
-    except ChatTemplateError:
-        return False
-
-
-def _takes_system(render: Render) -> bool:
-    try:
-        return "Zqsystem" in render([{"role": "system", "content": "Zqsystem"}, _USER], None)
-    except ChatTemplateError:
-        return False
 
 
 _PARTS = [{"type": "text", "text": "Zqone"}, {"type": "text", "text": "Zqtwo"}]
@@ -117,19 +106,14 @@ def find_part_roles(render: Render, arguments_as_text: bool) -> frozenset[str]:
     """
     calls = _with_calls(1, json.dumps(_OBJECT) if arguments_as_text else _OBJECT)
     before: dict[str, list[dict[str, Any]]] = {"user": [], "assistant": [_USER], "tool": calls}
-    last: dict[str, Any] = {"content": _PARTS, "tool_call_id": _IDS[0], "name": _NAMES[0]}
-    conversations = {role: [*rows, {**last, "role": role}] for role, rows in before.items()}
+    conversations = {role: [*rows, {**_RESULT, "role": role, "content": _PARTS}] for role, rows in before.items()}
     conversations |= {role: [{"role": role, "content": _PARTS}, _USER] for role in ("system", "developer")}
-    return frozenset(role for role, rows in conversations.items() if all(_parts_are_read(render, rows)))
+    return frozenset(role for role, rows in conversations.items() if all(_parts_are_read(_lenient(render), rows)))
 
 
 def _parts_are_read(render: Render, messages: Sequence[Mapping[str, Any]]) -> Iterator[bool]:
     for tools in (None, [_TOOL]):
-        try:
-            text = render(messages, tools)
-        except ChatTemplateError:
-            yield False
-            continue
+        text = render(messages, tools)
         found, _, rest = text.partition("Zqone")[2].partition("Zqtwo")
         yield bool(rest or text.endswith("Zqtwo")) and not re.search("[\"']text[\"']", found)  # the list as it is
 
@@ -155,10 +139,7 @@ def _ways(render: Render) -> Iterator[tuple[Any, re.Pattern[str], BareSyntax | N
 
 
 def _bare_syntax(render: Render) -> BareSyntax | None:
-    try:
-        text = render(_with_calls(1, _NESTED), [_TOOL])
-    except ChatTemplateError:
-        return None
+    text = render(_with_calls(1, _NESTED), [_TOOL])
     match = _AS_BARE.search(text, max(text.find(_NAMES[0]), 0))
     if match is None or match[2] in ("'", '"'):
         return None
@@ -177,15 +158,12 @@ def _syntax(
     calls: Callable[[int], Any], render: Render, pattern: re.Pattern[str], end: str, thought_end: str
 ) -> CallSyntax | None:
     """Return the texts around calls, or None where arguments are not written as the pattern says."""
-    try:
-        text, plain = render(calls(1), [_TOOL]), render([_USER, _PLAIN], [_TOOL])
-    except ChatTemplateError:
-        return None
+    text, plain = render(calls(1), [_TOOL]), render([_USER, _PLAIN], [_TOOL])
     name = text.find(_NAMES[0])
     written = pattern.search(text, max(name, 0))
     opening = text[len(_shared(text, plain)) : max(name, 0)]
     opening = (opening.rpartition(thought_end)[2] if thought_end else opening).lstrip()
-    if written is None or not opening:
+    if written is None or not opening or not plain:
         return None
     id_after = re.match(_ID_AFTER, text[written.end() :])
     closing = _closing(text[written.end() :], plain.partition("Zqplain")[2], end)
@@ -250,10 +228,7 @@ def _shared(one: str, other: str, *, at_end: bool = False) -> str:
 
 def _next_call(render: Render, calls: Callable[[int], Any], pattern: re.Pattern[str]) -> tuple[str | None, str]:
     """Return the text between two calls, which is None where there are none, and that after the second one's name."""
-    try:
-        text = render(calls(2), [_TOOL])
-    except ChatTemplateError:
-        return None, ""
+    text = render(calls(2), [_TOOL])
     first, second = pattern.search(text, max(text.find(_NAMES[0]), 0)), text.find(_NAMES[1])
     if first is None or second < first.end():
         return None, ""

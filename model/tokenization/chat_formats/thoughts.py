@@ -62,41 +62,35 @@ def find_tags(source: str, special: Iterable[str] = ()) -> ThoughtTags | None:
     """Return the tags that a template's source names, or None. `special` are the tokenizer's special tokens: some
     templates write a tag as a variable, and never in their source.
     """
-    there = [tags for tags in KNOWN if (tags.opening if tags.answer else tags.closing) in source]
-    if not there and "reasoning" in source:
-        tokens = set(special)
-        there = [tags for tags in KNOWN if tags.closing in tokens]
-    return there[0] if there else None
+    tokens = set(special if "reasoning" in source else ())
+    named = (tags for tags in KNOWN if (tags.opening if tags.answer else tags.closing) in source)
+    return next(named, None) or next((tags for tags in KNOWN if tags.closing in tokens), None)
 
 
 def probed_tags(render: Callable[[Sequence[Mapping[str, Any]], bool], str]) -> ThoughtTags | None:
     """Return the tags around the reasoning of a message, or None if the template writes none. `render` writes messages,
-    with a generation prompt or without. Raises ChatTemplateError.
+    with a generation prompt or without.
     """
-    user = {"role": "user", "content": "Zquser"}
-    plain = {"role": "assistant", "content": "Zqplain"}
+    user, plain = {"role": "user", "content": "Zquser"}, {"role": "assistant", "content": "Zqplain"}
     told = {**plain, **dict.fromkeys(REASONING_FIELDS, "Zqthought")}
     try:
         prompt, alone = render([user], True).rstrip(), render([user, plain], False).partition("Zqplain")[0]
-        before, thought, after = render([user, told], False).partition("Zqthought")
+        before, _, after = render([user, told], False).partition("Zqthought")
     except ChatTemplateError:
         return None
-    closing, found, end = after.partition("Zqplain")
-    closing, before = closing.strip(), before.rstrip()
-    if not (thought and found and closing):
+    before, (closing, found, end) = before.rstrip(), after.partition("Zqplain")
+    closing, tag = closing.strip(), alone.removeprefix(prompt).strip() if alone.startswith(prompt) else ""
+    if not closing or not found or "Zqthought" in after:
         return None
-    tag = alone.removeprefix(prompt).strip() if alone.startswith(prompt) else closing
-    if tag != closing and closing.endswith(tag):
-        closing = closing.removesuffix(tag)
-    else:
+    if tag == closing or not closing.endswith(tag):
         tag = ""
     one, other = sorted((prompt, before), key=len)
     opening = other.removeprefix(one).strip() if other.startswith(one) else ""
     if not opening or opening.startswith(closing):  # it is the shortest end that no other place has
         parts = re.split("(?=<)", before.partition("Zquser")[2])
         ends = ("".join(parts[number:]) for number in range(len(parts) - 1, -1, -1))
-        opening = next((end for end in ends if (before + closing).count(end) == 1), "")
-    return ThoughtTags(opening, closing, tag, end=end_before_token(end)) if opening else None
+        opening = next((each for each in ends if (before + closing).count(each) == 1), "")
+    return ThoughtTags(opening, closing.removesuffix(tag), tag, end=end_before_token(end)) if opening else None
 
 
 def end_before_token(text: str) -> str:

@@ -279,5 +279,5 @@ def test_a_prompt_that_opens_no_thought_has_none() -> None:
 
 
 def test_a_call_without_arguments_may_hold_empty_lines() -> None:
-    message = read("<tool_call>\n<function=get>\n\n</function>\n\n</tool_call>", XML)
+    message = read("<tool_call>\n<function=get>\n\n</function>\n</tool_call>", XML)
     assert (calls_of(message), message.content) == ([("get", "{}")], "")
