@@ -13,7 +13,7 @@ from typing import Any
 
 from model.checkpoint.folder import one_line
 from model.tokenization.chat_formats.probe import ToolUse, find_part_roles, find_tool_use
-from model.tokenization.chat_formats.thoughts import find_tags
+from model.tokenization.chat_formats.thoughts import find_tags, probed_tags
 from model.tokenization.chat_formats.written_out import (
     with_arguments_as_text,
     with_known_names,
@@ -46,9 +46,9 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._client = shared_client() if client is None else client
         self._source_line = _json_line(source)
-        self.thought_tags = find_tags(source, tokenizer.ids_of_special)
-        """What stands around reasoning in the model's answers, or None if it does not reason."""
         self._client.ask(self._source_line, _json_line(None))
+        self.thought_tags = find_tags(source) or probed_tags(self.render) or find_tags(source, tokenizer.ids_of_special)
+        """What stands around reasoning in the model's answers, or None if it does not reason."""
 
     @cached_property
     def tool_use(self) -> ToolUse:

@@ -36,6 +36,12 @@ class _Generation(Extension):
         return nodes.Scope(body).set_lineno(line)
 
 
+class _Sandbox(ImmutableSandboxedEnvironment):
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        # Some templates keep the ids of calls in a list.
+        return (isinstance(obj, list) and attr in ("append", "pop")) or super().is_safe_attribute(obj, attr, value)
+
+
 class _TemplateNamespace(Namespace):
     """jinja's `namespace`, without names that could reach into Python."""
 
@@ -79,10 +85,8 @@ def _tojson(
 
 
 def template_environment() -> ImmutableSandboxedEnvironment:
-    """Make the environment that `transformers` gives to chat templates."""
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
+    """Make the environment that `transformers` gives to chat templates, in which lists may also be queues."""
+    environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals |= {"raise_exception": _raise, "strftime_now": _strftime_now, "namespace": _TemplateNamespace}
     return environment

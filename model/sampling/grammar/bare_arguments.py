@@ -106,6 +106,8 @@ class _Writer(Writer):
         return [self._text(" & ".join(shapes))]
 
     def scalar(self, value: Any) -> Sequence_:
+        if value is None:  # some templates write Python's word
+            return (self.rules.terminal('"null" | "None"'),)
         return self.scalars([value])[0] if isinstance(value, str) else super().scalar(value)
 
     def scalars(self, values: Sequence[Any]) -> list[Sequence_]:

@@ -1,11 +1,12 @@
 """Reads the arguments of a call out of a text that comes in pieces, and gives them as JSON. It knows no message."""
 
+import ast
 import json
 import re
 from collections.abc import Callable
 from typing import Protocol
 
-from model.tokenization.chat_formats.call_syntax import KIND_OF, KINDS, BareSyntax, PairSyntax
+from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KIND_OF, KINDS, BareSyntax, PairSyntax
 
 
 class ArgumentsReader(Protocol):
@@ -57,57 +58,71 @@ class PairReader:
         """`kinds_of` returns the JSON types that the value of a name may have."""
         self.is_whole = False
         self._syntax = syntax
+        ends = [re.escape(each).replace(re.escape(ID), ID_CHARACTERS + "+") for each in syntax.name_ends]
+        self._name_end = re.compile("|".join(ends))
         self._kinds_of = kinds_of
         self._num_pairs = 0
+        self._after_value = ""
+        """The text after the value that is being read; "" before it."""
         self._kinds: frozenset[str] | None = None
         """The types that the value that is being read may have; None before a name."""
 
     def read(self, text: str, is_over: bool) -> tuple[str, int]:
         if self._kinds is None:
             return self._read_name(text, is_over)
+        if not self._after_value:
+            return self._begin_value(text, is_over)
         return self._read_text(text, is_over) if self._kinds == {"string"} else self._read_value(text, is_over)
 
     def _read_name(self, text: str, is_over: bool) -> tuple[str, int]:
-        before = self._syntax.before_name
-        if text.startswith(before):
-            ends = [(text.find(after, len(before)), after) for after in self._syntax.name_ends]
-            end, after = min([each for each in ends if each[0] >= 0], default=(-1, ""))
-            if end < 0:
+        before, begin = self._syntax.before_name.lstrip(), len(text) - len(text.lstrip())
+        if text.startswith(before, begin):
+            end = self._name_end.search(text, begin + len(before))
+            if end is None:
                 return "", 0
-            name = text[len(before) : end]
+            name = text[begin + len(before) : end.start()]
             self._kinds = self._kinds_of(name)
-            if (
-                self._syntax.after_name_of_json and "string" in self._kinds
-            ):  # the syntax itself says which values are text
-                self._kinds = frozenset({"string"}) if after == self._syntax.after_name else KINDS
+            if self._syntax.after_name_of_json and "string" in self._kinds:  # the syntax says which values are text
+                self._kinds = frozenset({"string"}) if end[0] == self._syntax.after_name else KINDS
             self._num_pairs += 1
             opening = "{" if self._num_pairs == 1 else ", "
-            quote = '"' if self._kinds == {"string"} else ""
-            return f"{opening}{json.dumps(name)}: {quote}", end + len(after)
-        if before.startswith(text) and not is_over:
+            return f"{opening}{json.dumps(name)}: ", end.end()
+        if before.startswith(text[begin:]) and not is_over:
             return "", 0
         self.is_whole = True
         return "}" if self._num_pairs else "{}", 0
 
+    def _begin_value(self, text: str, is_over: bool) -> tuple[str, int]:
+        quote, end = self._syntax.quotes
+        if quote.startswith(text) and quote and not is_over:
+            return "", 0
+        if not quote or not text.startswith(quote):
+            quote, end = "", ""
+        self._kinds = frozenset({"string"}) if quote else self._kinds
+        self._after_value = end + self._syntax.after_value
+        return ('"', len(quote)) if self._kinds == {"string"} else self._read_value(text, is_over)
+
     def _read_text(self, text: str, is_over: bool) -> tuple[str, int]:
-        after = self._syntax.after_value
+        after = self._after_value
         value, tag, _ = text.partition(after)
         if tag:
-            self._kinds = None
+            self._kinds, self._after_value = None, ""
             return f'{_escaped(value)}"', len(value) + len(after)
         keep = 0 if is_over else _num_begun(text, after)
         return _escaped(text[: len(text) - keep]), len(text) - keep
 
     def _read_value(self, text: str, is_over: bool) -> tuple[str, int]:
-        value, tag, _ = text.partition(self._syntax.after_value)
+        value, tag, _ = text.partition(self._after_value)
         if not tag:
             return (value, len(text)) if is_over else ("", 0)
         assert self._kinds is not None, "a name was read"
-        written, self._kinds = _as_json(value, self._kinds), None
+        written, self._kinds, self._after_value = _as_json(value, self._kinds), None, ""
         return written, len(value) + len(tag)
 
 
 _NAME = re.compile(r"[^:,{}\[\]]*")
+_WORD = re.compile(r"[A-Z][a-z]*")
+"""A word of Python's, such as None."""
 
 
 class BareReader:
@@ -159,8 +174,12 @@ class BareReader:
             self._in_text = True
             return '"', position + len(self._quote)
         char = text[position]
-        if self._quote.startswith(text[position:]) and not is_over:
+        word = _WORD.match(text, position)
+        end = position if word is None else word.end()
+        if not is_over and (end == len(text) or self._quote.startswith(text[position:])):
             return "", position
+        if word is not None:
+            return _OF_PYTHON.get(word[0], word[0]), end
         if char in "{[":
             self._open.append(char)
         elif char in "}]":
@@ -188,8 +207,14 @@ def _as_json(value: str, kinds: frozenset[str]) -> str:
     stripped = value.strip()
     written = stripped if kinds == KINDS else _OF_PYTHON.get(stripped, stripped)
     try:
-        kind = KIND_OF[type(json.loads(written, parse_constant=int))]  # int refuses NaN, which is no JSON
-    except (ValueError, RecursionError):
+        try:
+            kind = KIND_OF[type(json.loads(written, parse_constant=int))]  # int refuses NaN, which is no JSON
+        except ValueError:
+            if not stripped.startswith(("[", "{")):
+                raise
+            read = ast.literal_eval(stripped)  # a list or a dict as Python writes it
+            written, kind = json.dumps(read, ensure_ascii=False, allow_nan=False), KIND_OF[type(read)]
+    except (ValueError, KeyError, TypeError, SyntaxError, MemoryError, RecursionError):
         return json.dumps(value, ensure_ascii=False)
     is_json = kinds == KINDS or "string" not in kinds or kind in kinds - {"string"}
     return written if is_json else json.dumps(value, ensure_ascii=False)

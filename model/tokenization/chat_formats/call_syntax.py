@@ -24,7 +24,12 @@ class PairSyntax:
     after_name: str
     after_value: str
     after_name_of_json: str = ""
-    """The text after the name of a value that is JSON, where it differs from `after_name`."""
+    """The text after the name of a value that is JSON, where it differs; ID is in the place of the value's type."""
+
+    quotes: tuple[str, str] = ("", "")
+    """The texts between which some templates write a value that is text, if it holds tags."""
+    is_python: bool = False
+    """Whether lists and objects are written as Python writes them."""
 
     @property
     def name_ends(self) -> tuple[str, ...]:
@@ -73,10 +78,14 @@ class CallSyntax:
     """None where a message holds one call."""
     optional_end: str = ""
     """A text that may follow `closing`."""
+    optional_id: str = ""
+    """A text that may follow the arguments of a call, and holds an id."""
     pairs: PairSyntax | None = None
     """The syntax of arguments that stand one by one."""
     bare: BareSyntax | None = None
     """The syntax of arguments that are nearly JSON. They are JSON if this and `pairs` are None."""
+    has_ids: bool = False
+    """Whether the template writes the ids of calls: a call has the id that the model gives it at ID."""
     others: tuple["CallSyntax", ...] = ()
     """Other forms in which the model writes calls; they differ in the texts around the arguments only."""
 
@@ -116,10 +125,11 @@ class CallSyntax:
 
     @property
     def after_between(self) -> tuple[str, ...]:
-        """Return the texts with one of which arguments begin, or what follows a call that has none."""
+        """Return the texts with one of which arguments begin, or what follows a call without any."""
         if self.pairs is None:
             return ("{",)
-        return (self.pairs.before_name, self.closing, *(() if self.next_call is None else (self.next_call,)))
+        texts = (self.pairs.before_name, self.closing, *(() if self.next_call is None else (self.next_call,)))
+        return tuple(text.lstrip() for text in texts)
 
     def heads(self, before: str, tools: Iterable[str]) -> "Heads":
         """Return each text from `before` up to the arguments, with the tool that it calls."""
@@ -129,7 +139,7 @@ class CallSyntax:
         """Return the text of calls, each a name and its arguments as JSON, as a model would write it."""
         between_calls = f"{self.closing}\n{self.opening}" if self.next_call is None else self.next_call
         bodies = [f"{name}{self.between}{self._written(arguments)}" for name, arguments in calls]
-        return f"{self.opening}{between_calls.join(bodies)}{self.closing}"
+        return f"{self.opening}{between_calls.join(bodies)}{self.closing}".replace(ID, "0")
 
     def _written(self, arguments: str) -> str:
         pairs = self.pairs
@@ -160,6 +170,13 @@ def num_matched(text: str, head: str) -> int | None:
         return -1 if found is not None or before.startswith(text) else None
     length = num_matched(text[found.end() :], behind)
     return length if length in (None, -1) else found.end() + length
+
+
+def id_in(text: str, head: str) -> str:
+    """Return the id in the text of a head, with a tool's name next to it, or "" if there is none."""
+    before, found, _ = head.partition(ID)
+    runs = re.finditer(ID_CHARACTERS + "+", text if found else "")
+    return next((run[0] for run in runs if run.end() > len(before)), "")
 
 
 GENERIC = CallSyntax(

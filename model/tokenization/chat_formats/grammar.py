@@ -96,6 +96,7 @@ class _Writer:
         if begin and not _is_token(begin[0]):
             self._lexemes["THOUGHT_BEGIN"] = f"SPACES {begin[0]}"
             begin = ["THOUGHT_BEGIN", *begin[1:]]
+        begin = ["SPACES", *begin] if begin and _is_token(begin[0]) else begin
         self._rules["thought"] = " ".join([*begin, rest])
         starts = ["thought answer" if is_open else f"thought{'*' if _is_token(opening[0]) else '?'} answer"]
         if answers.syntax is not None and answers.syntax.is_tagged:
@@ -157,12 +158,15 @@ class _Writer:
             rest = " ".join([*more, *self._parts(form.opening[len(form.trigger) :]), f"after_opening_{number}"])
             if not form.is_tagged:
                 options.append(f"calls_{number}")
-            elif _is_token(trigger):
-                options.append(f"TEXT {trigger} {rest}")
-            else:
+                continue
+            head = f"TEXT {trigger}"
+            if not _is_token(trigger):
                 lexeme = self._lexeme(f"TRIGGERED_{number}", f"(ANY {trigger}) & {self._text_without()}")
-                self._rules[f"{lexeme.lower()}[lazy]"] = lexeme
-                options.append(f"{lexeme.lower()} {rest}")
+                head = lexeme.lower()
+                self._rules[f"{head}[lazy]"] = lexeme
+            options.append(f"{head} {rest}")
+            if tags is not None and tags.end.startswith(form.trigger):
+                options.append(" ".join([head, *more, *self._parts(tags.end[len(form.trigger) :])]))
         self._rules["answer"] = " | ".join(options)
 
     def _text_without(self, *others: str) -> str:
@@ -187,10 +191,10 @@ class _Writer:
         if form.optional_end:
             closing = [f"({' '.join(closing)} | {' '.join(self._parts(form.closing + form.optional_end))})"]
         self._rules[f"after_opening_{form_number}"] = " ".join([*calls, *closing])
-        options = []
+        options, optional_id = [], [f"({' '.join(self._parts(form.optional_id))})?"] if form.optional_id else []
         for number, tool in enumerate(self._answers.tools):
             between = self._parts(form.between)
-            options.append(" ".join([*self._parts(tool.name), *between, f"arguments_{number}"]))
+            options.append(" ".join([*self._parts(tool.name), *between, f"arguments_{number}", *optional_id]))
             if form_number > 0:  # all forms have the same arguments
                 continue
             if form.pairs is None:
@@ -231,7 +235,8 @@ class _Writer:
             pair = self._pair(f"{rule}_{number}", tool, name, syntax)
             noted = f"set_bit({number}) %if bit_clear({number})" if number < _MOST_NOTED else "_"
             rest.append(f"({pair}) {rule}_rest::{noted}")
-        self._rules[rule] = f"{rule}_rest::0x0" if names else '""'
+        # Some templates write a newline where there are no arguments.
+        self._rules[rule] = (f"{rule}_rest::0x0" if names else '""') + ("" if num_required else ' | "\\n"')
         if names:
             self._rules[f"{rule}_rest::_"] = "\n  | ".join(rest)
 
@@ -246,7 +251,12 @@ class _Writer:
             values.append((syntax.after_name, " ".join([f"({' | '.join(map(_quoted, written))})", *after])))
         elif "string" in kinds and kinds != KINDS:
             values.append((syntax.after_name, "text_value"))
-        if not values or (syntax.after_name_of_json and kinds != {"string"}):
+        elif syntax.is_python and kinds & {"array", "object"}:  # which the parser reads
+            return f"{' '.join(self._parts(f'{syntax.before_name}{name}{syntax.name_ends[-1]}'))} text_value"
+        if "string" not in kinds:  # many templates write Python's words
+            words = ['"True"', '"False"'] * ("boolean" in kinds) + ['"None"'] * ("null" in kinds)
+            values += [(syntax.name_ends[-1], " ".join([word, *after])) for word in words]
+        if kinds != {"string"} and (syntax.after_name_of_json or "string" not in kinds or kinds == KINDS):
             shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
             self._rules[rule] = " ".join([_json({**shared, **schema}), *after])
             values.append((syntax.name_ends[-1], rule))

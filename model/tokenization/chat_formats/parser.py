@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from model.tokenization.chat_formats.arguments import ArgumentsReader, BareReader, ObjectReader, PairReader
-from model.tokenization.chat_formats.call_syntax import CallSyntax, Heads, Tool, num_matched
+from model.tokenization.chat_formats.call_syntax import CallSyntax, Heads, Tool, id_in, num_matched
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
@@ -97,10 +97,11 @@ class TaggedText:
         forms = () if syntax is None else syntax.forms
         self._heads = {head: of for form in forms for head, of in form.heads(form.opening, self._tools).items()}
         self._form = syntax
-        self._special = special
+        self._special = {*special, *filter(None, () if tags is None else [tags.end])}
         self._triggers = {form.trigger for form in forms if form.is_tagged}
         # Tags that are special tokens may come at any place.
-        marks = {*self._triggers, *special, *(tag for tag in self._tags_of_thought if tag.startswith(tuple(special)))}
+        anywhere = {tag for tag in self._tags_of_thought if tag.startswith(tuple(special))}
+        marks = self._triggers | self._special | anywhere
         self._marks = _Marks(marks)
         self._marks_of_thought = _Marks(marks.union(self._tags_of_thought[1:2]))
         self._is_thinking = False
@@ -161,10 +162,11 @@ class TaggedText:
         return self._skip_space(self._tagged_answer)
 
     def _tagged_answer(self) -> bool:
-        if not self._is_over and any(tag.startswith(self._unread) for tag in self._answer_tags):
+        text = self._unread.lstrip(_SPACE) if self._answer_tags else self._unread
+        if not self._is_over and any(tag.startswith(text) for tag in self._answer_tags):
             return False
-        tag = next((tag for tag in self._answer_tags if self._unread.startswith(tag)), "")
-        self._unread = self._unread.removeprefix(tag)
+        tag = next((tag for tag in self._answer_tags if text.startswith(tag)), "")
+        self._unread = text.removeprefix(tag) if tag else self._unread
         self._answer_tags, self._read = (), self._answer
         return True
 
@@ -232,16 +234,17 @@ class TaggedText:
             length = num_matched(text, head)
             if length is None:
                 continue
-            if length >= 0 and text.startswith(form.after_between, length):
+            rest = text[max(length, 0) :].lstrip(_SPACE)
+            if length >= 0 and rest.startswith(form.after_between):
                 self._release_before(begin)
-                self._add_call(tool, form)
-                self._unread = text[length:]
+                self._add_call(tool, form, id_in(text[:length], head) if form.has_ids else "")
+                self._unread = rest
                 return True
-            may_begin |= length < 0 or any(each.startswith(text[length:]) for each in form.after_between)
+            may_begin |= length < 0 or any(each.startswith(rest) for each in form.after_between)
         return None if may_begin and not self._is_over else False
 
-    def _add_call(self, tool: str, form: CallSyntax) -> None:
-        self._new.add_call(self._num_calls, new_call_id(form.id_form), tool)
+    def _add_call(self, tool: str, form: CallSyntax, call_id: str) -> None:
+        self._new.add_call(self._num_calls, call_id or new_call_id(form.id_form), tool)
         self._num_calls += 1
         self._form = form
         if form.pairs is not None:
@@ -256,20 +259,26 @@ class TaggedText:
         self._unread = self._unread[num_read:]
         if self._arguments_reader.is_whole:
             self._read = self._after_call
-        return self._arguments_reader.is_whole or num_read > 0
+        return self._arguments_reader.is_whole or bool(arguments) or num_read > 0
 
     def _after_call(self) -> bool:
         form = self._form
         assert form is not None
-        is_call = self._begin_call(0, {} if form.next_call is None else form.heads(form.next_call, self._tools))
-        if is_call:
-            return True
-        whole = form.closing + form.optional_end
-        if not self._is_over and (is_call is None or whole.startswith(self._unread)):
+        text = self._unread.lstrip(_SPACE)
+        length = num_matched(text, form.optional_id)
+        if length == -1 and not self._is_over:
             return False
-        if whole.startswith(self._unread):
-            self._unread = ""  # cut within the tag: the call was whole
-        self._unread = self._unread.removeprefix(whole if self._unread.startswith(whole) else form.closing)
+        self._unread = text = text[max(length or 0, 0) :].lstrip(_SPACE)
+        heads = {} if form.next_call is None else form.heads(form.next_call.lstrip(_SPACE), self._tools)
+        if is_call := self._begin_call(0, heads):
+            return True
+        closing = form.closing.lstrip(_SPACE)
+        whole = closing + form.optional_end
+        is_begun = whole.startswith(text)
+        if not self._is_over and (is_call is None or is_begun):
+            return False
+        # Text that is cut within the tag is part of it: the call was whole.
+        self._unread = "" if is_begun else text.removeprefix(whole if text.startswith(whole) else closing)
         self._read = self._before_thought if self._is_thinking else self._before_answer
         return True
 

@@ -6,10 +6,12 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from functools import partial
+from itertools import product, takewhile
 from typing import Any
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, ID, BareSyntax, CallSyntax, PairSyntax
+from model.tokenization.chat_formats.call_syntax import GENERIC, ID, ID_CHARACTERS, BareSyntax, CallSyntax, PairSyntax
+from model.tokenization.chat_formats.thoughts import end_before_token
 from model.tokenization.template_client import ChatTemplateError
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
@@ -18,7 +20,11 @@ Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | No
 _NAMES = ("Zqfirst", "Zqsecond")
 _IDS = ("Zq0first1", "Zq0secnd2")
 """Nine letters and digits, as Mistral's templates demand."""
+_IDS_WITH_NAMES = [f"functions.{name}:{number}" for number, name in enumerate(_NAMES)]
+"""For templates that write an id only: the model writes the tool's name in it."""
 _ANY_ID = "|".join(_IDS)
+_ID_AFTER = rf',\s*"id":\s*"({_ANY_ID})"'
+"""An id that some templates write after a call's arguments. The model may leave it out."""
 _TOOL = {
     "type": "function",
     "function": {
@@ -29,6 +35,7 @@ _TOOL = {
 }
 _USER = {"role": "user", "content": "Zquser"}
 _PLAIN = {"role": "assistant", "content": "Zqplain"}
+_RESULT = {"role": "tool", "content": "Zqresult", "tool_call_id": _IDS[0], "name": _NAMES[0]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,27 +57,43 @@ def find_tool_use(render: Render, special: Collection[str] = (), end: str = "", 
     `special` are the tokenizer's special tokens, `end` the one that ends a text, and `thought_end` the tag that closes
     reasoning.
     """
-    if _writes_tools(render):
-        for arguments, pattern, bare in _ways(render):
-            syntax = _syntax(render, arguments, pattern, end, thought_end)
+    render = _lenient(render)
+    if "Zqtool" in render([_USER], [_TOOL]):
+        for (arguments, pattern, bare), ids in product(_ways(render), (_IDS, _IDS_WITH_NAMES)):
+            syntax = _syntax(partial(_with_calls, arguments=arguments, ids=ids), render, pattern, end, thought_end)
             if syntax is not None:
-                syntax = with_other_forms(replace(syntax, bare=bare), special)
+                is_named = re.match(f"{ID_CHARACTERS}*{ID}", syntax.between) is not None
+                has_ids = is_named or _IDS[0] in render([*_with_calls(1, arguments), _RESULT], [_TOOL])
+                pairs = syntax.pairs and _with_values(render, syntax.pairs)
+                syntax = with_other_forms(replace(syntax, bare=bare, has_ids=has_ids, pairs=pairs), special)
                 return ToolUse(syntax, by_template=True, arguments_as_text=isinstance(arguments, str))
-    return ToolUse(GENERIC, by_template=False, takes_system=_takes_system(render))
+    system = render([{"role": "system", "content": "Zqsystem"}, _USER], None)
+    return ToolUse(GENERIC, by_template=False, takes_system="Zqsystem" in system)
 
 
-def _writes_tools(render: Render) -> bool:
-    try:
-        return "Zqtool" in render([_USER], [_TOOL])
-    except ChatTemplateError:
-        return False
+def _lenient(render: Render) -> Render:
+    """Return what writes nothing where the template refuses."""
+
+    def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
+        try:
+            return render(messages, tools)
+        except ChatTemplateError:
+            return ""
+
+    return written
 
 
-def _takes_system(render: Render) -> bool:
-    try:
-        return "Zqsystem" in render([{"role": "system", "content": "Zqsystem"}, _USER], None)
-    except ChatTemplateError:
-        return False
+_TEXT = "Zq<zq>&\n"
+"""A text that some templates quote."""
+
+
+def _with_values(render: Render, pairs: PairSyntax) -> PairSyntax:
+    """Return a syntax of arguments with how values are written."""
+    text = render(_with_calls(1, {"zqone": _TEXT, "zqtwo": [True, None]}), [_TOOL])
+    around = re.escape(_TEXT).join([re.escape(pairs.after_name) + r"(\S*?)", r"(\S*?)" + re.escape(pairs.after_value)])
+    found = re.search(around, text[max(text.find(_NAMES[0]), 0) :])
+    quotes = ("", "") if found is None else (found[1], found[2])
+    return replace(pairs, quotes=quotes, is_python="[True, None]" in text)
 
 
 _PARTS = [{"type": "text", "text": "Zqone"}, {"type": "text", "text": "Zqtwo"}]
@@ -83,19 +106,14 @@ def find_part_roles(render: Render, arguments_as_text: bool) -> frozenset[str]:
     """
     calls = _with_calls(1, json.dumps(_OBJECT) if arguments_as_text else _OBJECT)
     before: dict[str, list[dict[str, Any]]] = {"user": [], "assistant": [_USER], "tool": calls}
-    last: dict[str, Any] = {"content": _PARTS, "tool_call_id": _IDS[0], "name": _NAMES[0]}
-    conversations = {role: [*rows, {**last, "role": role}] for role, rows in before.items()}
+    conversations = {role: [*rows, {**_RESULT, "role": role, "content": _PARTS}] for role, rows in before.items()}
     conversations |= {role: [{"role": role, "content": _PARTS}, _USER] for role in ("system", "developer")}
-    return frozenset(role for role, rows in conversations.items() if all(_parts_are_read(render, rows)))
+    return frozenset(role for role, rows in conversations.items() if all(_parts_are_read(_lenient(render), rows)))
 
 
 def _parts_are_read(render: Render, messages: Sequence[Mapping[str, Any]]) -> Iterator[bool]:
     for tools in (None, [_TOOL]):
-        try:
-            text = render(messages, tools)
-        except ChatTemplateError:
-            yield False
-            continue
+        text = render(messages, tools)
         found, _, rest = text.partition("Zqone")[2].partition("Zqtwo")
         yield bool(rest or text.endswith("Zqtwo")) and not re.search("[\"']text[\"']", found)  # the list as it is
 
@@ -115,16 +133,13 @@ def _ways(render: Render) -> Iterator[tuple[Any, re.Pattern[str], BareSyntax | N
     bare = _bare_syntax(render)
     if bare is not None:
         yield _NESTED, re.compile(re.escape(bare.written(_NESTED))), bare
-    # Only now text: templates of bare arguments may write it as it is, between braces of their own.
-    yield json.dumps(_OBJECT), _AS_JSON, None
     yield _PAIRS, _AS_PAIRS, None
+    # Only now text: templates of other forms may write it as it is, between tags of their own.
+    yield json.dumps(_OBJECT), _AS_JSON, None
 
 
 def _bare_syntax(render: Render) -> BareSyntax | None:
-    try:
-        text = render(_with_calls(1, _NESTED), [_TOOL])
-    except ChatTemplateError:
-        return None
+    text = render(_with_calls(1, _NESTED), [_TOOL])
     match = _AS_BARE.search(text, max(text.find(_NAMES[0]), 0))
     if match is None or match[2] in ("'", '"'):
         return None
@@ -132,29 +147,29 @@ def _bare_syntax(render: Render) -> BareSyntax | None:
     return next((each for each in both if each.written(_NESTED) in text), None)
 
 
-def _with_calls(number: int, arguments: Any) -> list[dict[str, Any]]:
+def _with_calls(number: int, arguments: Any, ids: Sequence[str] = _IDS) -> list[dict[str, Any]]:
     """Return a conversation whose last message has so many calls."""
     functions = [{"name": name, "arguments": arguments} for name in _NAMES[:number]]
-    calls = [{"id": i, "type": "function", "function": each} for i, each in zip(_IDS, functions, strict=False)]
+    calls = [{"id": i, "type": "function", "function": each} for i, each in zip(ids, functions, strict=False)]
     return [_USER, {"role": "assistant", "content": "", "tool_calls": calls}]
 
 
-def _syntax(render: Render, arguments: Any, pattern: re.Pattern[str], end: str, thought_end: str) -> CallSyntax | None:
+def _syntax(
+    calls: Callable[[int], Any], render: Render, pattern: re.Pattern[str], end: str, thought_end: str
+) -> CallSyntax | None:
     """Return the texts around calls, or None where arguments are not written as the pattern says."""
-    try:
-        text, plain = render(_with_calls(1, arguments), [_TOOL]), render([_USER, _PLAIN], [_TOOL])
-    except ChatTemplateError:
-        return None
+    text, plain = render(calls(1), [_TOOL]), render([_USER, _PLAIN], [_TOOL])
     name = text.find(_NAMES[0])
     written = pattern.search(text, max(name, 0))
     opening = text[len(_shared(text, plain)) : max(name, 0)]
     opening = (opening.rpartition(thought_end)[2] if thought_end else opening).lstrip()
-    if written is None or not opening:
+    if written is None or not opening or not plain:
         return None
+    id_after = re.match(_ID_AFTER, text[written.end() :])
     closing = _closing(text[written.end() :], plain.partition("Zqplain")[2], end)
     raw_between = text[name + len(_NAMES[0]) : written.start()]
     opening, between, with_id = _without_ids(opening), _without_ids(raw_between), re.sub(_ANY_ID, ID, raw_between)
-    next_call, next_between = _next_call(render, arguments, pattern)
+    next_call, next_between = _next_call(render, calls, pattern)
     if next_call is not None:
         opening, next_call = _with_counts(opening, next_call)
         between, _ = _with_counts(between, next_between)
@@ -162,7 +177,9 @@ def _syntax(render: Render, arguments: Any, pattern: re.Pattern[str], end: str, 
             end_of_each = next_call.removesuffix(opening).rstrip()
             # What comes behind a call's own end, such as a token that says that results follow, is no part of it.
             closing = end_of_each if end_of_each and closing.startswith(end_of_each) else closing
-    syntax = CallSyntax(opening, between, closing, next_call)
+    end_of_calls = end_before_token(text[written.end() :].rstrip().removeprefix(closing))
+    optional_id = "" if id_after is None else re.sub(_ANY_ID, ID, id_after[0])
+    syntax = CallSyntax(opening, between, closing, next_call, end_of_calls, optional_id)
     if with_id != _without_ids(raw_between):
         syntax = replace(syntax, others=(replace(syntax, between=with_id),))
     return _in_pairs(syntax, *written.groups()) if pattern is _AS_PAIRS else syntax
@@ -185,6 +202,8 @@ def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_number: str
     after_value = inner.removesuffix(before_name)
     ends = [around.closing, *(() if around.next_call is None else (around.next_call,))]
     is_clear = after_name[-1:] not in ("'", '"')
+    typed = after_name.replace("string", "number") == after_number
+    after_json = after_name.replace("string", ID) if typed else after_number
     if not (is_clear and before_name and after_value and all(each.startswith(after_value) for each in ends)):
         return None
     return replace(
@@ -192,7 +211,7 @@ def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_number: str
         between=around.between.removesuffix(before_name),
         closing=around.closing.removeprefix(after_value),
         next_call=None if around.next_call is None else around.next_call.removeprefix(after_value),
-        pairs=PairSyntax(before_name, after_name, after_value, "" if after_name == after_number else after_number),
+        pairs=PairSyntax(before_name, after_name, after_value, "" if after_name == after_number else after_json),
     )
 
 
@@ -207,12 +226,9 @@ def _shared(one: str, other: str, *, at_end: bool = False) -> str:
     return "".join([ours for ours, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)][::order])
 
 
-def _next_call(render: Render, arguments: Any, pattern: re.Pattern[str]) -> tuple[str | None, str]:
+def _next_call(render: Render, calls: Callable[[int], Any], pattern: re.Pattern[str]) -> tuple[str | None, str]:
     """Return the text between two calls, which is None where there are none, and that after the second one's name."""
-    try:
-        text = render(_with_calls(2, arguments), [_TOOL])
-    except ChatTemplateError:
-        return None, ""
+    text = render(calls(2), [_TOOL])
     first, second = pattern.search(text, max(text.find(_NAMES[0]), 0)), text.find(_NAMES[1])
     if first is None or second < first.end():
         return None, ""
@@ -223,7 +239,7 @@ def _next_call(render: Render, arguments: Any, pattern: re.Pattern[str]) -> tupl
 
 def _without_ids(text: str) -> str:
     """Leave out an id where the server makes it, not the model, and put ID where other templates write one."""
-    return re.sub(_ANY_ID, ID, re.sub(rf',\s*"id":\s*"({_ANY_ID})"|\[CALL_ID\]({_ANY_ID})', "", text))
+    return re.sub(_ANY_ID, ID, re.sub(rf"{_ID_AFTER}|\[CALL_ID\]({_ANY_ID})", "", text))
 
 
 def _with_counts(one: str, other: str) -> tuple[str, str]:

@@ -90,7 +90,7 @@ async def answer_form(
             special_ids=context.tokenizer.ids_of_special,
         )
         grammar = await in_grammar_thread(_composed, answers, body.form_field)
-    texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else tags.texts)]
+    texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else (*tags.texts, tags.end))]
     kept = _kept_tokens(context, texts)
     # A grammar of the answer admits no special token: text that looks like one is text.
     special = tuple(kept) if body_grammar is None else ()

@@ -166,7 +166,7 @@ def test_a_syntax_error_tells_its_line(tokenizer: Tokenizer) -> None:
         "{{ dict.__call__.__globals__['jinja2'] }}",
         "{% set ns = namespace(_x=1) %}",
         "{% set ns = namespace() %}{% set ns._x = 1 %}",
-        "{{ messages.append(1) }}",
+        "{{ messages.clear() }}",
         "{{ messages[0].update(role='x') }}",
         "{% include 'file' %}",
         "{{ messages[0].content.nothing.at.all }}",

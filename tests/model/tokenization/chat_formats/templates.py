@@ -179,13 +179,14 @@ GPT_OSS = """{% if tools %}<|start|>developer<|message|>{{ tools | tojson }}<|en
 
 SOLAR = """{% if tools %}<|begin|>system<|content|>{{ tools | tojson }}<|end|>{% endif %}
 {%- for m in messages %}
+    {%- if m.thinking %}<|begin|>assistant<|think|>{{ m.thinking }}<|end|>{% endif %}
     {%- if m.tool_calls %}<|begin|>assistant<|tool_calls|>
         {%- for call in m.tool_calls %}
             {{- '<|tool_call:begin|>' ~ call.id ~ '<|tool_call:name|>' ~ call.function.name ~ '<|tool_call:args|>' }}
             {{- call.function.arguments | tojson }}<|tool_call:end|>
         {%- endfor %}<|calls|>
     {%- else %}<|begin|>{{ m.role }}<|content|>{{ m.content }}<|end|>{% endif %}
-{%- endfor %}{% if add_generation_prompt %}<|begin|>assistant{% endif %}{# <|think|> #}"""
+{%- endfor %}{% if add_generation_prompt %}<|begin|>assistant{% endif %}"""
 """Solar Open: calls that hold an id, after a tag that begins like the tag before text."""
 
 COUNTED = """{% if tools %}{{ tools | tojson }}{% endif %}
@@ -198,3 +199,70 @@ COUNTED = """{% if tools %}{{ tools | tojson }}{% endif %}
     {%- else %}<|START_TEXT|>{{ m.content }}<|END_TEXT|>{% endif %}<|END|>
 {%- endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 """Command R7B: calls that are counted."""
+
+IDS_ONLY = """{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for m in messages %}<|{{ m.role }}|>
+    {%- if m.role == 'tool' %}## Return of {{ m.tool_call_id }}
+{% endif %}{{ m.content }}
+    {%- if m.tool_calls %}<|calls|>
+        {%- for call in m.tool_calls %}<|call|>{{ call.id }}<|args|>{{ call.function.arguments | tojson }}<|call_end|>
+        {%- endfor %}<|calls_end|>
+    {%- endif %}<|end|>
+{%- endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
+"""Kimi K2: a call's id holds the tool's name, which is written at no other place."""
+
+QUEUED_IDS = (
+    IDS_ONLY.replace("{% if tools", "{% set queue = namespace(ids=[], n=0) %}{% if tools", 1)
+    .replace(
+        "<|call|>{{ call.id }}",
+        """{% set id = 'functions.' ~ call.function.name ~ ':' ~ queue.n %}{% set queue.n = queue.n + 1 %}
+    {%- set _ = queue.ids.append(id) %}<|call|>{{ id }}""",
+    )
+    .replace("{{ m.tool_call_id }}", "{{ queue.ids.pop(0) }}")
+)
+"""Kimi K2 Thinking: the template makes the ids, and keeps them in a queue for the results."""
+
+TYPED = """{% macro open(tag) %}<|open|>{{ tag }}<|sep|>{% endmacro %}
+{%- macro close(tag) %}<|close|>{{ tag }}<|sep|>{% endmacro %}
+{%- if tools %}{{ open('message role="system"') }}{{ tools | tojson }}{{ close('message') }}<|end_of_msg|>{% endif %}
+{%- for m in messages %}{{ open('message role="' ~ m.role ~ '"') }}
+    {%- if m.role == 'assistant' %}
+        {{- open('think') ~ m.reasoning_content ~ close('think') ~ open('response') ~ m.content ~ close('response') }}
+        {%- if m.tool_calls %}{{ open('tools') }}
+            {%- for call in m.tool_calls %}
+                {{- open('call tool="' ~ call.function.name ~ '" index="' ~ loop.index ~ '"') }}
+                {%- for name, value in call.function.arguments.items() %}
+                    {%- set type = 'string' if value is string else 'number' if value is number else 'array' %}
+                    {{- open('argument key="' ~ name ~ '" type="' ~ type ~ '"') }}
+                    {{- value if value is string else value | tojson }}{{ close('argument') }}
+                {%- endfor %}{{ close('call') }}
+            {%- endfor %}{{ close('tools') }}
+        {%- endif %}
+    {%- else %}{{ m.content }}{% endif %}{{ close('message') }}<|end_of_msg|>
+{%- endfor %}{% if add_generation_prompt %}{{ open('message role="assistant"') ~ open('think') }}{% endif %}"""
+"""Kimi K3: tags that are made of tokens and words, around reasoning, the answer, calls and their typed arguments."""
+
+PYTHON = """{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}
+    {%- for call in m.tool_calls or [] %}<function name="{{ call.function.name }}">
+        {%- for name, value in call.function.arguments.items() %}<param name="{{ name }}">
+            {{- '<![CDATA[' ~ value ~ ']]>' if value is string and '<' in value else value }}</param>
+        {%- endfor %}</function>
+    {%- endfor %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""MiniCPM 5: values as Python writes them, and texts that hold tags quoted."""
+
+SUFFIXED = HERMES.replace(
+    "{{ m.content }}",
+    "{{ '<think' ~ ':x>' ~ m.reasoning_content ~ '</think' ~ ':x>' if m.reasoning_content }}{{ m.content }}",
+)
+"""Hy3: tags of reasoning that the template's source does not hold."""
+
+NO_OPENING = """{% for m in messages %}<|{{ m.role }}|>
+{{ m.reasoning_content ~ '\n[BEGIN]\n' if m.reasoning_content }}{{ m.content }}
+{% endfor %}{% if add_generation_prompt %}<|assistant|>
+My steps:
+{% endif %}"""
+"""Apriel: the prompt begins the reasoning by words, and a mark ends it."""

@@ -276,3 +276,8 @@ def test_channels_are_told_apart(thought: str, cuts: list[int]) -> None:
 
 def test_a_prompt_that_opens_no_thought_has_none() -> None:
     assert read("<think>x</think>y", None) == Message(content="<think>x</think>y")
+
+
+def test_a_call_without_arguments_may_hold_empty_lines() -> None:
+    message = read("<tool_call>\n<function=get>\n\n</function>\n</tool_call>", XML)
+    assert (calls_of(message), message.content) == ([("get", "{}")], "")

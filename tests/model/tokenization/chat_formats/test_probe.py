@@ -31,9 +31,16 @@ def use_of(source: str, *special: str) -> ToolUse:
 SYNTAXES = {
     templates.HERMES: GENERIC,
     templates.MISTRAL: CallSyntax(
-        opening='[TOOL_CALLS] [{"name": "', between='", "arguments": ', next_call='}, {"name": "', closing="}]"
+        opening='[TOOL_CALLS] [{"name": "',
+        between='", "arguments": ',
+        next_call='}, {"name": "',
+        closing="}]",
+        optional_id=f', "id": "{ID}"',
+        has_ids=True,
     ),
-    templates.MISTRAL_ARGS: CallSyntax(opening="[TOOL_CALLS]", between="[ARGS]", next_call="[TOOL_CALLS]", closing=""),
+    templates.MISTRAL_ARGS: CallSyntax(
+        opening="[TOOL_CALLS]", between="[ARGS]", next_call="[TOOL_CALLS]", closing="", has_ids=True
+    ),
     templates.LLAMA: CallSyntax(opening='{"name": "', between='", "parameters": ', closing="}"),
     templates.ARGUMENTS_AS_TEXT: CallSyntax(
         opening="<|calls|><|call|>function<|sep|>",
@@ -75,6 +82,7 @@ SYNTAXES = {
         between="<|tool_call:args|>",
         next_call=f"<|tool_call:end|><|tool_call:begin|>{ID}<|tool_call:name|>",
         closing="<|tool_call:end|>",
+        has_ids=True,
     ),
     templates.COUNTED: CallSyntax(
         opening=f'<|START_ACTION|>[{{"tool_call_id": "{ID}", "tool_name": "',

@@ -15,7 +15,8 @@ from model.tokenization.chat_formats.message import Message, joined
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.probe import ToolUse
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags, start_of
-from model.tokenization.chat_template import ChatTemplate
+from model.tokenization.chat_formats.written_out import REASONING_FIELDS
+from model.tokenization.chat_template import ChatTemplate, ChatTemplateError
 from model.tokenization.tokenizer import Tokenizer
 from tests.support.templates import published_templates
 
@@ -25,13 +26,24 @@ PARAMETERS: dict[str, Any] = {
         "city": {"type": "string", "description": ""},
         "days": {"type": "integer", "description": ""},
         "cold": {"anyOf": [{"type": "boolean"}, {"type": "string"}], "description": ""},
-        "places": {"type": "array", "items": {"type": "string"}, "description": ""},
+        "share": {"type": "number", "description": ""},
+        "note": {"anyOf": [{"type": "string"}, {"type": "null"}], "description": ""},
+        "empty": {"type": "string", "description": ""},
+        "places": {"type": "array", "items": {"type": ["string", "null", "boolean"]}, "description": ""},
         "unit": {"type": "object", "additionalProperties": False, "properties": {}, "description": ""},
     },
     "required": ["city"],
 }
-SCALARS = {"city": 'Bern, "old"', "days": 3, "cold": True}
-ARGUMENTS = {**SCALARS, "places": ["a", "b"], "unit": {}}
+ARGUMENTS = {
+    "city": 'Bern, "old"\n<b> & it\'s',
+    "days": -3,
+    "cold": True,
+    "share": 0.5,
+    "note": None,
+    "empty": "",
+    "places": ["a", None, True, "it's"],
+    "unit": {},
+}
 DESCRIBED = {
     "type": "function",
     "function": {"name": "get_weather", "description": "The weather.", "parameters": PARAMETERS},
@@ -50,27 +62,21 @@ def use_of(path: Path, tokenizer: Tokenizer) -> tuple[ChatTemplate, ToolUse]:
     return template, use
 
 
-def answer(template: ChatTemplate, use: ToolUse, number: int) -> tuple[str, Start, dict[str, Any]]:
-    """Return an assistant's message as the template writes it, its start, and the arguments of its calls: arrays and
-    objects are left out if the template writes them as Python does.
-    """
-    for arguments in (ARGUMENTS, SCALARS):
-        given = json.dumps(arguments) if use.arguments_as_text else arguments
-        calls = [
-            {"id": f"abcdefgh{n}", "type": "function", "function": {"name": "get_weather", "arguments": given}}
-            for n in range(number)
-        ]
-        turn = {"role": "assistant", "content": "", "tool_calls": calls}
-        text = template.render([USER, turn], add_generation_prompt=False, tools=[DESCRIBED])
-        if "['a'" not in text:
-            break
+def answer(template: ChatTemplate, use: ToolUse, number: int) -> tuple[str, Start]:
+    """Return an assistant's message as the template writes it, and its start."""
+    given = json.dumps(ARGUMENTS) if use.arguments_as_text else ARGUMENTS
+    calls = [
+        {"id": f"abcdefgh{n}", "type": "function", "function": {"name": "get_weather", "arguments": given}}
+        for n in range(number)
+    ]
+    turn = {"role": "assistant", "content": "", "tool_calls": calls}
+    text = template.render([USER, turn], add_generation_prompt=False, tools=[DESCRIBED])
     prompt = template.render([USER], tools=[DESCRIBED])
-    text = re.sub(r', "id": "\w+"', "", text)  # Mistral Nemo: the server makes the ids
     if text.startswith(prompt):
         start = start_of(template.thought_tags, prompt)
-        return with_thought(text.removeprefix(prompt), template.thought_tags, start), start, arguments
+        return with_thought(text.removeprefix(prompt), template.thought_tags, start), start
     begin = text.rindex(use.syntax.trigger, 0, text.index("get_weather", text.index(USER["content"])))
-    return text[begin:], Start.ANSWER, arguments
+    return text[begin:], Start.ANSWER
 
 
 def with_thought(text: str, tags: ThoughtTags | None, start: Start) -> str:
@@ -100,14 +106,14 @@ def test_calls_are_read_back(path: Path, tokenizer: Tokenizer, number: int) -> N
     template, use = use_of(path, tokenizer)
     if number == 2 and use.syntax.next_call is None:
         pytest.skip("the template writes one call")
-    text, start, arguments = answer(template, use, number)
+    text, start = answer(template, use, number)
     tool = Tool("get_weather", PARAMETERS)
     messages = [
         read(TaggedText(template.thought_tags, start, use.syntax, [tool]), pieces) for pieces in ([text], list(text))
     ]
     for message in messages:
         assert [(call.name, json.loads(call.arguments)) for call in message.tool_calls] == [
-            ("get_weather", arguments)
+            ("get_weather", ARGUMENTS)
         ] * number
         assert message.reasoning == ("" if start is Start.ANSWER else "Hm.")
     assert messages[0].content == messages[1].content
@@ -120,9 +126,7 @@ def test_the_grammar_admits_calls(path: Path, folder: Path, tokenizer: Tokenizer
     template, use = use_of(path, tokenizer)
     if number == 2 and use.syntax.next_call is None:
         pytest.skip("the template writes one call")
-    if path.stem == "Kimi-K3":
-        pytest.skip("its thoughts have tags that are not known")
-    text, start, arguments = answer(template, use, number)
+    text, start = answer(template, use, number)
     bare = use.syntax.bare
     own = None if bare is None else bare_arguments_grammar(PARAMETERS, bare, tokenizer.ids_of_special.get(bare.quote))
     answers = Answers(
@@ -142,5 +146,27 @@ def test_the_grammar_admits_calls(path: Path, folder: Path, tokenizer: Tokenizer
         num_admitted = number_read if matcher.is_accepting() else num_admitted
     admitted = tokenizer.decode(ids[:num_admitted], skip_special_tokens=False)
     message = read(TaggedText(template.thought_tags, start, use.syntax, answers.tools), [admitted])
-    assert [json.loads(call.arguments) for call in message.tool_calls] == [arguments] * number
-    assert admitted.rstrip().endswith(use.syntax.closing.rstrip())
+    assert [json.loads(call.arguments) for call in message.tool_calls] == [ARGUMENTS] * number
+    assert admitted.removesuffix(use.syntax.optional_end).rstrip().endswith(use.syntax.closing.rstrip())
+
+
+@every_template
+def test_reasoning_is_read_back(path: Path, tokenizer: Tokenizer) -> None:
+    template = ChatTemplate(path.read_text(encoding="utf-8"), tokenizer)
+    told = {"role": "assistant", "content": "Cold.", **dict.fromkeys(REASONING_FIELDS, "It is -3.")}
+    try:
+        text = template.render([USER, told], add_generation_prompt=False)
+    except ChatTemplateError:
+        pytest.skip("the template needs other variables")
+    if "It is -3." not in text:
+        pytest.skip("the template leaves reasoning out")
+    tags = template.thought_tags
+    assert tags is not None
+    after = text.partition("It is -3.")[2]
+    answer = f"It is -3.{after.partition('Cold.')[0]}Cold.{tags.end}"
+    special = re.findall(r"<\|[^<>|]*\|>", answer)
+    for pieces in ([answer], list(answer)):
+        message = read(TaggedText(tags, Start.THOUGHT, special=special), pieces)
+        assert (message.reasoning, message.content) == ("It is -3.", "Cold.")
+    message = read(TaggedText(tags, Start.MAYBE), [f"{tags.opening}It is"])
+    assert (message.reasoning, message.content) == ("It is", "")
