@@ -42,7 +42,13 @@ _FORMATS: dict[str, Callable[[], Format]] = {
 }
 _GGUF = {"gguf, Q8_0": ("llama", Type.Q8_0), "gguf, Q4_0": ("qwen2", Type.Q4_0), "gguf, F16": ("phi3", Type.F16)}
 _PLAIN = ("gpt2", "bert", "llama-gqa")
-_VALUES: tuple[Any, ...] = (None, -1, 0, 1, 3, 7, 65, 2**31, 2**70, 1e308, "", "x", "../..", [], {}, [[]], True, [-3])
+_TORCH = {"torch": True, "torch, before 1.6": False}
+"""Names of checkpoints that torch.save wrote, and whether as a zip file."""
+_LARGE = (2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
+_VALUES: tuple[Any, ...] = (
+    *(None, -1, 0, 1, 3, 7, 65, 2**70, -(2**63), 1e308, "", "x", "../..", [], {}, [[]], True, [-3], "a" * 100_000),
+    *_LARGE,
+)
 """Values that are put in the place of others in JSON files."""
 _SIZES = {"num_hidden_layers": 1, "intermediate_size": 192, "head_dim": 32}
 
@@ -61,9 +67,17 @@ class Sources:
         for name in _PLAIN:
             tiny.make_variant(name, room / name)
         make_adapter(room / "llama-gqa", room / "llama-gqa" / "adapter", 0)
-        for name in (*_FORMATS, *_PLAIN):
+        for name, is_zip in _TORCH.items():
+            folder = tiny.make_variant("llama-gqa", room / name)
+            tensors = load_file(folder / "model.safetensors")
+            torch.save(tensors, folder / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+            (folder / "model.safetensors").unlink()
+        _write_shards(tiny.make_variant("llama-gqa", room / "shards"))
+        self.names = (*_FORMATS, *_GGUF, *_PLAIN, *_TORCH, "shards")
+        for name in set(self.names) - _GGUF.keys():
             _write_small_files(room / name)
-        self.names = (*_FORMATS, *_GGUF, *_PLAIN)
+        _spell_out_vocabulary(room / "gpt2")
+        _spell_out_vocabulary(room / "bert")
 
     def choose(self, rng: random.Random) -> str:
         """Return the name of a checkpoint."""
@@ -76,12 +90,35 @@ class Sources:
         shutil.copytree(self._room / name, folder)
         for _ in range(rng.choice([1, 1, 1, 2, 3])):
             file = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
-            change = {".json": _change_json, ".safetensors": _change_tensor}.get(file.suffix, _change_bytes)
+            changes = {".json": [_change_json] * 4, ".safetensors": [_change_tensor, _change_tensor, _change_header]}
             try:
-                (change if rng.random() < 0.8 else _change_bytes)(file, rng)
+                rng.choice([*changes.get(file.suffix, []), _change_bytes])(file, rng)
             except (ValueError, SafetensorError):  # a change before this one has left no such file
                 _change_bytes(file, rng)
         return folder
+
+
+def _write_shards(folder: Path) -> None:
+    """Write the tensors of a checkpoint in two files and an index."""
+    tensors, places = load_file(folder / "model.safetensors"), dict[str, str]()
+    (folder / "model.safetensors").unlink()
+    for n in range(2):
+        own = {name: tensors[name] for name in sorted(tensors)[n::2]}
+        save_file(own, folder / f"part-{n}.safetensors")
+        places |= dict.fromkeys(own, f"part-{n}.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+
+
+def _spell_out_vocabulary(folder: Path) -> None:
+    """Write a checkpoint's vocabulary in the files of before tokenizer.json."""
+    (folder / "tokenizer.json").unlink()
+    if folder.name == "bert":
+        (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")
+        (folder / "tokenizer_config.json").write_text("{}")
+        (folder / "special_tokens_map.json").unlink()
+    else:
+        (folder / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2}))
+        (folder / "merges.txt").write_text("#version: 0.2\na b\n")
 
 
 def _write_small_files(folder: Path) -> None:
@@ -143,12 +180,36 @@ def _change_tensor(path: Path, rng: random.Random) -> None:
     save_file(tensors | ({} if kind == "missing" else {name: tensor.contiguous()}), path)
 
 
+def _change_header(path: Path, rng: random.Random) -> None:
+    """Change a number of the header of a safetensors file: a tensor's shape, its place, which may then overlap others
+    or end outside, or the header's length.
+    """
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header, begin = json.loads(content[8 : 8 + length]), 8 + length
+    entry = rng.choice([each for name, each in header.items() if name != "__metadata__"])
+    numbers = entry[rng.choice(["shape", "data_offsets", "data_offsets"])]
+    if numbers:
+        numbers[rng.randrange(len(numbers))] = rng.choice([0, 1, 8, len(content) - begin, len(content), *_LARGE])
+    text = json.dumps(header).encode()
+    length = len(text) if rng.random() < 0.9 else rng.choice([0, 7, len(content), *_LARGE])
+    path.write_bytes(length.to_bytes(8, "little") + text + content[begin:])
+
+
 def _change_bytes(path: Path, rng: random.Random) -> None:
-    """Overwrite, insert or cut off bytes, most often in the first 4,000."""
+    """Flip bits, overwrite, insert or cut off bytes, or write a large number, most often in the first 4,000."""
     content = bytearray(path.read_bytes())
     at = rng.randint(0, min(len(content), 4000) if rng.random() < 0.8 else len(content))
-    if rng.random() < 0.2:
+    kind = rng.choice(["cut", "flip", "flip", "number", "other", "other"])
+    if kind == "cut":
         del content[at:]
+    elif kind == "flip":
+        for place in range(at, min(at + rng.choice([1, 1, 8]), len(content))):
+            content[place] ^= 1 << rng.randrange(8)
+    elif kind == "number":
+        at -= at % rng.choice([1, 4, 8])
+        number = rng.choice([0, 1, len(content), *_LARGE]).to_bytes(8, "little")[: rng.choice([4, 8])]
+        content[at : at + len(number)] = number
     else:
         new = rng.choice([rng.randbytes(rng.randint(1, 8)), b"\xff" * 8, b"[" * 100_000, b"\0" * 8])
         content[at : at + rng.choice([0, len(new)])] = new

@@ -14,6 +14,11 @@ class ModelLoadError(ValueError):
     """The model cannot be loaded. The message is one line that names the value at fault and what is accepted."""
 
 
-def one_line(error: Exception) -> str:
+def is_failure(error: BaseException) -> bool:
+    """Return whether work failed, also by a panic in Rust, which is no Exception; else the process is asked to end."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"
+
+
+def one_line(error: BaseException) -> str:
     """Return an error's message in one line, or the error's name if it has none."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -13,6 +13,7 @@ from typing import Any
 
 import tokenizers
 
+from model.checkpoint.folder import is_failure
 from model.tokenization.tokenizer_files import TokenizerError, TokenizerFiles, read_tokenizer_files
 
 __all__ = ["Encoding", "Tokenizer", "TokenizerError", "UnreadableText"]
@@ -231,11 +232,11 @@ class Tokenizer:
 
 
 def _run(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a function of `tokenizers`, and hide its errors, which are for programmers. A Rust panic is no Exception."""
+    """Call a function of `tokenizers`, and hide its errors, which are for programmers."""
     try:
         return call(*args, **options)
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+        if not is_failure(error):
             raise
         raise UnreadableText("the model's tokenizer cannot read it") from None
 

@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import AddedToken, processors
 
 from model.checkpoint.files import open_file, read_json, read_text
-from model.checkpoint.folder import ModelLoadError, one_line
+from model.checkpoint.folder import ModelLoadError, is_failure, one_line
 from model.tokenization.text_growth import MOST_GROWTH, text_growth
 from model.tokenization.tokenizer_classes import Json, TokenizerClass, choose_class
 
@@ -67,8 +67,10 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
         raise
     except ModelLoadError as error:
         raise TokenizerError(str(error)) from error
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except BaseException as error:
         # The files are JSON of any shape; what no check below names still ends in one line.
+        if not is_failure(error):
+            raise
         reason = f"{type(error).__name__}: {one_line(error)}"
         raise TokenizerError(f"the tokenizer files of {folder} are malformed: {reason}") from error
 

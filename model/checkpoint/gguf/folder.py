@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from model.checkpoint.folder import GGUF_NAME, ModelLoadError, one_line
+from model.checkpoint.folder import GGUF_NAME, ModelLoadError, is_failure, one_line
 from model.checkpoint.gguf.config import config_of
 from model.checkpoint.gguf.header import Header, read_header
 from model.checkpoint.gguf.tokenizer import end_ids, special_tokens_of, tokenizer_of
@@ -102,8 +102,10 @@ def _files(path: Path, sampling: dict[str, float]) -> dict[str, str]:
     header = read_header(path)
     try:
         return _texts(header, sampling)
-    # The metadata may be anything; what no check names still ends in one line. tokenizers raises plain Exceptions.
-    except Exception as error:
+    # The metadata may be anything; what no check names still ends in one line. tokenizers raises Exceptions and panics.
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         kind = "" if isinstance(error, ModelLoadError) else f"the metadata make no sense: {type(error).__name__}: "
         raise ModelLoadError(f"{path}: {kind}{one_line(error)[:500]}") from error
 

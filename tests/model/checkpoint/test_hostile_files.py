@@ -161,6 +161,15 @@ def test_a_tokenizer_that_makes_texts_grow_is_refused(part: str, value: Any, sai
     assert said in refused(lambda: read_all(folder))
 
 
+def test_a_tokenizer_at_which_its_library_panics_is_refused(folder: Path) -> None:
+    """Merges of a prefix that is longer than their second part: an index outside in Rust, which is no Exception."""
+    path = folder / "tokenizer.json"
+    raw = json.loads(path.read_text())
+    raw["model"] |= {"vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]], "continuing_subword_prefix": "##"}
+    path.write_text(json.dumps(raw))
+    assert "PanicException" in refused(lambda: read_all(folder))
+
+
 def exchange(one: Path, other: Path) -> None:
     """Exchange two entries of folders, so that both always exist."""
     libc, here, flag = ctypes.CDLL(None, use_errno=True), -100, 2

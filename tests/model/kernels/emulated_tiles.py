@@ -32,7 +32,7 @@ def build_library(output: Path, *, sanitize: bool = False, only: tuple[str, ...]
                 if str(path.relative_to(sources)) not in build._ONCE:
                     path.unlink()
             patch.setattr(build, "SOURCES", sources)
-        build.build(output, sanitize=sanitize)
+        build.build(output, compiler=("g++",) if sanitize else None, sanitize=sanitize)
 
 
 def pytest_configure() -> None:

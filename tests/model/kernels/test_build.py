@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,21 @@ import pytest
 
 import hatch_build
 from model.kernels import build, library
+from tests.model.kernels.sanitizers import sanitizer_variables
 
 REAL = build.SOURCES
+FAULTY = """
+#include "threads/scratch.h"
+namespace LEVEL { struct Own; }
+using namespace LEVEL;
+EXPORT(void, inside)(int* x, int count) { x[count - 1] = scratch<Own, int>(count)[count - 1]; }
+EXPORT(void, after_memory)(int* x, int count) { x[0] = x[count]; }
+EXPORT(void, after_scratch)(int* x, int count) { x[0] = scratch<Own, int>(count)[count]; }
+EXPORT(void, after_an_array)(int* x, int count) { int own[] = {1, 2, 3}; own[count - x[0]] = 0, x[0] = own[count]; }
+EXPORT(void, at_no_multiple)(char* x, int count) { *(int*)(x + count) = 1; }
+EXPORT(void, too_large)(int* x, int count) { x[0] = 2147483647, x[0] += count; }
+"""
+"""Kernels that read after what they were given, and do what C++ does not define."""
 KERNEL = '#include "level.h"\nEXPORT(void, double_f32)(float* x) { *x *= 2; }\n'
 
 
@@ -46,6 +60,34 @@ def test_a_kernel_is_there_at_every_level(sources: Path, tmp_path: Path) -> None
     assert x.value == 3 * 2 ** len(library.levels())
     assert all(hasattr(made, f"double_f32_{level}") for level in build.LEVELS[build.architecture()])
     assert list(output.parent.iterdir()) == [output]
+
+
+def test_the_named_levels_are_compiled_and_no_other(sources: Path, tmp_path: Path) -> None:
+    levels = [*build.LEVELS[build.architecture()]]
+    build.build(tmp_path / "kernels.so", levels=levels[:1])
+    made = ctypes.CDLL(str(tmp_path / "kernels.so"))
+    assert [level for level in levels if hasattr(made, f"double_f32_{level}")] == levels[:1]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the sanitizers are those of g++")
+def test_the_sanitizers_find_addresses_outside_and_undefined_behaviour(sources: Path, tmp_path: Path) -> None:
+    level, kernels = library.levels()[0], tmp_path / "kernels.so"
+    (sources / "faults.cpp").write_text(FAULTY)
+    build.build(kernels, compiler=["g++"], levels=[level], sanitize=True)
+    environment = os.environ | sanitizer_variables()
+
+    def call(name: str) -> str:
+        given = "import ctypes, sys; c = ctypes.CDLL(None); c.malloc.restype = ctypes.c_void_p; m = c.malloc(12)"
+        run = f"{given}; getattr(ctypes.CDLL(sys.argv[1]), '{name}_{level}')(ctypes.c_void_p(m), 3)"
+        command = [sys.executable, "-c", run, str(kernels)]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stderr
+
+    assert call("inside") == ""
+    assert "heap-buffer-overflow" in call("after_memory")
+    assert "use-after-poison" in call("after_scratch")
+    assert "ILL" in call("after_an_array")
+    assert "ILL" in call("at_no_multiple")
+    assert "ILL" in call("too_large")
 
 
 def test_the_library_needs_nothing_of_cplusplus(sources: Path, tmp_path: Path) -> None:

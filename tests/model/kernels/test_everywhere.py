@@ -15,6 +15,7 @@ import pytest
 
 from model.kernels import build, library
 from tests.model.kernels import emulated_tiles
+from tests.model.kernels.sanitizers import sanitizer_variables
 from tests.model.kernels.tape import Call
 
 pytestmark = [
@@ -135,12 +136,10 @@ def test_a_compiler_has_nothing_to_warn_of(compiler: str, room: Path) -> None:
 def test_no_address_is_outside_and_nothing_is_undefined(room: Path) -> None:
     """Run the tests next to this one, with kernels by g++ whose every access is checked."""
     kernels = room / "sanitized.so"
-    run(sys.executable, "model/kernels/build.py", "--sanitize", "--compiler", "g++", "--output", kernels)
-    runtime = run("g++", "-print-file-name=libasan.so").decode().strip()
+    build.build(kernels, compiler=("g++",), levels=library.levels(), sanitize=True)
     run(
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", HERE),
-        LD_PRELOAD=runtime,
-        ASAN_OPTIONS="detect_leaks=0",  # Python's own
+        **sanitizer_variables(),
         LIGHTWELL_KERNEL_LIBRARY=str(kernels),
     )
 
@@ -150,12 +149,10 @@ def test_no_address_is_outside_where_tiles_are_read(room: Path) -> None:
     """Check the reads of AMX tiles, in software, which reads whole tiles."""
     kernels = room / "sanitized-tiles.so"
     emulated_tiles.build_library(kernels, sanitize=True)
-    runtime = run("g++", "-print-file-name=libasan.so").decode().strip()
     files = [f"{HERE}/test_{name}.py" for name in ("products", "int8", "decoder", "encoder")]
     run(
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "tests.model.kernels.emulated_tiles", *files),
-        LD_PRELOAD=runtime,
-        ASAN_OPTIONS="detect_leaks=0",
+        **sanitizer_variables(),
         LIGHTWELL_KERNEL_LIBRARY=str(kernels),
     )
 

@@ -7,13 +7,20 @@
 
 namespace {
 
+void give_back(Room* room) {
+#if defined(__SANITIZE_ADDRESS__)
+  ASAN_UNPOISON_MEMORY_REGION(room->memory, room->num_bytes);
+#endif
+  munmap(room->memory, room->num_bytes);
+}
+
 pthread_once_t once = PTHREAD_ONCE_INIT;
 pthread_key_t rooms;  // the first of a thread's
 
 void free_rooms(void* first) {
   for (Room* room = static_cast<Room*>(first); room != nullptr;) {
     Room* next = room->next;
-    munmap(room->memory, room->num_bytes);
+    give_back(room);
     free(room);
     room = next;
   }
@@ -33,7 +40,7 @@ extern "C" Room* lightwell_grow(Room* room, size_t num_bytes) {
     room->next = static_cast<Room*>(pthread_getspecific(rooms));
     if (pthread_setspecific(rooms, room) != 0) abort();
   }
-  if (room->memory != nullptr) munmap(room->memory, room->num_bytes);
+  if (room->memory != nullptr) give_back(room);
   room->num_bytes = (num_bytes + room->num_bytes / 2 + 4096) / 4096 * 4096;  // at least a page
   room->memory = mmap(nullptr, room->num_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (room->memory == MAP_FAILED) abort();

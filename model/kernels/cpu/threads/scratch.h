@@ -5,6 +5,10 @@
 
 #include "level.h"
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#endif
+
 struct Room {
   void* memory;
   size_t num_bytes;
@@ -25,6 +29,10 @@ T* scratch(long count) {
   static thread_local Room* room = nullptr;
   const size_t wanted = size_t(count) * sizeof(T);
   if (room == nullptr || wanted > room->num_bytes) room = lightwell_grow(room, wanted);
+#if defined(__SANITIZE_ADDRESS__)  // nothing after what was asked for is read
+  ASAN_UNPOISON_MEMORY_REGION(room->memory, wanted);
+  ASAN_POISON_MEMORY_REGION(static_cast<char*>(room->memory) + wanted, room->num_bytes - wanted);
+#endif
   return static_cast<T*>(room->memory);
 }
 
