@@ -39,6 +39,7 @@ from server.http.json_reader import JsonReader
 from server.http.turns import FairTurns
 from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_key, current_record
 from server.routes.text_parts import naming
+from server.schemas.base import MAX_FIELDS
 
 MAX_BODY_VALUES = 1 << 21
 """Most commas in a body; no request needs more."""
@@ -67,7 +68,11 @@ class OpenRoute(APIRoute):
         return super().matches(self._as_get(scope))
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request."""
+        """Answer the request. Raises BadRequest for a query of many fields, each of which would be named."""
+        num_fields = 1 + scope["query_string"].count(b"&")
+        if num_fields > MAX_FIELDS:
+            message = f"The query has {num_fields} fields; at most {MAX_FIELDS} are accepted."
+            raise BadRequest(message, code="invalid_value")
         try:
             with naming(None):
                 await super().handle(self._as_get(scope), receive, send)

@@ -37,8 +37,11 @@ def resolve(selector: Selector, count: int, field: str, what: str) -> tuple[int,
             message = f"{field}: {selector!r} chooses none of {count} {what}s; at least one is accepted."
             raise BadRequest(message, param=field, code="out_of_range")
         return tuple(chosen)
-    indices = [selector] if isinstance(selector, int) else selector
-    absolute = tuple(_absolute(index, count, field, what) for index in indices)
+    # Of more than `count` indices, one of the first `count + 1` is out of range or is given twice.
+    indices = [selector] if isinstance(selector, int) else selector[: count + 1]
+    for outermost in (min(indices), max(indices)):
+        _absolute(outermost, count, field, what)
+    absolute = tuple([index % count for index in indices])
     if len(set(absolute)) != len(absolute):
         twice = next(index for index, number in Counter(absolute).items() if number > 1)
         raise BadRequest(f"{field}: {what} {twice} is given twice in {shown(selector)}; once is accepted.", param=field)

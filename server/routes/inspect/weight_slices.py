@@ -4,7 +4,9 @@ import json
 import math
 import re
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
@@ -18,7 +20,7 @@ from server.http.trace_body import DescribedEntry
 from server.routes.auth_route import KEY_IN_SCOPE
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import asked_of_weights, described
-from server.routes.inspect.selectors import resolve
+from server.routes.inspect.selectors import resolve, span
 from server.routes.inspect.weights import answer_about_weights, ask_about_weights, check_once, layer_of
 from server.routes.prompts import check_model
 from server.routes.responses import VALUE_BYTES, check_num_values, head_of, tensor_route, wire_of
@@ -27,7 +29,7 @@ from server.schemas.inspect.weights import WeightListAnswer, WeightsAnswer, Weig
 
 _BYTES_OF_A_NAME = 64
 """Bytes of how one weight is kept, approximately."""
-_PIECE = re.compile(r"(-?\d{1,9})|(-?\d{1,9})?:(-?\d{1,9})?")
+_PIECE = re.compile(r"(-?\d{1,9})|(?:-?\d{1,9})?:(?:-?\d{1,9})?")
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -181,7 +183,7 @@ def _read_indices(text: str, count: int, field: str) -> tuple[int, ...] | None:
     """Return the indices of "all" (None), or of numbers and ranges with commas between. Raises BadRequest."""
     if text.strip() == "all":
         return None
-    found: list[int] = []
+    pieces: list[Iterable[int]] = []
     for piece in text.split(","):
         match = _PIECE.fullmatch(piece.strip())
         if match is None:
@@ -190,9 +192,10 @@ def _read_indices(text: str, count: int, field: str) -> tuple[int, ...] | None:
                 param=field,
             )
         if match[1] is not None:
-            found.append(int(match[1]))
+            pieces.append((int(match[1]),))
         else:
-            found += range(*slice(*(None if end is None else int(end) for end in (match[2], match[3]))).indices(count))
+            pieces.append(span(match[0], count))
+    found = list(islice(chain.from_iterable(pieces), count + 1))  # more hold one twice, which `resolve` refuses
     if not found:
         raise BadRequest(f"{field}: {shown(text)} chooses none of {count}; at least one is accepted.", param=field)
     return resolve(found, count, field, field.removesuffix("s"))

@@ -149,6 +149,18 @@ async def test_large_bodies_of_a_key_do_not_hold_up_those_of_another(tmp_path: P
     assert order == ["a 1000000", "b 400000", "b 300000", *["a 1000000"] * 3]
 
 
+@pytest.mark.parametrize("path", ["/v1/models/org/tiny/weights/W_E", "/v1/models/org/tiny/geometry", "/health", "/"])
+async def test_fields_of_a_query_are_counted_before_any_is_read(path: str, tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        for method in ("GET", "HEAD"):
+            answer = await at.http.request(method, f"{path}?{'&'.join(f'a{i}' for i in range(257))}")
+            assert answer.status_code == 400
+        error = error_of(await at.http.get(f"{path}?{'&' * 60_000}"))
+        assert error["message"] == "The query has 60001 fields; at most 256 are accepted."
+        few = await at.http.get(f"{path}?{'&'.join(f'a{i}' for i in range(256))}")
+        assert "The query has" not in few.text
+
+
 FLOATS = [i + 0.5 for i in range(9000)]
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": [*range(9000)]})}}
 USER = {"role": "user", "content": "a"}

@@ -1,6 +1,7 @@
 """The weights over HTTP: every name, any slice in any format, what is too large, and who may ask."""
 
 import io
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,18 @@ async def test_what_is_wrong_is_named(at: Site, path: str, told: str) -> None:
     answer = await at.http.get(f"/v1/models/org/tiny/weights/{path}")
     assert answer.status_code == 400, answer.text
     assert told in error_of(answer)["message"]
+
+
+async def test_ranges_that_overlap_are_refused_before_they_are_added_up(at: Site) -> None:
+    rows = ",".join([":"] * 8000)
+    tracemalloc.start()
+    try:
+        answer = await at.http.get(f"/v1/models/org/tiny/weights/W_E?rows={rows}&columns=0")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "rows: row 0 is given twice in [0, 1, 2" in error_of(answer)["message"]
+    assert peak < 8 * 8000 * at.context.config.vocab_size / 2, "bytes of the list of all indices"
 
 
 async def test_what_is_too_large_is_refused_before_anything_runs_with_what_would_fit(at: Site, tmp_path: Path) -> None:
