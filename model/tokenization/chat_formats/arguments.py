@@ -203,6 +203,8 @@ def _escaped(text: str) -> str:
 
 _OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
 """Words that some templates write, and so their models, where others write JSON."""
+_MOST_PYTHON = 8_000
+"""Most characters of a value that is read as Python writes it: reading them takes milliseconds."""
 
 
 def _as_json(value: str, kinds: frozenset[str]) -> str:
@@ -213,7 +215,7 @@ def _as_json(value: str, kinds: frozenset[str]) -> str:
         try:
             kind = KIND_OF[type(json.loads(written, parse_constant=int))]  # int refuses NaN, which is no JSON
         except ValueError:
-            if not stripped.startswith(("[", "{")):
+            if not stripped.startswith(("[", "{")) or len(stripped) > _MOST_PYTHON:
                 raise
             read = ast.literal_eval(stripped)  # a list or a dict as Python writes it
             written, kind = json.dumps(read, ensure_ascii=False, allow_nan=False), KIND_OF[type(read)]
