@@ -51,6 +51,9 @@ class ObjectReader:
         return text, len(text)
 
 
+_TEXT = frozenset({"string"})
+
+
 class PairReader:
     """Reads arguments that are written one by one, each name and value between tags, and writes them as JSON."""
 
@@ -72,7 +75,7 @@ class PairReader:
             return self._read_name(text, is_over)
         if not self._after_value:
             return self._begin_value(text, is_over)
-        return self._read_text(text, is_over) if self._kinds == {"string"} else self._read_value(text, is_over)
+        return self._read_text(text, is_over) if self._kinds == _TEXT else self._read_value(text, is_over)
 
     def _read_name(self, text: str, is_over: bool) -> tuple[str, int]:
         before, begin = self._syntax.before_name.lstrip(), len(text) - len(text.lstrip())
@@ -83,7 +86,7 @@ class PairReader:
             name = text[begin + len(before) : end.start()]
             self._kinds = self._kinds_of(name)
             if self._syntax.after_name_of_json and "string" in self._kinds:  # the syntax says which values are text
-                self._kinds = frozenset({"string"}) if end[0] == self._syntax.after_name else KINDS
+                self._kinds = _TEXT if end[0] == self._syntax.after_name else KINDS
             self._num_pairs += 1
             opening = "{" if self._num_pairs == 1 else ", "
             return f"{opening}{json.dumps(name)}: ", end.end()
@@ -98,9 +101,9 @@ class PairReader:
             return "", 0
         if not quote or not text.startswith(quote):
             quote, end = "", ""
-        self._kinds = frozenset({"string"}) if quote else self._kinds
+        self._kinds = _TEXT if quote else self._kinds
         self._after_value = end + self._syntax.after_value
-        return ('"', len(quote)) if self._kinds == {"string"} else self._read_value(text, is_over)
+        return ('"', len(quote)) if self._kinds == _TEXT else self._read_value(text, is_over)
 
     def _read_text(self, text: str, is_over: bool) -> tuple[str, int]:
         after = self._after_value
@@ -200,6 +203,8 @@ def _escaped(text: str) -> str:
 
 _OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
 """Words that some templates write, and so their models, where others write JSON."""
+_MOST_PYTHON = 8_000
+"""Most characters of a value that is read as Python writes it: reading them takes milliseconds."""
 
 
 def _as_json(value: str, kinds: frozenset[str]) -> str:
@@ -210,7 +215,7 @@ def _as_json(value: str, kinds: frozenset[str]) -> str:
         try:
             kind = KIND_OF[type(json.loads(written, parse_constant=int))]  # int refuses NaN, which is no JSON
         except ValueError:
-            if not stripped.startswith(("[", "{")):
+            if not stripped.startswith(("[", "{")) or len(stripped) > _MOST_PYTHON:
                 raise
             read = ast.literal_eval(stripped)  # a list or a dict as Python writes it
             written, kind = json.dumps(read, ensure_ascii=False, allow_nan=False), KIND_OF[type(read)]

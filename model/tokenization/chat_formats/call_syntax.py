@@ -139,7 +139,7 @@ class CallSyntax:
         """Return the text of calls, each a name and its arguments as JSON, as a model would write it."""
         between_calls = f"{self.closing}\n{self.opening}" if self.next_call is None else self.next_call
         bodies = [f"{name}{self.between}{self._written(arguments)}" for name, arguments in calls]
-        return f"{self.opening}{between_calls.join(bodies)}{self.closing}".replace(ID, "0")
+        return f"{self.opening}{between_calls.join(bodies)}{self.closing}"
 
     def _written(self, arguments: str) -> str:
         pairs = self.pairs

@@ -72,7 +72,7 @@ def find_tool_use(render: Render, special: Collection[str] = (), end: str = "", 
 
 
 def _lenient(render: Render) -> Render:
-    """Return what writes nothing where the template refuses."""
+    """Return a function that renders as `render` does, and returns "" for a refused conversation."""
 
     def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
         try:
@@ -175,7 +175,7 @@ def _syntax(
         between, _ = _with_counts(between, next_between)
         if next_call.endswith(opening):
             end_of_each = next_call.removesuffix(opening).rstrip()
-            # What comes behind a call's own end, such as a token that says that results follow, is no part of it.
+            # Text behind the end of a call, such as a token that announces results, is no part of it.
             closing = end_of_each if end_of_each and closing.startswith(end_of_each) else closing
     end_of_calls = end_before_token(text[written.end() :].rstrip().removeprefix(closing))
     optional_id = "" if id_after is None else re.sub(_ANY_ID, ID, id_after[0])
