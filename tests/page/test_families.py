@@ -31,7 +31,7 @@ OTHERS = (
 NO_DECODERS = [name for name in (*UNLIKE, *OTHERS) if name not in tiny.DECODERS]
 """The variants that no other test of the page has a kind of."""
 WITH_OTHER_LAYERS = ("qwen3_5", "lfm2")
-"""Variants some of whose layers have no attention."""
+"""Variants with layers without attention."""
 NEEDS = {
     "write": "/v1/completions", "journey": "/v1/explain", "why": "/v1/explain", "contributions": "/v1/contributions",
     "motion": "/v1/contributions", "lens": "/v1/lens", "next": "/v1/next", "heads": "/v1/heads",

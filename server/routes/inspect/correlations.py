@@ -11,15 +11,15 @@ from model.analysis.correlations import correlations as correlate
 from model.analysis.correlations import gaussian_information, independent_information
 from model.config import ModelConfig
 from model.hooks.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
-from model.hooks.points import Point, Stack, reads_encoder
-from server.engine.request import PointCapture, TraceTask
+from model.hooks.points import reads_encoder
+from server.engine.request import TraceTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import begin, described
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.trace_plan import choose_heads, head_axis
+from server.routes.inspect.trace_plan import ChosenPoint, choose_heads, head_axis
 from server.routes.prompts import Prompt
 from server.routes.responses import tensor_route
 from server.schemas.inspect.weights import CorrelationsAnswer, CorrelationsRequest
@@ -50,7 +50,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         units = resolve(body.units, chosen.num_units, "units", "unit")
         _check_amount(num_samples, len(units))
         inspection.check_size(200 + 4 * body.num_strongest, "a smaller num_strongest", reported=())
-        asked = [(TraceTask(points=(chosen.capture(rows, units),)), 4 * len(rows) * len(units)) for rows in positions]
+        asked = [
+            (TraceTask(points=(chosen.capture(positions=rows, units=units),)), 4 * len(rows) * len(units))
+            for rows in positions
+        ]
         found = await inspection.run(asked)
 
         samples = [tensors[chosen.name] for tensors in found]
@@ -65,26 +68,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
+class _Chosen(ChosenPoint):
     """The point of a request."""
 
-    name: str
-    stack: Stack
-    layer: int | None
-    point: Point
-    heads: tuple[int, ...] | None
     num_units: int
-
-    def capture(self, positions: tuple[int, ...], units: tuple[int, ...]) -> PointCapture:
-        return PointCapture(
-            name=self.name,
-            stack=self.stack,
-            layer=self.layer,
-            point=self.point.name,
-            heads=self.heads,
-            positions=positions,
-            units=units,
-        )
 
 
 def _choose(config: ModelConfig, body: CorrelationsRequest) -> _Chosen:

@@ -42,6 +42,11 @@ class ChosenPoint:
     heads: tuple[int, ...] | None
     """The heads, or None for all or for a point without heads."""
 
+    def capture(self, **kept: Any) -> PointCapture:
+        """Return the capture of the point, with further fields of `PointCapture`."""
+        point = self.point.name
+        return PointCapture(name=self.name, stack=self.stack, layer=self.layer, point=point, heads=self.heads, **kept)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannedPoint:
@@ -155,16 +160,7 @@ def _plan(
         size if (chosen := kept.get(axis)) is None else len(chosen)
         for axis, size in zip(one.point.axes, full, strict=True)
     ]
-    capture = PointCapture(
-        name=one.name,
-        stack=one.stack,
-        layer=one.layer,
-        point=one.point.name,
-        heads=one.heads,
-        positions=positions,
-        keys=keys,
-        dtype=request.dtype,
-    )
+    capture = one.capture(positions=positions, keys=keys, dtype=request.dtype)
     described: dict[str, Any] = {"layer": one.layer}
     if (axis := head_axis(one.point)) is not None:
         described["heads"] = _named(one.heads, full[one.point.axes.index(axis)])

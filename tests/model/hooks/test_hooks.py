@@ -19,7 +19,7 @@ VARIANTS = (
 )  # fmt: skip
 """Variants with every placement of norms, every kind of mlp and attention."""
 CUT = [name for name in VARIANTS if name not in tiny.ENCODERS]
-"""Those whose sequences may be cut into chunks."""
+"""The variants that may be cut into chunks."""
 WITHOUT_OUTPUT_NORM = [name for name in VARIANTS if name not in ("gemma2", "gemma3", "olmo2")]
 """Those with no norm between the attention and the residual stream."""
 
