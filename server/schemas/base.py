@@ -40,20 +40,15 @@ def check_equal(values: Mapping[str, Any]) -> None:
     given = [(name, value) for name, value in values.items() if value is not None]
     for name, value in given[1:]:
         first, expected = given[0]
-        try:
-            is_equal = value == expected and _json(value) == _json(expected)
+        try:  # in Python 1 equals true, in JSON it does not
+            is_equal = value == expected
+            is_equal &= len({orjson.dumps(each, vars, orjson.OPT_SORT_KEYS) for each in (value, expected)}) == 1
         except RecursionError:
             is_equal = False
+        except TypeError:  # JSON that orjson does not write
+            pass
         if not is_equal:
             raise wrong(name, f"{name} and {first} are both given, but differ; equal values are accepted")
-
-
-def _json(value: Any) -> bytes:
-    """Return JSON, which tells 1 from true, or nothing where orjson writes none: very large numbers, deep nesting."""
-    try:
-        return orjson.dumps(value, vars, orjson.OPT_SORT_KEYS)
-    except TypeError:
-        return b""
 
 
 def encodable(text: str) -> str:

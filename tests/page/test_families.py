@@ -3,7 +3,7 @@ of transformers.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,10 @@ OTHERS = (
     "jina_bert", "jina_embeddings_v3", "t5", "marian",
 )  # fmt: skip
 """The other variants; the default model, of all other tests, is a Llama."""
+NO_DECODERS = [name for name in (*UNLIKE, *OTHERS) if name not in tiny.DECODERS]
+"""The variants that no other test of the page has a kind of."""
+WITH_OTHER_LAYERS = ("qwen3_5", "lfm2")
+"""Variants with layers without attention."""
 NEEDS = {
     "write": "/v1/completions", "journey": "/v1/explain", "why": "/v1/explain", "contributions": "/v1/contributions",
     "motion": "/v1/contributions", "lens": "/v1/lens", "next": "/v1/next", "heads": "/v1/heads",
@@ -61,7 +65,12 @@ class Family:
     server: Server
 
 
-@pytest.fixture(scope="module", params=[*UNLIKE, *(pytest.param(name, marks=pytest.mark.nightly) for name in OTHERS)])
+def chosen(names: Iterable[str]) -> list[Any]:
+    """Return the variants as parameters of the fixture `family`."""
+    return [pytest.param(name, marks=() if name in UNLIKE else pytest.mark.nightly) for name in names]
+
+
+@pytest.fixture(scope="module", params=chosen([*UNLIKE, *OTHERS]))
 def family(request: pytest.FixtureRequest) -> Iterator[Family]:
     folder = family_folder(request.param)
     if request.param in UNLIKE:
@@ -150,9 +159,8 @@ UNSAID = {
 """What it does not say, since the model has no such part."""
 
 
+@pytest.mark.parametrize("family", chosen(JOURNEYS), indirect=True)
 def test_the_journey_names_the_parts_that_a_family_has(family: Family, page: Page) -> None:
-    if family.name not in JOURNEYS:
-        pytest.skip("the other test opens it")
     open_flow(page, family.server)
     weight, _ = theirs(family.folder, family.server)
     open_view(page, VIEWS.index("journey"))
@@ -164,11 +172,11 @@ def test_the_journey_names_the_parts_that_a_family_has(family: Family, page: Pag
     assert float(share[1]) == pytest.approx(100 * weight, rel=6e-3)
 
 
+@pytest.mark.parametrize("family", chosen(WITH_OTHER_LAYERS), indirect=True)
 def test_the_wall_has_the_layers_that_have_attention(family: Family, page: Page) -> None:
     told = ask(family.server, "/v1/capabilities")
     layers = told["attention_layers"]
-    if len(layers) == told["num_layers"]:
-        pytest.skip("tests/page/test_attention.py has such a wall")
+    assert len(layers) < told["num_layers"]
     open_flow(page, family.server)
     open_view(page, VIEWS.index("attention"))
     wall = page.get_by_role("application", name=re.compile(f"{len(layers)} layers of"))
@@ -180,12 +188,11 @@ def test_the_wall_has_the_layers_that_have_attention(family: Family, page: Page)
 
 
 @pytest.mark.nightly
+@pytest.mark.parametrize("family", chosen(NO_DECODERS), indirect=True)
 def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, open_page: Page) -> None:
     """Check light with all rules and dark with that of contrast alone; decoders are checked in the other file. (axe
     is a script of the test's: the page's own policy would not allow it.)
     """
-    if family.name in tiny.DECODERS:
-        pytest.skip("tests/page/test_accessibility.py has a decoder")
     page = open_page
     open_flow(page, family.server)
     for number, view in enumerate(VIEWS):
@@ -197,10 +204,9 @@ def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, open
         assert not serious(page, runOnly=["color-contrast"]), view
 
 
+@pytest.mark.parametrize("family", chosen(NO_DECODERS), indirect=True)
 def test_a_zeroed_head_is_shown_on_other_kinds_of_models(family: Family, page: Page) -> None:
     """Check the difference in one head of the next layer, and that no view breaks over it."""
-    if family.name in tiny.DECODERS:
-        pytest.skip("tests/page/test_change.py has a decoder")
     kind = ask(family.server, "/v1/capabilities")["kind"]
     is_pair = kind == "encoder-decoder"
     part, point = ("cross", "decoder.cross_attn.hook_z") if is_pair else (kind, "attn.hook_z")

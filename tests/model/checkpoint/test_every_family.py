@@ -60,11 +60,17 @@ def _chunks(folder: Path) -> tuple[int, ...]:
     return (WHOLE,) if read_config(folder).kind == "encoder" else (WHOLE, 7, 1)
 
 
-@pytest.mark.parametrize("chunk", [WHOLE, 7, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    ("folder", "chunk"),
+    [
+        pytest.param(name, chunk, marks=pytest.mark.nightly if chunk == 1 else ())
+        for name in tiny.VARIANTS
+        for chunk in ((WHOLE,) if name in tiny.ENCODERS else (WHOLE, 7, 1))
+    ],
+    indirect=["folder"],
+)
 def test_every_point_equals_the_reference_in_float64(folder: Path, chunk: int) -> None:
     """`make test` leaves steps of one token to float32, where they have the same bits as the whole."""
-    if chunk not in _chunks(folder):
-        pytest.skip("an encoder reads its input whole")
     assert worst(_looked(folder, torch.float64, chunk), _expected(folder)) <= 1e-10
 
 

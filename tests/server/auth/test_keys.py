@@ -251,6 +251,9 @@ def test_a_limit_that_comes_later_begins_with_a_full_bucket() -> None:
     use.charge(10**6)
     use.limits = KeyLimits(tokens_per_minute=10)
     use.begin(takes_tokens=True)
+    use.charge(10)
+    with pytest.raises(LimitReached):
+        use.begin(takes_tokens=True)
 
 
 def test_limits_that_are_read_again_fill_no_bucket_and_what_accrued_before_is_at_the_old_rate() -> None:

@@ -262,6 +262,7 @@ def test_inspections_that_wait_long_for_their_turn_do_not_make_text_seem_to_wait
     queue.clock.now += 100
     queue.come()
     queue.come()
+    assert queue.admission.requests.used == 3
 
 
 def test_prompts_that_are_read_slowly_bound_the_queue_though_there_are_seats() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.model.sampling.grammar.schemas import LEAVES, NAMES, SCHEMAS, Validator
 
 TRIGGERS = ("]", "}", "[(")
-"""Triggers of which none begins within another, and whose first characters come often in texts by chance."""
+"""Triggers that do not overlap. Random texts contain the first two often."""
 
 CONTENTS: st.SearchStrategy[Any] = st.one_of(
     LEAVES,
@@ -18,11 +18,11 @@ CONTENTS: st.SearchStrategy[Any] = st.one_of(
     st.fixed_dictionaries({"type": st.just("object"), "properties": st.dictionaries(NAMES, LEAVES, max_size=2)}),
     SCHEMAS,
 )
-"""Schemas, most of which are supported: one that is not has the whole tag refused."""
+"""Schemas, mostly supported ones: an unsupported one has the whole tag refused."""
 
 
 def formats(texts: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any]]:
-    """Return formats made of schemas and of texts, none of which may continue a number."""
+    """Return formats made of schemas and texts. No text may continue a number."""
     schemas = st.builds(lambda schema: {"type": "json_schema", "json_schema": schema}, CONTENTS)
     leaves = schemas | st.builds(lambda text: {"type": "const_string", "value": text}, texts)
     return st.recursive(leaves, lambda inner: _holding(inner, texts), max_leaves=4)
@@ -82,7 +82,7 @@ def _is_triggered(form: Mapping[str, Any], text: str, num_tags: int = 0) -> bool
 
 
 def _rests(form: Mapping[str, Any], text: str) -> list[str]:
-    """Return what follows each beginning of a text that keeps to a format."""
+    """Return the rests of a text after each beginning that keeps to a format."""
     match form["type"]:
         case "json_schema":
             try:
