@@ -312,3 +312,34 @@ def test_without_the_hub_an_earlier_download_is_used(monkeypatch: pytest.MonkeyP
     (kept / "refs" / "main").write_text("0" * 40, encoding="utf-8")
     (snapshot / "config.json").write_text("{}", encoding="utf-8")
     assert resolve("somebody/something") == snapshot
+
+
+ODD: tuple[Any, ...] = (None, True, -1, 0, 2**31, 2**63, 1e308, "", "x", [], [[]], ["x"], {}, {"x": []}, [{}])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "torch_dtype": "float16"},
+        {**LLAMA, "architectures": ["Phi3ForCausalLM"], "rope_scaling": {"type": "default"}},
+        {
+            **LLAMA,
+            "architectures": ["GraniteMoeHybridForCausalLM"],
+            "num_local_experts": 0,
+            "layer_types": ["attention"],
+        },
+    ],
+    ids=["llama", "phi3", "granite"],
+)
+def test_a_field_of_any_type_is_read_or_refused_in_one_line(values: dict[str, Any], tmp_path: Path) -> None:
+    nested = values.get("rope_scaling", {})
+    changed = [{**values, name: odd} for name in values for odd in ODD]
+    changed += [{**values, "rope_scaling": {**nested, name: odd}} for name in nested for odd in ODD]
+    refused = 0
+    for one in changed:
+        try:
+            read(tmp_path, one)
+        except ModelLoadError as error:
+            refused += 1
+            assert "\n" not in str(error)
+    assert refused > len(changed) / 2
