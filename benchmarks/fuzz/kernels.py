@@ -228,6 +228,12 @@ def _attention(draw: Draw) -> None:
     seen = VisibleKeys(world.tables, nobody, nobody, nobody, world.block_size)
     items = AttentionItems(np.zeros((0, 5), np.int32))
     attend(nothing.float(), world.keys, world.values, seen, items, scale=1.0, out=nothing)
+    if draw.rng.random() < 0.2:
+        draw.fits, name = False, draw.rng.choice(["q", "keys", "values"])
+        whole = getattr(world, name)
+        axis = draw.rng.randrange(whole.ndim)
+        setattr(world, name, whole.narrow(axis, 0, draw.rng.randrange(whole.shape[axis])).contiguous())
+        draw.rng.choice([world.everything, world.attend])()
 
 
 def _decoder(draw: Draw) -> None:
