@@ -202,6 +202,8 @@ def test_an_unknown_architecture_lists_the_supported_ones(tmp_path: Path) -> Non
         ({"head_dim": 15}, "head_dim is 15; rotary embedding needs an even head_dim"),
         ({"hidden_act": "mish"}, "hidden_act is 'mish'; supported are silu"),
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1; a positive number"),
+        ({"rope_theta": 10**400}, r"rope_theta is 10+; at most 1e\+30 is accepted"),
+        ({"rope_theta": float("inf")}, r"rope_theta is inf; at most 1e\+30 is accepted"),
         ({"attention_bias": "yes"}, "attention_bias is 'yes'; true or false"),
         ({"dtype": "int8"}, "dtype is 'int8'; supported are float32"),
         ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'; a token id"),
