@@ -128,10 +128,10 @@ class Fields:
 
     def numbers(self, name: str, count: int) -> tuple[float, ...]:
         value = self.values.get(name)
-        is_list = isinstance(value, list) and len(value) == count
-        if not is_list or not all(isinstance(x, int | float) and abs(x) <= _LARGEST for x in value):
+        found = value if isinstance(value, list) else []
+        if len(found) != count or not all(isinstance(x, int | float) and abs(x) <= _LARGEST for x in found):
             raise self.refuse(name, f"a list of {count} numbers (one for each pair of dimensions) is expected")
-        return tuple(map(float, value))
+        return tuple(map(float, found))
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._value(name, bool, "true or false is expected")
@@ -144,7 +144,7 @@ class Fields:
     def folder(self, name: str) -> str:
         """Return a folder inside the model's. Raises ModelLoadError for one that is elsewhere."""
         path = Path(self.text(name, ""))
-        if path.is_absolute() or ".." in path.parts:
+        if path.is_absolute() or ".." in path.parts or not str(path).isprintable():
             raise self.refuse(name, "a folder inside the model's is expected")
         return str(path)
 
