@@ -1,5 +1,6 @@
 """Small checkpoints of every format, and mutations of their files."""
 
+import contextlib
 import json
 import random
 import shutil
@@ -22,7 +23,7 @@ from model.loading.loader import load_model
 from model.loading.lora_loader import load_adapter
 from model.network.cross_encoder import score_defaults
 from model.network.sentence_transformers import embedding_defaults
-from model.tokenization.tokenizer import Tokenizer
+from model.tokenization.tokenizer import Tokenizer, UnreadableText
 from tests import quantized_files, tiny
 from tests.gguf_files import make_network, write_gguf
 from tests.quantized_files import Format, write_checkpoint
@@ -47,7 +48,7 @@ _TORCH = {"torch": True, "torch, before 1.6": False}
 _LARGE = (2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 _VALUES: tuple[Any, ...] = (
     *(None, -1, 0, 1, 3, 7, 65, 2**70, -(2**63), 1e308, "", "x", "../..", [], {}, [[]], True, [-3], "a" * 100_000),
-    *_LARGE,
+    *(*_LARGE, 10**400),
 )
 """Values that are put in the place of others in JSON files."""
 _SIZES = {"num_hidden_layers": 1, "intermediate_size": 192, "head_dim": 32}
@@ -93,7 +94,7 @@ class Sources:
             changes = {".json": [_change_json] * 4, ".safetensors": [_change_tensor, _change_tensor, _change_header]}
             try:
                 rng.choice([*changes.get(file.suffix, []), _change_bytes])(file, rng)
-            except (ValueError, SafetensorError):  # a change before this one has left no such file
+            except (ValueError, RecursionError, SafetensorError):  # a change before this one has left no such file
                 _change_bytes(file, rng)
         return folder
 
@@ -222,7 +223,10 @@ def read_and_run(folder: Path) -> str:
     if (folder / "a.gguf").is_file():
         folder = _folder_of_gguf(folder)
     config = read_config(folder)
-    Tokenizer.from_folder(folder)
+    tokenizer = Tokenizer.from_folder(folder)
+    with contextlib.suppress(UnreadableText):
+        tokenizer.decode(tokenizer.encode("a ab\n").ids)
+        tokenizer.token_strings(range(min(tokenizer.vocab_size, 100)))
     embedding_defaults(folder, config)
     score_defaults(folder, config)
     model = load_model(folder, config, torch.float32, _CPU)

@@ -40,7 +40,7 @@ class Draw:
 
     rng: random.Random
     fits: bool = True
-    """Whether all that was drawn fits together; if not, the kernels may refuse it with a ValueError."""
+    """Whether all operands fit together; if not, the kernels may refuse them with a ValueError."""
 
     def rows(self) -> int:
         """Draw a number of rows: none, few, or more than a thread computes at once."""
@@ -228,6 +228,12 @@ def _attention(draw: Draw) -> None:
     seen = VisibleKeys(world.tables, nobody, nobody, nobody, world.block_size)
     items = AttentionItems(np.zeros((0, 5), np.int32))
     attend(nothing.float(), world.keys, world.values, seen, items, scale=1.0, out=nothing)
+    if draw.rng.random() < 0.2:
+        draw.fits, name = False, draw.rng.choice(["q", "keys", "values"])
+        whole = getattr(world, name)
+        axis = draw.rng.randrange(whole.ndim)
+        setattr(world, name, whole.narrow(axis, 0, draw.rng.randrange(whole.shape[axis])).contiguous())
+        draw.rng.choice([world.everything, world.attend])()
 
 
 def _decoder(draw: Draw) -> None:
@@ -294,11 +300,11 @@ CASES: dict[str, Callable[[Draw], None]] = {
     "rotation": _rotate_and_store,
     "small steps": _small_steps,
 }
-"""What is drawn, by name."""
+"""The kinds of cases by name."""
 
 
 def run_kernel(name: str, rng: random.Random) -> str:
-    """Draw a case of `CASES` and compute it. Return "computes", or "refused" where what was drawn does not fit."""
+    """Draw a case of `CASES` and compute it. Return "computes", or "refused" for operands that do not fit."""
     # So many threads stay, and each piece of work wakes them all.
     library.set_num_threads(256 if rng.random() < 1e-4 else rng.choice([1, 2, 3, 3, 8]))
     draw = Draw(rng)

@@ -87,7 +87,7 @@ def _run_case(number: int, seed: int, sources: Sources) -> tuple[str, str | None
     except BaseException as error:
         if not is_failure(error):
             raise
-        end, fault = type(error).__name__, "".join(traceback.format_exception(error)[-3:])
+        end, fault = type(error).__name__, "".join(traceback.format_exception(error)[-6:])
     faulthandler.cancel_dump_traceback_later()
     return f"{name}: {end}", fault
 

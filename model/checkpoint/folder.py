@@ -15,7 +15,7 @@ class ModelLoadError(ValueError):
 
 
 def is_failure(error: BaseException) -> bool:
-    """Return whether work failed, also by a panic in Rust, which is no Exception; else the process is asked to end."""
+    """Return whether an error is a failure of work and not an exit. A panic in Rust is one, but it is no Exception."""
     return isinstance(error, Exception) or type(error).__name__ == "PanicException"
 
 

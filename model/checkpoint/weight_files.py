@@ -7,6 +7,7 @@ the file. Tensors are copied one by one into their final place and dtype: peak m
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +302,7 @@ def _shards(index: Path) -> list[Path]:
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"{index}: not a weight index ({type(error).__name__}: {error})") from error
     # A name is a file next to the index: a path could reach anywhere.
-    missing = [str(name) for name in files if not (index.parent / str(name)).is_file() or Path(str(name)).name != name]
+    missing = [str(name)[:99] for name in files if not isfile(index.parent / str(name)) or Path(str(name)).name != name]
     if missing:
         raise ModelLoadError(f"{index}: names files that are not beside it: {some_of(missing)}")
     return [index.parent / name for name in files]

@@ -270,7 +270,7 @@ def _arguments(
         raise ValueError(f"keys must be float32 or bfloat16 [block, K, D, B], not {described(keys)}")
     _, num_key_heads, dim, block_size = keys.shape
     _check("keys", keys, keys.dtype, tuple(keys.shape))
-    if q.dim() != 3 or q.shape[1] % num_key_heads:
+    if q.dim() != 3 or num_key_heads < 1 or q.shape[1] % num_key_heads:
         raise ValueError(f"q must be [rows, heads, {dim}] with a multiple of {num_key_heads} heads, not {described(q)}")
     num_rows, num_heads, _ = q.shape
     _check("q", q, torch.float32, (num_rows, num_heads, dim))

@@ -130,7 +130,7 @@ def attend_texts(qkv: Tensor, first_rows: Tensor, scale: float | None = None, ar
     """
     kind = check_numbers("qkv", qkv, 4)
     num_rows, _, num_heads, dim = qkv.shape
-    check_tensor("qkv", qkv, (qkv.dtype,), (num_rows, 3, num_heads, dim))
+    check_tensor("qkv", qkv, (qkv.dtype,), (num_rows, 3, num_heads, max(dim, 1)))
     _check_first_rows(first_rows, num_rows)
     mixed = qkv.new_zeros(num_rows, num_heads, dim)
     extra = (int(arithmetic),) if qkv.dtype == torch.bfloat16 else ()

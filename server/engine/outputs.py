@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from model.checkpoint.folder import is_failure
-
 FinishReason = Literal[
     "stop", "length", "done", "abort", "deadline", "error", "memory", "overflow", "grammar", "prefix"
 ]  # fmt: skip
@@ -163,8 +161,8 @@ class StepOutput:
 
 
 def raise_exit(error: BaseException) -> None:
-    """Raise an exception again that asks to end."""
-    if not is_failure(error):
+    """Raise an exception again that asks to end. A panic in Rust is a failure of work, though it is no Exception."""
+    if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
 
 

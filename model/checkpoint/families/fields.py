@@ -24,6 +24,8 @@ _MOST_POSITIONS = 1 << 24
 """Most positions, in tokens. The longest published context has ten million."""
 _MOST = (1 << 31) - 1
 """The largest value of any other size."""
+_LARGEST = 1e30
+"""The largest number that is no size: float32 holds its products with a few others."""
 _T = TypeVar("_T")
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
@@ -114,8 +116,10 @@ class Fields:
         value = self.values.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             raise self.refuse(name, "a positive number is expected")
+        if value > _LARGEST:
+            raise self.refuse(name, f"at most {_LARGEST:g} is accepted")
         return float(value)
 
     def nullable_number(self, name: str, default: float) -> float | None:
@@ -124,9 +128,10 @@ class Fields:
 
     def numbers(self, name: str, count: int) -> tuple[float, ...]:
         value = self.values.get(name)
-        if not isinstance(value, list) or len(value) != count or not all(isinstance(x, int | float) for x in value):
+        found = value if isinstance(value, list) else []
+        if len(found) != count or not all(isinstance(x, int | float) and abs(x) <= _LARGEST for x in found):
             raise self.refuse(name, f"a list of {count} numbers (one for each pair of dimensions) is expected")
-        return tuple(map(float, value))
+        return tuple(map(float, found))
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._value(name, bool, "true or false is expected")
@@ -139,7 +144,7 @@ class Fields:
     def folder(self, name: str) -> str:
         """Return a folder inside the model's. Raises ModelLoadError for one that is elsewhere."""
         path = Path(self.text(name, ""))
-        if path.is_absolute() or ".." in path.parts:
+        if path.is_absolute() or ".." in path.parts or not str(path).isprintable():
             raise self.refuse(name, "a folder inside the model's is expected")
         return str(path)
 

@@ -79,7 +79,8 @@ def _read_shared(hf: Fields, common: Common) -> ModelConfig:
 def _read_hybrid(hf: Fields, common: Common) -> ModelConfig:
     is_old = not hf.values.get("layer_types") and hf.values.get("layers_block_type")
     spelled = "layers_block_type" if is_old else "layer_types"
-    if set(hf.values.get(spelled) or ["mamba"]) - {"attention", "full_attention"}:
+    kinds = hf.values.get(spelled) or ["mamba"]
+    if not isinstance(kinds, list) or any(kind not in ("attention", "full_attention") for kind in kinds):
         raise hf.refuse(spelled, "only attention in every layer is supported, and no mamba")
     positions = hf.values.get("position_embedding_type")
     if positions not in (None, "nope", "rope"):

@@ -28,10 +28,10 @@ def read_rope(
     """
     written = "rope_parameters" if hf.values.get("rope_parameters") else "rope_scaling"
     outer = {name: hf.values[name] for name in ("rope_theta", "partial_rotary_factor") if name in hf.values}
-    inner = dict(hf.nested(written).values)
+    nested, inner = hf.nested(written), dict(hf.nested(written).values)
     for spelled in ("rope_type", "type"):
-        if inner.get(spelled) in (renamed or {}):
-            inner[spelled] = (renamed or {})[inner[spelled]]
+        if (named := nested.text(spelled, "")) in (renamed or {}):
+            inner[spelled] = (renamed or {})[named]
     values = {"rope_theta": theta, **outer, **inner}
     return rope_of(Fields(values, hf.file), head_dim, max_position, original=original, partial=partial)
 
@@ -62,7 +62,7 @@ def rope_of(
     `read_rope`.
     """
     spelled = "rope_type" if "rope_type" in fields.values else "type"
-    named = fields.values.get(spelled) or "default"
+    named = fields.text(spelled, "") or "default"
     if named not in _ROPE_TYPES:
         raise fields.refuse(spelled, f"supported are {', '.join(_ROPE_TYPES)}")
     rope_type = _ROPE_TYPES[named]

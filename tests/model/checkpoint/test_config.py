@@ -202,6 +202,8 @@ def test_an_unknown_architecture_lists_the_supported_ones(tmp_path: Path) -> Non
         ({"head_dim": 15}, "head_dim is 15; rotary embedding needs an even head_dim"),
         ({"hidden_act": "mish"}, "hidden_act is 'mish'; supported are silu"),
         ({"rms_norm_eps": -1}, "rms_norm_eps is -1; a positive number"),
+        ({"rope_theta": 10**400}, r"rope_theta is 10+; at most 1e\+30 is accepted"),
+        ({"rope_theta": float("inf")}, r"rope_theta is inf; at most 1e\+30 is accepted"),
         ({"attention_bias": "yes"}, "attention_bias is 'yes'; true or false"),
         ({"dtype": "int8"}, "dtype is 'int8'; supported are float32"),
         ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'; a token id"),
@@ -312,3 +314,34 @@ def test_without_the_hub_an_earlier_download_is_used(monkeypatch: pytest.MonkeyP
     (kept / "refs" / "main").write_text("0" * 40, encoding="utf-8")
     (snapshot / "config.json").write_text("{}", encoding="utf-8")
     assert resolve("somebody/something") == snapshot
+
+
+ODD: tuple[Any, ...] = (None, True, -1, 0, 2**31, 2**63, 1e308, "", "x", [], [[]], ["x"], {}, {"x": []}, [{}])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {**LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0}, "torch_dtype": "float16"},
+        {**LLAMA, "architectures": ["Phi3ForCausalLM"], "rope_scaling": {"type": "default"}},
+        {
+            **LLAMA,
+            "architectures": ["GraniteMoeHybridForCausalLM"],
+            "num_local_experts": 0,
+            "layer_types": ["attention"],
+        },
+    ],
+    ids=["llama", "phi3", "granite"],
+)
+def test_a_field_of_any_type_is_read_or_refused_in_one_line(values: dict[str, Any], tmp_path: Path) -> None:
+    nested = values.get("rope_scaling", {})
+    changed = [{**values, name: odd} for name in values for odd in ODD]
+    changed += [{**values, "rope_scaling": {**nested, name: odd}} for name in nested for odd in ODD]
+    errors = list[str]()
+    for one in changed:
+        try:
+            read(tmp_path, one)
+        except ModelLoadError as error:
+            errors.append(str(error))
+    assert len(errors) > len(changed) / 2
+    assert not [error for error in errors if "\n" in error]

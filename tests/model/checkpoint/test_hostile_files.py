@@ -119,6 +119,15 @@ def test_modules_without_end_are_refused(folder: Path) -> None:
     assert "has 100001 objects; at most 100 are accepted" in refused(lambda: read_all(folder))
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("a" * 9999, "File name too long"), ("a\0b", r"path is 'a\x00b'"), ("\ud800", r"path is '\ud800'")],
+)
+def test_a_pooling_in_a_folder_that_no_system_has_is_refused(path: str, said: str, folder: Path) -> None:
+    (folder / "modules.json").write_text(json.dumps([POOLED[0], {"type": "x.Pooling", "path": path}]))
+    assert said in refused(lambda: read_all(folder))
+
+
 @pytest.mark.parametrize("path", ["../evil", "{outside}"])
 def test_a_pooling_outside_the_folder_is_not_read(path: str, folder: Path, tmp_path: Path) -> None:
     outside = folder.parent / "evil"

@@ -209,14 +209,14 @@ def test_a_folder_without_weights_says_what_was_looked_for(llama: Path) -> None:
         load(llama)
 
 
-@pytest.mark.parametrize("named", ["gone.safetensors", "../llama/model.safetensors"])
+@pytest.mark.parametrize("named", ["gone.safetensors", "../llama/model.safetensors", "a" * 9999], ids=range(3))
 def test_an_index_may_only_name_files_beside_it(llama: Path, tmp_path: Path, named: str) -> None:
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(llama / "config.json", other)
     index = other / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": named}}), encoding="utf-8")
-    with pytest.raises(ModelLoadError, match=f"names files that are not beside it: {named}"):
+    with pytest.raises(ModelLoadError, match=f"names files that are not beside it: {named[:99]}$"):
         load(other)
     index.write_text("{}", encoding="utf-8")
     with pytest.raises(ModelLoadError, match="not a weight index"):

@@ -4,7 +4,7 @@ import subprocess
 
 _OPTIONS = {
     "detect_leaks": 0,  # Python's own
-    "handle_sigill": 1,  # what undefined behaviour ends with
+    "handle_sigill": 1,  # undefined behaviour ends with this signal
     "allocator_may_return_null": 1,
     "max_allocation_size_mb": 2048,
     "hard_rss_limit_mb": 4096,
@@ -15,7 +15,7 @@ _OPTIONS = {
 def sanitizer_variables() -> dict[str, str]:
     """Return variables for a process that loads a library built with `sanitize`."""
     return {
-        # The second for the exceptions of torch: the first looks for what throws them when it is loaded.
+        # The second for exceptions in torch: when the first is loaded, it looks for the function that throws them.
         "LD_PRELOAD": f"{_path_of('libasan.so')} {_path_of('libstdc++.so')}",
         "ASAN_OPTIONS": ":".join(f"{name}={value}" for name, value in _OPTIONS.items()),
     }

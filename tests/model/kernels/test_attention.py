@@ -194,6 +194,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
         ("q", world.q[:, :-1], "q must be"),
         ("q", torch.cat([world.q, world.q]), "q has"),
         ("keys", world.keys.half(), "keys must be"),
+        ("keys", world.keys[:, :0].contiguous(), "q must be"),
         ("keys", world.keys[: seen.num_blocks - 1], "keys has"),
         ("values", world.values.bfloat16(), "values must be"),
         ("values", world.values[..., :-1], "values must be"),

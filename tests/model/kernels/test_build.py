@@ -29,7 +29,7 @@ EXPORT(void, after_an_array)(int* x, int count) { int own[] = {1, 2, 3}; own[cou
 EXPORT(void, at_no_multiple)(char* x, int count) { *(int*)(x + count) = 1; }
 EXPORT(void, too_large)(int* x, int count) { x[0] = 2147483647, x[0] += count; }
 """
-"""Kernels that read after what they were given, and do what C++ does not define."""
+"""Kernels that read after the end of their memory, or have undefined behaviour."""
 KERNEL = '#include "level.h"\nEXPORT(void, double_f32)(float* x) { *x *= 2; }\n'
 
 

@@ -199,7 +199,12 @@ def test_wrong_arguments_are_refused_by_name() -> None:
             encoder(x, torch.tensor(bounds, dtype=torch.int64))
     with pytest.raises(ValueError, match=r"^first_rows "):
         encoder(x, torch.tensor([0, 9], dtype=torch.int32))
-    for wrong in (torch.randn(9, 2, 2, 16), torch.randn(9, 3, 32), torch.randn(9, 3, 2, 16).half()):
+    for wrong in (
+        torch.randn(9, 2, 2, 16),
+        torch.randn(9, 3, 32),
+        torch.randn(9, 3, 2, 16).half(),
+        torch.randn(9, 3, 2, 0),
+    ):
         with pytest.raises(ValueError, match=r"^qkv "):
             attend_texts(wrong, torch.tensor([0, 9]))
     for change in ({"qkv": layer.out}, {"down": layer.up}, {"up_bias": torch.randn(47)}, {"norm": torch.randn(33)}):

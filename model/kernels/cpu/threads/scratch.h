@@ -29,7 +29,7 @@ T* scratch(long count) {
   static thread_local Room* room = nullptr;
   const size_t wanted = size_t(count) * sizeof(T);
   if (room == nullptr || wanted > room->num_bytes) room = lightwell_grow(room, wanted);
-#if defined(__SANITIZE_ADDRESS__)  // nothing after what was asked for is read
+#if defined(__SANITIZE_ADDRESS__)  // nothing after the wanted bytes is read
   ASAN_UNPOISON_MEMORY_REGION(room->memory, wanted);
   ASAN_POISON_MEMORY_REGION(static_cast<char*>(room->memory) + wanted, room->num_bytes - wanted);
 #endif
