@@ -86,14 +86,16 @@ class ChatMessage(RequestModel):
         """Return the message as chat templates expect it: content is a text or a list of text parts. Arguments of calls
         are still text.
         """
-        parts = [{"type": "text", "text": part["text"]} for part in self.content or () if not isinstance(part, str)]
+        content = self.content or ""
+        if not isinstance(content, str):
+            content = [{"type": "text", "text": part["text"]} for part in content]
         others = {
             "name": self.name,
             "reasoning_content": self.thought,
             "tool_calls": self.tool_calls or None,
             "tool_call_id": self.tool_call_id,
         }
-        message = {"role": self.role, "content": parts or (self.content if isinstance(self.content, str) else "")}
+        message = {"role": self.role, "content": content}
         return message | {key: value for key, value in others.items() if value is not None}
 
     @property
