@@ -11,6 +11,7 @@ import pytest
 
 from server.routes.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
 from tests.server.routes.test_bad_input import GOOD, at_path
+from tests.server.serving import site
 
 TEXT = "a b " * 10_000
 USER = {"role": "user", "content": TEXT}
@@ -97,3 +98,53 @@ async def test_no_text_is_walked_by_its_characters(kind: str, tmp_path: Path) ->
             assert answer.status_code in (200, 400)
             (line, times), *_ = lines.found.most_common(1)
             assert times < len(TEXT) // 10, (path, line)
+
+
+def named_tool(name: str, *tools: str) -> dict[str, Any]:
+    """Return a chat that must call a tool, with the tools that it has."""
+    return {
+        "messages": [FIRST],
+        "tools": [{"type": "function", "function": {"name": each}} for each in tools],
+        "tool_choice": {"type": "function", "function": {"name": name}},
+    }
+
+
+TOOL = {"name": "t", "input_schema": {"type": "object"}}
+OUTPUT = {"type": "function_call_output", "call_id": TEXT, "output": "a"}
+CHOICE = {"type": "choice", "instructions": "a", "choices": [{"value": TEXT}, {"value": TEXT}]}
+REPEATED: list[tuple[str, dict[str, Any], str]] = [
+    ("/v1/chat/completions", named_tool(TEXT, "t"), "there is no tool 'a b a"),
+    ("/v1/chat/completions", {"messages": [{"role": TEXT, "content": "a"}]}, "got 'a b a"),
+    ("/v1/chat/completions", {"messages": [{**CALLS, "role": TEXT}]}, "of the role 'a b a"),
+    (
+        "/v1/chat/completions",
+        {"messages": [{"role": TEXT, "content": "a"}], "continue_final_message": True},
+        "its role is 'a b a",
+    ),
+    (
+        "/v1/responses",
+        {
+            "input": "a",
+            "tools": [{"type": "function", "name": "t"}],
+            "tool_choice": {"type": "function", "name": TEXT},
+        },
+        "there is no tool 'a b a",
+    ),
+    (
+        "/v1/messages",
+        {"messages": [FIRST], "max_tokens": 1, "tools": [TOOL], "tool_choice": {"type": "tool", "name": TEXT}},
+        "there is no tool 'a b a",
+    ),
+    ("/v1/decisions", {**GOOD["/v1/decisions"], "input": [OUTPUT]}, "the output of 'a b a"),
+    ("/v1/decisions", {"input": "a", "questions": [CHOICE]}, "the value 'a b a"),
+    ("/v1/systemone", {"state": "a", "questions": {TEXT: {"type": "choice", "criteria": {"x": None}}}}, ""),
+]
+
+
+async def test_no_error_repeats_a_long_value(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        for path, body, problem in REPEATED:
+            answer = await at.post(path, body)
+            assert answer.status_code == 400
+            assert problem in answer.json()["error"]["message"]
+            assert len(answer.content) < (1000 if problem else 20_000)
