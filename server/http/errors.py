@@ -34,6 +34,10 @@ MAX_SHOWN_VALUE = 80
 """Most characters of an offending value that an error message repeats."""
 
 
+MAX_MESSAGE = 4096
+"""Most characters of an error message: of a longer one the middle is left out."""
+
+
 class ApiError(Exception):
     """An error with an HTTP status. `retry_after` is in seconds and becomes the Retry-After header."""
 
@@ -46,11 +50,13 @@ class ApiError(Exception):
         code: str | None = None,
         retry_after: int | None = None,
     ) -> None:
+        if len(message) > MAX_MESSAGE:
+            message = f"{message[: MAX_MESSAGE // 2]} ... {message[-MAX_MESSAGE // 2 :]}"
         super().__init__(message)
         self.status = status
         self.message = message
         self.type = type
-        self.param = param
+        self.param = param and param[:MAX_MESSAGE]
         self.code = code
         self.retry_after = retry_after
 

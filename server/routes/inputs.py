@@ -99,10 +99,9 @@ def joined(prompt: Prompt, end: Prompt) -> Prompt:
 async def _read(
     context: AppContext, value: PromptInput | list[ChatMessage], is_continued: bool, add_special: bool, truncate: bool
 ) -> list[Prompt]:
-    messages = [item for item in value if isinstance(item, ChatMessage)]
     keep: Keep | None = "start" if truncate else None
-    if messages:
-        return [await read_chat(context, messages, is_continued, keep=keep)]
+    if value and isinstance(value[0], ChatMessage):
+        return [await read_chat(context, value, is_continued, keep=keep)]  # type: ignore[arg-type]
     return await read_prompts(context, value, "input", add_special, keep)  # type: ignore[arg-type]
 
 

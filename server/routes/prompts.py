@@ -119,7 +119,7 @@ async def read_prompts(
 def check_not_empty(prompt: Prompt, field: str) -> Prompt:
     """Return the prompt. Raises BadRequest if it has no token."""
     if not prompt.ids:
-        got = "" if prompt.text is None else f", got {prompt.text!r}"
+        got = "" if prompt.text is None else f", got {shown(prompt.text)}"
         raise BadRequest(f"{field}: the prompt is empty; at least one token is accepted{got}.", param=field)
     return prompt
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import Field, model_validator
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
+from server.http.errors import shown
 from server.schemas.base import RequestModel, Text, check_equal, wrong
 from server.schemas.known_fields import IGNORED_IN_MESSAGES, REFUSED_IN_MESSAGES
 
@@ -78,7 +79,7 @@ class ChatMessage(RequestModel):
     @model_validator(mode="after")
     def _calls_are_the_assistants(self) -> "ChatMessage":
         if self.tool_calls and self.role != "assistant":
-            raise wrong("tool_calls", f"a message of the role {self.role!r} calls no tools; assistant does")
+            raise wrong("tool_calls", f"a message of the role {shown(self.role)} calls no tools; assistant does")
         check_equal({"reasoning": self.reasoning, "reasoning_content": self.reasoning_content})
         return self
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from server.http.errors import shown
 from server.schemas.base import RequestModel, Text, wrong
 from server.schemas.chat_messages import ChatMessage
 
@@ -48,7 +49,7 @@ class PromptEndFields(RequestModel):
             raise wrong("add_generation_prompt", "add_generation_prompt is false with continue_final_message true")
         last = len(messages) - 1
         if messages[last].role != "assistant" or messages[last].tool_calls:
-            got = "it calls tools" if messages[last].tool_calls else f"its role is {messages[last].role!r}"
+            got = "it calls tools" if messages[last].tool_calls else f"its role is {shown(messages[last].role)}"
             raise wrong(
                 f"messages[{last}]", f"{got}; continue_final_message continues a message of the assistant without calls"
             )

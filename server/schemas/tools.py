@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from server.http.errors import shown
 from server.schemas.base import RequestModel, Text, encodable, wrong
 from server.schemas.known_fields import IGNORED_IN_TOOLS
 
@@ -137,7 +138,7 @@ class ToolFields(RequestModel):
             raise wrong("tool_choice", "tool_choice required needs tools")
         for name in self._chosen_names or ():
             if name not in there:
-                raise wrong("tool_choice", f"there is no tool {name!r}; tools has {', '.join(there) or 'none'}")
+                raise wrong("tool_choice", f"there is no tool {shown(name)}; tools has {', '.join(there) or 'none'}")
         return self
 
     @property

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,7 +156,7 @@ def _wrong_scalar(value: object) -> str | None:
 
 def is_text(text: str) -> bool:
     """Say whether UTF-8 can write it: no half of a surrogate pair."""
-    return text.isascii() or not any("\ud800" <= c <= "\udfff" for c in text)
+    return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
 def draft_of(schema: Mapping[str, Any] | bool) -> int:

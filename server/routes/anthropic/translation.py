@@ -89,7 +89,7 @@ def _of_message(message: AnthropicMessage, field: str) -> Iterator[Turn]:
         yield Turn(_of_assistant(message, field), field)
     else:
         texts: list[str] = []
-        for i, block in enumerate(message.content):
+        for i, block in enumerate(message.blocks):
             if isinstance(block, ToolResultBlock):
                 if texts:
                     yield Turn({"role": message.role, "content": "\n".join(texts)}, field)
@@ -104,12 +104,11 @@ def _of_message(message: AnthropicMessage, field: str) -> Iterator[Turn]:
 
 
 def _of_assistant(message: AnthropicMessage, field: str) -> dict[str, Any]:
-    blocks = [block for block in message.content if not isinstance(block, str)]
-    thoughts = [block.thinking for block in blocks if isinstance(block, ThinkingBlock)]
-    calls = [_call(block, field) for block in blocks if isinstance(block, ToolUseBlock)]
+    thoughts = [block.thinking for block in message.blocks if isinstance(block, ThinkingBlock)]
+    calls = [_call(block, field) for block in message.blocks if isinstance(block, ToolUseBlock)]
     told: dict[str, Any] = {
         "role": message.role,
-        "content": "\n".join([block.text for block in blocks if isinstance(block, TextBlock)]),
+        "content": "\n".join([block.text for block in message.blocks if isinstance(block, TextBlock)]),
     }
     if any(thoughts):
         told["reasoning_content"] = "\n".join(thoughts)
@@ -159,7 +158,7 @@ def loaded_tools(body: ConversationFields) -> Mapping[int, Tool]:
 
     Who searches is a tool of the client's, as Claude Code's ToolSearch, so that nothing is lost by not showing them.
     """
-    blocks = [block for message in body.messages for block in message.content if isinstance(block, ToolResultBlock)]
+    blocks = [block for message in body.messages for block in message.blocks if isinstance(block, ToolResultBlock)]
     parts = [part for block in blocks if isinstance(block.content, list) for part in block.content]
     found = {part.tool_name for part in parts if isinstance(part, ToolReferenceBlock)}
     tools = enumerate(body.tools or ())

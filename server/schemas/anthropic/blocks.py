@@ -172,11 +172,16 @@ class AnthropicMessage(RequestModel):
     @model_validator(mode="after")
     def _blocks_are_of_the_role(self) -> "AnthropicMessage":
         accepted = _BLOCKS_OF_A_ROLE[self.role]
-        for i, block in enumerate(self.content):
-            if not isinstance(block, str) and block.type not in accepted:
+        for i, block in enumerate(self.blocks):
+            if block.type not in accepted:
                 raise wrong(
                     f"content[{i}]",
                     f"no message of the {self.role} has a block of type {block.type!r}; accepted: "
                     f"{', '.join(accepted)}",
                 )
         return self
+
+    @property
+    def blocks(self) -> list[ContentBlock]:
+        """Return the blocks of the content: none if it is a text."""
+        return self.content if isinstance(self.content, list) else []

@@ -195,7 +195,7 @@ class MessagesRequest(ConversationFields, SamplingFields):
     @model_validator(mode="after")
     def _calls_have_results(self) -> "MessagesRequest":
         last = len(self.messages) - 1
-        if any(isinstance(block, ToolUseBlock) for block in self.messages[last].content):
+        if any(isinstance(block, ToolUseBlock) for block in self.messages[last].blocks):
             raise wrong(f"messages[{last}]", "the last message calls tools; a message with their results must follow")
         return self
 

@@ -5,6 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, NotRequired
 from pydantic import Discriminator, Field, Tag, model_validator
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
+from server.http.errors import shown
 from server.schemas.base import AnswerModel, RequestModel, Text, wrong
 from server.schemas.chat_messages import MAX_MESSAGES, MAX_PARTS
 from server.schemas.judgements.fields import (
@@ -158,9 +159,8 @@ class ChoiceQuestion(Question):
         for i, choice in enumerate(self.choices):
             key = (type(choice.value), choice.value)
             if key in seen:
-                raise wrong(
-                    "choices", f"the value {choice.value!r} of number {i} is there twice; each once is accepted"
-                )
+                told = f"the value {shown(choice.value)} of number {i} is there twice; each once is accepted"
+                raise wrong("choices", told)
             seen.add(key)
         return self
 
@@ -210,7 +210,8 @@ class DecisionsRequest(JudgementFields):
             if isinstance(item, FunctionCall):
                 called.add(item.call_id)
             elif isinstance(item, FunctionCallOutput) and item.call_id not in called:
-                raise wrong("input", f"number {i} is the output of {item.call_id!r}, which no call before it has as id")
+                told = f"number {i} is the output of {shown(item.call_id)}, which no call before it has as id"
+                raise wrong("input", told)
         return self
 
 

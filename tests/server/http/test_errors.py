@@ -48,6 +48,13 @@ def test_a_long_value_is_cut_in_messages() -> None:
     assert len(errors.shown("x" * 10_000)) < 100
 
 
+def test_a_long_message_loses_its_middle() -> None:
+    error = errors.BadRequest("begin" + "x" * 1_000_000 + "end", param="y" * 1_000_000)
+    assert error.message.startswith("beginx")
+    assert error.message.endswith("xend")
+    assert len(error_json(error)) < 10_000
+
+
 async def answer_to(error: Exception) -> tuple[int, dict[str, str], dict[str, object]]:
     app = FastAPI()
     install_error_handlers(app)
