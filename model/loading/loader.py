@@ -198,7 +198,7 @@ def build_model(
 
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
         share = None if shares is None else shares[prefix]
-        builder = StackBuilder(
+        return StackBuilder(
             own if share is None else share.own_config,
             _taken(weights, prefix),
             tokens,
@@ -208,16 +208,13 @@ def build_model(
             quantize=quantize,
             shares=share,
             quantized=_taken(matrices, prefix),
-        )
-        return builder.stack()
+        ).stack()
 
-    encoder = decoder = None
-    if config.kind == "encoder":
-        encoder = stack(config, "", context)
-    else:
-        if config.encoder is not None:  # first: the decoder's names have no prefix
-            encoder = stack(config.encoder, "encoder.", max(context, config.encoder.max_model_len))
-        decoder = stack(config, "", context)
+    encoder = None
+    if config.encoder is not None:  # first: the decoder's names have no prefix
+        encoder = stack(config.encoder, "encoder.", max(context, config.encoder.max_model_len))
+    own = stack(config, "", context)
+    decoder, encoder = (None, own) if config.kind == "encoder" else (own, encoder)
     return Transformer(
         config,
         decoder=decoder,
