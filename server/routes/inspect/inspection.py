@@ -8,7 +8,7 @@ arrays.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -120,17 +120,24 @@ class Inspection:
         answers, self.results = results[: len(questions)], results[len(questions) :]
         return self.results + answers
 
-    async def compute(self, report: Callable[[], T]) -> T:
-        """Return `report()`, computed outside the event loop, in a thread that only inspection requests use, while the
-        client waits.
+    async def compute(self, parts: Iterable[T]) -> list[T]:
+        """Return the parts, computed one after another outside the event loop, in a thread that only inspection
+        requests use, while the client waits.
 
-        Raises ClientGone. A computation whose client left or whose time is over does not begin, or ends with its next
-        `check`.
+        Raises ClientGone. If the client left or the time is over, the computation does not begin, or it ends after the
+        current part, or in it with the next `check`.
         """
         run = copy_context().run
 
-        async def result() -> T:
-            return await asyncio.get_running_loop().run_in_executor(_THREADS, run, report)
+        def computed() -> list[T]:
+            found = []
+            for part in parts:
+                self.check()
+                found.append(part)
+            return found
+
+        async def result() -> list[T]:
+            return await asyncio.get_running_loop().run_in_executor(_THREADS, run, computed)
 
         try:
             return await unless_disconnected(self.request, result())
@@ -139,7 +146,7 @@ class Inspection:
             raise
 
     def check(self) -> None:
-        """Raise ClientGone when the answer is not awaited any more; what is computed must call this often."""
+        """Raise ClientGone when the answer is not awaited any more; a part that takes seconds must call this often."""
         if self.is_abandoned.is_set():
             raise ClientGone
 
@@ -162,8 +169,7 @@ class Inspection:
     def entry(
         self, index: int, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, DescribedArray]
     ) -> DescribedEntry:
-        """Return the entry of one input: its tokens, `fields`, and arrays. Raises as `check` does."""
-        self.check()
+        """Return the entry of one input: its tokens, `fields`, and arrays."""
         reported = {"object": kind, "index": index, **both_stacks_fields(self.context, self.inputs[index]), **fields}
         return DescribedEntry(index, reported, dict(arrays), key="arrays")
 

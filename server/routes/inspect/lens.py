@@ -46,7 +46,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         found = await inspection.run([(task, 4 * count) for task, count in zip(tasks, numbers, strict=True)])
         _check_finite(inspection, tasks, found)
         entries = await inspection.compute(
-            lambda: [_entry(inspection, i, task, target, found[i]) for i, task in enumerate(tasks)]
+            _entry(inspection, i, task, target, found[i]) for i, task in enumerate(tasks)
         )
         return inspection.answer(entries)
 
