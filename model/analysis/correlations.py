@@ -8,6 +8,7 @@ their mutual information. This module knows arrays; it knows no model and no tor
 Axes: N samples (positions), M units.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,12 +57,13 @@ def independent_information(num_samples: int) -> float:
     return 1.0 / (2.0 * (num_samples - 2))
 
 
-def correlations(samples: Floats, num_strongest: int) -> Correlations:
+def correlations(samples: Floats, num_strongest: int, check: Callable[[], None] = lambda: None) -> Correlations:
     """Return Pearson's correlation of every pair of units, computed a block of pairs at a time.
 
     Args:
         samples: [N, M], N > 2.
         num_strongest: how many pairs are named.
+        check: called before each block; an exception that it raises ends the computation.
     """
     centred = samples.astype(np.float64)
     centred -= centred.mean(0)
@@ -76,6 +78,7 @@ def correlations(samples: Floats, num_strongest: int) -> Correlations:
     pairs: Ints = np.empty((0, 2), np.int64)
     for i in range(0, len(units), _BLOCK):
         for j in range(i, len(units), _BLOCK):
+            check()
             rho = np.clip(scaled[:, i : i + _BLOCK].T @ scaled[:, j : j + _BLOCK], -1.0, 1.0)
             upper = np.flatnonzero(np.triu(np.ones(rho.shape, bool), 1)) if i == j else None
             values = rho.ravel() if upper is None else rho.ravel()[upper]

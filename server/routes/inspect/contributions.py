@@ -75,9 +75,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         found = await inspection.run(asked, list(questions.values()))
         weights = dict(zip(questions, found[len(plans) :], strict=True))  # of each part, and with vectors "added"
 
-        return await inspection.answer_with(
-            lambda: [_entry(inspection, i, plan, found[i], weights, named) for i, plan in enumerate(plans)]
-        )
+        entries = (_entry(inspection, i, plan, found[i], weights, named) for i, plan in enumerate(plans))
+        return await inspection.answer_with(entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,6 +252,7 @@ def _entry(
         scale = None if norm is None else tensors[plan.point(inspection.context, norm, layer).name][:, 0]
         gates = tensors[plan.point(inspection.context, "hook_gate", layer).name] if plan.is_gated else None
         for j, head in enumerate(plan.heads):
+            inspection.check()
             share = None if gates is None else opened(gates[:, j])
             v = values[:, plan.kv_heads(layer).index(plan.kv_head(layer, head))]
             size = v.shape[-1]

@@ -1,5 +1,6 @@
 """POST /v1/geometry: how the numbers of a point correlate over the positions of texts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import begin, described
+from server.routes.inspect.inspection import Inspection, begin, described
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_plan import ChosenPoint, choose_heads, head_axis
 from server.routes.prompts import Prompt
@@ -54,11 +55,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         found = await inspection.run(asked)
 
         samples = [tensors[chosen.name] for tensors in found]
-        for index, numbers in enumerate(samples):
-            if not np.isfinite(numbers).all():
-                raise inspection.not_finite(f"the numbers of input {index} at {chosen.name}")
-
-        return await inspection.answer_with(lambda: [_entry(body, chosen, np.concatenate(samples), units)])
+        entries = (_entry(inspection, chosen, each, units) for each in [samples])
+        return await inspection.answer_with(entries)
 
 
 def _choose(config: ModelConfig, body: CorrelationsRequest) -> tuple[ChosenPoint, int]:
@@ -123,9 +121,14 @@ def _check_amount(num_samples: int, num_units: int) -> None:
 
 
 def _entry(
-    body: CorrelationsRequest, chosen: ChosenPoint, samples: NumpyArray, units: tuple[int, ...]
+    inspection: Inspection, chosen: ChosenPoint, samples: Sequence[NumpyArray], units: tuple[int, ...]
 ) -> DescribedEntry:
-    found = correlate(samples, body.num_strongest)
+    """Return the only entry. Raises BadRequest for numbers that overflowed."""
+    for index, numbers in enumerate(samples):
+        if not np.isfinite(numbers).all():
+            raise inspection.not_finite(f"the numbers of input {index} at {chosen.name}")
+    assert isinstance(inspection.body, CorrelationsRequest)
+    found = correlate(np.concatenate(samples), inspection.body.num_strongest, inspection.check)
     fields: dict[str, Any] = {
         "object": "correlations",
         "index": 0,

@@ -51,10 +51,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         count = (own.head_dim + 1) * own.hidden_size + 2 * max(context.context_limit, own.max_model_len)
         question = asked_of_weights("head_output", count, part=part, layer=layer, head=head)
         *found, weights = await inspection.run(asked, [question])
-
-        return await inspection.answer_with(
-            lambda: [_entry(inspection, i, one, found[i], weights) for i, one in enumerate(heads)]
-        )
+        entries = (_entry(inspection, i, one, found[i], weights) for i, one in enumerate(heads))
+        return await inspection.answer_with(entries)
 
 
 def _query(body: ExplainRequest, ids: tuple[int, ...]) -> int:

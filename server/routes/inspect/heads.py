@@ -1,6 +1,6 @@
 """POST /v1/heads: what kind of head each one is, over a text or over a repeated sequence of random tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -60,17 +60,16 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         found = await inspection.run([(task, 4 * count) for count in numbers])
         rows = [tensors["heads.scores"] for tensors in found]
 
-        def report() -> list[DescribedEntry]:
+        def report() -> Iterator[DescribedEntry]:
             if half is not None:
                 scores = np.mean([repeated_text_scores(each, half) for each in rows], axis=0)
                 fields = {"repeat_length": half, "num_sequences": body.num_sequences}
-                return [_entry(inspection, 0, grid, scores, {"part": part, **fields})]
-            return [
-                _entry(inspection, i, grid, text_scores(each, rows_of(prompt, part).ids), {"part": part})
-                for i, (each, prompt) in enumerate(zip(rows, inspection.inputs, strict=True))
-            ]
+                yield _entry(inspection, 0, grid, scores, {"part": part, **fields})
+                return
+            for i, (each, prompt) in enumerate(zip(rows, inspection.inputs, strict=True)):
+                yield _entry(inspection, i, grid, text_scores(each, rows_of(prompt, part).ids), {"part": part})
 
-        return await inspection.answer_with(report)
+        return await inspection.answer_with(report())
 
 
 def _repeat_length(context: AppContext, body: HeadsRequest) -> int:

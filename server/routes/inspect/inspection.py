@@ -7,7 +7,7 @@ arrays.
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -133,17 +133,24 @@ class Inspection:
         answers, self.results = results[: len(questions)], results[len(questions) :]
         return self.results + answers
 
-    async def compute(self, report: Callable[[], T]) -> T:
-        """Return `report()`, computed outside the event loop, in a thread that only inspection requests use, while the
-        client waits.
+    async def compute(self, parts: Iterable[T]) -> list[T]:
+        """Return the parts, computed one after another outside the event loop, in a thread that only inspection
+        requests use, while the client waits.
 
-        Raises ClientGone. A computation whose client left or whose time is over does not begin, or ends with its next
-        `check`.
+        Raises ClientGone. If the client left or the time is over, the computation does not begin, or it ends after the
+        current part, or in it with the next `check`.
         """
         run = copy_context().run
 
-        async def result() -> T:
-            return await asyncio.get_running_loop().run_in_executor(_THREADS, run, report)
+        def computed() -> list[T]:
+            found = []
+            for part in parts:
+                self.check()
+                found.append(part)
+            return found
+
+        async def result() -> list[T]:
+            return await asyncio.get_running_loop().run_in_executor(_THREADS, run, computed)
 
         try:
             return await unless_disconnected(self.request, result())
@@ -152,7 +159,7 @@ class Inspection:
             raise
 
     def check(self) -> None:
-        """Raise ClientGone when the answer is not awaited any more; what is computed must call this often."""
+        """Raise ClientGone when the answer is not awaited any more; a part that takes seconds must call this often."""
         if self.is_abandoned.is_set():
             raise ClientGone
 
@@ -163,9 +170,9 @@ class Inspection:
         arrays = (point.value for entry in entries for point in entry.points.values())
         return tensor_response(self.wanted, pieces, arrays)
 
-    async def answer_with(self, report: Callable[[], Sequence[DescribedEntry]]) -> Response:
-        """Return the entries that `report` makes, as `compute` runs it, in the wanted format."""
-        return self.answer(await self.compute(report))
+    async def answer_with(self, entries: Iterable[DescribedEntry]) -> Response:
+        """Return the entries, computed as `compute` does, in the wanted format."""
+        return self.answer(await self.compute(entries))
 
     def not_finite(self, what: str) -> BadRequest:
         """Return the error that `what`, of which an answer would be made, is NaN or infinite."""
@@ -179,8 +186,7 @@ class Inspection:
     def entry(
         self, index: int, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, DescribedArray]
     ) -> DescribedEntry:
-        """Return the entry of one input: its tokens, `fields`, and arrays. Raises as `check` does."""
-        self.check()
+        """Return the entry of one input: its tokens, `fields`, and arrays."""
         reported = {"object": kind, "index": index, **both_stacks_fields(self.context, self.inputs[index]), **fields}
         return DescribedEntry(index, reported, dict(arrays), key="arrays")
 

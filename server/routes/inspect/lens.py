@@ -47,9 +47,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         inspection.check_size(sum(numbers), advice, named_bytes=_NAMED_BYTES * num_named)
         found = await inspection.run([(task, 4 * count) for task, count in zip(tasks, numbers, strict=True)])
         _check_finite(inspection, tasks, found)
-        return await inspection.answer_with(
-            lambda: [_entry(inspection, i, task, target, found[i]) for i, task in enumerate(tasks)]
-        )
+        entries = (_entry(inspection, i, task, target, found[i]) for i, task in enumerate(tasks))
+        return await inspection.answer_with(entries)
 
 
 def _check_finite(inspection: Inspection, tasks: Sequence[LensTask], found: Sequence[dict[str, NumpyArray]]) -> None:

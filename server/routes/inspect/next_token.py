@@ -2,7 +2,7 @@
 after the filters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from server.engine.request import TraceTask
 from server.http.errors import BadRequest
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import NumpyArray
-from server.http.trace_body import DescribedArray
+from server.http.trace_body import DescribedArray, DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Inspection, NamedToken, begin, capture, described
 from server.routes.inspect.selectors import resolve
@@ -27,6 +27,8 @@ from server.schemas.inspect.predictions import NextAnswer, NextRequest
 
 _NAMED_BYTES = 130
 """Bytes of a token with its id, logit and probabilities in JSON, approximately."""
+MAX_PROBABILITIES = 1 << 29
+"""Most inputs times temperatures times tokens of the vocabulary: some twenty seconds of one core."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -38,6 +40,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
         """
         inspection = await begin(context, request, body, "/v1/next", 3 if body.full else 1)
+        _check_work(context, len(inspection.inputs), len(body.temperatures))
         positions = [_position(context, body, prompt.ids) for prompt in inspection.inputs]
         versus = None
         if body.explain is not None:
@@ -52,16 +55,35 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         asked = [(TraceTask(points=(point,)), 4 * context.config.vocab_size) for point in points]
         found = await inspection.run(asked)
         logits = [tensors[point.name][0] for tensors, point in zip(found, points, strict=True)]
-        for index, row in enumerate(logits):
-            if not np.isfinite(row.max()):  # of NaN too; minus infinity alone is a token that cannot come
-                raise inspection.not_finite(f"the logits of input {index} at position {positions[index][0]}")
-        reported = await inspection.compute(lambda: [_next_tokens(context, body, row) for row in logits])
+
+        def report() -> Iterator[tuple[list[orjson.Fragment], dict[str, DescribedArray]]]:
+            for index, row in enumerate(logits):
+                if not np.isfinite(row.max()):  # of NaN too; minus infinity alone is a token that cannot come
+                    raise inspection.not_finite(f"the logits of input {index} at position {positions[index][0]}")
+                yield _next_tokens(inspection, body, row)
+
+        reported = await inspection.compute(report())
         reasons = await unless_disconnected(request, _reasons(inspection, body, versus, positions, logits))
-        entries = []
-        for index, (temperatures, arrays) in enumerate(reported):
-            fields = {"position": positions[index][0], "temperatures": temperatures, **reasons[index]}
-            entries.append(inspection.entry(index, "next", fields, arrays))
-        return inspection.answer(entries)
+
+        def entries() -> Iterator[DescribedEntry]:
+            for index, (temperatures, arrays) in enumerate(reported):
+                fields = {"position": positions[index][0], "temperatures": temperatures, **reasons[index]}
+                yield inspection.entry(index, "next", fields, arrays)
+
+        return await inspection.answer_with(entries())
+
+
+def _check_work(context: AppContext, num_inputs: int, num_temperatures: int) -> None:
+    """Raise BadRequest for more probabilities than are computed for one request."""
+    work = num_inputs * num_temperatures * context.config.vocab_size
+    if work > MAX_PROBABILITIES:
+        raise BadRequest(
+            f"temperatures: {num_temperatures} for each of {num_inputs} inputs, over {context.config.vocab_size} "
+            f"tokens, is {work / MAX_PROBABILITIES:.1f} times the work that is accepted; send fewer temperatures or "
+            "inputs.",
+            param="temperatures",
+            code="too_much_work",
+        )
 
 
 def _position(context: AppContext, body: NextRequest, ids: Sequence[int]) -> tuple[int, ...]:
@@ -100,36 +122,35 @@ async def _reasons(
 
 
 def _next_tokens(
-    context: AppContext, body: NextRequest, logits: NumpyArray
-) -> tuple[list[dict[str, Any]], dict[str, DescribedArray]]:
+    inspection: Inspection, body: NextRequest, logits: NumpyArray
+) -> tuple[list[orjson.Fragment], dict[str, DescribedArray]]:
     """Return what is reported of one row of logits: at each temperature, and its arrays."""
-    top_k = max(0, body.top_k)
-    found = [
-        distribution(logits, temperature, top_k=top_k, top_p=body.top_p, min_p=body.min_p)
-        for temperature in body.temperatures
-    ]
     # One order for all temperatures: they do not change which token is likelier. The lower id comes first among equals.
     order = np.argsort(-logits, kind="stable")[: body.num_tokens]
-    names = context.tokenizer.token_strings(order.tolist())
-    temperatures = [
-        {
+    names = inspection.context.tokenizer.token_strings(order.tolist())
+    temperatures, probabilities, kept = [], [], []
+    for temperature in body.temperatures:
+        inspection.check()
+        one = distribution(logits, temperature, top_k=max(0, body.top_k), top_p=body.top_p, min_p=body.min_p)
+        reported = {
             "temperature": temperature,
             "entropy": one.entropy,
             "kept_entropy": one.kept_entropy,
             "num_kept": one.num_kept,
             "num_passed": one.num_passed,
-            "tokens": orjson.Fragment(orjson.dumps(_tokens(order, names, logits, one))),
+            "tokens": _tokens(order, names, logits, one),
         }
-        for temperature, one in zip(body.temperatures, found, strict=True)
-    ]
-    arrays = {}
-    if body.full:
-        arrays = {
-            "logits": described(logits, "token"),
-            "probabilities": described(np.stack([one.probabilities for one in found]), "temperature", "token"),
-            "kept": described(np.stack([one.kept for one in found]), "temperature", "token"),
-        }
-    return temperatures, arrays
+        temperatures.append(orjson.Fragment(orjson.dumps(reported)))  # a tenth of the memory of the dicts
+        if body.full:
+            probabilities.append(one.probabilities.astype(np.float32))
+            kept.append(one.kept.astype(np.float32))
+    if not body.full:
+        return temperatures, {}
+    return temperatures, {
+        "logits": described(logits, "token"),
+        "probabilities": described(np.stack(probabilities), "temperature", "token"),
+        "kept": described(np.stack(kept), "temperature", "token"),
+    }
 
 
 def _tokens(order: NumpyArray, names: list[str], logits: NumpyArray, one: Distribution) -> list[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """POST /v1/rollout: attention through all layers, multiplied (rollout) or as a maximum flow."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,12 +54,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             )
         )
         found = await inspection.run([(task, 4 * len(needed) * length * length) for length in lengths])
-        _check_finite(inspection, [tensors["attention"] for tensors in found])
-
         reported = {"part": part, "method": body.method, "layers": layers, "heads": heads}
-        return await inspection.answer_with(
-            lambda: [_entry(inspection, i, reported, queries[i], each["attention"]) for i, each in enumerate(found)]
-        )
+        entries = (_entry(inspection, i, reported, queries[i], each["attention"]) for i, each in enumerate(found))
+        return await inspection.answer_with(entries)
 
 
 def _rows(body: RolloutRequest) -> Any:
@@ -94,20 +90,15 @@ def _check_work(
         )
 
 
-def _check_finite(inspection: Inspection, patterns: Sequence[NumpyArray]) -> None:
-    """Raise BadRequest for patterns [layer, query, key] that overflowed: nothing flows through them."""
-    for index, pattern in enumerate(patterns):
-        broken = np.flatnonzero(~np.isfinite(pattern).all((1, 2)))
-        if len(broken):
-            raise inspection.not_finite(f"the patterns of input {index} in layer {broken[0]}")
-
-
 def _entry(
     inspection: Inspection, index: int, reported: dict[str, Any], queries: tuple[int, ...], patterns: NumpyArray
 ) -> DescribedEntry:
     """Return the entry of mean patterns [layer, query, key], the layers from the first on. `reported`: what all
-    entries report.
+    entries report. Raises BadRequest for patterns that overflowed: nothing flows through them.
     """
+    broken = np.flatnonzero(~np.isfinite(patterns).all((1, 2)))
+    if len(broken):
+        raise inspection.not_finite(f"the patterns of input {index} in layer {broken[0]}")
     fields, layers = {**reported, "query_positions": queries}, reported["layers"]
     axes = ("layer", "query", "key")
     if reported["method"] == "rollout":

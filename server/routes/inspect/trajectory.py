@@ -1,5 +1,6 @@
 """POST /v1/trajectory: how positions' vectors move through the layers."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -49,15 +50,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         ]
         found = await inspection.run(asked)
 
-        def report() -> list[DescribedEntry]:
-            entries = []
+        def report() -> Iterator[DescribedEntry]:
             for index, tensors in enumerate(found):
                 streams = np.stack([tensors[point.name] for point in points[index]])
                 place = {position: i for i, position in enumerate(rows[index])}
-                entries.append(_entry(inspection, index, streams, place, chosen[index], others[index]))
-            return entries
+                yield _entry(inspection, index, streams, place, chosen[index], others[index])
 
-        return await inspection.answer_with(report)
+        return await inspection.answer_with(report())
 
 
 def _points(context: AppContext, body: TrajectoryRequest, positions: tuple[int, ...]) -> tuple[PointCapture, ...]:

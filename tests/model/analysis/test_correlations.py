@@ -85,3 +85,16 @@ def test_the_strongest_pairs_are_found_whatever_their_number() -> None:
         found = correlations(samples, count)
         np.testing.assert_allclose(np.abs(found.strongest_correlations), strength[:count], atol=1e-12)
         assert len({tuple(pair) for pair in found.strongest.tolist()}) == count
+
+
+def test_the_blocks_of_units_end_when_their_client_left() -> None:
+    calls = []
+
+    def leave() -> None:
+        calls.append("block")
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        correlations(np.random.default_rng(0).normal(size=(5, 1100)), 3, leave)
+    assert len(calls) == 2

@@ -4,13 +4,17 @@ ASGI.
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from server.routes.inspect import contributions, inspection, next_token, trajectory
 from tests.server.fake_client import FakeEngine
+from tests.server.routes.looks import engine_of
 from tests.server.serving import Site, build_site
 
 COMPLETION = ("/v1/completions", {"prompt": "ab", "max_tokens": 4})
@@ -175,6 +179,40 @@ async def test_leaving_frees_captures_too(tmp_path: Path) -> None:
     await visit
     assert is_everything_freed(engine)
     assert await aborts(at) == 2
+
+
+CAN_TAKE_SECONDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "/v1/next": (next_token, "distribution", {"temperatures": [1.0] * 8}),
+    "/v1/contributions": (contributions, "value_norms", {"query_positions": "all"}),
+    "/v1/trajectory": (trajectory, "measure", {}),
+}
+"""Functions that compute a part of an answer, and the fields of a body with several parts."""
+
+
+@pytest.mark.parametrize("path", CAN_TAKE_SECONDS)
+async def test_leaving_ends_what_is_computed_in_a_thread(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, name, fields = CAN_TAKE_SECONDS[path]
+    function, loop, was_seen, calls = getattr(module, name), asyncio.get_running_loop(), threading.Event(), []
+
+    def compute(*arguments: Any, **options: Any) -> Any:
+        calls.append(name)
+        loop.call_soon_threadsafe(visitor.has_left.set)
+        assert was_seen.wait(60)
+        return function(*arguments, **options)
+
+    threads = ThreadPoolExecutor(1)
+    monkeypatch.setattr(inspection, "_THREADS", threads)
+    monkeypatch.setattr(module, name, compute)
+    engine = engine_of()
+    visitor = Visitor(
+        build_site(tmp_path, engine, config=engine.network.config), path, {"input": ["abc", "de"], **fields}
+    )
+    await visitor.visit()
+    was_seen.set()
+    await asyncio.to_thread(threads.shutdown)
+    assert len(calls) == 1
 
 
 async def test_an_answer_that_was_sent_is_no_abort(tmp_path: Path) -> None:

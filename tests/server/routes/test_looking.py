@@ -166,7 +166,7 @@ class Watched:
 
 async def test_looks_that_take_long_hold_up_nobody_elses_prompt_and_end_when_their_clients_leave() -> None:
     watched = [Watched() for _ in range(40)]
-    running = [asyncio.create_task(each.look.compute(each.endless)) for each in watched]
+    running = [asyncio.create_task(each.look.compute(map(Watched.endless, [each]))) for each in watched]
     try:
         await asyncio.wait_for(asyncio.to_thread(watched[0].has_begun.wait), PATIENCE)
         assert not all(each.has_begun.is_set() for each in watched)  # the others wait: there are not so many threads
@@ -176,4 +176,4 @@ async def test_looks_that_take_long_hold_up_nobody_elses_prompt_and_end_when_the
     assert all(isinstance(end, ClientGone) for end in await asyncio.gather(*running, return_exceptions=True))
     for each in watched:
         assert not each.has_begun.is_set() or await asyncio.to_thread(each.has_ended.wait, PATIENCE)
-    assert await asyncio.wait_for(Watched().look.compute(lambda: "a free thread"), PATIENCE) == "a free thread"
+    assert await asyncio.wait_for(Watched().look.compute(["a free thread"]), PATIENCE) == ["a free thread"]

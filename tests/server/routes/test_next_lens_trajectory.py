@@ -1,5 +1,6 @@
 """POST /v1/next, /v1/lens and /v1/trajectory: what comes next, and the residual stream on its way there."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from safetensors.numpy import load as load_safetensors
 
 from tests.server.routes.looks import IDS, TEXT, array, ask, at_site, engine_of
+from tests.server.serving import site, tiny_config
 from tests.server.tiny_network import LAYERS
 
 # --- next ---
@@ -38,6 +40,15 @@ async def test_next_tells_the_likeliest_tokens_at_every_temperature(tmp_path: Pa
         assert list(each["num_passed"].items()) == [("top_k", 2), ("min_p", 2), ("top_p", 2)]
         assert sum(kept) == pytest.approx(1)
         assert kept[0] / kept[1] == pytest.approx(p[likeliest[0]] / p[likeliest[1]], rel=1e-4)
+
+
+async def test_next_bounds_inputs_times_temperatures_times_the_vocabulary(tmp_path: Path) -> None:
+    body = {"input": ["a"] * 2048, "temperatures": [i / 64 for i in range(64)], "num_tokens": 0, "top_p": 0.9}
+    async with site(tmp_path, config=replace(tiny_config(), vocab_size=49_152), max_num_queued_requests=4096) as at:
+        error = await at.error("/v1/next", body, 400)
+        assert (error["param"], error["code"]) == ("temperatures", "too_much_work")
+        assert "64 for each of 2048 inputs, over 49152 tokens, is 12.0 times the work" in error["message"]
+        assert at.engine.submitted == []
 
 
 async def test_next_gives_the_whole_vocabulary_when_asked(tmp_path: Path) -> None:
