@@ -67,10 +67,11 @@ class Writer:
         self.colon: Sequence_ = (self.literal(": "),)
         self.space: Sequence_ = ()
         if whitespace_pattern is not None:
+            if len(whitespace_pattern) > 1000:
+                raise GrammarError("", "whitespace_pattern: it has at most 1000 characters")
             expression = f"/({slashed(whitespace_pattern)})/ & {SPACE_CHARACTERS}"
-            wrong = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
-            if wrong or len(whitespace_pattern) > 1000:
-                raise GrammarError("", f"whitespace_pattern: {wrong or 'it has at most 1000 characters'}")
+            if wrong := why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n"):
+                raise GrammarError("", f"whitespace_pattern: {wrong}")
             self.space = (Symbol(self.rules.terminal(expression).text, repeated="{0,1}"),)
             self.comma = (*self.space, self.literal(","), *self.space)
             self.colon = (*self.space, self.literal(":"), *self.space)

@@ -115,24 +115,28 @@ class Place:
 
 def shown(value: object) -> str:
     """Write a value for a message, shortened."""
-    text = json.dumps(value, ensure_ascii=True, default=str)
+    text = json.dumps(value[:61] if isinstance(value, str) else value, ensure_ascii=True, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def measure(schema: object) -> None:
     """Refuse what is no JSON or larger than the limits."""
-    values = 0
+    values = size = 0
     stack: list[tuple[tuple[str | int, ...], object]] = [((), schema)]
     while stack:
         steps, value = stack.pop()
         values += 1
         if values > MAX_VALUES:
             raise GrammarError("", f"a schema holds at most {MAX_VALUES} values")
+        size += len(value) if isinstance(value, str) else 0
+        if size > MAX_BYTES:  # or writing it as JSON would take long
+            break
         wrong = None if len(steps) <= MAX_DEPTH else f"at most {MAX_DEPTH} objects and arrays may hold each other"
         if isinstance(value, dict):
             for name, inner in value.items():
                 if not isinstance(name, str) or not is_text(name):
                     wrong = f"{shown(name)} is no name of JSON"
+                size += len(str(name))
                 stack.append(((*steps, name), inner))
         elif isinstance(value, list):
             stack.extend(((*steps, number), inner) for number, inner in enumerate(value))
@@ -140,7 +144,7 @@ def measure(schema: object) -> None:
             wrong = wrong or _wrong_scalar(value)
         if wrong:
             raise GrammarError("".join(map(step, steps)), wrong)
-    if len(json.dumps(schema)) > MAX_BYTES:
+    if size > MAX_BYTES or len(json.dumps(schema)) > MAX_BYTES:
         raise GrammarError("", f"a schema has at most {MAX_BYTES} bytes")
 
 
