@@ -1,12 +1,17 @@
 """Values that are too long are refused before any work, and those at the limits take time linear in their length."""
 
+import signal
 import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
 from model.sampling.grammar.constraint import Kind, grammar_text
 from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.gbnf import MAX_BYTES
+from model.sampling.grammar.texts import MAX_PATTERN
 
 LONG = "z" * 2_000_000
 
@@ -35,3 +40,48 @@ def test_lengths_are_checked_before_any_work(kind: Kind, value: Any, whitespace:
     finally:
         tracemalloc.stop()
     assert peak < 1.5 * len(LONG)
+
+
+@contextmanager
+def within(cpu_seconds: float) -> Iterator[None]:
+    """Raise TimeoutError where the work takes more of the processor's time: many times what it needs."""
+
+    def end(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("grammar", "\n" * MAX_BYTES),
+        ("grammar", "[" * MAX_BYTES),
+        ("grammar", "start: " + "[" * (MAX_BYTES - 8)),
+        ("regex", "[" * MAX_PATTERN),
+        ("regex", "[\\" * (MAX_PATTERN // 2)),
+        ("json", {"type": "string", "pattern": "[" * MAX_PATTERN}),
+    ],
+)
+def test_brackets_and_lines_are_read_once(kind: Kind, value: Any) -> None:
+    with within(0.5), pytest.raises(GrammarError):
+        grammar_text(kind, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("regex", "a{" + "1" * 5000 + "}"), ("gbnf", 'root ::= "a"{' + "1" * 5000 + "}")]
+)
+def test_a_count_of_thousands_of_digits_is_too_large(kind: Kind, value: str) -> None:
+    with pytest.raises(GrammarError, match="count"):
+        grammar_text(kind, value)
+
+
+def test_counts_with_zeros_before_them_are_counts() -> None:
+    assert grammar_text("regex", "a{" + "0" * 30 + "2}")
+    assert grammar_text("gbnf", 'root ::= "a"{' + "0" * 30 + "2}")
