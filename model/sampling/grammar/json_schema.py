@@ -253,6 +253,7 @@ class Writer:
                     " item; drop it, or set maxItems to 1",
                 )
             return self._once_each(values, least, most, once.at("uniqueItems"))
+        self.alternatives.count(parts, own * len(parts) // 4)
         first = [(self.value(item_of(parts, number)),) for number in range(own)]
         written = array(self.rules, path, self.comma, self.space, first, more, least, most)
         return [] if written is None else [written]
@@ -279,6 +280,8 @@ class Writer:
         if required - set(names):
             return []
         names = list(dict.fromkeys([*self.ordered(names), *listed]))
+        patterns = sum(len(part.named("patternProperties")) for part in parts)
+        self.alternatives.count(parts, len(names) * (len(parts) // 4 + patterns) + 4 * patterns * patterns)
         named = []
         for name in names:
             value = property_of(parts, name)

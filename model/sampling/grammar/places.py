@@ -79,6 +79,7 @@ class Place:
     kind: str = ""
     """What was made of the subschema at the path, where it is not itself."""
     _named: dict[str, dict[str, "Place"]] = field(default_factory=dict, compare=False, repr=False)
+    _listed: dict[str, list["Place"]] = field(default_factory=dict, compare=False, repr=False)
 
     def __hash__(self) -> int:
         return hash(self.path)
@@ -97,7 +98,9 @@ class Place:
         listed = self.schema[keyword]
         if not isinstance(listed, list) or not listed:
             raise GrammarError(self.path + step(keyword), f"it is an array of schemas, not {shown(listed)}")
-        return [self.child(keyword, number) for number in range(len(listed))]
+        if keyword not in self._listed:
+            self._listed[keyword] = [self.child(keyword, number) for number in range(len(listed))]
+        return self._listed[keyword]
 
     def named(self, keyword: str) -> dict[str, "Place"]:
         """Map the names under `keyword` to their subschemas; {} without it."""

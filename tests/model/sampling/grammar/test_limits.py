@@ -1,5 +1,6 @@
 """Values that are too long are refused before any work, and those at the limits take time linear in their length."""
 
+import json
 import signal
 import tracemalloc
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from model.sampling.grammar.constraint import Kind, grammar_text
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import MAX_BYTES
 from model.sampling.grammar.texts import MAX_PATTERN
+from tests.support.walking import admits
 
 LONG = "z" * 2_000_000
 
@@ -85,3 +87,28 @@ def test_a_count_of_thousands_of_digits_is_too_large(kind: Kind, value: str) -> 
 def test_counts_with_zeros_before_them_are_counts() -> None:
     assert grammar_text("regex", "a{" + "0" * 30 + "2}")
     assert grammar_text("gbnf", 'root ::= "a"{' + "0" * 30 + "2}")
+
+
+def test_parts_of_a_schema_are_read_once() -> None:
+    text = {"type": "string"}
+    with within(1):
+        grammar = grammar_text(
+            "json", {"type": "array", "prefixItems": [text] * 1900 + [{"const": 7}], "minItems": 1000}
+        )
+        assert '"7"' in grammar
+        grammar = grammar_text("json", {"required": [f"n{i}" for i in range(300)], "additionalProperties": text})
+        assert admits(grammar, json.dumps({f"n{i}": "a" for i in range(300)}))
+        assert not admits(grammar, json.dumps({f"n{i}": "a" for i in range(299)}))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"type": "string"}] * 10_000},
+        {"allOf": [{"properties": {f"a{i}": {"type": "string"}}} for i in range(2000)]},
+        {"patternProperties": {f"^a{i}": {"type": "string"} for i in range(400)}},
+    ],
+)
+def test_parts_that_hold_together_are_bounded(schema: Any) -> None:
+    with within(1), pytest.raises(GrammarError, match="too many parts that hold together"):
+        grammar_text("json", {"type": "object", **schema})
