@@ -87,7 +87,7 @@ class ChatMessage(RequestModel):
         """Return the message as chat templates expect it: content is a text or a list of text parts. Arguments of calls
         are still text.
         """
-        content = self.content or ""
+        content: Any = self.content or ""
         if not isinstance(content, str):
             content = [{"type": "text", "text": part["text"]} for part in content]
         others = {
