@@ -112,3 +112,14 @@ def test_parts_of_a_schema_are_read_once() -> None:
 def test_parts_that_hold_together_are_bounded(schema: Any) -> None:
     with within(1), pytest.raises(GrammarError, match="too many parts that hold together"):
         grammar_text("json", {"type": "object", **schema})
+
+
+def test_long_names_that_begin_alike_are_told_apart_by_short_paths() -> None:
+    for name in ("x y" * 50, "x" * 150):
+        named = {f"{name}1": {"type": "boolean"}, f"{name}2": {"type": "null"}}
+        grammar = grammar_text("json", {"type": "object", "properties": named, "required": list(named)})
+        assert admits(grammar, json.dumps({f"{name}1": True, f"{name}2": None}))
+        assert not admits(grammar, json.dumps({f"{name}1": True, f"{name}2": True}))
+    with pytest.raises(GrammarError) as raised:
+        grammar_text("json", {"properties": {"x" * 100_000: {"properties": {"y" * 100_000: 1}}}})
+    assert len(raised.value.path) < 400
