@@ -49,7 +49,7 @@ class Alternatives:
         made = 0
         while stack:
             pending, taken = stack.pop()
-            self._count(conjunction)
+            self.count(conjunction, 1 + len(pending) // 16 + len(taken) // 16)
             if not pending:
                 made += 1
                 if made > MAX_ALTERNATIVES:
@@ -133,7 +133,7 @@ class Alternatives:
         """Find what both must be besides so that no value is both, as keywords; None where that is not known."""
         needs: dict[str, Any] = {}
         for first, second in itertools.product(self.of(one), self.of(other)):
-            self._count(first)
+            self.count(first)
             common = types_of(first) & types_of(second)
             if not common:
                 continue
@@ -154,8 +154,9 @@ class Alternatives:
 
     def _telling_name(self, first: Conjunction, second: Conjunction, depth: int) -> str | None:
         """Find a property whose values are never those that the other alternative lets it have."""
+        shared = set(names_of(second))
         for name in names_of(first):
-            if name in names_of(second):
+            if name in shared:
                 try:
                     if self._told_apart(property_of(first, name), property_of(second, name), depth - 1) == {}:
                         return name
@@ -200,12 +201,12 @@ class Alternatives:
 
     def admits(self, conjunction: Conjunction, value: Any) -> bool:
         """Say whether a value of an enum or const satisfies what stands beside it."""
-        self._count(conjunction)
+        self.count(conjunction)
         return any(all(self._part_admits(part, value, parts) for part in parts) for parts in self.of(conjunction))
 
     def _part_admits(self, part: Place, value: Any, parts: Conjunction) -> bool:
         schema = part.schema
-        self._count(parts)
+        self.count(parts)
         if schema.keys() & {"const", "enum"} and key(value) not in self._listed(part):
             return False
         if "type" in schema and not _kind(value) & types_of((part,)):
@@ -233,10 +234,12 @@ class Alternatives:
             return all(self.admits(property_of(parts, name), inner) for name, inner in value.items())
         return True
 
-    def _count(self, parts: Conjunction) -> None:
-        self._steps += 1
+    def count(self, parts: Conjunction, steps: int = 1) -> None:
+        """Count steps that a conjunction takes. Raises GrammarError where all those of the schema are too many."""
+        self._steps += steps
         if self._steps > MAX_STEPS:
-            raise GrammarError(parts[0].path if parts else "", "the schema has too many alternatives in one another")
+            path = parts[0].path if parts else ""
+            raise GrammarError(path, "the schema has too many parts that hold together, or alternatives in one another")
 
 
 def key(value: Any) -> Any:

@@ -1,5 +1,7 @@
 """What is raised when a schema, pattern or grammar asks for what cannot be held, and how its place is written."""
 
+from zlib import crc32
+
 
 class GrammarError(ValueError):
     """A schema, pattern or grammar that is wrong or not supported; `path` names the place in it."""
@@ -14,8 +16,9 @@ def step(name: str | int) -> str:
     """Write one step of a path: `.name`, `["a name"]` or `[3]`."""
     if isinstance(name, int):
         return f"[{name}]"
+    if len(name) > 100:  # places are told apart by their paths, each of which holds those around it
+        name = f"{name[:100]}...{crc32(name.encode(errors='replace')):08x}"
     if name.isascii() and name.replace("$", "_").isidentifier():
         return f".{name}"
-    shown = name if len(name) <= 100 else name[:100] + "..."
-    escaped = shown.replace("\\", "\\\\").replace('"', '\\"')
+    escaped = name.replace("\\", "\\\\").replace('"', '\\"')
     return '["' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"]'

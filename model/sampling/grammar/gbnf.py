@@ -98,7 +98,7 @@ class _Reader:
                 raise self.wrong("one part is repeated in one way; put it in ( )")
             return text
         if kind == "count":
-            numbers = [int(number) for number in re.findall(r"\d+", text)]
+            numbers = [int(number.lstrip("0")[:9] or 0) for number in re.findall(r"\d+", text)]
             if max(numbers) > MAX_REPEATED:
                 raise self.wrong(f"a part is counted to {MAX_REPEATED} at most")
             if len(numbers) == 2 and numbers[0] > numbers[1]:

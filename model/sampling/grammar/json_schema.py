@@ -66,10 +66,11 @@ class Writer:
         self.colon: Sequence_ = (self.literal(": "),)
         self.space: Sequence_ = ()
         if whitespace_pattern is not None:
+            if len(whitespace_pattern) > 1000:
+                raise GrammarError("", "whitespace_pattern: it has at most 1000 characters")
             expression = f"/({slashed(whitespace_pattern)})/ & {SPACE_CHARACTERS}"
-            wrong = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
-            if wrong or len(whitespace_pattern) > 1000:
-                raise GrammarError("", f"whitespace_pattern: {wrong or 'it has at most 1000 characters'}")
+            if wrong := why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n"):
+                raise GrammarError("", f"whitespace_pattern: {wrong}")
             self.space = (Symbol(self.rules.terminal(expression).text, repeated="{0,1}"),)
             self.comma = (*self.space, self.literal(","), *self.space)
             self.colon = (*self.space, self.literal(":"), *self.space)
@@ -251,6 +252,7 @@ class Writer:
                     " item; drop it, or set maxItems to 1",
                 )
             return self._once_each(values, least, most, once.at("uniqueItems"))
+        self.alternatives.count(parts, own * len(parts) // 4)
         first = [(self.value(item_of(parts, number)),) for number in range(own)]
         written = array(self.rules, path, self.comma, self.space, first, more, least, most)
         return [] if written is None else [written]
@@ -277,6 +279,8 @@ class Writer:
         if required - set(names):
             return []
         names = list(dict.fromkeys([*self.ordered(names), *listed]))
+        patterns = sum(len(part.named("patternProperties")) for part in parts)
+        self.alternatives.count(parts, len(names) * (len(parts) // 4 + patterns) + 4 * patterns * patterns)
         named = []
         for name in names:
             value = property_of(parts, name)

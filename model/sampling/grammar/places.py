@@ -79,6 +79,7 @@ class Place:
     kind: str = ""
     """What was made of the subschema at the path, where it is not itself."""
     _named: dict[str, dict[str, "Place"]] = field(default_factory=dict, compare=False, repr=False)
+    _listed: dict[str, list["Place"]] = field(default_factory=dict, compare=False, repr=False)
 
     def __hash__(self) -> int:
         return hash(self.path)
@@ -97,7 +98,9 @@ class Place:
         listed = self.schema[keyword]
         if not isinstance(listed, list) or not listed:
             raise GrammarError(self.path + step(keyword), f"it is an array of schemas, not {shown(listed)}")
-        return [self.child(keyword, number) for number in range(len(listed))]
+        if keyword not in self._listed:
+            self._listed[keyword] = [self.child(keyword, number) for number in range(len(listed))]
+        return self._listed[keyword]
 
     def named(self, keyword: str) -> dict[str, "Place"]:
         """Map the names under `keyword` to their subschemas; {} without it."""
@@ -115,24 +118,28 @@ class Place:
 
 def shown(value: object) -> str:
     """Write a value for a message, shortened."""
-    text = json.dumps(value, ensure_ascii=True, default=str)
+    text = json.dumps(value[:61] if isinstance(value, str) else value, ensure_ascii=True, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def measure(schema: object) -> None:
     """Refuse what is no JSON or larger than the limits."""
-    values = 0
+    values = size = 0
     stack: list[tuple[tuple[str | int, ...], object]] = [((), schema)]
     while stack:
         steps, value = stack.pop()
         values += 1
         if values > MAX_VALUES:
             raise GrammarError("", f"a schema holds at most {MAX_VALUES} values")
+        size += len(value) if isinstance(value, str) else 0
+        if size > MAX_BYTES:  # or writing it as JSON would take long
+            break
         wrong = None if len(steps) <= MAX_DEPTH else f"at most {MAX_DEPTH} objects and arrays may hold each other"
         if isinstance(value, dict):
             for name, inner in value.items():
                 if not isinstance(name, str) or not is_text(name):
                     wrong = f"{shown(name)} is no name of JSON"
+                size += len(str(name))
                 stack.append(((*steps, name), inner))
         elif isinstance(value, list):
             stack.extend(((*steps, number), inner) for number, inner in enumerate(value))
@@ -140,7 +147,7 @@ def measure(schema: object) -> None:
             wrong = wrong or _wrong_scalar(value)
         if wrong:
             raise GrammarError("".join(map(step, steps)), wrong)
-    if len(json.dumps(schema)) > MAX_BYTES:
+    if size > MAX_BYTES or len(json.dumps(schema)) > MAX_BYTES:
         raise GrammarError("", f"a schema has at most {MAX_BYTES} bytes")
 
 

@@ -36,6 +36,11 @@ CLOSER = {"date": f"^{_DAYS}$", "time": f"^{_CLOCK}", "date-time": f"^{_DAYS}.{_
 never end, which is how some models write them.
 """
 
+CLASS = r"\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)"
+"""A class of a pattern. One that is not closed goes on to the end: else each [ of many would be searched for its ]."""
+COUNT = r"\{\d*+,?\d*+\}"
+"""A counted repetition of a pattern."""
+
 X_GUIDANCE = {"whitespace_flexible": False, "json_allowed_escapes": "nrbtf"}
 """How llguidance writes a text under a pattern. Where a class holds control characters, llguidance 1.9.1 admits the
 escapes of " and of the backslash too, whether the class holds them or not: [^"] would admit \\". So there are none.
@@ -133,8 +138,8 @@ def _read_alike(pattern: str) -> str:
 def pieces_of(pattern: str) -> list[tuple[str, str]]:
     """Part a pattern into classes, escapes, repetitions and single characters."""
     token = re.compile(
-        r"(?P<escape>\\.)|(?P<class>\[\^?\]?(?:\\.|[^\]\\])*\])|(?P<possessive>(?:[*+?]|\{\d*,?\d*\})\+)"
-        r"|(?P<repeat>[*+?]|\{\d*,?\d*\})|(?P<group>\(\?:?|[()|])|(?P<anchor>[\^$])|(?P<one>.)",
+        rf"(?P<escape>\\.)|(?P<class>{CLASS})|(?P<possessive>(?:[*+?]|{COUNT})\+)"
+        rf"|(?P<repeat>[*+?]|{COUNT})|(?P<group>\(\?:?|[()|])|(?P<anchor>[\^$])|(?P<one>.)",
         re.DOTALL,
     )
     return [(str(match.lastgroup), match.group()) for match in token.finditer(pattern)]

@@ -9,7 +9,7 @@ from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import MAX_BYTES, gbnf_grammar
 from model.sampling.grammar.places import is_text, shown
 from model.sampling.grammar.rules import quoted
-from model.sampling.grammar.strings import slashed
+from model.sampling.grammar.strings import CLASS, COUNT, slashed
 
 MAX_CHOICES = 10_000
 """How many choices there may be."""
@@ -36,15 +36,15 @@ def regex_grammar(pattern: str) -> str:
 def check_counts(pattern: str, path: str = "") -> None:
     """Refuse counted repetitions that in one another would make an automaton of too many states."""
     product, stack, largest = 1, [], 1
-    for piece in re.findall(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|\{\d*,?\d*\}|.", pattern, re.DOTALL):
+    for piece in re.findall(rf"\\.|{CLASS}|{COUNT}|.", pattern, re.DOTALL):
         if piece == "(":
             stack.append(largest)
             largest = 1
         elif piece == ")":
             inner, largest = largest, stack.pop() if stack else 1
             product = inner
-        elif re.fullmatch(r"\{\d*,?\d*\}", piece):
-            product *= max([1, *(int(number) for number in re.findall(r"\d+", piece))])
+        elif re.fullmatch(COUNT, piece):
+            product *= max([1, *(int(number[:7]) for number in re.findall(r"[1-9]\d*", piece))])
             largest = max(largest, product)
             if product > MAX_COUNTED:
                 raise GrammarError(
@@ -70,15 +70,16 @@ def choice_grammar(choices: Sequence[str]) -> str:
 
 def lark_or_ebnf_grammar(text: str) -> str:
     """Write a grammar given as EBNF (`root ::= ...`) or as Lark (`start: ...`)."""
-    if re.search(r"^\s*[A-Za-z0-9_-]+\s*::=", text, re.MULTILINE):
-        return gbnf_grammar(text)
     if len(text.encode(errors="replace")) > MAX_BYTES or not is_text(text):
         raise GrammarError("", f"a grammar has at most {MAX_BYTES} bytes, all of them Unicode")
-    setting = re.search(r"\[[^\]\"/]*\b(temperature|max_tokens|stop)\s*=", text)
+    # Python's search holds the interpreter's lock: no part of the text may be read once for each place in it.
+    if re.search(r"^[^\S\n]*[A-Za-z0-9_-]+\s*::=", text, re.MULTILINE):
+        return gbnf_grammar(text)
+    setting = re.search(r"\[[^\[\]\"/]*\b(temperature|max_tokens|stop)\s*=", text)
     if setting:
         line = text.count("\n", 0, setting.start()) + 1
         raise GrammarError("", f"line {line}: {setting[1]} is not supported in a grammar; it is a field of the request")
-    if not re.search(r"^\s*start\b", text, re.MULTILINE):
+    if not re.search(r"^[^\S\n]*start\b", text, re.MULTILINE):
         raise GrammarError("", "a grammar begins with root ::= ... (EBNF) or start: ... (Lark)")
     check_nesting(sum(map(text.count, "\n([")))  # each rule has a line of its own
     return "%llguidance {}\n" + text + "\n"

@@ -29,6 +29,8 @@ from server.schemas.thinking import EFFORT, Effort, ThinkingFields
 MAX_INCLUDED = 32
 _Label = Annotated[Text, Field(max_length=512)]
 """A text that each event repeats which holds the response."""
+MAX_REPEATED = 1 << 20
+"""Most characters of the other texts that these events repeat, all of them together."""
 LOGPROBS = "message.output_text.logprobs"
 """What `include` asks for log-probabilities with."""
 
@@ -131,6 +133,19 @@ Includable = Literal[
 _ECHOED = "A label of the client's own; the answer repeats it."
 
 
+def _num_characters(value: Any) -> int:
+    total, stack = 0, [value]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            total += len(value)
+        elif isinstance(value, list | dict):
+            stack += value if isinstance(value, list) else [*value, *value.values()]
+        elif isinstance(value, RequestModel):
+            stack += value.__dict__.values()
+    return total
+
+
 class ResponsesRequest(ThinkingFields, SamplingFields):
     """Body of POST /v1/responses."""
 
@@ -187,6 +202,10 @@ class ResponsesRequest(ThinkingFields, SamplingFields):
         if self.tools and all(isinstance(tool, WebSearch) for tool in self.tools):
             said = f"{self.tools[0].type!r} is not supported: {RUNS_NO_TOOLS}; beside functions it is left out"
             raise wrong("tools[0].type", said)
+        sizes = {name: _num_characters(getattr(self, name)) for name in ("instructions", "text", "tools")}
+        if (size := sum(sizes.values())) > MAX_REPEATED:
+            said = f"instructions, text and tools have {size} characters together; at most {MAX_REPEATED} are accepted"
+            raise wrong(max(sizes, key=sizes.__getitem__), said)
         return self
 
     @property

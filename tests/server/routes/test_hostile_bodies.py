@@ -17,6 +17,7 @@ from server.http.json_reader import MAX_SCALARS
 from server.routes.inspect.intervention_sources import MAX_CHANGES
 from server.routes.text_parts import Keep, part_for
 from server.schemas.chat_messages import ChatMessage
+from server.schemas.openai_responses.responses import MAX_REPEATED
 from tests.server.fake_client import NUM_LAYERS
 from tests.server.routes.test_interventions import clean, numbers
 from tests.server.serving import VOCAB_SIZE, Site, error_of, site, tiny_classifier
@@ -212,7 +213,22 @@ async def test_arguments_of_all_calls_have_a_bound_together(tmp_path: Path) -> N
 async def test_what_responses_repeat_is_short(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         error = await at.error("/v1/responses", {"input": "a", "user": "u" * 513}, 400)
-    assert error["param"] == "user"
+        assert error["param"] == "user"
+        half = "d" * (MAX_REPEATED // 2 + 1)
+        function = {"type": "function", "name": "f", "description": half}
+        for longest, fields in (
+            ("instructions", {"instructions": half + half, "truncation": "auto"}),
+            ("text", {"text": {"format": {"type": "text", "description": half + half}}}),
+            ("text", {"text": {"format": {"type": "text", "name": half + half}}}),
+            ("tools", {"tools": [function, {**function, "name": "g"}], "tool_choice": "none"}),
+        ):
+            error = await at.error("/v1/responses", {"input": "a", "stream": True, **fields}, 400)
+            assert error["param"] == longest
+            assert f"at most {MAX_REPEATED} are accepted" in error["message"]
+        assert at.engine.submitted == []
+        tools = {"tools": [function], "tool_choice": "none", "max_output_tokens": 1}
+        answer = (await at.post("/v1/responses", {"input": "a", **tools})).json()
+    assert answer["tools"] == [function]
 
 
 @pytest.mark.parametrize(

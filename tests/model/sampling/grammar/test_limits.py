@@ -1,0 +1,125 @@
+"""Values that are too long are refused before any work, and those at the limits take time linear in their length."""
+
+import json
+import signal
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from model.sampling.grammar.constraint import Kind, grammar_text
+from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.gbnf import MAX_BYTES
+from model.sampling.grammar.texts import MAX_PATTERN
+from tests.support.walking import admits
+
+LONG = "z" * 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "whitespace"),
+    [
+        ("json", {}, LONG),
+        ("json", {"type": "string", "pattern": LONG}, None),
+        ("json", {"properties": {LONG: {}}}, None),
+        ("json", {"enum": [LONG]}, None),
+        ("regex", LONG, None),
+        ("choice", [LONG, LONG], None),
+        ("grammar", "start: " + LONG, None),
+        ("gbnf", "root ::= " + LONG, None),
+        ("structural_tag", {"structures": [{"begin": LONG, "schema": {}}], "triggers": ["a"]}, None),
+    ],
+)
+def test_lengths_are_checked_before_any_work(kind: Kind, value: Any, whitespace: str | None) -> None:
+    """The most memory is a copy of the value, in which its bytes are counted."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(GrammarError, match="at most"):
+            grammar_text(kind, value, whitespace)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.5 * len(LONG)
+
+
+@contextmanager
+def within(cpu_seconds: float) -> Iterator[None]:
+    """Raise TimeoutError where the work takes more of the processor's time: many times what it needs."""
+
+    def end(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGVTALRM, end)
+    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("grammar", "\n" * MAX_BYTES),
+        ("grammar", "[" * MAX_BYTES),
+        ("grammar", "start: " + "[" * (MAX_BYTES - 8)),
+        ("regex", "[" * MAX_PATTERN),
+        ("regex", "[\\" * (MAX_PATTERN // 2)),
+        ("json", {"type": "string", "pattern": "[" * MAX_PATTERN}),
+    ],
+)
+def test_brackets_and_lines_are_read_once(kind: Kind, value: Any) -> None:
+    with within(0.5), pytest.raises(GrammarError):
+        grammar_text(kind, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"), [("regex", "a{" + "1" * 5000 + "}"), ("gbnf", 'root ::= "a"{' + "1" * 5000 + "}")]
+)
+def test_a_count_of_thousands_of_digits_is_too_large(kind: Kind, value: str) -> None:
+    with pytest.raises(GrammarError, match="count"):
+        grammar_text(kind, value)
+
+
+def test_counts_with_zeros_before_them_are_counts() -> None:
+    assert grammar_text("regex", "a{" + "0" * 30 + "2}")
+    assert grammar_text("gbnf", 'root ::= "a"{' + "0" * 30 + "2}")
+
+
+def test_parts_of_a_schema_are_read_once() -> None:
+    text = {"type": "string"}
+    with within(1):
+        grammar = grammar_text(
+            "json", {"type": "array", "prefixItems": [text] * 1900 + [{"const": 7}], "minItems": 1000}
+        )
+        assert '"7"' in grammar
+        grammar = grammar_text("json", {"required": [f"n{i}" for i in range(300)], "additionalProperties": text})
+        assert admits(grammar, json.dumps({f"n{i}": "a" for i in range(300)}))
+        assert not admits(grammar, json.dumps({f"n{i}": "a" for i in range(299)}))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"allOf": [{"type": "string"}] * 10_000},
+        {"allOf": [{"properties": {f"a{i}": {"type": "string"}}} for i in range(2000)]},
+        {"patternProperties": {f"^a{i}": {"type": "string"} for i in range(400)}},
+    ],
+)
+def test_parts_that_hold_together_are_bounded(schema: Any) -> None:
+    with within(1), pytest.raises(GrammarError, match="too many parts that hold together"):
+        grammar_text("json", {"type": "object", **schema})
+
+
+def test_long_names_that_begin_alike_are_told_apart_by_short_paths() -> None:
+    for name in ("x y" * 50, "x" * 150):
+        named = {f"{name}1": {"type": "boolean"}, f"{name}2": {"type": "null"}}
+        grammar = grammar_text("json", {"type": "object", "properties": named, "required": list(named)})
+        assert admits(grammar, json.dumps({f"{name}1": True, f"{name}2": None}))
+        assert not admits(grammar, json.dumps({f"{name}1": True, f"{name}2": True}))
+    with pytest.raises(GrammarError) as raised:
+        grammar_text("json", {"properties": {"x" * 100_000: {"properties": {"y" * 100_000: 1}}}})
+    assert len(raised.value.path) < 400
