@@ -2,9 +2,13 @@
 shape.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Literal
+
+_ALTERNATIVE = Struct("<id")
+"""Token id and log-probability of a packed alternative."""
 
 FinishReason = Literal[
     "stop", "length", "done", "abort", "deadline", "error", "memory", "overflow", "grammar", "prefix"
@@ -28,14 +32,27 @@ class Array:
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprobs:
-    """Log-probabilities (natural logarithm) at one position, from the model's own distribution (before temperature)."""
+    """Log-probabilities (natural logarithm) at one position, from the model's own distribution (before temperature).
+
+    The alternatives are packed: an answer may hold millions, which would fill memory as objects and make each garbage
+    collection take long.
+    """
 
     token_id: int
     logprob: float
     rank: int
     """The token's rank; 1 is the most likely."""
-    top: tuple[tuple[int, float], ...] = ()
-    """The alternatives asked for, most likely first."""
+    packed_top: bytes = b""
+
+    @classmethod
+    def of(cls, token_id: int, logprob: float, rank: int, top: Iterable[tuple[int, float]] = ()) -> "TokenLogprobs":
+        """Return the log-probabilities of a token with alternatives, most likely first."""
+        return cls(token_id, logprob, rank, b"".join([_ALTERNATIVE.pack(*each) for each in top]))
+
+    @property
+    def top(self) -> tuple[tuple[int, float], ...]:
+        """Return the alternatives, most likely first."""
+        return tuple(_ALTERNATIVE.iter_unpack(self.packed_top))
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,9 +262,9 @@ def logprobs(token_id: int, num_top: int, wanted: Sequence[int] = ()) -> TokenLo
     are wanted.
     """
     if wanted:
-        return TokenLogprobs(token_id, -0.5, 1, tuple((each, -1.5 - i) for i, each in enumerate(wanted)))
+        return TokenLogprobs.of(token_id, -0.5, 1, tuple((each, -1.5 - i) for i, each in enumerate(wanted)))
     top = [(token_id, -0.5), *((65 + i, -1.5 - i) for i in range(num_top))][:num_top]
-    return TokenLogprobs(token_id, -0.5, 1, tuple(top))
+    return TokenLogprobs.of(token_id, -0.5, 1, tuple(top))
 
 
 def number(layer: int, head: int, query: int, key: int) -> float:

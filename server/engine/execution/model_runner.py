@@ -269,7 +269,7 @@ class ModelRunner:
         assert params.prompt_logprobs is not None
         next_ids = seq.token_ids[start + 1 : min(start + 1 + len(logits), seq.num_prompt_tokens)]
         for scored in prompt_logprobs(logits[: len(next_ids)], next_ids, params.prompt_logprobs):
-            found.append(TokenLogprobs(scored.token_id, scored.logprob, scored.rank, scored.top))
+            found.append(TokenLogprobs.of(scored.token_id, scored.logprob, scored.rank, scored.top))
 
     def _start(
         self,

@@ -118,7 +118,7 @@ def _note_logprobs(
 ) -> None:
     for seq, sampled in zip(sequences, scored, strict=True):
         if sampled.logprob is not None:
-            result.logprobs[seq.uid] = TokenLogprobs(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
+            result.logprobs[seq.uid] = TokenLogprobs.of(sampled.token_id, sampled.logprob, sampled.rank, sampled.top)
 
 
 def sampler_row(seq: Sequence) -> SamplerRow:

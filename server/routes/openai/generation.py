@@ -34,7 +34,7 @@ from server.routes.tasks import check_capture, count_rejection, value_bytes
 from server.schemas.generation import GenerationFields
 
 _LOGPROB_BYTES = 75
-"""Bytes of one alternative of a prompt's token in an answer, approximately: its id, text, rank and number."""
+"""Bytes of one alternative of a token in an answer, approximately: its id, text, rank and number."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     _check_number(context, len(jobs), num_choices)
     writer = None if body.attention is None else row_writer(context, body.attention)
     with counted_refusals(context):
-        _check_prompt_logprobs(context, jobs, num_choices)
+        _check_logprobs(context, jobs, num_choices)
         row_bytes = [_row_bytes(context, body, job, writer, len(jobs) * num_choices) for job in jobs]
     changes = await read_all_interventions(context, body.interventions, [job.prompt for job in jobs])
     capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
@@ -128,16 +128,25 @@ def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> No
         )
 
 
-def _check_prompt_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) -> None:
-    """Raise PayloadTooLarge for more alternatives of the prompts' tokens than an answer may hold: each choice has
-    its own, and all are in memory at once.
+def _check_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) -> None:
+    """Raise PayloadTooLarge for more alternatives of the prompts' and generated tokens than an answer may hold: each
+    choice has its own, and all are in memory at once, also those of a stream whose client is slow.
     """
     asked = [(len(job.prompt.ids), job.sampling.prompt_logprobs) for job in jobs]
+    asked += [(job.sampling.max_tokens, job.sampling.logprobs) for job in jobs]
     num_entries = num_choices * sum(length * (1 + number) for length, number in asked if number is not None)
     size, limit = num_entries * _LOGPROB_BYTES, context.settings.max_response_bytes
     if size > limit:
-        advice = "Ask for fewer alternatives, or send fewer or shorter prompts, or a smaller n."
-        raise answer_too_large(size, limit, advice, of="The log-probabilities of the prompts")
+<<<<<<< HEAD
+        advice = "Ask for fewer alternatives, or send fewer or shorter prompts, or a smaller n or max_tokens."
+        raise answer_too_large(size, limit, advice, of="The log-probabilities")
+=======
+        raise PayloadTooLarge(
+            f"The log-probabilities would be about {size} bytes; at most {limit} are sent (--max-response-bytes). "
+            "Ask for fewer alternatives, or send fewer or shorter prompts, or a smaller n or max_tokens.",
+            code="answer_too_large",
+        )
+>>>>>>> ee8526e2 (Bound and pack the log-probabilities of generated tokens)
 
 
 def _row_bytes(

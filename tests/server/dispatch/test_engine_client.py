@@ -50,7 +50,7 @@ async def test_the_worker_gets_the_very_request(client: EngineClient, worker: Pl
 
 async def test_the_reader_gets_the_very_outputs(client: EngineClient, worker: PlayedWorker) -> None:
     handle = await client.submit(generate(), (1,))
-    logprobs = TokenLogprobs(token_id=4, logprob=-0.5, rank=1, top=((4, -0.5), (9, float("-inf"))))
+    logprobs = TokenLogprobs.of(token_id=4, logprob=-0.5, rank=1, top=((4, -0.5), (9, float("-inf"))))
     array = Array("float16", (2, 3), bytes(range(12)))
     first = RequestOutput(uid=handle.uid, token_id=4, logprobs=logprobs, prompt_logprobs=(None, logprobs))
     last = RequestOutput(uid=handle.uid, token_id=5, tensors={"attention": array}, finish_reason="length")
@@ -81,7 +81,7 @@ async def test_tokens_that_come_alone_are_taken_at_once_while_the_reader_waits(
     await until(lambda: handle.num_generated_tokens == 1)
     handle.on_token = take
     reading = asyncio.create_task(outputs_of(handle))
-    worker.step(RequestOutput(uid=handle.uid, token_id=2, logprobs=TokenLogprobs(2, -0.5, 1)))  # comes with more
+    worker.step(RequestOutput(uid=handle.uid, token_id=2, logprobs=TokenLogprobs.of(2, -0.5, 1)))  # comes with more
     await until(lambda: handle.num_generated_tokens == 2)
     for token_id in (3, 4, 100):
         worker.step(RequestOutput(uid=handle.uid, token_id=token_id))

@@ -232,14 +232,37 @@ async def test_the_offset_of_a_token_is_where_its_character_begins(echo: bool, t
 async def test_too_many_alternatives_of_prompts_are_refused_before_anything_runs(
     wish: dict[str, Any], tmp_path: Path
 ) -> None:
-    async with site(tmp_path, max_response_bytes=20_000) as at:
+    async with site(tmp_path, max_response_bytes=25_000) as at:
         fits = {"prompt": ["abcd"] * 3, "max_tokens": 1, **wish}
         assert (await at.post("/v1/completions", fits)).status_code == 200
         num_before = len(at.engine.submitted)
         error = await at.error("/v1/completions", {**fits, "n": 2}, 413)
         assert len(at.engine.submitted) == num_before
     assert error["code"] == "answer_too_large"
-    assert f"about {2 * 3 * 4 * 21 * 75} bytes" in error["message"]
+    assert f"about {2 * 3 * (4 + ('logprobs' in wish)) * 21 * 75} bytes" in error["message"]
+
+
+@pytest.mark.parametrize("streams", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": ["a"] * 5, "logprobs": 20, "ignore_eos": True}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20},
+        ),
+    ],
+)
+async def test_too_many_alternatives_of_generated_tokens_are_refused_before_anything_runs(
+    path: str, body: dict[str, Any], streams: bool, tmp_path: Path
+) -> None:
+    async with site(tmp_path, max_response_bytes=5 * 40 * 21 * 75) as at:
+        fits = {**body, "n": 2, "max_tokens": 20, "stream": streams}
+        assert (await at.post(path, fits)).status_code == 200
+        num_before = len(at.engine.submitted)
+        error = await at.error(path, {**fits, "n": 128}, 413)
+        assert len(at.engine.submitted) == num_before
+    assert f"about {128 * len(body.get('prompt', 'a')) * 20 * 21 * 75} bytes" in error["message"]
 
 
 async def test_an_error_before_the_first_token_keeps_its_status(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tests.server.serving import write_tokenizer
 LENGTH = 1000
 IDS = [97 + i % 26 for i in range(LENGTH)]
 """Letters, as ids of the tests' tokenizer, whose ids are bytes."""
-SCORED = [TokenLogprobs(token_id, -0.5, 1, ((token_id, -0.5), (65, -1.5))) for token_id in IDS]
+SCORED = [TokenLogprobs.of(token_id, -0.5, 1, ((token_id, -0.5), (65, -1.5))) for token_id in IDS]
 MANY_TURNS = 15
 """Iterations of the event loop, for so many positions: more than for the one piece that few make."""
 
@@ -102,7 +102,7 @@ async def test_nothing_to_write_is_an_empty_list(form: str, tokenizer: Tokenizer
 async def test_two_tokens_of_one_text_are_both_among_the_likeliest(tokenizer: Tokenizer) -> None:
     """Check tokens that are parts of characters: all have the text U+FFFD, and one of them was lost."""
     top = ((0xC3, -0.5), (0xE4, -1.0), (97, -1.5))
-    entries = [TokenLogprobs(token_id, logprob, 1, top) for token_id, logprob in top]
+    entries = [TokenLogprobs.of(token_id, logprob, 1, top) for token_id, logprob in top]
     written = LegacyLogprobs(tokenizer, 3, Detokenizer(tokenizer))
     fields = orjson.loads(orjson.dumps(await written.entries([0xC3, 0xE4, 97], entries)))
     first, second, letter = fields["top_logprobs"]
