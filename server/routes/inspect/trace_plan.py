@@ -246,10 +246,10 @@ def _estimate(
     """Return the bytes of the numbers. They are estimated without the plans, which take seconds for many points and
     inputs.
     """
-    values, table = 0, np.array(lengths, np.int64)
+    values = 0
     alike = Counter(replace(one, name="", layer=_like(one, config)) for one in chosen)
     for one, number in alike.items():
-        rows, keys = _rows_and_keys(one, config, table)
+        rows, keys = _rows_and_keys(one, config, lengths)
         counts = _count(request.positions, rows)
         if "key" in one.point.axes:
             counts = counts * _count(request.key_positions, keys)
@@ -267,9 +267,7 @@ def _like(one: ChosenPoint, config: ModelConfig) -> int | None:
     return None if stack_config(config, one.stack).layers_are_alike else one.layer
 
 
-def _rows_and_keys(
-    one: ChosenPoint, config: ModelConfig, lengths: Sequence[Lengths] | _Counts
-) -> tuple[_Counts, _Counts]:
+def _rows_and_keys(one: ChosenPoint, config: ModelConfig, lengths: Sequence[Lengths]) -> tuple[_Counts, _Counts]:
     """Return the positions of the point, and its keys if it has any, in each input."""
     length, encoder_length = np.array(lengths, np.int64).T
     own_length = encoder_length if _is_of_encoder(one, config) else length
