@@ -1,4 +1,4 @@
-"""Long texts and many inputs: the event loop handles no text character by character, nor all inputs in one turn."""
+"""Long texts and many inputs: the event loop iterates over no characters, and handles inputs in turns."""
 
 import asyncio
 import sys
