@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from server.http.errors import BadRequest
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt, check_ids, encoder_limit, fit_input, read_chat, read_following, read_prompts
 from server.routes.text_parts import Keep
@@ -37,7 +38,7 @@ async def read_inputs(context: AppContext, body: InputFields) -> list[Prompt]:
         following = [await _text(context, item, "completion") for item in _one_each(completion, len(prompts))]
         prompts = [joined(prompt, end) for prompt, end in zip(prompts, following, strict=True)]
     field = "decoder_input" if context.config.kind == "encoder-decoder" else "input"
-    return [fit_input(context, prompt, truncate, field) for prompt in prompts]
+    return [fit_input(context, prompt, truncate, field) async for prompt in in_turns(prompts, 64)]
 
 
 async def between_stacks(
@@ -57,7 +58,7 @@ async def between_stacks(
             )
         return prompts
     limit = encoder_limit(context)
-    sources = [fit_input(context, prompt, truncate, field, limit) for prompt in prompts]
+    sources = [fit_input(context, prompt, truncate, field, limit) async for prompt in in_turns(prompts, 64)]
     started = await _started(context, decoder_input, len(prompts))
     return [replace(own, encoder=source, is_cut=source.is_cut) for own, source in zip(started, sources, strict=True)]
 

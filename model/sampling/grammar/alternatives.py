@@ -235,7 +235,7 @@ class Alternatives:
         return True
 
     def count(self, parts: Conjunction, steps: int = 1) -> None:
-        """Count steps that a conjunction takes. Raises GrammarError where all those of the schema are too many."""
+        """Count the steps for a conjunction. Raises GrammarError if the whole schema has taken too many."""
         self._steps += steps
         if self._steps > MAX_STEPS:
             path = parts[0].path if parts else ""

@@ -16,7 +16,7 @@ def step(name: str | int) -> str:
     """Write one step of a path: `.name`, `["a name"]` or `[3]`."""
     if isinstance(name, int):
         return f"[{name}]"
-    if len(name) > 100:  # places are told apart by their paths, each of which holds those around it
+    if len(name) > 100:  # the path must stay unique, and short: it is part of every path below it
         name = f"{name[:100]}...{crc32(name.encode(errors='replace')):08x}"
     if name.isascii() and name.replace("$", "_").isidentifier():
         return f".{name}"

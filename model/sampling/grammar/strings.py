@@ -37,7 +37,7 @@ never end, which is how some models write them.
 """
 
 CLASS = r"\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)"
-"""A class of a pattern. One that is not closed goes on to the end: else each [ of many would be searched for its ]."""
+"""A class of a pattern. An unclosed class reaches to the end, so that the search for ] runs once, not for each [."""
 COUNT = r"\{\d*+,?\d*+\}"
 """A counted repetition of a pattern."""
 

@@ -19,6 +19,7 @@ from model.hooks.point_names import stack_config
 from server.engine.request import Intervention, Part, PointCapture, TraceTask
 from server.http.errors import BadRequest
 from server.http.trace_body import DescribedEntry
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import (
@@ -61,7 +62,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             check_attributable(context.config, part)
         num_arrays = (3 if named else 1) + (3 if body.vectors else 0)
         inspection = await begin(context, request, body, "/v1/contributions", num_arrays)
-        plans = [_plan(context, body, part, prompt, bool(named)) for prompt in inspection.inputs]
+        plans = [_plan(context, body, part, prompt, bool(named)) async for prompt in in_turns(inspection.inputs, 64)]
         _check_gates(plans)
         maps = 2 if named else 1
         inspection.check_size(
@@ -71,7 +72,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         changes = await inspection.read_changes()
         plans = [plan.changed_by(own) for plan, own in zip(plans, changes, strict=True)]
         questions = _questions(plans[0], tuple(token.token_id for token in named))
-        asked = [(TraceTask(points=plan.points(context)), 4 * plan.num_captured) for plan in plans]
+        asked = [(TraceTask(points=plan.points(context)), 4 * plan.num_captured) async for plan in in_turns(plans, 64)]
         found = await inspection.run(asked, list(questions.values()))
         weights = dict(zip(questions, found[len(plans) :], strict=True))  # of each part, and with vectors "added"
 

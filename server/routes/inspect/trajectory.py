@@ -12,6 +12,7 @@ from model.hooks.point_names import stack_config
 from server.engine.request import PointCapture, TraceTask
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, capture, described, stack_of
@@ -31,11 +32,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         inspection = await begin(context, request, body, "/v1/trajectory", 4 if body.compare_positions is None else 5)
         own = stack_config(context.config, stack_of(part))
         lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
-        chosen = [resolve(body.positions, length, "positions", "position") for length in lengths]
+        chosen = [resolve(body.positions, length, "positions", "position") async for length in in_turns(lengths, 64)]
         others = [
             () if body.compare_positions is None
             else resolve(body.compare_positions, length, "compare_positions", "position")
-            for length in lengths
+            async for length in in_turns(lengths, 64)
         ]  # fmt: skip
         states = own.num_layers + 1
         inspection.check_size(
@@ -43,7 +44,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "fewer positions or compare_positions",
         )
         rows = [tuple(dict.fromkeys(p + o)) for p, o in zip(chosen, others, strict=True)]
-        points = [_points(context, body, kept) for kept in rows]
+        points = [_points(context, body, kept) async for kept in in_turns(rows, 64)]
         asked = [
             (TraceTask(points=states_of), 4 * states * len(kept) * own.hidden_size)
             for states_of, kept in zip(points, rows, strict=True)

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.http.sse import unless_disconnected
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import Scores, cut_of, probabilities_of, run_head, run_ids, scored_answer
@@ -55,7 +56,8 @@ async def _classified(context: AppContext, body: ClassifyRequest, arrival: float
     cut = cut_of(context, body, None if defaults is None else defaults.max_length, is_default=False)
     prompts = await read_prompts(context, value, "input")
     if cut.keep == "end" and cut.is_allowed:
-        prompts = [keep_end(prompt, cut.limit, cut.limit) for prompt in prompts]
+        prompts = [keep_end(prompt, cut.limit, cut.limit) async for prompt in in_turns(prompts, 64)]
+    each = in_turns(prompts, 64)
     return await run_ids(
-        context, [fit_input(context, prompt, cut.is_allowed, "input", cut.limit) for prompt in prompts], arrival
+        context, [fit_input(context, prompt, cut.is_allowed, "input", cut.limit) async for prompt in each], arrival
     )

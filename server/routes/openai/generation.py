@@ -137,16 +137,8 @@ def _check_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) 
     num_entries = num_choices * sum(length * (1 + number) for length, number in asked if number is not None)
     size, limit = num_entries * _LOGPROB_BYTES, context.settings.max_response_bytes
     if size > limit:
-<<<<<<< HEAD
         advice = "Ask for fewer alternatives, or send fewer or shorter prompts, or a smaller n or max_tokens."
         raise answer_too_large(size, limit, advice, of="The log-probabilities")
-=======
-        raise PayloadTooLarge(
-            f"The log-probabilities would be about {size} bytes; at most {limit} are sent (--max-response-bytes). "
-            "Ask for fewer alternatives, or send fewer or shorter prompts, or a smaller n or max_tokens.",
-            code="answer_too_large",
-        )
->>>>>>> ee8526e2 (Bound and pack the log-probabilities of generated tokens)
 
 
 def _row_bytes(

@@ -46,7 +46,7 @@ def test_lengths_are_checked_before_any_work(kind: Kind, value: Any, whitespace:
 
 @contextmanager
 def within(cpu_seconds: float) -> Iterator[None]:
-    """Raise TimeoutError where the work takes more of the processor's time: many times what it needs."""
+    """Raise TimeoutError if the work takes more CPU time. The limit is many times the time that is needed."""
 
     def end(*_: object) -> None:
         raise TimeoutError
