@@ -16,6 +16,7 @@ from server.engine.request import TraceTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Inspection, begin, described
 from server.routes.inspect.selectors import resolve
@@ -43,7 +44,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """
         chosen, num_units = _choose(context.config, body)
         inspection = await begin(context, request, body, "/v1/geometry", 4)
-        positions = [_positions(body, chosen, prompt) for prompt in inspection.inputs]
+        positions = [_positions(body, chosen, prompt) async for prompt in in_turns(inspection.inputs, 64)]
         num_samples = sum(map(len, positions))
         units = resolve(body.units, num_units, "units", "unit")
         _check_amount(num_samples, len(units))

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from server.engine.request import LensTask
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Inspection, NamedToken, begin, described, read_token
 from server.routes.inspect.selectors import resolve
@@ -39,7 +40,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 top_k=min(body.top_k, context.config.vocab_size),
                 target_token_ids=() if target is None else (target.token_id,),
             )
-            for prompt in inspection.inputs
+            async for prompt in in_turns(inspection.inputs, 64)
         ]
         numbers = [len(layers) * len(task.positions) * (2 * task.top_k + 3) for task in tasks]
         num_named = sum(len(layers) * len(task.positions) * task.top_k for task in tasks)

@@ -14,6 +14,7 @@ from server.engine.request import AttentionCapture, AttentionTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, described, stack_of
@@ -40,7 +41,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         heads = resolve(body.heads, own.num_heads, "heads", "head")
         inspection = await begin(context, request, body, "/v1/rollout", 1 if body.method == "rollout" else 2)
         lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
-        queries = [resolve(_rows(body), length, "query_positions", "position") for length in lengths]
+        queries = [
+            resolve(_rows(body), length, "query_positions", "position") async for length in in_turns(lengths, 64)
+        ]
         _check_work(body, layers, lengths, queries)
         arrays = 1 if body.method == "rollout" else 2
         numbers = sum(arrays * len(layers) * len(q) * n for q, n in zip(queries, lengths, strict=True))

@@ -1,6 +1,5 @@
 """POST /v1/classify and /classify: the labels of texts, as vLLM has it."""
 
-from collections.abc import Sequence
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -23,7 +22,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             """Return the probability of every label for each input."""
             arrival = accept(context, body, "/v1/classify")
             value = body.input
-            check_head_reasons(context, body.explain, 1 if isinstance(value, str) or _is_ids(value) else len(value))
+            is_one = isinstance(value, str) or (bool(value) and isinstance(value[0], int))
+            check_head_reasons(context, body.explain, 1 if is_one else len(value))
             found = await unless_disconnected(request, _classified(context, body, arrival))
             explaining = reasons_of_scores(context, body.explain, found.each, arrival)
             reasons = await unless_disconnected(request, explaining)
@@ -39,10 +39,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 for i, numbers in enumerate(probabilities_of(context, found, body.use_activation))
             ]
             return scored_answer(context, "classify", data, found)
-
-
-def _is_ids(value: Sequence[object]) -> bool:
-    return bool(value) and isinstance(value[0], int)
 
 
 async def _classified(context: AppContext, body: ClassifyRequest, arrival: float) -> Scores:

@@ -77,16 +77,13 @@ def _rows(body: DecisionsRequest) -> Iterator[dict[str, Any]]:
 def _question(asked: AnyQuestion, field: str) -> Question:
     instructions = text_of(asked.instructions)
     if isinstance(asked, ChoiceQuestion):
-        options = tuple(Option(_shown(choice.value), choice.description) for choice in asked.choices)
+        values = (str(each.value).lower() if isinstance(each.value, bool) else each.value for each in asked.choices)
+        options = tuple(map(Option, values, (each.description for each in asked.choices)))
     elif isinstance(asked, ScoreQuestion):
         options = tuple(Option(level.label, level.description) for level in asked.levels)
     else:
         options = (Option("Yes"), Option("No"))
     return Question(asked.type, instructions, options, field)
-
-
-def _shown(value: str | bool) -> str:
-    return value if isinstance(value, str) else str(value).lower()
 
 
 def _answer(question: AnyQuestion, found: Judgement) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from server.engine.request import EmbedTask, PoolingMode
 from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import Entry, Format, NumpyArray, Wire, as_numpy, body_pieces, check_npy, negotiate
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.inspect.selectors import resolve
@@ -125,8 +126,10 @@ async def embed_inputs(context: AppContext, body: EmbeddingRequest, field: str =
     limit = encoder_limit(context)
     if defaults.max_length is not None:
         limit = min(limit, defaults.max_length)
-    prompts = [keep_end(prompt, body.truncate_prompt_tokens, limit) for prompt in prompts]
-    fitted = [fit_input(context, prompt, truncate, field, limit) for prompt in prompts]
+    fitted = [
+        fit_input(context, keep_end(prompt, body.truncate_prompt_tokens, limit), truncate, field, limit)
+        async for prompt in in_turns(prompts, 64)
+    ]
     return await between_stacks(context, fitted, None, truncate, field)
 
 

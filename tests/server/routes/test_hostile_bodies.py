@@ -162,6 +162,24 @@ async def test_fields_of_a_query_are_counted_before_any_is_read(path: str, tmp_p
         assert "The query has" not in few.text
 
 
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [
+        ("/v1/lens", {}),
+        ("/v1/rollout", {}),
+        ("/v1/geometry", {"point": "blocks.0.hook_resid_pre"}),
+        ("/v1/embeddings", {"truncate": True}),
+    ],
+)
+async def test_others_are_served_while_many_inputs_are_planned(
+    path: str, fields: dict[str, Any], tmp_path: Path
+) -> None:
+    async with site(tmp_path, max_response_bytes=10, max_num_queued_requests=4096) as at:
+        answer, turns = await turns_of(at, path, {"input": [[1, 2, 3]] * 2048, **fields})
+    assert answer.status_code == 413
+    assert turns > 2048 // 64
+
+
 FLOATS = [i + 0.5 for i in range(9000)]
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": json.dumps({"a": [*range(9000)]})}}
 USER = {"role": "user", "content": "a"}
