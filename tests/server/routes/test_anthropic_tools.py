@@ -162,7 +162,7 @@ async def test_the_text_keeps_to_a_schema_or_the_schema_is_refused_by_its_path(
         )
     assert json.loads(message["content"][0]["text"])["fox"] in ("red", "grey")
     assert message["stop_reason"] == "end_turn"
-    assert error["param"].startswith("output_config.format.schema")
+    assert error["param"].startswith("output_format.schema")
 
 
 @pytest.mark.parametrize(
