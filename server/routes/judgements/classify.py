@@ -1,6 +1,5 @@
 """POST /v1/classify and /classify: the labels of texts, as vLLM has it."""
 
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
