@@ -95,7 +95,8 @@ def _row_as_json(row: CpuRow) -> dict[str, Any]:
 def as_table(report: KernelReport) -> str:
     """Return the report for people: one line a fact, and one a rate."""
     vendor, family, model = report.cpu
-    row = "unknown: widens to float32" if report.row is None else f"{report.row.name}: {_said_of(report.row)}"
+    name, levels = ("unknown", ()) if report.row is None else (report.row.name, report.row.dot_levels)
+    row = f"{name}: " + (f"dot products at level {', '.join(levels)}" if levels else "widens to float32")
     lines = {
         "library": report.library if report.is_present else f"none ({report.library} is not there)",
         "kernels": report.kernels,
@@ -112,10 +113,6 @@ def as_table(report: KernelReport) -> str:
         text += [f"{n:<20}{r.bandwidth:>7.1f} GB/s{r.compute:>10.1f} GFLOP/s" for n, r in report.rates.items()]
         text += ["", "for TABLE of model/kernels/cpus.py:", f"    {_as_source(row_of(report.rates))}"]
     return "\n".join(text)
-
-
-def _said_of(row: CpuRow) -> str:
-    return f"dot products at level {', '.join(row.dot_levels)}" if row.dot_levels else "widens to float32"
 
 
 def _as_source(row: CpuRow) -> str:

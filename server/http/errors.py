@@ -35,7 +35,7 @@ MAX_SHOWN_VALUE = 80
 
 
 MAX_MESSAGE = 4096
-"""Most characters of an error message: of a longer one the middle is left out."""
+"""Maximum length of an error message in characters; the middle of a longer one is cut."""
 
 
 class ApiError(Exception):
@@ -56,7 +56,7 @@ class ApiError(Exception):
         self.status = status
         self.message = message
         self.type = type
-        self.param = param and param[:MAX_MESSAGE]
+        self.param = param and param[: MAX_MESSAGE // 2]
         self.code = code
         self.retry_after = retry_after
 
@@ -117,7 +117,7 @@ class PayloadTooLarge(_Kind):
 def answer_too_large(
     size: int, limit: int, advice: str, *, of: str = "The answer", param: str | None = None
 ) -> PayloadTooLarge:
-    """Return the error of an answer over --max-response-bytes, or of the part that `of` names; `advice`: what fits."""
+    """Return the error of an answer over --max-response-bytes, or of its part `of`; `advice`: a request that fits."""
     message = f"{of} would be about {size} bytes; at most {limit} are sent (--max-response-bytes). {advice}"
     return PayloadTooLarge(message, param=param, code="answer_too_large")
 

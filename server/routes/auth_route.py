@@ -54,7 +54,7 @@ one has.
 """
 
 _GIVE_BACK_AFTER = 0.5
-"""Seconds after an answer in which its memory is given back, once for all answers that end meanwhile."""
+"""Seconds from the end of an answer until freed memory is returned to the kernel."""
 KEY_IN_SCOPE = "lightwell.key"
 """Key of the request's ApiKey in an ASGI scope; it is missing while the server is open to all."""
 
@@ -68,7 +68,7 @@ class OpenRoute(APIRoute):
         return super().matches(self._as_get(scope))
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request. Raises BadRequest for a query of many fields, each of which would be named."""
+        """Answer the request. Raises BadRequest for a query with more than MAX_FIELDS fields."""
         num_fields = 1 + scope["query_string"].count(b"&")
         if num_fields > MAX_FIELDS:
             message = f"The query has {num_fields} fields; at most {MAX_FIELDS} are accepted."
@@ -187,7 +187,7 @@ def check_key(headers: Headers, keys: Keyring) -> KnownKey | None:
 async def read_body(request: Request, max_bytes: int) -> None:
     """Read the body into the request. Raises UnsupportedMediaType, PayloadTooLarge, or BadRequest.
 
-    BadRequest is for broken UTF-8, and for lists of more numbers than are accepted, which would take long to parse.
+    BadRequest is for broken UTF-8.
     """
     _check_content_type(request)
     encoding = request.headers.get("content-encoding", "").strip()
@@ -257,7 +257,7 @@ def _check_content_type(request: Request) -> None:
 
 
 def _parse(chunks: list[bytes]) -> Any:
-    """Parse a large body without blocking the event loop for long: also to join it takes 0.4 ms per MB."""
+    """Parse a large body without blocking the event loop for long. Joining the chunks takes 0.4 ms per MB."""
     body = b"".join(chunks)
     chunks.clear()
     reader = JsonReader(body, may_be_ids=_may_be_ids)

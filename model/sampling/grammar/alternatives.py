@@ -14,7 +14,7 @@ MAX_ALTERNATIVES = 500
 MAX_BRANCHES = 50
 """How many branches a oneOf has: each is compared with each."""
 MAX_STEPS = 200_000
-"""How many parts of a schema are looked at, all alternatives together: some seconds at most."""
+"""Most steps for the parts of a schema and the comparisons of parts, all alternatives together: some seconds."""
 
 COMBINING = {"anyOf", "allOf", "oneOf", "$ref", "unevaluatedProperties", "unevaluatedItems"}
 
@@ -239,7 +239,9 @@ class Alternatives:
         self._steps += steps
         if self._steps > MAX_STEPS:
             path = parts[0].path if parts else ""
-            raise GrammarError(path, "the schema has too many parts that hold together, or alternatives in one another")
+            problem = f"it takes more than {MAX_STEPS} steps to read; send fewer parts that hold together (allOf, "
+            problem += "patternProperties, required), or fewer alternatives in one another"
+            raise GrammarError(path, problem)
 
 
 def key(value: Any) -> Any:

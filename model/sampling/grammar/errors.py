@@ -1,6 +1,6 @@
 """What is raised when a schema, pattern or grammar asks for what cannot be held, and how its place is written."""
 
-from zlib import crc32
+from hashlib import blake2b
 
 
 class GrammarError(ValueError):
@@ -17,7 +17,7 @@ def step(name: str | int) -> str:
     if isinstance(name, int):
         return f"[{name}]"
     if len(name) > 100:  # the path must stay unique, and short: it is part of every path below it
-        name = f"{name[:100]}...{crc32(name.encode(errors='replace')):08x}"
+        name = f"{name[:100]}...{blake2b(name.encode(errors='replace'), digest_size=8).hexdigest()}"
     if name.isascii() and name.replace("$", "_").isidentifier():
         return f".{name}"
     escaped = name.replace("\\", "\\\\").replace('"', '\\"')

@@ -218,7 +218,7 @@ def _as_json(value: str, kinds: frozenset[str]) -> str:
             if not stripped.startswith(("[", "{")) or len(stripped) > _MOST_PYTHON:
                 raise
             read = ast.literal_eval(stripped)  # a list or a dict as Python writes it
-            written, kind = json.dumps(read, ensure_ascii=False, allow_nan=False), KIND_OF[type(read)]
+            written, kind = json.dumps(read, allow_nan=False), KIND_OF[type(read)]
     except (ValueError, KeyError, TypeError, SyntaxError, MemoryError, RecursionError):
         return json.dumps(value, ensure_ascii=False)
     is_json = kinds == KINDS or "string" not in kinds or kind in kinds - {"string"}

@@ -35,7 +35,6 @@ KNOWN = (
     ThoughtTags("[THINK]", "[/THINK]"),
     ThoughtTags("<|START_THINKING|>", "<|END_THINKING|>"),
     ThoughtTags("<|inner_prefix|>", "<|inner_suffix|>"),
-    ThoughtTags("<thinking>", "</thinking>"),
     ThoughtTags("<|channel>thought\n", "<channel|>"),
     ThoughtTags(
         "<|channel|>analysis<|message|>",

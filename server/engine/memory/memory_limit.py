@@ -19,7 +19,7 @@ _ROOT = Path("/")
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
 """The C library's `malloc_trim`, looked up now and not when memory is short; None if the C library lacks it."""
 _M_TRIM_THRESHOLD, _TRIM_THRESHOLD = -1, 128 << 10
-"""glibc's number of the option, and its first value in bytes."""
+"""glibc's number of the option, and its default value in bytes."""
 _SHARE = 0.9
 """Share of the memory left once the model is loaded; the rest is for the API process and other processes."""
 

@@ -1,7 +1,6 @@
 """POST /embed_sparse: the weights of words in inputs (SPLADE), in the format of TEI."""
 
 import asyncio
-from collections.abc import Sequence
 
 import orjson
 from fastapi import APIRouter, Request
@@ -43,12 +42,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         works = [Work(task, prompt, num_bytes) for prompt in inputs]
         results = await unless_disconnected(request, run_all(context, works, arrival))
         _check_size(context, results)
-        return Response(await asyncio.to_thread(_body, results), media_type="application/json")
-
-
-def _body(results: Sequence[TaskResult]) -> bytes:
-    """Return the answer, an input at a time: of many it has millions of numbers."""
-    return b"[" + b",".join(orjson.dumps(_words(result)) for result in results) + b"]"
+        # One input at a time: the answer to many has millions of numbers.
+        parts = await asyncio.to_thread(lambda: [orjson.dumps(_words(result)) for result in results])
+        return Response(b"[" + b",".join(parts) + b"]", media_type="application/json")
 
 
 def _words(result: TaskResult) -> list[dict[str, float]]:

@@ -62,7 +62,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             check_attributable(context.config, part)
         num_arrays = (3 if named else 1) + (3 if body.vectors else 0)
         inspection = await begin(context, request, body, "/v1/contributions", num_arrays)
-        plans = [_plan(context, body, part, prompt, bool(named)) async for prompt in in_turns(inspection.inputs, 64)]
+        plans = [_plan(context, body, part, prompt, bool(named)) async for prompt in in_turns(inspection.inputs, 8)]
         _check_gates(plans)
         maps = 2 if named else 1
         inspection.check_size(

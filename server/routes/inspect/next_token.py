@@ -40,12 +40,15 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
         """
         inspection = await begin(context, request, body, "/v1/next", 3 if body.full else 1)
-        _check_work(context, len(inspection.inputs), len(body.temperatures))
         positions = [_position(context, body, prompt.ids) for prompt in inspection.inputs]
         versus = None
         if body.explain is not None:
             versus = read_versus(context, body.explain, len(inspection.inputs), body.interventions)
         num_inputs, num_temperatures = len(inspection.inputs), len(body.temperatures)
+        if (work := num_inputs * num_temperatures * context.config.vocab_size) > MAX_PROBABILITIES:
+            message = f"temperatures: {work} probabilities, of inputs times temperatures times the vocabulary; "
+            message += f"at most {MAX_PROBABILITIES} are accepted. Send fewer temperatures or inputs."
+            raise BadRequest(message, param="temperatures", code="too_much_work")
         inspection.check_size(
             num_inputs * (1 + 2 * num_temperatures) * context.config.vocab_size * body.full,
             "fewer inputs or temperatures, a smaller num_tokens, or without full",
@@ -71,19 +74,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 yield inspection.entry(index, "next", fields, arrays)
 
         return await inspection.answer_with(entries())
-
-
-def _check_work(context: AppContext, num_inputs: int, num_temperatures: int) -> None:
-    """Raise BadRequest for more probabilities than are computed for one request."""
-    work = num_inputs * num_temperatures * context.config.vocab_size
-    if work > MAX_PROBABILITIES:
-        raise BadRequest(
-            f"temperatures: {num_temperatures} for each of {num_inputs} inputs, over {context.config.vocab_size} "
-            f"tokens, is {work / MAX_PROBABILITIES:.1f} times the work that is accepted; send fewer temperatures or "
-            "inputs.",
-            param="temperatures",
-            code="too_much_work",
-        )
 
 
 def _position(context: AppContext, body: NextRequest, ids: Sequence[int]) -> tuple[int, ...]:

@@ -195,7 +195,7 @@ def _read_indices(text: str, count: int, field: str) -> tuple[int, ...] | None:
             pieces.append((int(match[1]),))
         else:
             pieces.append(span(match[0], count))
-    found = list(islice(chain.from_iterable(pieces), count + 1))  # more hold one twice, which `resolve` refuses
+    found = list(islice(chain.from_iterable(pieces), count + 1))  # a longer list repeats an index: `resolve` refuses it
     if not found:
         raise BadRequest(f"{field}: {shown(text)} chooses none of {count}; at least one is accepted.", param=field)
     return resolve(found, count, field, field.removesuffix("s"))

@@ -73,9 +73,10 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     _check_number(context, len(jobs), num_choices)
     writer = None if body.attention is None else row_writer(context, body.attention)
     with counted_refusals(context):
-        _check_logprobs(context, jobs, num_choices)
+        jobs = _fit_logprobs(context, jobs, num_choices)
         row_bytes = [_row_bytes(context, body, job, writer, len(jobs) * num_choices) for job in jobs]
     changes = await read_all_interventions(context, body.interventions, [job.prompt for job in jobs])
+    form_field = body.form_field
     capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
     check_capture(context, num_choices * sum(capture_bytes))
     # All or none: those that are refused later would have made the others' work vain.
@@ -106,7 +107,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                 )
                 index = number * num_choices + choice
                 keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
-                rest = (job.prompt.num_tokens, keep_rows, body.form_field)
+                rest = (job.prompt.num_tokens, keep_rows, form_field)
                 started.runs.append(Run(index, handle, text, context.metrics, arrival, *rest))
     except BaseException as error:
         started.close()
@@ -128,17 +129,29 @@ def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> No
         )
 
 
-def _check_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) -> None:
-    """Raise PayloadTooLarge for more alternatives of the prompts' and generated tokens than an answer may hold: each
-    choice has its own, and all are in memory at once, also those of a stream whose client is slow.
+def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) -> list[Job]:
+    """Return the jobs; one that may fill the context is cut to the tokens whose log-probabilities fit into an answer.
+
+    Raises PayloadTooLarge for more alternatives of the prompts' and generated tokens than fit: each choice has its own,
+    and all are in memory at once, also those of a stream whose client is slow.
     """
     asked = [(len(job.prompt.ids), job.sampling.prompt_logprobs) for job in jobs]
-    asked += [(job.sampling.max_tokens, job.sampling.logprobs) for job in jobs]
-    num_entries = num_choices * sum(length * (1 + number) for length, number in asked if number is not None)
-    size, limit = num_entries * _LOGPROB_BYTES, context.settings.max_response_bytes
-    if size > limit:
-        advice = "Ask for fewer alternatives, or send fewer or shorter prompts, or a smaller n or max_tokens."
+    num_entries = sum(length * (1 + number) for length, number in asked if number is not None)
+    a_token = sum(1 + job.sampling.logprobs for job in jobs if job.sampling.logprobs is not None)
+    limit = context.settings.max_response_bytes
+    most = max(1, (limit // (_LOGPROB_BYTES * num_choices) - num_entries) // max(1, a_token))
+    fitted = []
+    for job in jobs:
+        max_tokens = job.sampling.max_tokens
+        if job.sampling.logprobs is not None:
+            if len(job.prompt.ids) + max_tokens >= context.context_limit:
+                max_tokens = min(max_tokens, most)
+            num_entries += max_tokens * (1 + job.sampling.logprobs)
+        fitted.append(replace(job, sampling=replace(job.sampling, max_tokens=max_tokens)))
+    if (size := num_choices * num_entries * _LOGPROB_BYTES) > limit:
+        advice = "Ask for fewer alternatives, tokens or choices, or send fewer or shorter prompts."
         raise answer_too_large(size, limit, advice, of="The log-probabilities")
+    return fitted
 
 
 def _row_bytes(

@@ -30,7 +30,7 @@ MAX_INCLUDED = 32
 _Label = Annotated[Text, Field(max_length=512)]
 """A text that each event repeats which holds the response."""
 MAX_REPEATED = 1 << 20
-"""Most characters of the other texts that these events repeat, all of them together."""
+"""Maximum total length of `instructions`, `text` and `tools`, which the events repeat."""
 LOGPROBS = "message.output_text.logprobs"
 """What `include` asks for log-probabilities with."""
 

@@ -265,6 +265,16 @@ async def test_too_many_alternatives_of_generated_tokens_are_refused_before_anyt
     assert f"about {128 * len(body.get('prompt', 'a')) * 20 * 21 * 75} bytes" in error["message"]
 
 
+async def test_without_max_tokens_an_answer_has_as_many_tokens_as_its_log_probabilities_allow(tmp_path: Path) -> None:
+    async with site(tmp_path, max_response_bytes=2 * 5 * 21 * 75) as at:
+        body = {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": 20, "n": 2}
+        assert (await at.post("/v1/chat/completions", body)).status_code == 200
+        assert [sampling(at, i).max_tokens for i in (0, 1)] == [5, 5]
+        body = {"prompt": ["a", "bc"], "max_tokens": None, "logprobs": 4}
+        assert (await at.post("/v1/completions", body)).status_code == 200
+        assert [sampling(at, i).max_tokens for i in (2, 3)] == [21, 21]
+
+
 async def test_an_error_before_the_first_token_keeps_its_status(tmp_path: Path) -> None:
     engine = FakeEngine(fail_after=0, failure=WorkerLost("gone", retry_after=1))
     async with site(tmp_path, engine) as at:
