@@ -1,5 +1,6 @@
 """Limits of a worker's memory, and of captures by it (`test_real_worker.py` uses up a real worker's memory)."""
 
+import mmap
 import re
 import resource
 import subprocess
@@ -153,7 +154,8 @@ def test_of_its_share_a_worker_may_take_what_it_has_not_touched_and_no_more_than
     left = free_in_share(share)
     assert left is not None
     assert left < share
-    held = bytearray(64 << 20)  # zeros, and so untouched
+    # A bytearray might be of memory that the process has freed and still holds.
+    held = mmap.mmap(-1, 64 << 20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     held[:: 1 << 12] = bytes(len(held) >> 12)
     less = free_in_share(share)
     assert less == pytest.approx(left - len(held), abs=8 << 20)
