@@ -40,7 +40,7 @@ class Draw:
 
     rng: random.Random
     fits: bool = True
-    """Whether all operands fit together; if not, the kernels may refuse them with a ValueError."""
+    """True if all operands fit together; otherwise the kernels may refuse them with a ValueError."""
 
     def rows(self) -> int:
         """Draw a number of rows: none, few, or more than a thread computes at once."""
@@ -59,7 +59,7 @@ class Draw:
         return self.rng.choice([WIDEN, DOT])
 
     def numbers(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Draw numbers, some of them infinite or none. The memory ends with them, and begins before them at times, so
+        """Draw numbers, some of them infinite or NaN. The memory ends with them, and begins before them at times, so
         that their address is a multiple of the dtype's size only. Once in a while the shape or the dtype is wrong.
         """
         if self.fits and shape and self.rng.random() < 0.02:
@@ -224,8 +224,8 @@ def _attention(draw: Draw) -> None:
     mix_rows(world.rows(chosen, heads, "pattern")[:, :0], [0] * len(heads), world.values, world.seen, span)
     softmax_rows(draw.numbers(draw.rng.randint(1, 4), draw.rows(), draw.rows()))
     draw.fits = True
-    nobody, nothing = np.zeros(0, np.int64), torch.empty(0, world.num_heads, world.dim, dtype=world.dtype)
-    seen = VisibleKeys(world.tables, nobody, nobody, nobody, world.block_size)
+    empty, nothing = np.zeros(0, np.int64), torch.empty(0, world.num_heads, world.dim, dtype=world.dtype)
+    seen = VisibleKeys(world.tables, empty, empty, empty, world.block_size)
     items = AttentionItems(np.zeros((0, 5), np.int32))
     attend(nothing.float(), world.keys, world.values, seen, items, scale=1.0, out=nothing)
     if draw.rng.random() < 0.2:
@@ -257,10 +257,10 @@ def _decoder(draw: Draw) -> None:
     )
     caches = LayerCaches(world.copied_caches())
     decoder.run(world.x.clone(), world.rows, caches, first_layer=cut, adapted=[(slice(first, end), changes)])
-    nobody = np.zeros(0, np.int64)
-    ranges = [VisibleKeys(world.tables, nobody, nobody, nobody, world.size) for _ in world.windows]
+    empty = np.zeros(0, np.int64)
+    ranges = [VisibleKeys(world.tables, empty, empty, empty, world.size) for _ in world.windows]
     items = AttentionItems(np.zeros((0, 5), np.int32))
-    none = DecoderRows(ranges, items, nobody, nobody.astype(np.bool_), world.num_key_heads)
+    none = DecoderRows(ranges, items, empty, empty.astype(np.bool_), world.num_key_heads)
     decoder.run(world.x[:0], none, caches)
 
 

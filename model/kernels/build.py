@@ -62,8 +62,8 @@ _FLAGS = (
     *("-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wall", "-Wextra"),
     *("-Wno-psabi", "-g0"),
 )
-# Of g++. Addresses are checked by calls, undefined behaviour is an illegal instruction: with checks written out, and
-# a message for each, compiling takes ten times as long. Null pointers and outside objects are found by the address.
+# Options of g++. Calls check addresses, and undefined behaviour is an illegal instruction: with inline checks that have
+# messages, compiling takes ten times as long. The address check finds null pointers and accesses outside of objects.
 _SANITIZE = (
     *("-fsanitize=address,undefined", "-fno-sanitize=null,object-size,pointer-overflow"),
     *("-fsanitize-undefined-trap-on-error", "--param=asan-instrumentation-with-call-threshold=0"),

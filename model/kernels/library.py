@@ -139,7 +139,7 @@ def set_num_threads(count: int) -> None:
 
 
 class _Noted:
-    """The products that Python has noted. Two threads at the same time may count one; none takes any away."""
+    """The products that Python has noted. Two threads may count two products as one; the count never falls."""
 
     count = 0
 

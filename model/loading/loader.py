@@ -180,7 +180,7 @@ def build_model(
         return matrices.pop(name) if name in matrices else weights.pop(name)
 
     table = matrix("embed.weight")
-    # Where nothing is asked for, where it costs nothing: with our kernels.
+    # By default batch invariant with our kernels, where that costs nothing.
     is_native = kernels.why_not_native(table.dtype, table.device) is None
     invariant = is_native if batch_invariant is None else batch_invariant
     linear = partial(Linear, kernels=kernels, batch_invariant=invariant)

@@ -42,14 +42,14 @@ class Transformer:
     project_out: Linear | None = None
     """[e, d]"""
     head_transform: HeadTransform | None = None
-    """What comes before the head of an encoder."""
+    """Layers between an encoder's states and its head."""
     classifier: Classifier | None = None
-    """What labels a whole input, in place of a head."""
+    """Head that labels a whole input, in place of a head that predicts tokens."""
     dense: Sequence[DenseLayer] = ()
-    """What the pooled states of an embedding go through, if its files say so."""
+    """Layers after the pooling of an embedding, if the checkpoint has any."""
     kernels: KernelConfig = AUTO
     batch_invariant: bool
-    """What its parts were built for, as `kernels` are."""
+    """True if its parts give the same bits in any batch."""
     _scratch: LayerCache | None = field(default=None, init=False)
 
     @property

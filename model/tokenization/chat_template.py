@@ -1,8 +1,8 @@
 """Chat messages to prompt text, through the model's own jinja template, in a sandbox.
 
 Renders what `transformers` renders (`apply_chat_template`): the same jinja options, extensions, filters, globals and
-variables. A template that would hang or fill memory is stopped by the bounds of the process that runs it
-(`model.tokenization.template_process`). It knows one template; it knows no requests, roles and torch.
+variables; templates may also use `append` and `pop` of lists. The process that runs a template
+(`model.tokenization.template_process`) stops one that would hang or fill memory. Knows no requests, roles and torch.
 """
 
 import json
@@ -48,7 +48,7 @@ class ChatTemplate:
         self._source_line = _json_line(source)
         self._client.ask(self._source_line, _json_line(None))
         self.thought_tags = find_tags(source) or probed_tags(self.render) or find_tags(source, tokenizer.ids_of_special)
-        """What stands around reasoning in the model's answers, or None if it does not reason."""
+        """The tags around reasoning in the model's answers, or None if it does not reason."""
 
     @cached_property
     def tool_use(self) -> ToolUse:

@@ -1,8 +1,8 @@
 """The program of the process that renders chat templates: jinja's own sandbox within bounds that the kernel keeps.
 
 It reads a template and its variables, each one line of JSON, answers with a line of JSON and the text, and ends when
-its parent closes the socket. A template has what `transformers` gives it. Started and asked by
-`model.tokenization.template_client`; imports nothing of ours, and knows no conversation.
+its parent closes the socket. A template has the functions of `transformers`, and `append` and `pop` of lists.
+`model.tokenization.template_client` starts it; it imports nothing of ours, and knows no conversation.
 """
 
 import contextlib

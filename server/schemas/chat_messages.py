@@ -101,7 +101,7 @@ class ChatMessage(RequestModel):
 
     @property
     def thought(self) -> str | None:
-        """Return what the assistant thought, by whichever name it was given."""
+        """Return the assistant's reasoning, from any of its fields."""
         given = (self.reasoning_content, self.thinking, self.reasoning)  # in the order of transformers
         return next((text for text in given if text is not None), None)
 

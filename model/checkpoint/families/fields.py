@@ -25,7 +25,7 @@ _MOST_POSITIONS = 1 << 24
 _MOST = (1 << 31) - 1
 """The largest value of any other size."""
 _LARGEST = 1e30
-"""The largest number that is no size: float32 holds its products with a few others."""
+"""The largest number that is no size. Its products with a few others fit in float32."""
 _T = TypeVar("_T")
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 

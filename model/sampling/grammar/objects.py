@@ -103,7 +103,7 @@ def members(
             taken = (*(comma if count else ()), *member, *after[min(count + 1, cap)])
             if most is not None and count >= most:
                 before[count] = (rules.one_of(path, [] if needed else [after[count]]),)
-            elif needed and min(number, cap) == min(fewest, cap) and number % 100 != 99:  # or its text grows by squares
+            elif needed and min(number, cap) == min(fewest, cap) and number % 100 != 99:  # else its length is quadratic
                 before[count] = taken
             else:
                 before[count] = (rules.one_of(path, [taken] if needed else [taken, after[count]]),)

@@ -132,7 +132,7 @@ def measure(schema: object) -> None:
         if values > MAX_VALUES:
             raise GrammarError("", f"a schema holds at most {MAX_VALUES} values")
         size += len(value) if isinstance(value, str) else 0
-        if size > MAX_BYTES:  # or writing it as JSON would take long
+        if size > MAX_BYTES:  # writing it as JSON would take long
             break
         wrong = None if len(steps) <= MAX_DEPTH else f"at most {MAX_DEPTH} objects and arrays may hold each other"
         if isinstance(value, dict):

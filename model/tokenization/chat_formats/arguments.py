@@ -125,7 +125,7 @@ class PairReader:
 
 _NAME = re.compile(r"[^:,{}\[\]]*")
 _WORD = re.compile(r"[A-Z][a-z]*")
-"""A word of Python's, such as None."""
+"""One of Python's constants, for example None."""
 
 
 class BareReader:

@@ -29,7 +29,7 @@ class PairSyntax:
     quotes: tuple[str, str] = ("", "")
     """The texts between which some templates write a value that is text, if it holds tags."""
     is_python: bool = False
-    """Whether lists and objects are written as Python writes them."""
+    """True if the template writes lists and objects as Python literals."""
 
     @property
     def name_ends(self) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ def new_call_id(form: tuple[str, int]) -> str:
 
 
 class _Marks:
-    """Texts at which text ends, such as tags."""
+    """Texts that end the text before them, for example tags."""
 
     def __init__(self, marks: Collection[str]) -> None:
         self._marks = sorted(marks, key=len, reverse=True)

@@ -85,7 +85,7 @@ def probed_tags(render: Callable[[Sequence[Mapping[str, Any]], bool], str]) -> T
         tag = ""
     one, other = sorted((prompt, before), key=len)
     opening = other.removeprefix(one).strip() if other.startswith(one) else ""
-    if not opening or opening.startswith(closing):  # it is the shortest end that no other place has
+    if not opening or opening.startswith(closing):  # it is the shortest unique text before the reasoning
         parts = re.split("(?=<)", before.partition("Zquser")[2])
         ends = ("".join(parts[number:]) for number in range(len(parts) - 1, -1, -1))
         opening = next((each for each in ends if (before + closing).count(each) == 1), "")

@@ -30,7 +30,7 @@ class RowSink:
     window: Window
     num_cross_keys: int
     is_changed: bool
-    """Whether the request may change what the network computes."""
+    """True if the request may change the numbers of the network."""
     _rows: torch.Tensor | None = field(default=None, init=False)
     """The rows [pair, 1, key] if they came at once."""
 

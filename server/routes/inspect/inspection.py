@@ -138,7 +138,7 @@ class Inspection:
         requests use, while the client waits.
 
         Raises ClientGone. If the client left or the time is over, the computation does not begin, or it ends after the
-        current part, or in it with the next `check`.
+        current part, or at the next `check`.
         """
         run = copy_context().run
 

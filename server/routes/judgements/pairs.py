@@ -85,7 +85,7 @@ class Reader:
         return await asyncio.to_thread(self._encode, range(first, first + len(written)), written)
 
     def _all_written(self, first: int, group: Sequence[Texts]) -> list[Texts]:
-        """Return the texts of a group as the folder wants them, each within what is worth tokenising."""
+        """Return the texts of a group, with the folder's prompt and each cut to the part that is tokenised."""
         written = [self._written(first + i, texts) for i, texts in enumerate(group)]
         has_limits = any(limit is not None for limit in self.cut.text_limits)
         return self._shortened(written) if has_limits else written

@@ -28,8 +28,8 @@ async def judge_with_reasons(
     questions: Sequence[Question],
     arrival: float,
 ) -> tuple[Judgements, list[dict[str, Any]]]:
-    """Return the answers to questions about a conversation, and what each has beside itself: its reasons, or nothing if
-    they are not asked for. Raises ApiError.
+    """Return the answers to questions about a conversation, and the additional fields of each: its reasons, if the
+    body has `explain`. Raises ApiError.
     """
     options = body.explain
     if options is not None:  # before anything runs

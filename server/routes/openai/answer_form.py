@@ -159,7 +159,7 @@ def _read_tool(field: str, definition: ToolDefinition, writer: _Writer) -> Tool:
     try:
         return Tool(function.name, schema, writer.grammar(schema))
     except GrammarError as error:
-        # What a call cannot be held to is left out: many tools' authors never meant it to be.
+        # Constraints that a grammar cannot express are left out: many tools contain some.
         if function.strict or _why_impossible(schema := _possible(schema)):
             place = field + error.path
             raise BadRequest(f"{place}: {error.message}.", param=place, code="grammar_refused") from None

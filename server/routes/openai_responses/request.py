@@ -34,7 +34,7 @@ _NAMES: Mapping[str, str] = {
     "tool_choice.function": "tool_choice",
     "tool_choice.allowed_tools": "tool_choice",
 }
-"""Fields of a chat by what they are called here."""
+"""Fields of a chat by their names in this API."""
 _WORDING = ((r"\bmax_tokens\b", "max_output_tokens"), ("Set truncate to cut it", 'Set truncation to "auto" to cut it'))
 """What a chat's errors advise, by how this route says it."""
 
