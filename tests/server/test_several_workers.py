@@ -230,7 +230,10 @@ def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_
     one = Client(shared_server(*flags).url)
     with one.http, ready((*flags, "--device", "cpu", "--devices", "2", "--threads", "1")) as (two,):
         assert_equal_numbers(one, two, questions(TEXT, "In the forest lived an old fox, who", 2))
-        assert two.get("/v1/capabilities").json() == one.get("/v1/capabilities").json()
+        capabilities = [each.get("/v1/capabilities").json() for each in (one, two)]
+        for each in capabilities:
+            del each["limits"]["max_capture_bytes"]  # at most half of the memory that was free when the server started
+        assert capabilities[0] == capabilities[1]
         for group in range(4):  # one after the other, so that no load decides
             beginning = [10 + group] * 200
             before = hits(two)
