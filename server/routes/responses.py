@@ -1,7 +1,7 @@
 """Shares what the answers of all inspection routes have in common: formats, tokens, usage, the limit of their size."""
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -70,6 +70,22 @@ def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[Nu
 def json_response(answer: Any, status: int = 200) -> Response:
     """Return a response whose body is `answer` as JSON."""
     return Response(orjson.dumps(answer), status, media_type="application/json")
+
+
+def rows_response(
+    rows: Iterable[Any], name: str = "", before: Mapping[str, Any] = {}, after: Mapping[str, Any] = {}
+) -> Response:
+    """Return a response whose body is a JSON list, or an object with the list as the field `name` between others. Each
+    row is made when it is written: together they would take a second and hundreds of megabytes.
+    """
+
+    def pieces() -> Iterator[bytes]:
+        yield orjson.dumps({**before, name: []})[:-2] if name else b"["
+        for number, row in enumerate(rows):
+            yield (b"," if number else b"") + orjson.dumps(row)
+        yield b"]," + orjson.dumps(after)[1:] if name else b"]"
+
+    return tensor_response(Format.JSON, pieces(), ())
 
 
 def new_answer_id(kind: str, mark: str = "-") -> str:

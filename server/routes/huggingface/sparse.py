@@ -1,6 +1,6 @@
 """POST /embed_sparse: the weights of words in inputs (SPLADE), in the format of TEI."""
 
-import asyncio
+from collections.abc import Iterator
 
 import orjson
 from fastapi import APIRouter, Request
@@ -9,17 +9,22 @@ from starlette.responses import Response
 from server.engine.request import SparseTask
 from server.http.errors import answer_too_large
 from server.http.sse import unless_disconnected
-from server.http.tensor_formats import as_numpy
+from server.http.tensor_formats import Format, as_numpy
 from server.routes.context import AppContext
 from server.routes.huggingface.tei import cut_fields
 from server.routes.openai.embeddings import embed_inputs
 from server.routes.request_context import accept
+from server.routes.responses import tensor_response
 from server.routes.supported_routes import SPARSE
 from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas.embeddings import EmbeddingRequest, SparseEmbeddingRequest, SparseValue
 
 _VALUE_BYTES = 40
 """Most bytes of a word and its weight as JSON."""
+_INPUTS_AT_ONCE = 64
+"""Inputs after which the size of the answer is checked."""
+_WORDS_AT_ONCE = 4096
+"""Words that are written before other requests get their turn."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -40,16 +45,31 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         inputs = await embed_inputs(context, EmbeddingRequest.model_validate(asked), "inputs")
         num_bytes = 8 * context.config.vocab_size
         works = [Work(task, prompt, num_bytes) for prompt in inputs]
-        results = await unless_disconnected(request, run_all(context, works, arrival))
+        results = await unless_disconnected(request, _run(context, works, arrival))
+        return tensor_response(Format.JSON, _pieces(results), ())
+
+
+async def _run(context: AppContext, works: list[Work], arrival: float) -> list[TaskResult]:
+    """Return the words of each input. Raises PayloadTooLarge once there are too many: how many is not known before."""
+    results: list[TaskResult] = []
+    for begin in range(0, len(works), _INPUTS_AT_ONCE):
+        results += await run_all(context, works[begin : begin + _INPUTS_AT_ONCE], arrival)
         _check_size(context, results)
-        # One input at a time: the answer to many has millions of numbers.
-        parts = await asyncio.to_thread(lambda: [orjson.dumps(_words(result)) for result in results])
-        return Response(b"[" + b",".join(parts) + b"]", media_type="application/json")
+    return results
 
 
-def _words(result: TaskResult) -> list[dict[str, float]]:
-    indices, values = (as_numpy(result.tensors[f"sparse.{name}"]).tolist() for name in ("indices", "values"))
-    return [{"index": index, "value": value} for index, value in zip(indices, values, strict=True)]
+def _pieces(results: list[TaskResult]) -> Iterator[bytes]:
+    """Yield the answer in pieces of some milliseconds: a vocabulary may have a million words."""
+    before = b"["
+    for result in results:
+        indices, values = (as_numpy(result.tensors[f"sparse.{name}"]) for name in ("indices", "values"))
+        yield before + b"["
+        for begin in range(0, len(indices), _WORDS_AT_ONCE):
+            both = (array[begin : begin + _WORDS_AT_ONCE].tolist() for array in (indices, values))
+            words = orjson.dumps([{"index": index, "value": value} for index, value in zip(*both, strict=True)])
+            yield (b"," if begin else b"") + words[1:-1]
+        before = b"],"
+    yield b"]]"
 
 
 def _check_size(context: AppContext, results: list[TaskResult]) -> None:

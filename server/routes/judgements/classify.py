@@ -7,7 +7,15 @@ from server.http.sse import unless_disconnected
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.routes.judgements.scoring import Scores, cut_of, probabilities_of, run_head, run_ids, scored_answer
+from server.routes.judgements.scoring import (
+    Scores,
+    check_labels,
+    cut_of,
+    probabilities_of,
+    run_head,
+    run_ids,
+    scored_answer,
+)
 from server.routes.prompts import fit_input, keep_end, read_prompts
 from server.routes.request_context import accept
 from server.schemas.judgements.classifying import ClassifyAnswer, ClassifyRequest
@@ -23,20 +31,21 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             value = body.input
             is_one = isinstance(value, str) or (bool(value) and isinstance(value[0], int))
             check_head_reasons(context, body.explain, 1 if is_one else len(value))
+            check_labels(context, 1 if is_one else len(value))
             found = await unless_disconnected(request, _classified(context, body, arrival))
             explaining = reasons_of_scores(context, body.explain, found.each, arrival)
             reasons = await unless_disconnected(request, explaining)
             labels = context.config.classifier.labels if context.config.classifier is not None else ()
-            data = [
+            data = (
                 {
                     "index": i,
-                    "label": labels[numbers.index(max(numbers))],
-                    "probs": numbers,
+                    "label": labels[numbers.argmax()],
+                    "probs": numbers.tolist(),
                     "num_classes": len(numbers),
                     **reasons[i],
                 }
                 for i, numbers in enumerate(probabilities_of(context, found, body.use_activation))
-            ]
+            )
             return scored_answer(context, "classify", data, found)
 
 

@@ -9,7 +9,7 @@ from server.routes.context import AppContext
 from server.routes.judgements.ranking import rank
 from server.routes.judgements.tei import rank_texts
 from server.routes.request_context import accept
-from server.routes.responses import json_response, model_name, new_answer_id
+from server.routes.responses import model_name, new_answer_id, rows_response
 from server.schemas.judgements.reranking import (
     AnyRerankRequest,
     RerankAnswer,
@@ -63,20 +63,21 @@ async def _reranked(context: AppContext, request: Request, body: RerankRequest, 
     arrival = accept(context, body, route)
     texts = [each if isinstance(each, str) else each["text"] for each in body.documents]
     ranked, usage = await rank(context, request, body, body.query, texts, body.top_n, "documents[{}]".format, arrival)
-    results: list[dict[str, Any]] = [
-        {"index": each.index, "relevance_score": each.score, **each.beside} for each in ranked
-    ]
-    if body.return_documents:
-        results = [{**result, "document": {"text": texts[result["index"]]}} for result in results]
-    answer = {
-        "id": new_answer_id("rerank"),
-        "model": model_name(context),
-        "results": results,
-        "usage": usage,
-        "meta": {
-            "api_version": {"version": "2" if route == "/v2/rerank" else "1"},
-            "billed_units": {"search_units": 1},
-            "tokens": {"input_tokens": usage["prompt_tokens"], "output_tokens": 0},
-        },
+    meta = {
+        "api_version": {"version": "2" if route == "/v2/rerank" else "1"},
+        "billed_units": {"search_units": 1},
+        "tokens": {"input_tokens": usage["prompt_tokens"], "output_tokens": 0},
     }
-    return json_response(answer)
+
+    def document(index: int) -> dict[str, Any]:
+        return {"document": {"text": texts[index]}} if body.return_documents else {}
+
+    return rows_response(
+        (
+            {"index": each.index, "relevance_score": each.score, **each.beside, **document(each.index)}
+            for each in ranked
+        ),
+        "results",
+        {"id": new_answer_id("rerank"), "model": model_name(context)},
+        {"usage": usage, "meta": meta},
+    )

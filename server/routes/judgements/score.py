@@ -27,10 +27,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))
             explaining = reasons_of_scores(context, body.explain, found.each, arrival)
             reasons = await unless_disconnected(request, explaining)
-            data = [
+            data = (
                 {"index": i, "object": "score", "score": number, **reasons[i]}
                 for i, number in enumerate(scores_of(context, found, body.use_activation))
-            ]
+            )
             return scored_answer(context, "score", data, found)
 
 

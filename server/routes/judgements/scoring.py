@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -11,20 +11,23 @@ from starlette.responses import Response
 
 from model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
 from server.engine.request import ClassifyTask, PointCapture, Task, TraceTask
-from server.http.errors import BadRequest
+from server.http.errors import BadRequest, answer_too_large
 from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.judgements.pairs import Cut, Reader, Texts, groups_of, labelled, prompt_named
 from server.routes.openai.embeddings import embed_task, embedding_work
 from server.routes.prompts import Prompt, encoder_limit
-from server.routes.responses import json_response, model_name, new_answer_id
+from server.routes.responses import counted_refusals, model_name, new_answer_id, rows_response
 from server.routes.tasks import TaskResult, Work, run_all
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.judgements.head_fields import PairFields, ReadFields
 
 T = TypeVar("T")
 Logits = np.ndarray[Any, np.dtype[np.float32]]
+
+_LABEL_BYTES = 45
+"""Most bytes of a label's number and of the names of its fields as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +68,20 @@ def scores_of(context: AppContext, scores: Scores, use_activation: bool = True) 
     return found
 
 
-def scored_answer(context: AppContext, kind: str, data: list[dict[str, Any]], scores: Scores) -> Response:
+def scored_answer(context: AppContext, kind: str, data: Iterable[dict[str, Any]], scores: Scores) -> Response:
     """Return the entries of scores or labels as vLLM has them; `kind` begins the answer's id."""
     head = {"id": new_answer_id(kind), "object": "list", "created": int(time.time()), "model": model_name(context)}
-    return json_response({**head, "data": data, "usage": scores.usage})
+    return rows_response(data, "data", head, {"usage": scores.usage})
+
+
+def check_labels(context: AppContext, num_inputs: int, top_k: int | None = None) -> None:
+    """Raise PayloadTooLarge, before anything runs, for an answer with the labels of too many inputs."""
+    labels = context.config.classifier.labels if context.config.classifier is not None else ()
+    each = _LABEL_BYTES + max(map(len, labels), default=0)
+    size, limit = num_inputs * min(top_k or len(labels), len(labels)) * each, context.settings.max_response_bytes
+    with counted_refusals(context):
+        if size > limit:
+            raise answer_too_large(size, limit, "Send fewer inputs at a time.")
 
 
 def best_first(scores: Sequence[float]) -> list[int]:
@@ -78,30 +91,22 @@ def best_first(scores: Sequence[float]) -> list[int]:
 
 def probabilities_of(
     context: AppContext, scores: Scores, use_activation: bool = True, function: str | None = None
-) -> list[list[float]]:
-    """Return a number for each label of each input: what CrossEncoder.predict gives where the folder says what that is,
-    or one label is all there is, and otherwise the probabilities that transformers' pipeline gives; or the logits; or
-    a `function` of them, "none", "sigmoid" or "softmax".
+) -> Logits:
+    """Return a number for each label of each input [input, label]: what CrossEncoder.predict gives where the folder
+    says what that is, or one label is all there is, and otherwise the probabilities that transformers' pipeline gives;
+    or the logits; or a `function` of them, "none", "sigmoid" or "softmax".
     """
     defaults, head, logits = context.score_defaults, context.config.classifier, _all_logits(scores)
     assert defaults is not None, "the route was checked"
     assert head is not None, "the route was checked"
     if not use_activation or function == "none":
-        numbers = logits
-    elif function == "softmax":
-        numbers = _softmax(logits)
-    elif function == "sigmoid":
-        numbers = ACTIVATIONS["sigmoid"](logits)
-    elif head.num_labels == 1 or defaults.is_declared or defaults.activation != "identity":
-        numbers = defaults.scores(logits)
-    elif head.problem_type == "multi_label_classification":
-        numbers = ACTIVATIONS["sigmoid"](logits)
-    elif head.problem_type == "regression":
-        numbers = logits
-    else:
-        numbers = _softmax(logits)
-    found: list[list[float]] = numbers.tolist()
-    return found
+        return logits
+    if function is None and (head.num_labels == 1 or defaults.is_declared or defaults.activation != "identity"):
+        return defaults.scores(logits)
+    if function is None and head.problem_type == "regression":
+        return logits
+    is_sigmoid = head.problem_type == "multi_label_classification" if function is None else function == "sigmoid"
+    return ACTIVATIONS["sigmoid"](logits) if is_sigmoid else _softmax(logits)
 
 
 def _softmax(logits: Logits) -> Logits:

@@ -1,6 +1,6 @@
 """The routes of Text Embeddings Inference: POST /predict, and /rerank with its body."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -11,9 +11,9 @@ from server.routes.context import AppContext
 from server.routes.judgements.pairs import Texts
 from server.routes.judgements.ranking import rank
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.routes.judgements.scoring import probabilities_of, run_head
+from server.routes.judgements.scoring import check_labels, probabilities_of, run_head
 from server.routes.request_context import accept
-from server.routes.responses import json_response
+from server.routes.responses import json_response, rows_response
 from server.schemas.judgements.classifying import PredictAnswer, PredictRequest
 from server.schemas.judgements.head_fields import PairFields, TeiReadFields
 from server.schemas.judgements.reranking import TeiRerankRequest
@@ -41,22 +41,22 @@ async def predict(context: AppContext, request: Request, body: PredictRequest) -
     inputs = _inputs_of(body.inputs)
     name_of = "inputs[{}]".format if is_batch else lambda _: "inputs"
     check_head_reasons(context, body.explain, len(inputs))
+    top_k, function = (None, None) if asked is None else (asked.top_k, asked.function_to_apply)
+    check_labels(context, len(inputs), top_k)
     found = await unless_disconnected(request, run_head(context, _fields_of(body), inputs, name_of, arrival))
     reasons = await unless_disconnected(request, reasons_of_scores(context, body.explain, found.each, arrival))
     labels = context.config.classifier.labels if context.config.classifier is not None else ()
-    function = None if asked is None else asked.function_to_apply
-    rows = probabilities_of(context, found, not body.raw_scores, function)
-    answer: list[list[dict[str, Any]]] = [
-        sorted(
-            [{"score": number, "label": label} for number, label in zip(numbers, labels, strict=True)],
-            key=_score,
-            reverse=True,
-        )[: None if asked is None else asked.top_k]
-        for numbers in rows
-    ]
-    for (likeliest, *_), beside in zip(answer, reasons, strict=True):
-        likeliest |= beside
-    return json_response(answer if is_batch or asked is not None else answer[0])
+
+    def rows() -> Iterator[list[dict[str, Any]]]:
+        for numbers, beside in zip(
+            probabilities_of(context, found, not body.raw_scores, function), reasons, strict=True
+        ):
+            best = (-numbers).argsort(kind="stable")[:top_k]
+            row = [{"score": score, "label": labels[i]} for i, score in zip(best, numbers[best].tolist(), strict=True)]
+            row[0] |= beside
+            yield row
+
+    return rows_response(rows()) if is_batch or asked is not None else json_response(next(rows()))
 
 
 async def rank_texts(context: AppContext, request: Request, body: TeiRerankRequest) -> Response:
@@ -65,10 +65,13 @@ async def rank_texts(context: AppContext, request: Request, body: TeiRerankReque
     ranked, _ = await rank(
         context, request, _fields_of(body), body.query, body.texts, body.top_n, "texts[{}]".format, arrival
     )
-    answer: list[dict[str, Any]] = [{"index": each.index, "score": each.score, **each.beside} for each in ranked]
-    if body.return_text:
-        answer = [{**each, "text": body.texts[each["index"]]} for each in answer]
-    return json_response(answer)
+
+    def text(index: int) -> dict[str, str]:
+        return {"text": body.texts[index]} if body.return_text else {}
+
+    return rows_response(
+        {"index": each.index, "score": each.score, **each.beside, **text(each.index)} for each in ranked
+    )
 
 
 def _inputs_of(inputs: str | Sequence[str] | Sequence[Sequence[str]]) -> list[Texts]:
@@ -76,11 +79,6 @@ def _inputs_of(inputs: str | Sequence[str] | Sequence[Sequence[str]]) -> list[Te
         return [(inputs,)]
     rows = [inputs] if isinstance(inputs[0], str) else inputs
     return [tuple(row) for row in rows]  # type: ignore[arg-type]  # the first shows what all are
-
-
-def _score(label: dict[str, Any]) -> float:
-    score: float = label["score"]
-    return score
 
 
 def _fields_of(body: TeiReadFields) -> PairFields:

@@ -11,8 +11,8 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 from server.http.errors import NotFound, shown
 from server.routes.context import AppContext
 from server.routes.ops.bundles import START
-from server.routes.ops.one_file import SHEETS, one_file, views_of
-from server.routes.ops.web_assets import SHEET, Asset, WebAssets
+from server.routes.ops.one_file import SHEETS
+from server.routes.ops.web_assets import SAVED, SHEET, WebAssets
 
 _WEB = Path(__file__).parent.parent.parent / "web"
 _ASSETS = {
@@ -80,11 +80,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         here: every answer's policy forbids that, unless a route says otherwise.
         """
         assets.refresh()
-        files = assets.contents
-        if view not in views_of(files):
-            raise NotFound(f"No view {shown(view)}; accepted: {', '.join(views_of(files))}.", code="route_not_found")
-        page = Asset(one_file(files, view).encode(), "text/html; charset=utf-8")
-        return _sent(request, page, {"Vary": "Accept-Encoding"})
+        answer = await asyncio.to_thread(_sent, request, assets, assets.digest, f"{SAVED}{view}.html")
+        if answer is None:
+            raise NotFound(f"No view {shown(view)}; accepted: {', '.join(assets.views)}.", code="route_not_found")
+        return answer
 
     @router.get("/web/saved/{view}.json", include_in_schema=False)
     async def requests_of_view(view: str) -> Response:
@@ -96,14 +95,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/web/{digest}/{name:path}", include_in_schema=False)
     async def file(request: Request, digest: str, name: str) -> Response:
-        # in a thread: to put a script together takes as long as an event loop may be held
-        asset = await asyncio.to_thread(assets.find, digest, name)
-        if asset is None:
+        answer = await asyncio.to_thread(_sent, request, assets, digest, name)
+        if answer is None:
             raise NotFound(
                 f"No file {shown(name)} of version {shown(digest)}; reload the page.", code="route_not_found"
             )
-        headers = {**_PAGE_HEADERS, "Cache-Control": "public, max-age=31536000, immutable", "Vary": "Accept-Encoding"}
-        return _sent(request, asset, headers)
+        answer.headers.update({**_PAGE_HEADERS, "Cache-Control": "public, max-age=31536000, immutable"})
+        return answer
 
     @router.get("/docs", include_in_schema=False)
     async def docs(request: Request) -> Response:
@@ -116,9 +114,14 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         return FileResponse(_WEB / "docs" / name, media_type=_ASSETS[name], headers={"Cache-Control": "max-age=86400"})
 
 
-def _sent(request: Request, asset: Asset, headers: dict[str, str]) -> Response:
-    """Return a file, compressed where the client takes it so."""
-    if "gzip" in request.headers.get("accept-encoding", ""):
-        headers = {**headers, "Content-Encoding": "gzip"}
-        return Response(asset.compressed, media_type=asset.media_type, headers=headers)
-    return Response(asset.content, media_type=asset.media_type, headers=headers)
+def _sent(request: Request, assets: WebAssets, digest: str, name: str) -> Response | None:
+    """Return a file, compressed where the client takes it so, or None if there is none. It runs in a thread: to put a
+    file together and to compress it take longer than an event loop may be held.
+    """
+    asset = assets.find(digest, name)
+    if asset is None:
+        return None
+    headers = {"Vary": "Accept-Encoding"}
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(asset.content, media_type=asset.media_type, headers=headers)
+    return Response(asset.compressed, media_type=asset.media_type, headers={**headers, "Content-Encoding": "gzip"})

@@ -11,12 +11,14 @@ from functools import cached_property
 from pathlib import Path
 
 from server.routes.ops.bundles import FOLDER, bundle
-from server.routes.ops.one_file import one_sheet
+from server.routes.ops.one_file import one_file, one_sheet, views_of
 
 FIRST_VIEW = "views/attention.js"
 """The view of a page that is opened without an address of another."""
 SHEET = "styles.css"
 """The name under which the page gets all its styles."""
+SAVED = "saved/"
+"""What precedes the name of a view in the name of the file that holds the page with that view."""
 MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -69,8 +71,13 @@ class WebAssets:
         """The bytes of each file, by its path."""
         return {name: asset.content for name, asset in self.files.items()}
 
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The names of the page's views."""
+        return views_of(self.contents)
+
     def find(self, digest: str, name: str) -> Asset | None:
-        """Return the file of that version, or what is put together of its files under that name, or None. A script
+        """Return the file of that version, or what is put together of its files under that name, or None. The latter
         takes tens of milliseconds the first time.
         """
         if digest != self.digest:
@@ -81,6 +88,9 @@ class WebAssets:
         """Put together what has that name, and keep it; return None if nothing has."""
         if name == SHEET:
             text: str | None = one_sheet(self.contents)
+        elif name.startswith(SAVED):
+            view = name.removeprefix(SAVED).removesuffix(".html")
+            text = one_file(self.contents, view) if view in self.views else None
         else:
             text = bundle(self.contents, name, FIRST_VIEW) if name.startswith(FOLDER) else None
         if text is None:

@@ -1,9 +1,11 @@
 """How an answer is sent, by its size."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -12,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
-from server.routes.responses import tensor_response
+from server.routes.responses import rows_response, tensor_response
 from tests.server.fake_client import INFO
 from tests.server.routes.looks import at_site, engine_of
 from tests.server.serving import site
@@ -44,6 +46,29 @@ async def test_a_small_answer_says_how_long_it_is(path: str, body: dict[str, obj
     async with site(tmp_path) as at:
         answer = await at.post(path, body)
     assert int(answer.headers["content-length"]) == len(answer.content) > 0
+
+
+async def test_rows_are_made_when_they_are_written() -> None:
+    """Thousands of rows in one turn would hold the event loop for a second."""
+    made: list[int] = []
+    made_by_turn = [0]
+
+    async def count() -> None:
+        while True:
+            made_by_turn.append(len(made))
+            await asyncio.sleep(0)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for number in range(5000):
+            made.append(number)
+            yield {"index": number, "text": "a" * 400}
+
+    counting = asyncio.create_task(count())
+    body = b"".join(await bodies_of(rows_response(rows(), "data", {"id": "x"}, {"usage": {}})))
+    counting.cancel()
+    assert json.loads(body) == {"id": "x", "data": list(rows()), "usage": {}}
+    assert max(np.diff(made_by_turn)) <= 2 * WRITE_BYTES / 400
+    assert await bodies_of(rows_response([])) == [b"[]"]
 
 
 @pytest.mark.parametrize(

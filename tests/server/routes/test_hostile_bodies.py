@@ -315,3 +315,22 @@ async def test_tokens_that_an_answer_names_are_bounded_in_every_format(tmp_path:
             assert f"would take about {128 * 64 * VOCAB_SIZE * 130} bytes; at most 33554432" in error["message"]
         assert at.engine.submitted == []
         assert (await at.post("/v1/next", {**body, "input": ["a"] * 8})).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/predict", {"inputs": [["a"]] * 100}),
+        ("/", {"inputs": [["a"]] * 100, "parameters": {"top_k": 2}}),
+        ("/v1/classify", {"input": ["a"] * 100}),
+    ],
+)
+async def test_the_labels_of_an_answer_are_counted_before_it_is_computed(
+    path: str, body: dict[str, Any], tmp_path: Path
+) -> None:
+    classifier = tiny_classifier("no", "maybe", "yes")
+    async with site(tmp_path, config=classifier, max_response_bytes=9000) as at:
+        assert (await at.post(path, body)).status_code == 413
+        assert at.engine.submitted == []
+        few = {name: value[:60] if isinstance(value, list) else value for name, value in body.items()}
+        assert (await at.post(path, few)).status_code == 200

@@ -1,7 +1,9 @@
 """The page with one view as one file: every view's code fits, and nothing in it could end the script or fetch more."""
 
 import re
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,3 +52,20 @@ async def test_a_file_is_served_for_views_alone_and_does_not_run_at_the_server(t
         assert answer.headers["content-security-policy"].startswith("default-src 'none'; frame-ancestors 'none'")
         for name in ("tour", "nowhere"):
             assert (await at.http.get(f"/web/saved/{name}.html")).status_code == 404
+
+
+async def test_a_file_is_made_once_and_not_by_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    makers: list[threading.Thread] = []
+
+    def noted(*arguments: Any) -> str:
+        makers.append(threading.current_thread())
+        return one_file(*arguments)
+
+    monkeypatch.setattr("server.routes.ops.web_assets.one_file", noted)
+    async with site(tmp_path) as at:
+        for encoding in ("gzip", "identity", "gzip"):
+            answer = await at.http.get("/web/saved/motion.html", headers={"accept-encoding": encoding})
+            assert answer.headers.get("content-encoding", "identity") == encoding
+            assert answer.text == one_file(FILES, "motion")
+    assert len(makers) <= 1  # none where another test had it made
+    assert threading.main_thread() not in makers
