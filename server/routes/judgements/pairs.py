@@ -176,8 +176,8 @@ class Reader:
         name = self.name_of(number)
         if len(ids) > self.cut.limit:
             raise BadRequest(
-                f"{name}: the input has {len(ids)} tokens, both texts of a pair and the special ones together; at most "
-                f"{self.cut.limit} are accepted. Set truncate to cut it.",
+                f"{name}: the input has {len(ids)} tokens, those of both texts of a pair and special ones included; at "
+                f"most {self.cut.limit} are accepted. Set truncate to cut it.",
                 param=name,
                 code="context_length_exceeded",
             )

@@ -1,6 +1,6 @@
 """Ranks texts for a query: the best first, each with its reasons if they are asked for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,13 +31,17 @@ async def rank(
     query: str,
     texts: Sequence[str],
     top_n: int,
-    name_of: Callable[[int], str],
+    field: str,
     arrival: float,
 ) -> tuple[list[Ranked], dict[str, Any]]:
     """Return the `top_n` best texts (0 is all), the best first, and the usage. Raises ApiError.
 
-    name_of: returns the field that a text is in, by its number.
+    field: the name of the field that holds the texts.
     """
+
+    def name_of(number: int, side: int | None = None) -> str:
+        return "query" if side == 0 else f"{field}[{number}]"
+
     pairs = [(query, text) for text in texts]
     check_head_reasons(context, body.explain, min(top_n or len(pairs), len(pairs)))
     found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))

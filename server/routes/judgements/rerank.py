@@ -62,7 +62,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 async def _reranked(context: AppContext, request: Request, body: RerankRequest, route: str) -> Response:
     arrival = accept(context, body, route)
     texts = [each if isinstance(each, str) else each["text"] for each in body.documents]
-    ranked, usage = await rank(context, request, body, body.query, texts, body.top_n, "documents[{}]".format, arrival)
+    ranked, usage = await rank(context, request, body, body.query, texts, body.top_n, "documents", arrival)
     meta = {
         "api_version": {"version": "2" if route == "/v2/rerank" else "1"},
         "billed_units": {"search_units": 1},

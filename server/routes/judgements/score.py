@@ -49,9 +49,9 @@ def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:
         )
     firsts, seconds = (texts * (count // len(texts)) for texts in (first, second))
 
-    def name_of(number: int) -> str:
-        """Return the field of the longer text: what is wrong with a pair is that it is too long."""
-        name = names[len(seconds[number]) >= len(firsts[number])]
+    def name_of(number: int, side: int | None = None) -> str:
+        """Return the field of one side, or of the longer text: what is wrong with a pair is that it is too long."""
+        name = names[len(seconds[number]) >= len(firsts[number]) if side is None else side]
         given = getattr(body, name)
         return name if isinstance(given, str) else f"{name}[{number if len(given) > 1 else 0}]"
 

@@ -123,9 +123,12 @@ def _all_logits(scores: Scores) -> Logits:
 
 
 async def score_pairs(
-    context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[[int], str], arrival: float
+    context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[..., str], arrival: float
 ) -> Scores:
-    """Return what is known of each pair, by the head or by embeddings. Raises ApiError."""
+    """Return what is known of each pair, by the head or by embeddings. Raises ApiError.
+
+    name_of: returns the field of a pair, by its number, and of one of its texts if its side (0 or 1) follows.
+    """
     if context.score_defaults is None:
         return await _cosines(context, body, pairs, name_of, arrival)
     return await run_head(context, body, pairs, name_of, arrival)
@@ -246,7 +249,7 @@ def _logits(defaults: ScoreDefaults, result: TaskResult) -> Logits:
 
 
 async def _cosines(
-    context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[[int], str], arrival: float
+    context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[..., str], arrival: float
 ) -> Scores:
     """Return the cosine of the two texts' embeddings for each pair; a text that many pairs have is embedded once."""
     if not body.use_activation:
@@ -267,7 +270,7 @@ async def _cosines(
             context=context,
             defaults=defaults,
             cut=replace(cut, text_limits=(limit or None, None)),
-            name_of=lambda i, places=places: name_of(places[i]),  # type: ignore[misc]
+            name_of=lambda i, places=places, side=side: name_of(places[i], side),  # type: ignore[misc]
             prompt=prompt_named(defaults, body.prompt_name if side == 0 else None),
         )
 

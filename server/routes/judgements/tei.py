@@ -62,9 +62,7 @@ async def predict(context: AppContext, request: Request, body: PredictRequest) -
 async def rank_texts(context: AppContext, request: Request, body: TeiRerankRequest) -> Response:
     """Answer POST /rerank for a body of Text Embeddings Inference: each text's score, the best first."""
     arrival = accept(context, body, "/rerank")
-    ranked, _ = await rank(
-        context, request, _fields_of(body), body.query, body.texts, body.top_n, "texts[{}]".format, arrival
-    )
+    ranked, _ = await rank(context, request, _fields_of(body), body.query, body.texts, body.top_n, "texts", arrival)
 
     def text(index: int) -> dict[str, str]:
         return {"text": body.texts[index]} if body.return_text else {}

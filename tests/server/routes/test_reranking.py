@@ -220,6 +220,14 @@ async def test_embedding_models_score_by_the_cosine_of_their_vectors(tmp_path: P
         each = await answer(at, "/score", text_1=list(DOCUMENTS), text_2=list(DOCUMENTS))
         error = await at.error("/v1/rerank", {**BODY, "use_activation": False}, 400)
         labels = await at.error("/classify", {"input": "a"}, 400)
+        long, short = ["a " * 600], ["b", "c"]
+        too_long = [
+            await at.error("/v1/rerank", {"query": long[0], "documents": short, "truncate": False}, 400),
+            await at.error("/v1/rerank", {"query": "a", "documents": short + long, "truncate": False}, 400),
+            await at.error("/score", {"text_1": long, "text_2": short, "truncate": False}, 400),
+            await at.error("/score", {"text_1": "a", "text_2": short + long, "truncate": False}, 400),
+        ]
+    assert [error["param"] for error in too_long] == ["query", "documents[2]", "text_1[0]", "text_2[2]"]
     assert np.abs(by_index(found) - expected).max() <= 1e-5
     assert np.abs(by_index(of_query) - asked).max() <= 1e-5, "the prompt is the query's alone"
     assert num_asked == 1 + len(DOCUMENTS)
