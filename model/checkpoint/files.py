@@ -77,6 +77,8 @@ def read_json(path: Path, *, most: int = _MOST_BYTES, root: Path | None = None) 
                 return value
     except RecursionError:
         pass
+    except json.JSONDecodeError as error:
+        raise ModelLoadError(f"{path}: cannot be read as JSON (line {error.lineno}, column {error.colno})") from error
     except ValueError as error:
-        raise ModelLoadError(f"{path}: cannot be read as JSON ({error})") from error
+        raise ModelLoadError(f"{path}: cannot be read as JSON (an integer has too many digits)") from error
     raise ModelLoadError(f"{path}: is nested too deeply; {_MOST_DEPTH} lists and objects in each other are accepted")

@@ -82,7 +82,7 @@ def read_lora_config(folder: Path, max_rank: int, root: Path | None = None) -> L
         raise ModelLoadError(f"{folder / CONFIG_FILE}: holds a {type(fields).__name__}; an object is accepted")
 
     def refuse(name: str, accepted: str) -> ModelLoadError:
-        return ModelLoadError(f"{folder / CONFIG_FILE}: {name} is {_shown(fields.get(name))}; {accepted}")
+        return ModelLoadError(f"{folder / CONFIG_FILE}: {_shown(name)[1:-1]} is {_shown(fields.get(name))}; {accepted}")
 
     if fields.get("peft_type") != "LORA":
         raise refuse("peft_type", "'LORA' is accepted")

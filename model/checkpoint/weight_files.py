@@ -39,6 +39,8 @@ _WIDENED = (".router.weight", "head_transform.weight", "classifier_dense.weight"
 """Endings of small matrices that do not stay quantised."""
 _SHOWN = 8
 """Most names in one error; the rest are counted."""
+_SHOWN_CHARACTERS = 200
+"""Most characters of each."""
 _TORCH_DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -53,21 +55,19 @@ def safetensors_entries(path: Path, opened: str | None = None) -> dict[str, Stor
 
     Raises ModelLoadError for a file that is not complete.
     """
-
-    def unreadable(error: Exception) -> ModelLoadError:
-        return ModelLoadError(f"{path}: not a complete safetensors file ({error})")
+    incomplete = f"{path}: not a complete safetensors file"
 
     def read(name: str) -> torch.Tensor:
         try:
             tensor: torch.Tensor = handle.get_tensor(name)
         except (SafetensorError, OSError) as error:
-            raise unreadable(error) from error
+            raise ModelLoadError(incomplete) from error
         return tensor
 
     try:
         handle: Any = safe_open(opened or path, framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
-        raise unreadable(error) from error
+        raise ModelLoadError(incomplete) from error
     views = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118 (not a mapping)
     return {
         name: _stored(view.get_shape(), view.get_dtype(), partial(read, name), view.__getitem__)
@@ -300,7 +300,7 @@ def _shards(index: Path) -> list[Path]:
     try:
         files = sorted(set(read_json(index)["weight_map"].values()))
     except (KeyError, TypeError, AttributeError) as error:
-        raise ModelLoadError(f"{index}: not a weight index ({type(error).__name__}: {error})") from error
+        raise ModelLoadError(f"{index}: not a weight index; weight_map is to name a file for each tensor") from error
     # A name is a file next to the index: a path could reach anywhere.
     missing = [str(name)[:99] for name in files if not isfile(index.parent / str(name)) or Path(str(name)).name != name]
     if missing:
@@ -309,9 +309,9 @@ def _shards(index: Path) -> list[Path]:
 
 
 def some_of(names: list[str]) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, each on one line and not all of a long one, and how many more there are."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    return ", ".join(repr(name)[1:-1][:_SHOWN_CHARACTERS] for name in names[:_SHOWN]) + more
 
 
 def unstacked(entries: Mapping[str, StoredTensor], config: ModelConfig, table: WeightMap) -> dict[str, StoredTensor]:

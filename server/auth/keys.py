@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 MAX_KEYS = 1000
 """The most keys. Each request's key is compared with all of them, about 0.2 us each."""
 _MAX_FILE_BYTES = 1 << 20
+_MAX_LIMIT = 2**53
+"""The largest limit of a key: the last integer up to which a float counts."""
 _CHECK_INTERVAL = 1.0
 """Seconds between two checks of the file."""
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
@@ -189,8 +191,10 @@ def read_keys(content: bytes, file: str) -> list[ApiKey]:
         raise KeyFileError(f"{file} is larger than {_MAX_FILE_BYTES} bytes")
     try:
         tables = tomllib.loads(content.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise KeyFileError(f"{file} is no TOML: {error}") from None
+    except (ValueError, RecursionError) as error:
+        # Other errors are of integers with too many digits and of lists in lists without end.
+        reason = error if isinstance(error, tomllib.TOMLDecodeError | UnicodeDecodeError) else "a value is too large"
+        raise KeyFileError(f"{file} is no TOML: {reason}") from None
     if not 1 <= len(tables) <= MAX_KEYS:
         raise KeyFileError(f"{file} holds {len(tables)} keys; 1 to {MAX_KEYS} are accepted")
     return [_read_key(name, table, f"{file}: {name!r}") for name, table in tables.items()]
@@ -230,8 +234,9 @@ def _digest(hashed: str) -> bytes:
 
 def _limit(table: dict[str, Any], field: str, where: str) -> int | None:
     value = table.get(field)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise KeyFileError(f"{where}: {field} is {value!r}; an integer of at least 1 is accepted, or none for no limit")
+    if value is not None and (type(value) is not int or not 1 <= value <= _MAX_LIMIT):
+        accepted = f"an integer from 1 to {_MAX_LIMIT} is accepted, or none for no limit"
+        raise KeyFileError(f"{where}: {field} is {repr(value)[:50]}; {accepted}")
     return value
 
 

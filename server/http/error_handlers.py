@@ -60,7 +60,10 @@ def _problem(error: Mapping[str, Any]) -> str:
         return "this field is required"
     if error["type"] in ("union_tag_not_found", "union_tag_invalid"):
         tag, accepted = error["ctx"]["discriminator"].strip("'"), error["ctx"].get("expected_tags")
-        return f"{tag} should be one of {accepted}" if accepted else f"{tag} is missing, got {shown(error['input'])}"
+        tag = "type" if tag.endswith("()") else tag  # a function reads it, and writes its values in brackets
+        if accepted:
+            return f"{tag} should be one of {re.sub('[<>]', '', accepted)}"
+        return f"{tag} is missing, got {shown(error['input'])}"
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "wrong_field":
         return message
@@ -95,6 +98,15 @@ def _telling(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [error for error in errors if not _is_mismatch(error) or not is_noise(error)]
 
 
+def _are_branches(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two errors may be of two branches of one union, and not of two fields or items."""
+    ways = zip(first["loc"][1:], other["loc"][1:], strict=False)
+    parted = next((both for both in ways if both[0] != both[1]), None)
+    if parted is None:
+        return _path(first)[:1] == _path(other)[:1]
+    return any(isinstance(part, str) and (not part.isidentifier() or part in _BRANCHES) for part in parted)
+
+
 def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
     """Return pydantic's list of errors as one BadRequest about the first offending field.
 
@@ -109,10 +121,10 @@ def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
     path = _path(first)
     problems: list[str] = []
     for error in errors:
-        other, problem = _path(error), _problem(error)
-        if other[:1] == path[:1] and problem not in problems:
+        problem = _problem(error)
+        if _are_branches(first, error) and problem not in problems:
             problems.append(problem)
-            path = tuple(part for part, same in zip(path, other, strict=False) if part == same)
+            path = tuple(part for part, same in zip(path, _path(error), strict=False) if part == same)
     field = _field(path)
     message = "; or ".join(problems[:MAX_SHOWN_PROBLEMS])
     if not field:

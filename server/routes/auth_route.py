@@ -174,7 +174,7 @@ def check_key(headers: Headers, keys: Keyring) -> KnownKey | None:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     token = token if scheme.lower() == "bearer" else headers.get("x-api-key", "")
     # Header values reach us as latin-1, byte for byte.
-    given = token.strip().encode("latin-1", "replace")
+    given = token.encode("latin-1", "replace").strip()
     known = keys.find(given)
     if known is not None and not known.key.is_expired:
         return known

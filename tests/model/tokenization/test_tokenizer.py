@@ -201,7 +201,7 @@ def broken(folder: Path, **texts: str) -> Path:
         ({}, r"has no tokenizer: need tokenizer.json, vocab.json and merges.txt, or vocab.txt"),
         ({"tokenizer__model": "x"}, r"only tokenizer.model.*AutoTokenizer.from_pretrained\(f\).save_pretrained\(f\)"),
         ({"vocab__json": "{}", "source__spm": "x"}, r"has source.spm and target.spm, .* a tokenizer.json is needed"),
-        ({"tokenizer__json": '{"model": '}, r"tokenizer.json: cannot be read as JSON \(Expecting value"),
+        ({"tokenizer__json": '{"model": '}, r"tokenizer.json: cannot be read as JSON \(line 1, column 11\)"),
         ({"tokenizer__json": "[]"}, r"tokenizer.json must hold a JSON object, not list"),
         ({"tokenizer__json": "{}"}, r"tokenizer.json is not a tokenizer file"),
         ({"tokenizer__json": '{"model": {"type": "BPE", "vocab": 3}}'}, r"cannot build the tokenizer of"),

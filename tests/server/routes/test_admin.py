@@ -35,6 +35,16 @@ async def test_the_file_decides_who_comes_in(tmp_path: Path) -> None:
     assert (expired.status_code, error_of(expired)["code"]) == (401, "expired_api_key")
 
 
+@pytest.mark.parametrize("key", ["voilà", "Åland", "你"])
+async def test_a_key_may_have_any_letters(key: str, tmp_path: Path) -> None:
+    """Of the bytes of these in UTF-8 the first or the last is white space in Latin-1."""
+    headers = {b"authorization": b"Bearer  " + key.encode() + b" "}
+    async with site(tmp_path, api_key=(key,)) as at:
+        assert (await at.http.post("/v1/completions", json=BODY, headers=headers)).status_code == 200
+        wrong = {b"authorization": b"Bearer " + key.encode()[:-1]}
+        assert (await at.http.post("/v1/completions", json=BODY, headers=wrong)).status_code == 401
+
+
 async def test_one_keys_requests_in_flight_leave_the_others_alone(tmp_path: Path) -> None:
     gate = asyncio.Event()
     engine = FakeEngine(gate=gate)

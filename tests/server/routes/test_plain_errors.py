@@ -46,6 +46,26 @@ ADD = {"point": "hook_embed", "op": "add", "value": BYTES}
             {"input": "x", "points": ["hook_embed"], "interventions": [ADD]},
             "interventions[0].value.data: no base64, got '_'.",
         ),
+        (
+            TRACE,
+            {"input": "x", "points": ["hook_embed"], "interventions": [{"point": 5, "op": "zz"}]},
+            "interventions[0].point: input should be a valid string, got 5.",
+        ),
+        (
+            CHAT,
+            {"messages": [USER], "tools": [{"type": "function", "function": {"name": 5, "parameters": 6}}]},
+            "tools[0].function.name: input should be a valid string, got 5.",
+        ),
+        (
+            CHAT,
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages[0].content: input should be a valid string, got 5; or input should be a valid list, got 5.",
+        ),
+        (
+            "/v1/decisions",
+            {"input": "x", "questions": [{"instructions": "y"}]},
+            "questions[0]: type should be one of 'predicate', 'choice', 'score'.",
+        ),
     ],
 )
 async def test_an_error_is_in_terms_of_json(tmp_path: Path, path: str, body: Any, message: str) -> None:
