@@ -1,7 +1,9 @@
 """Checks a grammar without a model's tokenizer: what llguidance refuses, and what is larger than its limits."""
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast
 
 import llguidance
@@ -12,7 +14,27 @@ MAX_BYTES = 4_000_000
 """A written grammar's longest text, in bytes."""
 STEPS = 8
 """How many bytes of an answer are tried."""
+MAX_OPTIONAL = 500
+"""Most parts of a terminal or pattern that follow each other and may all be left out: llguidance takes time and memory
+in proportion to the square of their number.
+"""
+TOO_MANY_OPTIONAL = f"more than {MAX_OPTIONAL} parts in a row may be left out"
+CLASS = r"\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)"
+"""A class of a pattern. An unclosed class reaches to the end, so that the search for ] runs once, not for each [."""
+COUNT = r"\{\d*+,?\d*+\}"
+"""A counted repetition of a pattern."""
 
+_OF_PATTERN = re.compile(
+    rf"(?P<empty>\\[bBAzZ]|[\^$]|\(\?[a-z-]+\))|(?P<open>\((?:\?[:=!]|\?P?<\w+>)?)|(?P<close>\))|(?P<or>\|)"
+    rf"|(?P<optional>[?*]|\{{0*,?\d*\}}|\{{0+,\d*\}})|(?P<repeat>\+|{COUNT})|(?P<one>\\.|{CLASS}|.)",
+    re.DOTALL,
+)
+_OF_GRAMMAR = re.compile(
+    r"""(?P<skip>//[^\n]*|[\s!:]+|%\w+)|(?P<defines>^[?!]*\w+(?:\[[^\]\n]*\])?\s*:)|(?P<pattern>/(?:\\.|[^/\\\n])+/[a-z]*)"""
+    r"""|(?P<empty>"")|(?P<one>"(?:\\.|[^"\\\n])*"i?|<[^>\n]*>|@\w+)|(?P<name>\w+)|(?P<open>\()|(?P<close>\))|(?P<or>[|&])"""
+    r"""|(?P<optional>[?*]|\{0*,?\d*\}|\{0+,\d*\})|(?P<other>.)""",
+    re.MULTILINE,
+)
 
 END = 256
 """The byte tokenizer's token for the end of a text."""
@@ -26,9 +48,9 @@ _REASONS = {
     "character class|range bound": "a character class [...] is unclosed, or a range in it is wrong",
     "escape|literal|nicode": "an escape \\ is wrong, or not supported",
     "unknown name": "a rule or terminal is used and not defined",
-    "Expected token|lexer error": "the syntax is wrong",
     "JSON schema": "the schema in %json is wrong, or not supported",
     "too (big|large|many|complex)|limit|exceed|fuel": "it is too large",
+    "Expected token|lexer error": "the syntax is wrong",
 }
 """Parts of llguidance's messages, which are for programmers, and their plain words. "" means: no text is admitted."""
 
@@ -81,11 +103,72 @@ def check(grammar: str) -> None:
         raise _refused(matcher.get_error())
 
 
+def has_too_many_optional(grammar: str) -> bool:
+    """Return whether a terminal or a rule of llguidance's Lark has more than `MAX_OPTIONAL` parts that follow each
+    other and may all be left out.
+    """
+    bodies: dict[str, list[tuple[str, str]]] = {}
+    body: list[tuple[str, str]] = []
+    for match in _OF_GRAMMAR.finditer(grammar):
+        if match.lastgroup == "defines":
+            body = bodies.setdefault(re.findall(r"\w+", match.group())[0], [])
+        elif match.lastgroup != "skip":
+            body.append((str(match.lastgroup), match.group()))
+    names = {name: {text for kind, text in body if kind == "name"} for name, body in bodies.items()}
+    terminals = {name for name in bodies if name.strip("_")[:1].isupper()}
+    try:
+        order = list(TopologicalSorter({name: names[name] & terminals for name in terminals}).static_order())
+    except CycleError:
+        return False  # it is refused for that
+    known: dict[str, _Part] = {}
+    for name in [*order, *(bodies.keys() - terminals)]:
+        known[name] = _whole(bodies[name], known)
+    return any(run > MAX_OPTIONAL for _, run in known.values())
+
+
+_Part = tuple[bool, int]
+"""Whether a part may be left out, and the longest row of such parts in it."""
+
+
+def _whole(tokens: Iterable[tuple[str, str]], known: Mapping[str, _Part]) -> _Part:
+    """Return the part that the tokens of a pattern or of a terminal are, of which `known` has those by their names."""
+    alternatives: list[list[list[_Part]]] = [[[]]]
+    for kind, text in tokens:
+        sequence = alternatives[-1][-1]
+        if kind == "open":
+            alternatives.append([[]])
+        elif kind == "or":
+            alternatives[-1].append([])
+        elif kind == "close" and len(alternatives) > 1:
+            inner = _either(alternatives.pop())
+            alternatives[-1][-1].append(inner)
+        elif kind == "optional" and sequence:
+            sequence[-1] = True, max(1, sequence[-1][1])
+        elif kind == "pattern":
+            pieces = _OF_PATTERN.finditer(text[1 : text.rindex("/")])
+            sequence.append(_whole([(str(piece.lastgroup), piece.group()) for piece in pieces], {}))
+        elif kind in ("one", "name", "empty"):
+            sequence.append(known.get(text, (kind == "empty", 0)))
+    return _either(alternatives[0])
+
+
+def _either(alternatives: Sequence[Sequence[_Part]]) -> _Part:
+    longest = 0
+    for sequence in alternatives:
+        row = 0
+        for is_optional, run in sequence:
+            row = row + max(1, run) if is_optional else 0
+            longest = max(longest, row, run)
+    return any(all(is_optional for is_optional, _ in sequence) for sequence in alternatives), longest
+
+
 @lru_cache(1024)
 def why_refused(grammar: str) -> str | None:
     """Return why llguidance refuses a short grammar, such as a pattern's: "" for one that admits no text at all, None
     for one that it accepts. The answers are kept: patterns come again.
     """
+    if has_too_many_optional(grammar):
+        return TOO_MANY_OPTIONAL
     matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
     if not matcher.is_error():
         return "" if _admits_nothing(matcher) else None

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any, Literal
 
-from model.sampling.grammar.checking import check
+from model.sampling.grammar.checking import TOO_MANY_OPTIONAL, check, has_too_many_optional
+from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import gbnf_grammar
 from model.sampling.grammar.json_schema import json_object_grammar, json_schema_grammar
 from model.sampling.grammar.structural_tags import structural_tag_grammar
@@ -37,6 +38,8 @@ def grammar_text(kind: Kind, value: Any, whitespace_pattern: str | None = None) 
         grammar = json_object_grammar()
     else:
         grammar = _WRITERS[kind](value)
+        if kind in ("grammar", "gbnf") and has_too_many_optional(grammar):
+            raise GrammarError("", TOO_MANY_OPTIONAL)
     if kind not in ("json", "json_object") or len(grammar) >= _CHECKED_FROM:
         check(grammar)
     return grammar

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from model.sampling.grammar.checking import why_refused
+from model.sampling.grammar.checking import CLASS, COUNT, why_refused
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.places import Place, shown
 from model.sampling.grammar.rules import Rules, Symbol, as_json
@@ -35,11 +35,6 @@ CLOSER = {"date": f"^{_DAYS}$", "time": f"^{_CLOCK}", "date-time": f"^{_DAYS}.{_
 """What llguidance's formats admit too much: 29 February in every year, a leap second in every minute, and digits that
 never end, which is how some models write them.
 """
-
-CLASS = r"\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)"
-"""A class of a pattern. An unclosed class reaches to the end, so that the search for ] runs once, not for each [."""
-COUNT = r"\{\d*+,?\d*+\}"
-"""A counted repetition of a pattern."""
 
 X_GUIDANCE = {"whitespace_flexible": False, "json_allowed_escapes": "nrbtf"}
 """How llguidance writes a text under a pattern. Where a class holds control characters, llguidance 1.9.1 admits the

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Sequence
 
-from model.sampling.grammar.checking import why_refused
+from model.sampling.grammar.checking import CLASS, COUNT, why_refused
 from model.sampling.grammar.deep_stack import check_nesting
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import MAX_BYTES, gbnf_grammar
 from model.sampling.grammar.places import is_text, shown
 from model.sampling.grammar.rules import quoted
-from model.sampling.grammar.strings import CLASS, COUNT, slashed
+from model.sampling.grammar.strings import slashed
 
 MAX_CHOICES = 10_000
 """How many choices there may be."""

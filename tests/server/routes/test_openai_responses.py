@@ -247,7 +247,11 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type", "send the item itself"),
         ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input[0].type", "'web_search_call'"),
         ({"input": [{"type": "reasoning", "encrypted_content": "?"}]}, "input[0].encrypted_content", "can read it"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type", "'input_text'"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input[0].content[0].type",
+            "'input_text'",
+        ),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role", "'developer'"),
         ({"input": [{**CALL, "call_id": ""}]}, "input[0].call_id", "at least 1 character"),
         ({"input": []}, "input", "at least 1"),

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from model.sampling.grammar.checking import check
+from model.sampling.grammar.checking import MAX_OPTIONAL, check
+from model.sampling.grammar.constraint import Kind, grammar_text
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import gbnf_grammar
 from model.sampling.grammar.structural_tags import structural_tag_grammar
@@ -172,3 +173,43 @@ def test_what_is_not_supported_in_a_structural_tag_is_refused_by_its_place(tag: 
     with pytest.raises(GrammarError) as raised:
         structural_tag_grammar(tag)
     assert raised.value.path == path
+
+
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        ("regex", "{}", ".*"),
+        ("regex", "{}", "(a+)?"),
+        ("regex", "{}", "(a|)"),
+        ("regex", "(x|{})", "x{{0,3}}"),
+        ("grammar", "start: R\nR: /{}/", r"\w*"),
+        ("grammar", "start: {}", "/a?/ "),
+        ("grammar", 'A: "x"?\nT: {}\nstart: T', "A "),
+        ("gbnf", "root ::= {}", '"a"? '),
+        ("gbnf", "root ::= x {}\nx ::= [a-z]*", "x "),
+    ],
+)
+def test_parts_in_a_row_that_may_all_be_left_out_are_counted(kind: Kind, one: str, other: str) -> None:
+    """For each of them llguidance looks at all that follow: tens of thousands would take gigabytes."""
+    part = other.format()
+    assert grammar_text(kind, one.format(part * 50))
+    with pytest.raises(GrammarError, match="more than 500 parts in a row may be left out"):
+        grammar_text(kind, one.format(part * (MAX_OPTIONAL + 1)))
+
+
+def test_parts_between_others_are_not_in_a_row() -> None:
+    assert grammar_text("regex", "a?b" * 1000)
+    assert grammar_text("regex", "|".join(f"word{i}s?" for i in range(900)))
+    assert grammar_text("gbnf", "root ::= " + '"a"? "b" ' * 1000)
+
+
+def test_what_is_too_large_in_its_first_steps_is_not_called_wrong() -> None:
+    with pytest.raises(GrammarError, match="it is too large"):
+        grammar_text("regex", r"\w*" * 400)
+
+
+def test_terminals_that_double_each_other_are_counted() -> None:
+    doubled = "".join(f"T{i + 1}: T{i} T{i}\n" for i in range(13))
+    with pytest.raises(GrammarError, match="parts in a row"):
+        grammar_text("grammar", f'T0: "x"?\n{doubled}start: T13')
+    assert grammar_text("grammar", f'T0: "x"\n{doubled}start: T13')
