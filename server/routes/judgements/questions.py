@@ -193,7 +193,7 @@ def _single_tokens(
 async def _prompts(context: AppContext, before: str, texts: Sequence[str], fields: Sequence[str]) -> list[Prompt]:
     """Return `before` with each text as a prompt. `before` is read once, and its tokens begin every prompt."""
     adds = context.chat_template is None
-    whole = await encode(context, before + texts[0], adds, "input")
+    whole = await encode(context, before + texts[0], adds, "input" if len(before) > len(texts[0]) else fields[0])
     whole = replace(whole, ids=whole.ids[: len(whole.ids) - whole.num_ending])
     # Read after the end of what is before it, so that a question's first token is that of the whole text.
     lead = before[-2:]

@@ -17,6 +17,7 @@ from server.schemas.judgements.fields import (
     JsonObjects,
     JudgementFields,
     OptionProbability,
+    QuestionName,
     json_text,
     of_known_type,
 )
@@ -128,7 +129,7 @@ Item = Annotated[
 class Question(RequestModel):
     """What all questions have."""
 
-    name: Text | None = Field(None, description="What the answer is called; the answer repeats it.")
+    name: QuestionName | None = Field(None, description="What the answer is called; the answer repeats it.")
     instructions: Parts = Field(description="What is asked.")
 
 

@@ -19,6 +19,8 @@ MAX_LEVELS = 10
 MAX_JSON_DEPTH = 32
 MAX_JSON_VALUES = 10_000
 MAX_JSON_BYTES = 256 * 1024
+QuestionName = Annotated[Text, Field(max_length=256)]
+"""What an answer is called by."""
 NO_IMAGES = "this server reads no images"
 
 

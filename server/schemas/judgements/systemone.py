@@ -12,6 +12,7 @@ from server.schemas.judgements.fields import (
     NO_IMAGES,
     Content,
     JudgementFields,
+    QuestionName,
     of_known_type,
 )
 from server.schemas.judgements.reasons import Reasons
@@ -80,7 +81,7 @@ class SystemOneRequest(JudgementFields):
     }
 
     state: Content = Field(description="What the questions are about: a text, or JSON that is written as its text.")
-    questions: Annotated[dict[Text, SystemOneQuestion], Field(min_length=1, max_length=MAX_QUESTIONS)] = Field(
+    questions: Annotated[dict[QuestionName, SystemOneQuestion], Field(min_length=1, max_length=MAX_QUESTIONS)] = Field(
         description="The questions by their names."
     )
     instructions: Text | None = Field(None, description="A text before the state.")

@@ -109,6 +109,8 @@ async def test_more_options_than_labels_are_refused(tmp_path: Path) -> None:
             "reads no images",
         ),
         ({"input": "x" * 500}, "questions[0]", "at most 63 are accepted"),
+        ({"questions": [{**PREDICATE, "instructions": "x" * 2_000_000}]}, "questions[0]", "bytes"),
+        ({"questions": [{**PREDICATE, "name": "x" * 257}]}, "questions[0].name", "at most 256"),
         ({"temperature": 1}, "temperature", "no such field"),
     ],
 )
