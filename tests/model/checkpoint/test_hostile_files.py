@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
 from model.checkpoint.folder import ModelLoadError
@@ -245,3 +247,32 @@ def test_an_adapter_made_of_pipes_is_refused_and_not_waited_for(tmp_path: Path) 
         for where in (None, root):
             said = refused(lambda where=where: load_adapter(tmp_path / "a", network, max_rank=8, root=where))
             assert f"{name}: is no regular file" in said
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks
+def test_a_wrong_adapter_is_told_in_our_words_and_its_names_on_one_line(tmp_path: Path) -> None:
+    """A client that may load adapters reads these texts."""
+    model = tiny.make_variant("llama-gqa", tmp_path / "model")
+    folder = tmp_path / "a"
+    make_adapter(model, folder, 0)
+    network = load(model)
+
+    def said() -> str:
+        return refused(lambda: load_adapter(folder, network, max_rank=8))
+
+    strange = "a\nb\x1b[31m" + "c" * 5000
+    save_file({strange: torch.zeros(1)}, folder / "adapter_model.safetensors")
+    assert "none of a plain LoRA" in said()
+    assert r"a\nb\x1b[31mccc" in said()
+    assert len(said()) < 1000
+    (folder / "adapter_model.safetensors").write_bytes(b"\x08" + bytes(7) + b'{"a": 1}')
+    assert said().endswith("adapter_model.safetensors: not a complete safetensors file")
+    config = folder / "adapter_config.json"
+    fields = json.loads(config.read_text())
+    config.write_text(json.dumps({**fields, strange: 1}))
+    assert r"a\nb\x1b[31mccc" in said()
+    assert len(said()) < 1000
+    config.write_text('{"r": ')
+    assert said().endswith("adapter_config.json: cannot be read as JSON (line 1, column 7)")
+    config.write_text('{"r": ' + "9" * 5000)
+    assert said().endswith("adapter_config.json: cannot be read as JSON (an integer has too many digits)")
