@@ -177,27 +177,30 @@ def safetensors_body(head: dict[str, Any], entries: Sequence[Entry]) -> Iterator
 
 def safetensors_pieces(metadata: dict[str, Any], tensors: dict[str, NumpyArray]) -> Iterator[Piece]:
     """Yield a safetensors file. Metadata values that are not strings are written as JSON text, as the format requires.
+    An empty piece comes wherever a long header has grown by a write.
 
     Format: u64 length, JSON header, raw bytes (github.com/huggingface/safetensors).
     """
-    header: dict[str, Any] = {
-        "__metadata__": {name: value if isinstance(value, str) else _text(value) for name, value in metadata.items()}
-    }
+    described, size = [], 0
+    for name, value in metadata.items():
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        described.append(orjson.dumps(name) + b":" + orjson.dumps(text))
+        size += len(described[-1])
+        if size > WRITE_BYTES:
+            size = 0
+            yield b""
+    header: dict[str, Any] = {"__metadata__": orjson.Fragment(b"{%b}" % b",".join(described))}
     offset = 0
     for name, value in tensors.items():
         end = offset + value.nbytes
         dtype = _SAFETENSORS_DTYPES[value.dtype.name]
         header[name] = {"dtype": dtype, "shape": value.shape, "data_offsets": [offset, end]}
         offset = end
-    text = _text(header).encode()
-    text += b" " * (-len(text) % 8)  # the data begins at a multiple of 8, so that it can be mapped
-    yield struct.pack("<Q", len(text)) + text
+    begin = orjson.dumps(header)
+    padding = -len(begin) % 8  # the data begins at a multiple of 8, so that it can be mapped
+    yield b"%b%b%b" % (struct.pack("<Q", len(begin) + padding), begin, b" " * padding)
     for value in tensors.values():
         yield from _byte_pieces(value)
-
-
-def _text(value: Any) -> str:
-    return orjson.dumps(value).decode()
 
 
 def check_npy(num_arrays: int) -> None:

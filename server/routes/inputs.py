@@ -11,7 +11,16 @@ from dataclasses import replace
 from server.http.errors import BadRequest
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, check_ids, encoder_limit, fit_input, read_chat, read_following, read_prompts
+from server.routes.prompts import (
+    Prompt,
+    encoder_limit,
+    fit_input,
+    packed,
+    read_chat,
+    read_following,
+    read_ids,
+    read_prompts,
+)
 from server.routes.text_parts import Keep
 from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
@@ -70,7 +79,7 @@ async def read_decoder_start(context: AppContext, value: str | Sequence[int] | N
     Raises BadRequest for ids the network lacks, and when the model names no start token and none is given.
     """
     if value is not None and not isinstance(value, str):
-        return Prompt(check_ids(context, value, "decoder_input"))
+        return await read_ids(context, value, "decoder_input")
     start = context.config.decoder_start_token_id
     if start is None:
         raise BadRequest(
@@ -79,12 +88,11 @@ async def read_decoder_start(context: AppContext, value: str | Sequence[int] | N
             param="decoder_input",
         )
     forced = context.config.forced_bos_token_id
-    begin = (start,) if forced is None else (start, forced)
+    begin = packed((start,) if forced is None else (start, forced))
     if value is None:
         return Prompt(begin)
     text = await _text(context, value, "decoder_input")
-    offsets = None if text.offsets is None else ((0, 0),) * len(begin) + tuple(text.offsets)
-    return Prompt((*begin, *text.ids), text.text, offsets)
+    return Prompt(begin + text.ids, text.text, text.offsets and packed((0, 0) * len(begin)) + text.offsets)
 
 
 def joined(prompt: Prompt, end: Prompt) -> Prompt:
@@ -93,7 +101,7 @@ def joined(prompt: Prompt, end: Prompt) -> Prompt:
     if prompt.text is None or end.text is None or prompt.offsets is None or end.offsets is None:
         return Prompt(ids, encoder=prompt.encoder)
     shift = len(prompt.text)
-    moved = tuple((start + shift, stop + shift) for start, stop in end.offsets)
+    moved = packed(place + shift for place in end.offsets)
     return replace(prompt, ids=ids, text=prompt.text + end.text, offsets=prompt.offsets + moved)
 
 
@@ -124,4 +132,4 @@ def _one_each(value: PromptInput, count: int, field: str = "completion") -> list
 async def _text(context: AppContext, value: _OneText, field: str) -> Prompt:
     if isinstance(value, str):
         return await read_following(context, value, field)
-    return Prompt(check_ids(context, value, field))
+    return await read_ids(context, value, field)

@@ -1,5 +1,6 @@
 """Shares what the answers of all inspection routes have in common: formats, tokens, usage, the limit of their size."""
 
+import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -46,15 +47,18 @@ def wire_of(wanted: Format, encoding_format: str) -> Wire:
     return "base64" if encoding_format == "base64" else "json"
 
 
-def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[NumpyArray]) -> Response:
+async def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[NumpyArray]) -> Response:
     """Return the response with the pieces of a body that holds these arrays: at once if they are worth one write, else
-    as a stream.
+    as a stream. Other requests run at each empty piece.
 
     A binary stream also reports its length: then nothing is put between its pieces, which need not be copied.
     """
     begin: list[Piece] = []
     num_bytes = 0
     for piece in pieces:
+        if not piece:
+            await asyncio.sleep(0)
+            continue
         begin.append(piece)
         num_bytes += len(piece)
         if num_bytes >= WRITE_BYTES:
@@ -70,6 +74,13 @@ def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[Nu
 def json_response(answer: Any, status: int = 200) -> Response:
     """Return a response whose body is `answer` as JSON."""
     return Response(orjson.dumps(answer), status, media_type="application/json")
+
+
+async def choices_response(answer: dict[str, Any]) -> Response:
+    """Return the same for an answer whose "choices" may be large: each is written as JSON by itself."""
+    before, after = orjson.dumps({**answer, "choices": [orjson.Fragment(b"\0")]}).split(b"\0")
+    each = (b"," * (i > 0) + orjson.dumps(choice) for i, choice in enumerate(answer["choices"]))
+    return await tensor_response(Format.JSON, chain([before], each, [after]), ())
 
 
 def new_answer_id(kind: str, mark: str = "-") -> str:
@@ -151,8 +162,8 @@ def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[
     """Return the tokens that one stack read, as every answer names them."""
     return {
         f"{prefix}tokens": context.tokenizer.token_strings(prompt.ids),
-        f"{prefix}token_ids": prompt.ids,
-        f"{prefix}offsets": prompt.offsets,
+        f"{prefix}token_ids": list(prompt.ids),
+        f"{prefix}offsets": prompt.spans,
     }
 
 

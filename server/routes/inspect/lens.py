@@ -3,10 +3,11 @@
 Each state goes through the model's own final norm and head; the last one gives the model's own logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -22,6 +23,8 @@ from server.schemas.inspect.predictions import LensAnswer, LensRequest
 
 _NAMED_BYTES = 10
 """Bytes of a token's text in JSON, approximately."""
+_ROWS = 32
+"""Positions whose names are written as JSON at once."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -61,15 +64,23 @@ def _check_finite(inspection: Inspection, tasks: Sequence[LensTask], found: Sequ
             raise inspection.not_finite(f"the logits of input {index} in state {state} at position {position}")
 
 
+def _items(values: Iterable[list[str]]) -> orjson.Fragment:
+    """Return neighbours in a list as JSON."""
+    return orjson.Fragment(orjson.dumps([*values])[1:-1])
+
+
 def _entry(
     inspection: Inspection, index: int, task: LensTask, target: NamedToken | None, tensors: dict[str, NumpyArray]
 ) -> DescribedEntry:
     ids = tensors["lens.ids"]
-    strings = inspection.context.tokenizer.token_strings(ids.reshape(-1).tolist())
+    named = inspection.context.tokenizer.token_strings
     fields: dict[str, Any] = {
         "layers": task.layers,
         "positions": task.positions,
-        "top_tokens": np.array(strings, object).reshape(ids.shape).tolist(),
+        "top_tokens": [
+            [_items(map(named, of_layer[i : i + _ROWS].tolist())) for i in range(0, len(of_layer), _ROWS)]
+            for of_layer in ids
+        ],
     }
     arrays = {
         "ids": described(ids, "layer", "position", "k"),

@@ -48,12 +48,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             )
         plans = await asyncio.to_thread(plan_inputs, body, chosen, context.config, lengths)
         results = await inspection.results_of([asked_of(points) for points in plans])
-
-        def report() -> list[DescribedEntry]:
-            answered = zip(inputs, plans, results, strict=True)
-            return [trace_entry(context, index, *parts) for index, parts in enumerate(answered)]
-
-        return inspection.answer(await asyncio.to_thread(report))
+        answered = enumerate(zip(inputs, plans, results, strict=True))
+        return await inspection.answer_with(trace_entry(context, index, *parts) for index, parts in answered)
 
 
 def asked_of(points: list[PlannedPoint]) -> Asked:

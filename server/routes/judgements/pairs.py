@@ -14,7 +14,7 @@ from model.tokenization.chat_template import ChatTemplateError
 from model.tokenization.tokenizer import Encoding
 from server.http.errors import BadRequest, shown
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, check_tokens
+from server.routes.prompts import Prompt, check_tokens, packed
 from server.routes.text_parts import Keep, bounded, part_for
 from server.schemas.base import encodable
 
@@ -55,7 +55,6 @@ class Reader:
     prompt: str = ""
     """The text before each first text."""
     add_special_tokens: bool = True
-    _known_ids: dict[int, int] = field(default_factory=dict)
     _parts: dict[tuple[str, int | None], str] = field(default_factory=dict)
     """The parts of long texts that are read."""
     _suffix: list[int] | None = None
@@ -181,9 +180,7 @@ class Reader:
                 param=name,
                 code="context_length_exceeded",
             )
-        known = self._known_ids  # or each of the millions of ids of a long request would be an object of its own
-        prompt = Prompt(tuple([known.setdefault(i, i) for i in ids]), second_segment=second_segment)
-        return check_tokens(self.context, prompt, name)
+        return check_tokens(self.context, Prompt(packed(ids), second_segment=second_segment), name)
 
     # ---- pairs that the chat template writes
 
@@ -263,4 +260,4 @@ def prompt_named(defaults: ScoreDefaults | EmbeddingDefaults, name: str | None) 
 def labelled(context: AppContext, prompt: Prompt) -> Prompt:
     """Return the prompt as the head reads it: a decoder's without padding at its end."""
     ids = context.config.labelled_ids(prompt.ids)
-    return prompt if len(ids) == len(prompt.ids) else replace(prompt, ids=tuple(ids))
+    return prompt if len(ids) == len(prompt.ids) else replace(prompt, ids=packed(ids))

@@ -211,5 +211,5 @@ async def _prompts(context: AppContext, before: str, texts: Sequence[str], field
 
 def _first_from(prompt: Prompt, place: int) -> int:
     """Return the number of the first token that begins at this character or after it."""
-    spans = prompt.offsets or ()
+    spans = prompt.spans or ()
     return next((i for i, (start, end) in enumerate(spans) if start >= place and end > start), len(spans))

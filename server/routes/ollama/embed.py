@@ -42,7 +42,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "prompt_eval_count": sum(prompt.num_tokens for prompt in inputs),
             **truncated(inputs),
         }
-        return tensor_response(Format.JSON, _embeddings(head, vectors), vectors)
+        return await tensor_response(Format.JSON, _embeddings(head, vectors), vectors)
 
     @router.post(
         "/api/embeddings",

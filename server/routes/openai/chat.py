@@ -22,7 +22,7 @@ from server.routes.openai.conversation import Answered, ChatPiece, Conversation,
 from server.routes.openai.generation import AnswerWriter, token_writer
 from server.routes.openai.logprobs import chat_entries, prompt_entries
 from server.routes.request_context import accept
-from server.routes.responses import json_response
+from server.routes.responses import choices_response
 from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
 
 
@@ -69,7 +69,7 @@ async def _whole(
     if body.prompt_logprobs is not None:
         logprobs = next((each.prompt_logprobs for each in choices[0].pieces if each.prompt_logprobs is not None), None)
         answer["prompt_logprobs"] = await writer.prompt_logprobs(logprobs)
-    return json_response(answer)
+    return await choices_response(answer)
 
 
 def _direct(writer: "_ChatWriter") -> Callable[[BodyWriter], None] | None:

@@ -36,7 +36,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def detokenize(body: DetokenizeRequest) -> Response:
         """Return the text of token ids."""
         find_adapter(context, body.model)  # adapters have the tokens of the model
-        ids = check_ids(context, body.tokens, "tokens") if body.tokens else ()
+        ids = body.tokens
+        if ids:
+            check_ids(context, ids, "tokens")
         try:
             return await _answer(len(ids), lambda: {"prompt": context.tokenizer.decode(ids, body.skip_special_tokens)})
         except ValueError as error:  # ids that pad the network's vocabulary and have no text
@@ -57,11 +59,11 @@ def _tokenized(context: AppContext, body: TokenizeRequest, prompt: Prompt) -> di
     answer: dict[str, Any] = {
         "count": len(prompt.ids),
         "max_model_len": context.context_limit,
-        "tokens": _list(prompt.ids),
+        "tokens": _list(list(prompt.ids)),
         "token_strs": _list(context.tokenizer.token_strings(prompt.ids)) if body.return_token_strs else None,
     }
     if body.return_offsets:
-        answer["offsets"] = _list(prompt.offsets or ())
+        answer["offsets"] = _list(prompt.spans or ())
     return answer
 
 
