@@ -11,16 +11,7 @@ from dataclasses import replace
 from server.http.errors import BadRequest
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.prompts import (
-    Prompt,
-    encoder_limit,
-    fit_input,
-    packed,
-    read_chat,
-    read_following,
-    read_ids,
-    read_prompts,
-)
+from server.routes.prompts import Prompt, encoder_limit, fit_input, packed, read_chat, read_following, read_prompts
 from server.routes.text_parts import Keep
 from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
@@ -44,7 +35,7 @@ async def read_inputs(context: AppContext, body: InputFields) -> list[Prompt]:
                 "as input.",
                 param="completion",
             )
-        following = [await _text(context, item, "completion") for item in _one_each(completion, len(prompts))]
+        following = [await read_following(context, item, "completion") for item in _one_each(completion, len(prompts))]
         prompts = [joined(prompt, end) for prompt, end in zip(prompts, following, strict=True)]
     field = "decoder_input" if context.config.kind == "encoder-decoder" else "input"
     return [fit_input(context, prompt, truncate, field) async for prompt in in_turns(prompts, 64)]
@@ -79,7 +70,7 @@ async def read_decoder_start(context: AppContext, value: str | Sequence[int] | N
     Raises BadRequest for ids the network lacks, and when the model names no start token and none is given.
     """
     if value is not None and not isinstance(value, str):
-        return await read_ids(context, value, "decoder_input")
+        return await read_following(context, value, "decoder_input")
     start = context.config.decoder_start_token_id
     if start is None:
         raise BadRequest(
@@ -91,7 +82,7 @@ async def read_decoder_start(context: AppContext, value: str | Sequence[int] | N
     begin = packed((start,) if forced is None else (start, forced))
     if value is None:
         return Prompt(begin)
-    text = await _text(context, value, "decoder_input")
+    text = await read_following(context, value, "decoder_input")
     return Prompt(begin + text.ids, text.text, text.offsets and packed((0, 0) * len(begin)) + text.offsets)
 
 
@@ -127,9 +118,3 @@ def _one_each(value: PromptInput, count: int, field: str = "completion") -> list
     if len(items) != count:
         raise BadRequest(f"{field}: {len(items)} of them for {count} inputs; one for each is accepted.", param=field)
     return items
-
-
-async def _text(context: AppContext, value: _OneText, field: str) -> Prompt:
-    if isinstance(value, str):
-        return await read_following(context, value, field)
-    return await read_ids(context, value, field)

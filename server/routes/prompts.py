@@ -4,7 +4,7 @@ answer.
 
 import asyncio
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
@@ -15,7 +15,7 @@ from server.http.json_reader import Integers
 from server.http.turns import in_turns
 from server.routes.chat_rows import render_chat
 from server.routes.context import PLACEHOLDERS, AppContext
-from server.routes.text_parts import Cut, Keep, naming, read_part, size_of, too_long
+from server.routes.text_parts import Cut, Keep, groups_of, naming, read_part, size_of, too_long
 from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.tools import ToolDefinition
@@ -26,8 +26,6 @@ _TEXTS_AT_ONCE = 256
 """Texts that are read before the event loop may do something else."""
 _IDS_AT_ONCE, _LISTS_AT_ONCE = 100_000, 16
 """Half of the ids of a prompt, and the prompts, that are packed before the event loop may do something else."""
-_GROUP_CHARACTERS = 250_000
-"""Characters of many texts that are tokenised together, for the same reason."""
 _ADDED = (0, 0)  # the span of a token that is no part of the text
 
 
@@ -129,7 +127,11 @@ async def read_prompts(
                 async for i, item in in_turns(enumerate(value), _TEXTS_AT_ONCE)
                 if isinstance(item, str)
             ]
-            return await _encode_many(context, texts, add_special_tokens, field, fit)
+            prompts: list[Prompt] = []
+            async for begin, group in in_turns(groups_of(texts, len), 1):
+                encoded = enumerate(await _encoded(context, group, add_special_tokens), begin)
+                prompts += [fit(check_tokens(context, prompt, f"{field}[{i}]")) for i, prompt in encoded]
+            return prompts
     each = in_turns(enumerate(value), _LISTS_AT_ONCE)
     return [fit(await read_ids(context, ids, f"{field}[{i}]")) async for i, ids in each]
 
@@ -151,8 +153,8 @@ def check_not_empty(prompt: Prompt, field: str) -> Prompt:
     return prompt
 
 
-def check_ids(context: AppContext, ids: Sequence[int], field: str) -> None:
-    """Raise BadRequest if there are no ids or one is outside the vocabulary."""
+def check_ids(context: AppContext, ids: Sequence[int], field: str) -> Sequence[int]:
+    """Return the ids. Raises BadRequest if there are none or one is outside the vocabulary."""
     if not ids:
         check_not_empty(NOTHING, field)
     least, greatest = (ids.least, ids.greatest) if isinstance(ids, Integers) else (min(ids), max(ids))
@@ -163,6 +165,7 @@ def check_ids(context: AppContext, ids: Sequence[int], field: str) -> None:
             param=field,
             code="invalid_token_id",
         )
+    return ids
 
 
 def check_tokens(context: AppContext, prompt: Prompt, field: str) -> Prompt:
@@ -191,23 +194,17 @@ async def encode(context: AppContext, text: str, add_special_tokens: bool, field
         return prompt
 
 
-async def read_following(context: AppContext, text: str, field: str) -> Prompt:
-    """Return a text that follows a prompt, which may be empty. Raises BadRequest for tokens that the network lacks."""
-    prompt = await encode(context, text, False, field)
+async def read_following(context: AppContext, value: str | Sequence[int], field: str) -> Prompt:
+    """Return a text, which may be empty, or the ids that follow a prompt. Raises BadRequest for tokens that the network
+    lacks.
+    """
+    if not isinstance(value, str):
+        return await read_ids(context, value, field)
+    prompt = await encode(context, value, False, field)
     return check_tokens(context, prompt, field) if prompt.ids else prompt
 
 
-async def _encode_many(
-    context: AppContext, texts: list[str], add_special_tokens: bool, field: str, fit: Callable[[Prompt], Prompt]
-) -> list[Prompt]:
-    prompts: list[Prompt] = []
-    for group in _groups(texts):
-        async for prompt in in_turns(await _encoded(context, group, add_special_tokens), _TEXTS_AT_ONCE):
-            prompts.append(fit(check_tokens(context, prompt, f"{field}[{len(prompts)}]")))
-    return prompts
-
-
-async def _encoded(context: AppContext, texts: list[str], add_special_tokens: bool) -> list[Prompt]:
+async def _encoded(context: AppContext, texts: Sequence[str], add_special_tokens: bool) -> list[Prompt]:
     def encoded() -> list[Prompt]:
         # As a batch also where it is one text: only batches leave the interpreter to others meanwhile.
         prompts = []
@@ -219,19 +216,6 @@ async def _encoded(context: AppContext, texts: list[str], add_special_tokens: bo
 
     is_long = sum(map(size_of, texts)) > _THREAD_BYTES
     return await asyncio.to_thread(encoded) if is_long else encoded()
-
-
-def _groups(texts: list[str]) -> Iterator[list[str]]:
-    """Yield the texts in their order, each group of at most `_GROUP_CHARACTERS`, or one text."""
-    group: list[str] = []
-    size = 0
-    for text in texts:
-        if group and size + len(text) > _GROUP_CHARACTERS:
-            yield group
-            group, size = [], 0
-        group.append(text)
-        size += len(text)
-    yield group
 
 
 async def read_chat(

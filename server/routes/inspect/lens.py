@@ -3,7 +3,7 @@
 Each state goes through the model's own final norm and head; the last one gives the model's own logits.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -64,11 +64,6 @@ def _check_finite(inspection: Inspection, tasks: Sequence[LensTask], found: Sequ
             raise inspection.not_finite(f"the logits of input {index} in state {state} at position {position}")
 
 
-def _items(values: Iterable[list[str]]) -> orjson.Fragment:
-    """Return neighbours in a list as JSON."""
-    return orjson.Fragment(orjson.dumps([*values])[1:-1])
-
-
 def _entry(
     inspection: Inspection, index: int, task: LensTask, target: NamedToken | None, tensors: dict[str, NumpyArray]
 ) -> DescribedEntry:
@@ -78,8 +73,11 @@ def _entry(
         "layers": task.layers,
         "positions": task.positions,
         "top_tokens": [
-            [_items(map(named, of_layer[i : i + _ROWS].tolist())) for i in range(0, len(of_layer), _ROWS)]
-            for of_layer in ids
+            [
+                orjson.Fragment(orjson.dumps([*map(named, rows[i : i + _ROWS].tolist())])[1:-1])
+                for i in range(0, len(rows), _ROWS)
+            ]
+            for rows in ids
         ],
     }
     arrays = {

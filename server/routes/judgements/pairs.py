@@ -4,7 +4,7 @@ It knows how a model's folder wants texts to be written, and where they are cut.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,10 +21,6 @@ from server.schemas.base import encodable
 Texts = tuple[str, ...]
 """One text, or the two of a pair."""
 
-_GROUP = 256
-"""Most inputs that are tokenised, and then run, before the next ones are."""
-_GROUP_CHARACTERS = 250_000
-"""Most characters of them, unless one has more: a thread tokenises as many in some tenths of a second."""
 _FILLERS = ("0", "1 2 3 4")
 """The texts by which sentence-transformers tells what a chat template writes after a pair."""
 
@@ -136,14 +132,13 @@ class Reader:
         tokenizer, cut = self.context.tokenizer, self.cut
         pairs = [(texts[0], texts[1]) for texts in group if len(texts) == 2]
         try:
-            encoded = tokenizer.encode_pairs(
-                pairs, cut.limit if cut.is_allowed else None, keep_ends=cut.keep == "end", ids_alone=True
+            of_pairs = iter(
+                tokenizer.encode_pairs(pairs, cut.limit if cut.is_allowed else None, keep_ends=cut.keep == "end")
             )
         except ValueError as error:  # no room beside the special tokens; the texts themselves were checked
             raise BadRequest(f"truncate_prompt_tokens: {error}.", param="truncate_prompt_tokens") from None
         singles = [texts[0] for texts in group if len(texts) == 1]
         of_singles = iter(tokenizer.encode_batch(singles, self.add_special_tokens))
-        of_pairs = iter(encoded)
         prompts = []
         for number, texts in zip(numbers, group, strict=True):
             if len(texts) == 2:
@@ -230,18 +225,6 @@ class Reader:
                 ids = [*ids[: self.cut.limit - len(kept)], *kept]
             prompts.append(self._checked(number, ids))
         return prompts
-
-
-def groups_of(inputs: Sequence[Texts]) -> Iterator[tuple[int, Sequence[Texts]]]:
-    """Yield the inputs in groups, each with the number of its first one."""
-    begin = size = 0
-    for i, texts in enumerate(inputs):
-        length = sum(map(len, texts))
-        if i > begin and (i - begin == _GROUP or size + length > _GROUP_CHARACTERS):
-            yield begin, inputs[begin:i]
-            begin, size = i, 0
-        size += length
-    yield begin, inputs[begin:]
 
 
 def prompt_named(defaults: ScoreDefaults | EmbeddingDefaults, name: str | None) -> str:

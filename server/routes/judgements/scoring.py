@@ -15,11 +15,12 @@ from server.http.errors import BadRequest
 from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
-from server.routes.judgements.pairs import Cut, Reader, Texts, groups_of, labelled, prompt_named
+from server.routes.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
 from server.routes.openai.embeddings import embed_task, embedding_work
 from server.routes.prompts import Prompt, encoder_limit
 from server.routes.responses import json_response, model_name, new_answer_id
 from server.routes.tasks import TaskResult, Work, run_all
+from server.routes.text_parts import groups_of
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.judgements.head_fields import PairFields, ReadFields
 
@@ -193,7 +194,7 @@ async def _in_groups(
     """
     found: list[T] = []
     begins_alike = context.config.kind == "decoder" and context.config.reuses_prefixes
-    groups = list(groups_of(inputs))
+    groups = list(groups_of(inputs, lambda texts: sum(map(len, texts))))
     reading = asyncio.create_task(reader.read(*groups[0]))
     try:
         for following in (*groups[1:], None):

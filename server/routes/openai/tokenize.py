@@ -36,9 +36,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def detokenize(body: DetokenizeRequest) -> Response:
         """Return the text of token ids."""
         find_adapter(context, body.model)  # adapters have the tokens of the model
-        ids = body.tokens
-        if ids:
-            check_ids(context, ids, "tokens")
+        ids = check_ids(context, body.tokens, "tokens") if body.tokens else ()
         try:
             return await _answer(len(ids), lambda: {"prompt": context.tokenizer.decode(ids, body.skip_special_tokens)})
         except ValueError as error:  # ids that pad the network's vocabulary and have no text

@@ -191,9 +191,7 @@ async def _verify(
         stacks = list(_lengths(found[0]))
         works = [
             Work(
-                WeightsTask(question="mean_embedding", options={"part": stack}),
-                NOTHING,
-                8 * context.config.hidden_size,
+                WeightsTask(question="mean_embedding", options={"part": stack}), NOTHING, 8 * context.config.hidden_size
             )
             for stack in stacks
         ]
