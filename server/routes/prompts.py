@@ -128,7 +128,7 @@ async def read_prompts(
                 if isinstance(item, str)
             ]
             prompts: list[Prompt] = []
-            async for begin, group in in_turns(groups_of(texts, len), 1):
+            async for begin, group in in_turns(groups_of(texts, size_of), 1):
                 encoded = enumerate(await _encoded(context, group, add_special_tokens), begin)
                 prompts += [fit(check_tokens(context, prompt, f"{field}[{i}]")) for i, prompt in encoded]
             return prompts

@@ -25,8 +25,8 @@ part is if that has fewer tokens.
 """
 _GROUP = 256
 """Most inputs that are tokenised together."""
-_GROUP_CHARACTERS = 250_000
-"""Most characters of them, unless one has more: a thread tokenises as many in some tenths of a second."""
+_GROUP_SIZE = 250_000
+"""Most bytes or characters of them, unless one has more: a thread tokenises as many in some tenths of a second."""
 _CUT_TOKENS = 64
 """Tokens at the place where a part is cut off that may differ from those of the whole text."""
 
@@ -87,14 +87,14 @@ async def read_part(context: AppContext, text: str, field: str, keep: Cut) -> st
     return part
 
 
-def groups_of(inputs: Sequence[T], length: Callable[[T], int]) -> Iterator[tuple[int, Sequence[T]]]:
-    """Yield the inputs, each of so many characters, in groups; each group with the number of its first one."""
-    begin = size = 0
+def groups_of(inputs: Sequence[T], size: Callable[[T], int]) -> Iterator[tuple[int, Sequence[T]]]:
+    """Yield the inputs in groups, each with the number of its first input. `size` returns the size of one input."""
+    begin = total = 0
     for i, each in enumerate(inputs):
-        if i > begin and (i - begin == _GROUP or size + length(each) > _GROUP_CHARACTERS):
+        if i > begin and (i - begin == _GROUP or total + size(each) > _GROUP_SIZE):
             yield begin, inputs[begin:i]
-            begin, size = i, 0
-        size += length(each)
+            begin, total = i, 0
+        total += size(each)
     yield begin, inputs[begin:]
 
 
