@@ -299,7 +299,7 @@ class Admission:
             )
 
     def check_size(self, num_tokens: int, num_blocks: int | None = None, client: str = "") -> None:
-        """Raise QueueFull (429) if there is no room for them; None as `num_blocks` is as many as the tokens fill."""
+        """Raise QueueFull (429) if there is no room for them. `num_blocks` defaults to the blocks that they fill."""
         num_blocks = num_tokens // self._block_size if num_blocks is None else num_blocks
         if not self.tokens.has_room(num_tokens, client):
             raise self._refusal(

@@ -77,7 +77,7 @@ def json_response(answer: Any, status: int = 200) -> Response:
 
 
 async def choices_response(answer: dict[str, Any]) -> Response:
-    """Return the same for an answer whose "choices" may be large: each is written as JSON by itself."""
+    """Return the same for an answer with large "choices": each becomes JSON by itself."""
     before, after = orjson.dumps({**answer, "choices": [orjson.Fragment(b"\0")]}).split(b"\0")
     each = (b"," * (i > 0) + orjson.dumps(choice) for i, choice in enumerate(answer["choices"]))
     return await tensor_response(Format.JSON, chain([before], each, [after]), ())

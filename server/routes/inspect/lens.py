@@ -24,7 +24,7 @@ from server.schemas.inspect.predictions import LensAnswer, LensRequest
 _NAMED_BYTES = 10
 """Bytes of a token's text in JSON, approximately."""
 _ROWS = 32
-"""Positions whose names are written as JSON at once."""
+"""Positions in each piece of the names."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
