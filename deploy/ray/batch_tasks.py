@@ -72,8 +72,8 @@ class Planned:
         """Return the engine's request. A batch job has no deadline."""
         return EngineRequest(
             uid=uid,
-            prompt_token_ids=self.work.prompt.ids,
-            encoder_token_ids=self.work.prompt.encoder_ids,
+            prompt_token_ids=tuple(self.work.prompt.ids),
+            encoder_token_ids=tuple(self.work.prompt.encoder_ids),
             task=self.work.task,
             interventions=self.work.interventions,
             arrival_time=time.monotonic(),

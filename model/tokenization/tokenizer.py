@@ -52,11 +52,10 @@ class Encoding:
 
 
 @dataclass(frozen=True, slots=True)
-class PairEncoding(Encoding):
-    """A tokenised pair of texts; offsets are each in their own text."""
+class PairEncoding:
+    """A tokenised pair of texts."""
 
-    texts: list[int | None]
-    """For each token the text that it is of, 0 or 1, or None for special tokens."""
+    ids: list[int]
     second_segment: int | None
     """Position from which on tokens are of type 1, or None if all are of type 0, or networks are not told."""
 
@@ -116,9 +115,7 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoding:
         """Tokenise one text. Raises `ValueError` when it holds a lone surrogate, which no Unicode text may."""
-        _check_text(text)
-        encoding = _run(self._raw.encode, text, add_special_tokens=add_special_tokens)
-        return Encoding(encoding.ids, encoding.offsets)
+        return self.encode_batch([text], add_special_tokens)[0]
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
         """Tokenise many texts, in parallel; each result is what `encode` returns for the text alone."""
@@ -128,17 +125,11 @@ class Tokenizer:
         return [Encoding(encoding.ids, encoding.offsets) for encoding in encodings]
 
     def encode_pairs(
-        self,
-        pairs: Sequence[tuple[str, str]],
-        max_length: int | None = None,
-        *,
-        keep_ends: bool = False,
-        ids_alone: bool = False,
+        self, pairs: Sequence[tuple[str, str]], max_length: int | None = None, *, keep_ends: bool = False
     ) -> list[PairEncoding]:
         """Tokenise pairs of texts, in parallel, with the special tokens that a pair has. Of a pair of more than
         `max_length` tokens the longer text is cut at its end, and where that is not enough both, to the same length:
-        what transformers calls longest_first. `keep_ends`: they are cut at their beginning. `ids_alone`: offsets and
-        texts are left empty, which for many pairs are many objects.
+        what transformers calls longest_first. `keep_ends`: they are cut at their beginning.
 
         Raises `ValueError` for a lone surrogate, and for a length that leaves no room for any text.
         """
@@ -146,16 +137,12 @@ class Tokenizer:
             for text in pair:
                 _check_text(text)
         encodings = _run(self._raw.encode_batch, list(pairs))
-        return [self._cut_pair(each, max_length, keep_ends, ids_alone) for each in encodings]
+        return [self._cut_pair(each, max_length, keep_ends) for each in encodings]
 
-    def _cut_pair(
-        self, encoding: tokenizers.Encoding, max_length: int | None, keep_ends: bool, ids_alone: bool
-    ) -> PairEncoding:
+    def _cut_pair(self, encoding: tokenizers.Encoding, max_length: int | None, keep_ends: bool) -> PairEncoding:
         ids, types = encoding.ids, encoding.type_ids
-        is_cut = max_length is not None and len(ids) > max_length
-        texts = encoding.sequence_ids if is_cut or not ids_alone else []
-        offsets = [] if ids_alone else encoding.offsets
-        if max_length is not None and is_cut:
+        if max_length is not None and len(ids) > max_length:
+            texts = encoding.sequence_ids
             own = [[i for i, text in enumerate(texts) if text == each] for each in (0, 1)]
             room = max_length - (len(ids) - len(own[0]) - len(own[1]))
             if room < 1:
@@ -166,9 +153,7 @@ class Tokenizer:
                 cut.update(places[: len(places) - kept_length] if keep_ends else places[kept_length:])
             kept = [i for i in range(len(ids)) if i not in cut]
             ids, types = [ids[i] for i in kept], [types[i] for i in kept]
-            texts = [] if ids_alone else [texts[i] for i in kept]
-            offsets = [] if ids_alone else [offsets[i] for i in kept]
-        return PairEncoding(ids, offsets, texts, types.index(1) if self._gives_types and 1 in types else None)
+        return PairEncoding(ids, types.index(1) if self._gives_types and 1 in types else None)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Return the text of token ids. Broken UTF-8 becomes U+FFFD. Raises `ValueError` for ids out of range."""

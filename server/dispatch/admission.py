@@ -216,20 +216,8 @@ class Admission:
         has_seat = self.requests.used < self._num_seats  # else it waits for that, and most of what is unread does
         if waits and self.max_queue_time and has_seat and not cost.is_inspection:
             self._check_wait(self.seconds_to_read(cost.num_read))
-        if self.requests.used and not self.tokens.has_room(cost.num_tokens, client):
-            raise self._refusal(
-                "queue_tokens_full",
-                f"The unfinished requests hold {self.tokens.used} tokens; with this one's {cost.num_tokens} they would "
-                f"exceed the {self.tokens.limit} that are accepted (--max-num-queued-tokens).",
-                self.tokens.seconds_until_free(cost.num_tokens),
-            )
-        if self.requests.used and not self.blocks.has_room(cost.num_blocks, client):
-            raise self._refusal(
-                "queue_blocks_full",
-                f"The unfinished requests may come to need {self.blocks.used} blocks of the KV cache; with this one's "
-                f"{cost.num_blocks} they would exceed the {self.blocks.limit:.0f} that are accepted (--max-kv-demand).",
-                self.blocks.seconds_until_free(cost.num_blocks),
-            )
+        if self.requests.used:
+            self.check_size(cost.num_tokens, cost.num_blocks, client)
         if self.capture.used + cost.capture_bytes > self.capture.limit:
             raise self._refusal(
                 "capture_budget_full",
@@ -308,6 +296,24 @@ class Admission:
                 f"At the present rate this request would wait about {seconds:.0f} s for its turn; at most "
                 f"{self.max_queue_time:g} s are accepted (--max-queue-time).",
                 seconds - self.max_queue_time,
+            )
+
+    def check_size(self, num_tokens: int, num_blocks: int | None = None, client: str = "") -> None:
+        """Raise QueueFull (429) if there is no room for them. `num_blocks` defaults to the blocks that they fill."""
+        num_blocks = num_tokens // self._block_size if num_blocks is None else num_blocks
+        if not self.tokens.has_room(num_tokens, client):
+            raise self._refusal(
+                "queue_tokens_full",
+                f"The unfinished requests hold {self.tokens.used} tokens; with this one's {num_tokens} they would "
+                f"exceed the {self.tokens.limit} that are accepted (--max-num-queued-tokens).",
+                self.tokens.seconds_until_free(num_tokens),
+            )
+        if not self.blocks.has_room(num_blocks, client):
+            raise self._refusal(
+                "queue_blocks_full",
+                f"The unfinished requests may come to need {self.blocks.used} blocks of the KV cache; with this one's "
+                f"{num_blocks} they would exceed the {self.blocks.limit:.0f} that are accepted (--max-kv-demand).",
+                self.blocks.seconds_until_free(num_blocks),
             )
 
     def _refusal(self, code: str, message: str, seconds: float) -> QueueFull:

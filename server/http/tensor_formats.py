@@ -138,9 +138,41 @@ def _list_json(value: NumpyArray) -> bytes:
     return orjson.dumps(np.ascontiguousarray(value), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
+@dataclass(frozen=True)
+class JsonArray:
+    """An array that an answer holds as one JSON value."""
+
+    value: NumpyArray
+    encoding_format: EncodingFormat
+
+
 def json_value(value: NumpyArray, encoding_format: EncodingFormat) -> orjson.Fragment:
     """Return a small array (a token's rows) as one JSON value, for use inside `orjson.dumps`."""
     return orjson.Fragment(b"".join(json_pieces(value, encoding_format)))
+
+
+def json_parts(value: Any, depth: int = 5) -> Iterator[bytes]:
+    """Yield a value as JSON: the arrays in it in pieces, and the entries of lists of objects and of iterators one by
+    one, of which those of iterators are not looked into.
+    """
+    if isinstance(value, JsonArray):
+        yield from json_pieces(value.value, value.encoding_format)
+    elif isinstance(value, dict) and value and depth:
+        before = b"{"
+        for name, each in value.items():
+            yield before + orjson.dumps(name) + b":"
+            yield from json_parts(each, depth - 1)
+            before = b","
+        yield b"}"
+    elif isinstance(value, Iterator) or (isinstance(value, list) and depth and isinstance((value or [0])[0], dict)):
+        inner = 0 if isinstance(value, Iterator) else depth - 1
+        yield b"["
+        for number, each in enumerate(value):
+            yield b"," * (number > 0)
+            yield from json_parts(each, inner)
+        yield b"]"
+    else:
+        yield orjson.dumps(value)
 
 
 def json_body(head: dict[str, Any], entries: Iterable[Entry], encoding_format: EncodingFormat) -> Iterator[bytes]:
@@ -177,27 +209,30 @@ def safetensors_body(head: dict[str, Any], entries: Sequence[Entry]) -> Iterator
 
 def safetensors_pieces(metadata: dict[str, Any], tensors: dict[str, NumpyArray]) -> Iterator[Piece]:
     """Yield a safetensors file. Metadata values that are not strings are written as JSON text, as the format requires.
+    An empty piece comes wherever a long header has grown by a write.
 
     Format: u64 length, JSON header, raw bytes (github.com/huggingface/safetensors).
     """
-    header: dict[str, Any] = {
-        "__metadata__": {name: value if isinstance(value, str) else _text(value) for name, value in metadata.items()}
-    }
+    described, size = [], 0
+    for name, value in metadata.items():
+        text = value if isinstance(value, str) else orjson.dumps(value).decode()
+        described.append(orjson.dumps(name) + b":" + orjson.dumps(text))
+        size += len(described[-1])
+        if size > WRITE_BYTES:
+            size = 0
+            yield b""
+    header: dict[str, Any] = {"__metadata__": orjson.Fragment(b"{%b}" % b",".join(described))}
     offset = 0
     for name, value in tensors.items():
         end = offset + value.nbytes
         dtype = _SAFETENSORS_DTYPES[value.dtype.name]
         header[name] = {"dtype": dtype, "shape": value.shape, "data_offsets": [offset, end]}
         offset = end
-    text = _text(header).encode()
-    text += b" " * (-len(text) % 8)  # the data begins at a multiple of 8, so that it can be mapped
-    yield struct.pack("<Q", len(text)) + text
+    begin = orjson.dumps(header)
+    padding = -len(begin) % 8  # the data begins at a multiple of 8, so that it can be mapped
+    yield b"%b%b%b" % (struct.pack("<Q", len(begin) + padding), begin, b" " * padding)
     for value in tensors.values():
         yield from _byte_pieces(value)
-
-
-def _text(value: Any) -> str:
-    return orjson.dumps(value).decode()
 
 
 def check_npy(num_arrays: int) -> None:

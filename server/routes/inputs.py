@@ -11,7 +11,7 @@ from dataclasses import replace
 from server.http.errors import BadRequest
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, check_ids, encoder_limit, fit_input, read_chat, read_following, read_prompts
+from server.routes.prompts import Prompt, encoder_limit, fit_input, packed, read_chat, read_following, read_prompts
 from server.routes.text_parts import Keep
 from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
@@ -35,7 +35,7 @@ async def read_inputs(context: AppContext, body: InputFields) -> list[Prompt]:
                 "as input.",
                 param="completion",
             )
-        following = [await _text(context, item, "completion") for item in _one_each(completion, len(prompts))]
+        following = [await read_following(context, item, "completion") for item in _one_each(completion, len(prompts))]
         prompts = [joined(prompt, end) for prompt, end in zip(prompts, following, strict=True)]
     field = "decoder_input" if context.config.kind == "encoder-decoder" else "input"
     return [fit_input(context, prompt, truncate, field) async for prompt in in_turns(prompts, 64)]
@@ -70,7 +70,7 @@ async def read_decoder_start(context: AppContext, value: str | Sequence[int] | N
     Raises BadRequest for ids the network lacks, and when the model names no start token and none is given.
     """
     if value is not None and not isinstance(value, str):
-        return Prompt(check_ids(context, value, "decoder_input"))
+        return await read_following(context, value, "decoder_input")
     start = context.config.decoder_start_token_id
     if start is None:
         raise BadRequest(
@@ -79,12 +79,11 @@ async def read_decoder_start(context: AppContext, value: str | Sequence[int] | N
             param="decoder_input",
         )
     forced = context.config.forced_bos_token_id
-    begin = (start,) if forced is None else (start, forced)
+    begin = packed((start,) if forced is None else (start, forced))
     if value is None:
         return Prompt(begin)
-    text = await _text(context, value, "decoder_input")
-    offsets = None if text.offsets is None else ((0, 0),) * len(begin) + tuple(text.offsets)
-    return Prompt((*begin, *text.ids), text.text, offsets)
+    text = await read_following(context, value, "decoder_input")
+    return Prompt(begin + text.ids, text.text, text.offsets and packed((0, 0) * len(begin)) + text.offsets)
 
 
 def joined(prompt: Prompt, end: Prompt) -> Prompt:
@@ -93,7 +92,7 @@ def joined(prompt: Prompt, end: Prompt) -> Prompt:
     if prompt.text is None or end.text is None or prompt.offsets is None or end.offsets is None:
         return Prompt(ids, encoder=prompt.encoder)
     shift = len(prompt.text)
-    moved = tuple((start + shift, stop + shift) for start, stop in end.offsets)
+    moved = packed(place + shift for place in end.offsets)
     return replace(prompt, ids=ids, text=prompt.text + end.text, offsets=prompt.offsets + moved)
 
 
@@ -119,9 +118,3 @@ def _one_each(value: PromptInput, count: int, field: str = "completion") -> list
     if len(items) != count:
         raise BadRequest(f"{field}: {len(items)} of them for {count} inputs; one for each is accepted.", param=field)
     return items
-
-
-async def _text(context: AppContext, value: _OneText, field: str) -> Prompt:
-    if isinstance(value, str):
-        return await read_following(context, value, field)
-    return Prompt(check_ids(context, value, field))

@@ -3,18 +3,19 @@ answer.
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
-from model.tokenization.tokenizer import Encoding
 from server.dispatch.served_adapter import ServedAdapter
 from server.http.errors import BadRequest, NotFound, shown
 from server.http.json_reader import Integers
 from server.http.turns import in_turns
 from server.routes.chat_rows import render_chat
 from server.routes.context import PLACEHOLDERS, AppContext
-from server.routes.text_parts import Cut, Keep, naming, read_part, size_of, too_long
+from server.routes.text_parts import Cut, Keep, groups_of, naming, read_part, size_of, too_long
 from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.tools import ToolDefinition
@@ -23,23 +24,21 @@ _THREAD_BYTES = 8192
 """Longer texts are tokenised in a thread: they would hold up running streams."""
 _TEXTS_AT_ONCE = 256
 """Texts that are read before the event loop may do something else."""
-_IDS_AT_ONCE = 100_000
-"""Ids of many prompts that are checked before the event loop may do something else."""
-_GROUP_CHARACTERS = 250_000
-"""Characters of many texts that are tokenised together, for the same reason."""
-Span = tuple[int, int]
-_ADDED: Span = (0, 0)  # of a token that is no part of the text
+_IDS_AT_ONCE, _LISTS_AT_ONCE = 100_000, 16
+"""Half of the ids of a prompt, and the prompts, that are packed before the event loop may do something else."""
+_ADDED = (0, 0)  # the span of a token that is no part of the text
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """One prompt as the model sees it."""
 
-    ids: tuple[int, ...]
+    ids: "array[int]"
+    """The tokens, four bytes each: a request may hold millions."""
     text: str | None = None
     """The text, or None when token ids were given."""
-    offsets: tuple[Span, ...] | None = None
-    """Character span of each token in `text`."""
+    offsets: "array[int] | None" = None
+    """Begin and end of each token in `text`, in characters, one after the other."""
     num_ending: int = 0
     """Special tokens that the tokenizer put after the text: a cut before them keeps them."""
     encoder: "Prompt | None" = None
@@ -49,15 +48,32 @@ class Prompt:
 
     is_cut: bool = False  # whether it, or the encoder's text, was too long and lost tokens
 
+    def __hash__(self) -> int:
+        return hash(self.ids.tobytes())
+
     @property
-    def encoder_ids(self) -> tuple[int, ...]:
+    def encoder_ids(self) -> "array[int]":
         """Return what the encoder of an encoder-decoder reads."""
-        return () if self.encoder is None else self.encoder.ids
+        return NOTHING.ids if self.encoder is None else self.encoder.ids
+
+    @property
+    def spans(self) -> list[tuple[int, int]] | None:
+        """Return the character span of each token in `text`."""
+        return None if self.offsets is None else list(zip(self.offsets[::2], self.offsets[1::2], strict=True))
 
     @property
     def num_tokens(self) -> int:
         """Return how many tokens are read, the encoder's and the decoder's together."""
         return len(self.ids) + len(self.encoder_ids)
+
+
+def packed(numbers: Iterable[int]) -> "array[int]":
+    """Return the numbers in four bytes each. Raises OverflowError for one that is negative, or has more bits."""
+    return array("I", numbers)
+
+
+NOTHING = Prompt(packed(()))
+"""The prompt of a question about the weights."""
 
 
 def check_model(context: AppContext, model: str) -> None:
@@ -85,19 +101,25 @@ def _unknown_model(context: AppContext, model: str) -> NotFound:
 
 
 async def read_prompts(
-    context: AppContext, value: PromptInput, field: str, add_special_tokens: bool = True, keep: Keep | None = None
+    context: AppContext,
+    value: PromptInput,
+    field: str,
+    add_special_tokens: bool = True,
+    keep: Keep | None = None,
+    fit: Callable[[Prompt], Prompt] = lambda prompt: prompt,
 ) -> list[Prompt]:
-    """Return the prompts of a body's field. Raises BadRequest for empty ones and for ids that the network lacks.
+    """Return the prompts of a body's field as `fit` returns each, before the next ones are read. Raises BadRequest for
+    empty ones and for ids that the network lacks, and what `fit` raises.
 
     Texts far over the context are refused, or cut to the end that `keep` names: the caller does the rest of the cut, by
     tokens.
     """
     if isinstance(value, str):
-        return [check_tokens(context, await encode(context, value, add_special_tokens, field, keep), field)]
+        return [fit(check_tokens(context, await encode(context, value, add_special_tokens, field, keep), field))]
     if not value:
         raise BadRequest(f"{field}: the list is empty; at least one prompt is accepted.", param=field)
     if isinstance(value[0], int):
-        return [Prompt(check_ids(context, value, field))]
+        return [fit(await read_ids(context, value, field))]
     if isinstance(value[0], str):
         with naming(field):
             texts = [
@@ -105,15 +127,22 @@ async def read_prompts(
                 async for i, item in in_turns(enumerate(value), _TEXTS_AT_ONCE)
                 if isinstance(item, str)
             ]
-            return await _encode_many(context, texts, add_special_tokens, field)
-    prompts, num_checked = [], 0
-    for i, ids in enumerate(item for item in value if isinstance(item, list)):
-        prompts.append(Prompt(check_ids(context, ids, f"{field}[{i}]")))
-        num_checked += len(ids)
-        if num_checked > _IDS_AT_ONCE:
-            num_checked = 0
-            await asyncio.sleep(0)
-    return prompts
+            prompts: list[Prompt] = []
+            async for begin, group in in_turns(groups_of(texts, size_of), 1):
+                encoded = enumerate(await _encoded(context, group, add_special_tokens), begin)
+                prompts += [fit(check_tokens(context, prompt, f"{field}[{i}]")) for i, prompt in encoded]
+            return prompts
+    each = in_turns(enumerate(value), _LISTS_AT_ONCE)
+    return [fit(await read_ids(context, ids, f"{field}[{i}]")) async for i, ids in each]
+
+
+async def read_ids(context: AppContext, ids: Sequence[int], field: str) -> Prompt:
+    """Return token ids as a prompt. Raises BadRequest as `check_ids` does."""
+    check_ids(context, ids, field)
+    found = packed(())
+    async for begin in in_turns(range(0, len(ids), _IDS_AT_ONCE), 2):
+        found.extend(ids[begin : begin + _IDS_AT_ONCE])
+    return Prompt(found)
 
 
 def check_not_empty(prompt: Prompt, field: str) -> Prompt:
@@ -124,9 +153,10 @@ def check_not_empty(prompt: Prompt, field: str) -> Prompt:
     return prompt
 
 
-def check_ids(context: AppContext, ids: Sequence[int], field: str) -> tuple[int, ...]:
+def check_ids(context: AppContext, ids: Sequence[int], field: str) -> Sequence[int]:
     """Return the ids. Raises BadRequest if there are none or one is outside the vocabulary."""
-    given = check_not_empty(Prompt(tuple(ids)), field).ids
+    if not ids:
+        check_not_empty(NOTHING, field)
     least, greatest = (ids.least, ids.greatest) if isinstance(ids, Integers) else (min(ids), max(ids))
     if greatest >= context.config.vocab_size or least < 0:
         wrong = next(i for i in ids if not 0 <= i < context.config.vocab_size)
@@ -135,7 +165,7 @@ def check_ids(context: AppContext, ids: Sequence[int], field: str) -> tuple[int,
             param=field,
             code="invalid_token_id",
         )
-    return given
+    return ids
 
 
 def check_tokens(context: AppContext, prompt: Prompt, field: str) -> Prompt:
@@ -160,48 +190,32 @@ async def encode(context: AppContext, text: str, add_special_tokens: bool, field
     """Return a text as a prompt, which may be empty. Raises BadRequest when it is too long to be tokenised."""
     with naming(field):
         text = await read_part(context, text, field, keep)
-        if size_of(text) > _THREAD_BYTES:  # as a batch of one: only batches leave the interpreter to others meanwhile
-            (encoding,) = await asyncio.to_thread(context.tokenizer.encode_batch, [text], add_special_tokens)
-        else:
-            encoding = context.tokenizer.encode(text, add_special_tokens)
-    return _encoded(text, encoding)
+        (prompt,) = await _encoded(context, [text], add_special_tokens)
+        return prompt
 
 
-async def read_following(context: AppContext, text: str, field: str) -> Prompt:
-    """Return a text that follows a prompt, which may be empty. Raises BadRequest for tokens that the network lacks."""
-    prompt = await encode(context, text, False, field)
+async def read_following(context: AppContext, value: str | Sequence[int], field: str) -> Prompt:
+    """Return a text, which may be empty, or the ids that follow a prompt. Raises BadRequest for tokens that the network
+    lacks.
+    """
+    if not isinstance(value, str):
+        return await read_ids(context, value, field)
+    prompt = await encode(context, value, False, field)
     return check_tokens(context, prompt, field) if prompt.ids else prompt
 
 
-async def _encode_many(context: AppContext, texts: list[str], add_special_tokens: bool, field: str) -> list[Prompt]:
-    prompts: list[Prompt] = []
-    for group in _groups(texts):
-        if sum(map(size_of, group)) > _THREAD_BYTES:
-            encodings = await asyncio.to_thread(context.tokenizer.encode_batch, group, add_special_tokens)
-        else:
-            encodings = context.tokenizer.encode_batch(group, add_special_tokens)
-        async for text, encoding in in_turns(zip(group, encodings, strict=True), _TEXTS_AT_ONCE):
-            prompts.append(check_tokens(context, _encoded(text, encoding), f"{field}[{len(prompts)}]"))
-    return prompts
+async def _encoded(context: AppContext, texts: Sequence[str], add_special_tokens: bool) -> list[Prompt]:
+    def encoded() -> list[Prompt]:
+        # As a batch also where it is one text: only batches leave the interpreter to others meanwhile.
+        prompts = []
+        for text, encoding in zip(texts, context.tokenizer.encode_batch(texts, add_special_tokens), strict=True):
+            spans = encoding.offsets
+            num_ending = next((i for i, span in enumerate(reversed(spans)) if span != _ADDED), 0)
+            prompts.append(Prompt(packed(encoding.ids), text, packed(chain.from_iterable(spans)), num_ending))
+        return prompts
 
-
-def _encoded(text: str, encoding: Encoding) -> Prompt:
-    offsets = tuple(encoding.offsets)
-    num_ending = next((i for i, span in enumerate(reversed(offsets)) if span != (0, 0)), 0)  # of none of the text
-    return Prompt(tuple(encoding.ids), text, offsets, num_ending)
-
-
-def _groups(texts: list[str]) -> Iterator[list[str]]:
-    """Yield the texts in their order, each group of at most `_GROUP_CHARACTERS`, or one text."""
-    group: list[str] = []
-    size = 0
-    for text in texts:
-        if group and size + len(text) > _GROUP_CHARACTERS:
-            yield group
-            group, size = [], 0
-        group.append(text)
-        size += len(text)
-    yield group
+    is_long = sum(map(size_of, texts)) > _THREAD_BYTES
+    return await asyncio.to_thread(encoded) if is_long else encoded()
 
 
 async def read_chat(
@@ -228,7 +242,7 @@ def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:
     num_kept = limit if num_tokens == -1 else num_tokens
     if num_kept is None or len(prompt.ids) <= num_kept:
         return prompt
-    num_beginning = next((i for i, span in enumerate(prompt.offsets or ()) if span != _ADDED), 0)
+    num_beginning = next((i for i, end in enumerate((prompt.offsets or ())[1::2]) if end), 0)
     num_beginning = num_beginning if num_beginning + prompt.num_ending <= num_kept else 0
     begin = len(prompt.ids) - (num_kept - num_beginning)
     return Prompt(prompt.ids[:num_beginning] + prompt.ids[begin:], num_ending=prompt.num_ending, is_cut=True)
@@ -253,7 +267,7 @@ def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str, l
         raise too_long(len(prompt.ids), limit, field, "")
     kept = max(limit - prompt.num_ending, 0)
     end = len(prompt.ids) - min(prompt.num_ending, limit)
-    offsets = prompt.offsets and prompt.offsets[:kept] + prompt.offsets[end:]
+    offsets = prompt.offsets and prompt.offsets[: 2 * kept] + prompt.offsets[2 * end :]
     return replace(prompt, ids=prompt.ids[:kept] + prompt.ids[end:], offsets=offsets, is_cut=True)
 
 

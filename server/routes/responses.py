@@ -1,7 +1,8 @@
 """Shares what the answers of all inspection routes have in common: formats, tokens, usage, the limit of their size."""
 
+import asyncio
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import Any
@@ -12,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from model.hooks.point_names import stack_config, stacks
 from server.http.errors import PayloadTooLarge, answer_too_large
-from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, Wire, paced
+from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, Wire, json_parts, paced
 from server.observability.access_log import current_record
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
@@ -46,15 +47,18 @@ def wire_of(wanted: Format, encoding_format: str) -> Wire:
     return "base64" if encoding_format == "base64" else "json"
 
 
-def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[NumpyArray]) -> Response:
+async def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Iterable[NumpyArray]) -> Response:
     """Return the response with the pieces of a body that holds these arrays: at once if they are worth one write, else
-    as a stream.
+    as a stream. Other requests run at each empty piece.
 
     A binary stream also reports its length: then nothing is put between its pieces, which need not be copied.
     """
     begin: list[Piece] = []
     num_bytes = 0
     for piece in pieces:
+        if not piece:
+            await asyncio.sleep(0)
+            continue
         begin.append(piece)
         num_bytes += len(piece)
         if num_bytes >= WRITE_BYTES:
@@ -72,20 +76,11 @@ def json_response(answer: Any, status: int = 200) -> Response:
     return Response(orjson.dumps(answer), status, media_type="application/json")
 
 
-def rows_response(
-    rows: Iterable[Any], name: str = "", before: Mapping[str, Any] = {}, after: Mapping[str, Any] = {}
-) -> Response:
-    """Return a response whose body is a JSON list, or an object with the list as the field `name` between others. Each
-    row is made when it is written: together they would take a second and hundreds of megabytes.
+async def large_response(answer: Any) -> Response:
+    """Return the same for an answer that may be large: it is written in pieces. A list in it may be an iterator, whose
+    entries are made when they are written.
     """
-
-    def pieces() -> Iterator[bytes]:
-        yield orjson.dumps({**before, name: []})[:-2] if name else b"["
-        for number, row in enumerate(rows):
-            yield (b"," if number else b"") + orjson.dumps(row)
-        yield b"]," + orjson.dumps(after)[1:] if name else b"]"
-
-    return tensor_response(Format.JSON, pieces(), ())
+    return await tensor_response(Format.JSON, json_parts(answer), ())
 
 
 def new_answer_id(kind: str, mark: str = "-") -> str:
@@ -167,8 +162,8 @@ def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[
     """Return the tokens that one stack read, as every answer names them."""
     return {
         f"{prefix}tokens": context.tokenizer.token_strings(prompt.ids),
-        f"{prefix}token_ids": prompt.ids,
-        f"{prefix}offsets": prompt.offsets,
+        f"{prefix}token_ids": list(prompt.ids),
+        f"{prefix}offsets": prompt.spans,
     }
 
 

@@ -4,7 +4,7 @@ or none.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from server.engine.outputs import Array, TokenLogprobs
@@ -72,6 +72,22 @@ def check_capture(context: AppContext, num_bytes: int) -> None:
         error = too_much_captured(num_bytes, limit)
         count_rejection(context, error)
         raise error
+
+
+def within_room(context: AppContext, fit: Callable[[Prompt], Prompt]) -> Callable[[Prompt], Prompt]:
+    """Return `fit` for the prompts of one HTTP request, one after the other. It raises QueueFull also for the first
+    prompt for which the engine has no room next to those before it, so that the following ones are not tokenised.
+    """
+    lengths: list[int] = []
+
+    def fitted(prompt: Prompt) -> Prompt:
+        prompt = fit(prompt)
+        lengths.append(prompt.num_tokens)
+        if 1 < len(lengths) <= min(_MAX_TOGETHER, context.settings.max_num_seqs):
+            context.engine.admission.check_size(sum(lengths), client=current_request().client)
+        return prompt
+
+    return fitted
 
 
 async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[TaskResult]:

@@ -3,9 +3,9 @@ far longer than the context most tokens would be thrown away. Independent of pro
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Literal, TypeVar
 
 from model.tokenization.tokenizer import Tokenizer, UnreadableText
 from server.http.errors import BadRequest
@@ -23,9 +23,14 @@ _FIRST_PART, _NEXT_PART = 8, 4
 """Characters for each wanted token of the first part of a long text that is tokenised, and how much longer the next
 part is if that has fewer tokens.
 """
+_GROUP = 256
+"""Most inputs that are tokenised together."""
+_GROUP_SIZE = 250_000
+"""Most bytes or characters of them, unless one has more: a thread tokenises as many in some tenths of a second."""
 _CUT_TOKENS = 64
 """Tokens at the place where a part is cut off that may differ from those of the whole text."""
 
+T = TypeVar("T")
 Keep = Literal["start", "end"]
 """Which part of a text is kept when it is cut."""
 Cut = Keep | Literal["all"] | None
@@ -80,6 +85,17 @@ async def read_part(context: AppContext, text: str, field: str, keep: Cut) -> st
     if keep is None and len(part) < len(text):
         raise too_long(f"more than {context.context_limit}", context.context_limit, field, "")
     return part
+
+
+def groups_of(inputs: Sequence[T], size: Callable[[T], int]) -> Iterator[tuple[int, Sequence[T]]]:
+    """Yield the inputs in groups, each with the number of its first input. `size` returns the size of one input."""
+    begin = total = 0
+    for i, each in enumerate(inputs):
+        if i > begin and (i - begin == _GROUP or total + size(each) > _GROUP_SIZE):
+            yield begin, inputs[begin:i]
+            begin, total = i, 0
+        total += size(each)
+    yield begin, inputs[begin:]
 
 
 def too_long(length: int | str, limit: int, field: str, rest: str) -> BadRequest:

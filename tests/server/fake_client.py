@@ -15,6 +15,8 @@ import numpy as np
 from model.config import ModelConfig
 from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME
+from server.config.settings import Settings
+from server.dispatch.admission import Admission
 from server.dispatch.request_context import RequestContext
 from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import (
@@ -106,6 +108,8 @@ class FakeEngine:
     """Error that `check_room` raises."""
     full_of_text: ApiError | None = None
     """Error that `check_room` raises for requests that do more than capture."""
+    admission: Admission = field(default_factory=lambda: Admission.of(Settings(), 1))
+    """The counters that the routes look at; `submit` counts nothing."""
     fail_after: int | None = None
     """Number of tokens after which to fail with `failure`, or None."""
     failure: ApiError | None = None

@@ -46,7 +46,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         num_bytes = 8 * context.config.vocab_size
         works = [Work(task, prompt, num_bytes) for prompt in inputs]
         results = await unless_disconnected(request, _run(context, works, arrival))
-        return tensor_response(Format.JSON, _pieces(results), ())
+        return await tensor_response(Format.JSON, _pieces(results), ())
 
 
 async def _run(context: AppContext, works: list[Work], arrival: float) -> list[TaskResult]:

@@ -83,7 +83,7 @@ async def _vectors(context: AppContext, request: Request, body: TeiInputFields, 
     arrival = accept(context, body)
     asked |= {"input": body.inputs, **cut_fields(context, body)}
     _, vectors = await embed_vectors(context, request, asked, arrival, "inputs")
-    return tensor_response(Format.JSON, json_lists(vectors), vectors)
+    return await tensor_response(Format.JSON, json_lists(vectors), vectors)
 
 
 def cut_fields(context: AppContext, body: TeiCut) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """POST /v1/attention: patterns or scores of whole inputs, for any selection of layers, heads and positions."""
 
-import asyncio
 from typing import Any
 
 import numpy as np
@@ -53,15 +52,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             wire, limit = wire_of(wanted, body.encoding_format), context.settings.max_response_bytes
             check_answer_size(plans, wire, limit, token_bytes(inputs))
         results = await inspection.results_of([(AttentionTask(capture=p.capture), p.capture_bytes) for p in plans])
-
-        def report() -> list[Entry]:
-            answered = zip(inputs, plans, results, strict=True)
-            return [attention_entry(context, body, index, *parts) for index, parts in enumerate(answered)]
-
-        entries = await asyncio.to_thread(report)
+        answered = enumerate(zip(inputs, plans, results, strict=True))
+        entries = await inspection.compute(attention_entry(context, body, index, *parts) for index, parts in answered)
         head = inspection_head(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, body.encoding_format)
-        return tensor_response(wanted, pieces, (array for entry in entries for array in entry.arrays.values()))
+        return await tensor_response(wanted, pieces, (array for entry in entries for array in entry.arrays.values()))
 
 
 def rows_of(prompt: Prompt, part: Part) -> Prompt:

@@ -14,6 +14,7 @@ from model.hooks.point_names import stack_config
 from server.engine.request import Part, PointCapture, TraceTask
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedArray, DescribedEntry
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import Inspection, asked_of_weights, begin, capture, described, stack_of
@@ -39,14 +40,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         own = own.at(layer)
         (head,) = resolve(body.head, own.num_heads, "head", "head")
         inspection = await begin(context, request, body, "/v1/explain", 14)
-        heads = [_Head(own, part, layer, head, _query(body, rows_of(prompt, part).ids)) for prompt in inspection.inputs]
+        heads = [
+            _Head(own, part, layer, head, _query(body, len(rows_of(prompt, part).ids)))
+            async for prompt in in_turns(inspection.inputs, 64)
+        ]
         num_keys = [len(keys_of(prompt, part).ids) for prompt in inspection.inputs]
         # The keys' k (twice), v, products and weighted v; some numbers of each key; q, z, and rows of the stream.
         numbers = [n * (5 * own.head_dim + 8) + 3 * own.head_dim + 2 * own.hidden_size for n in num_keys]
         inspection.check_size(sum(numbers), "fewer or shorter inputs")
         asked = [
             (TraceTask(points=tuple(one.points(context).values())), 4 * count)
-            for one, count in zip(heads, numbers, strict=True)
+            async for one, count in in_turns(zip(heads, numbers, strict=True), 64)
         ]
         count = (own.head_dim + 1) * own.hidden_size + 2 * max(context.context_limit, own.max_model_len)
         question = asked_of_weights("head_output", count, part=part, layer=layer, head=head)
@@ -55,8 +59,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         return await inspection.answer_with(entries)
 
 
-def _query(body: ExplainRequest, ids: tuple[int, ...]) -> int:
-    (query,) = resolve(body.query_position, len(ids), "query_position", "position")
+def _query(body: ExplainRequest, length: int) -> int:
+    (query,) = resolve(body.query_position, length, "query_position", "position")
     return query
 
 

@@ -27,7 +27,7 @@ from server.http.trace_body import DescribedArray, DescribedEntry, described_bod
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.interventions import read_all_interventions
-from server.routes.prompts import Prompt
+from server.routes.prompts import NOTHING, Prompt
 from server.routes.request_context import accept
 from server.routes.responses import (
     both_stacks_fields,
@@ -124,7 +124,7 @@ class Inspection:
 
     async def _run(self, asked: Sequence[Asked], questions: Sequence[Asked]) -> list[TaskResult]:
         changes = await self._changes()
-        works = [Work(task, Prompt(()), num_bytes) for task, num_bytes in questions]
+        works = [Work(task, NOTHING, num_bytes) for task, num_bytes in questions]
         works += [
             Work(task, prompt, num_bytes, interventions)
             for (task, num_bytes), prompt, interventions in zip(asked, self.inputs, changes, strict=True)
@@ -163,16 +163,13 @@ class Inspection:
         if self.is_abandoned.is_set():
             raise ClientGone
 
-    def answer(self, entries: Sequence[DescribedEntry]) -> Response:
-        """Return the entries in the wanted format."""
-        head = inspection_head(self.context, input_usage(self.inputs, self.results))
-        pieces = described_body(self.wanted, head, entries, self.body.encoding_format)
-        arrays = (point.value for entry in entries for point in entry.points.values())
-        return tensor_response(self.wanted, pieces, arrays)
-
     async def answer_with(self, entries: Iterable[DescribedEntry]) -> Response:
         """Return the entries, computed as `compute` does, in the wanted format."""
-        return self.answer(await self.compute(entries))
+        found = await self.compute(entries)
+        head = inspection_head(self.context, input_usage(self.inputs, self.results))
+        pieces = described_body(self.wanted, head, found, self.body.encoding_format)
+        arrays = (point.value for entry in found for point in entry.points.values())
+        return await tensor_response(self.wanted, pieces, arrays)
 
     def not_finite(self, what: str) -> BadRequest:
         """Return the error that `what`, of which an answer would be made, is NaN or infinite."""

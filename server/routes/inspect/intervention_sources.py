@@ -166,9 +166,9 @@ async def _read_source(context: AppContext, source: InterventionSource, field: s
         raise wrong(f"{field}.{error.message}", error.code) from None
 
 
-def ids_of(prompt: Prompt) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def ids_of(prompt: Prompt) -> tuple[bytes, bytes]:
     """Return the ids that a pass depends on."""
-    return prompt.ids, prompt.encoder_ids
+    return prompt.ids.tobytes(), prompt.encoder_ids.tobytes()
 
 
 async def capture_sources(context: AppContext, sources: Mapping[Key, Sequence[Source]]) -> dict[Key, list[NumpyArray]]:
@@ -177,7 +177,7 @@ async def capture_sources(context: AppContext, sources: Mapping[Key, Sequence[So
     A mean is over all positions of all of a key's sources; every position weighs the same. Other numbers are added up,
     each source's times its factor.
     """
-    passes: dict[tuple[tuple[int, ...], ...], list[tuple[Key, Source]]] = {}
+    passes: dict[tuple[bytes, bytes], list[tuple[Key, Source]]] = {}
     for key, each in sources.items():
         for source in each:
             passes.setdefault(ids_of(source.prompt), []).append((key, source))

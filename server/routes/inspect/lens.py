@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -22,6 +23,8 @@ from server.schemas.inspect.predictions import LensAnswer, LensRequest
 
 _NAMED_BYTES = 10
 """Bytes of a token's text in JSON, approximately."""
+_ROWS = 32
+"""Positions in each piece of the names."""
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -65,11 +68,17 @@ def _entry(
     inspection: Inspection, index: int, task: LensTask, target: NamedToken | None, tensors: dict[str, NumpyArray]
 ) -> DescribedEntry:
     ids = tensors["lens.ids"]
-    strings = inspection.context.tokenizer.token_strings(ids.reshape(-1).tolist())
+    named = inspection.context.tokenizer.token_strings
     fields: dict[str, Any] = {
         "layers": task.layers,
         "positions": task.positions,
-        "top_tokens": np.array(strings, object).reshape(ids.shape).tolist(),
+        "top_tokens": [
+            [
+                orjson.Fragment(orjson.dumps([*map(named, rows[i : i + _ROWS].tolist())])[1:-1])
+                for i in range(0, len(rows), _ROWS)
+            ]
+            for rows in ids
+        ],
     }
     arrays = {
         "ids": described(ids, "layer", "position", "k"),

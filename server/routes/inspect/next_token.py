@@ -17,6 +17,7 @@ from server.http.errors import BadRequest
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedArray, DescribedEntry
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Inspection, NamedToken, begin, capture, described
 from server.routes.inspect.selectors import resolve
@@ -40,7 +41,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
         """
         inspection = await begin(context, request, body, "/v1/next", 3 if body.full else 1)
-        positions = [_position(context, body, prompt.ids) for prompt in inspection.inputs]
+        positions = [_position(context, body, prompt.ids) async for prompt in in_turns(inspection.inputs, 64)]
         versus = None
         if body.explain is not None:
             versus = read_versus(context, body.explain, len(inspection.inputs), body.interventions)

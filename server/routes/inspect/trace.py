@@ -13,13 +13,7 @@ from server.routes.context import AppContext
 from server.routes.inspect.inspection import Asked, begin
 from server.routes.inspect.trace_plan import PlannedPoint, check_trace_size, choose_points, plan_inputs
 from server.routes.prompts import Prompt
-from server.routes.responses import (
-    both_stacks_fields,
-    counted_refusals,
-    tensor_route,
-    token_bytes,
-    wire_of,
-)
+from server.routes.responses import both_stacks_fields, counted_refusals, tensor_route, token_bytes, wire_of
 from server.routes.tasks import TaskResult
 from server.schemas.inspect.trace import TraceAnswer, TraceRequest
 
@@ -48,12 +42,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             )
         plans = await asyncio.to_thread(plan_inputs, body, chosen, context.config, lengths)
         results = await inspection.results_of([asked_of(points) for points in plans])
-
-        def report() -> list[DescribedEntry]:
-            answered = zip(inputs, plans, results, strict=True)
-            return [trace_entry(context, index, *parts) for index, parts in enumerate(answered)]
-
-        return inspection.answer(await asyncio.to_thread(report))
+        answered = enumerate(zip(inputs, plans, results, strict=True))
+        return await inspection.answer_with(trace_entry(context, index, *parts) for index, parts in answered)
 
 
 def asked_of(points: list[PlannedPoint]) -> Asked:
@@ -70,11 +60,6 @@ def trace_entry(
     points = {}
     for point in plan:
         value = as_numpy(result.tensors[point.capture.name])
-        description = {
-            "axes": point.axes,
-            "shape": value.shape,
-            "dtype": point.capture.dtype,
-            **point.described,
-        }
+        description = {"axes": point.axes, "shape": value.shape, "dtype": point.capture.dtype, **point.described}
         points[point.capture.name] = DescribedArray(description, value)
     return DescribedEntry(index, fields, points)

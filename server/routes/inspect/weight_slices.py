@@ -84,7 +84,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         check_num_values(context, chosen.num_values, wanted, query.encoding_format, advice)
         asked = asked_of_weights("weights", chosen.num_values, **chosen.options())
         found = (await ask_about_weights(context, request, arrival, asked))["weights"]
-        return answer_about_weights(context, wanted, chosen.entry(found), query.encoding_format)
+        return await answer_about_weights(context, wanted, chosen.entry(found), query.encoding_format)
 
 
 def _check_access(context: AppContext, request: Request) -> None:

@@ -20,7 +20,7 @@ from server.http.trace_body import DescribedArray, DescribedEntry, described_bod
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Asked, Tensors, asked_of_weights, described, stack_of
 from server.routes.inspect.selectors import every_head, resolve
-from server.routes.prompts import Prompt, check_model
+from server.routes.prompts import NOTHING, check_model
 from server.routes.request_context import accept
 from server.routes.responses import check_num_values, head_of, tensor_response, tensor_route
 from server.routes.supported_routes import check_part
@@ -89,7 +89,9 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         options = {"matrix": place.name, "axis": query.axis, "head": head, "max_pairs": query.pairs, "seed": query.seed}
         question = asked_of_weights("geometry", _GEOMETRY_VALUES, **options, spectrum=int(query.spectrum))
         found = await ask_about_weights(context, request, arrival, question)
-        return answer_about_weights(context, wanted, _geometry_entry(place, head, query, found), query.encoding_format)
+        return await answer_about_weights(
+            context, wanted, _geometry_entry(place, head, query, found), query.encoding_format
+        )
 
 
 def _add_circuits(router: APIRouter, context: AppContext) -> None:
@@ -129,7 +131,7 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         if body.compose:
             fields |= {"pairs": pairs, "composition_baseline": spectra.random_cosine_std(own.hidden_size)}
         arrays = _circuit_arrays(found, chosen.shape)
-        return answer_about_weights(
+        return await answer_about_weights(
             context, wanted, DescribedEntry(0, fields, arrays, key="arrays"), body.encoding_format
         )
 
@@ -149,16 +151,16 @@ def _alike(own: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
 async def ask_about_weights(context: AppContext, request: Request, arrival: float, asked: Asked) -> Tensors:
     """Return the worker's answer to a question about the weights."""
     task, num_bytes = asked
-    work = Work(task, Prompt(()), num_bytes)
+    work = Work(task, NOTHING, num_bytes)
     (result,) = await unless_disconnected(request, run_all(context, [work], arrival))
     return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
 
 
-def answer_about_weights(
+async def answer_about_weights(
     context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat
 ) -> Response:
     pieces = described_body(wanted, head_of(context), [entry], encoding_format)
-    return tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
+    return await tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
 
 
 # ---- geometry

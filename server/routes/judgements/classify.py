@@ -4,7 +4,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.http.sse import unless_disconnected
-from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import (
@@ -16,7 +15,7 @@ from server.routes.judgements.scoring import (
     run_ids,
     scored_answer,
 )
-from server.routes.prompts import fit_input, keep_end, read_prompts
+from server.routes.prompts import Prompt, fit_input, keep_end, read_prompts
 from server.routes.request_context import accept
 from server.schemas.judgements.classifying import ClassifyAnswer, ClassifyRequest
 
@@ -46,7 +45,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 }
                 for i, numbers in enumerate(probabilities_of(context, found, body.use_activation))
             )
-            return scored_answer(context, "classify", data, found)
+            return await scored_answer(context, "classify", data, found)
 
 
 async def _classified(context: AppContext, body: ClassifyRequest, arrival: float) -> Scores:
@@ -58,10 +57,9 @@ async def _classified(context: AppContext, body: ClassifyRequest, arrival: float
         return await run_head(context, body, texts, "input[{}]".format, arrival)
     defaults = context.score_defaults
     cut = cut_of(context, body, None if defaults is None else defaults.max_length, is_default=False)
-    prompts = await read_prompts(context, value, "input")
-    if cut.keep == "end" and cut.is_allowed:
-        prompts = [keep_end(prompt, cut.limit, cut.limit) async for prompt in in_turns(prompts, 64)]
-    each = in_turns(prompts, 64)
-    return await run_ids(
-        context, [fit_input(context, prompt, cut.is_allowed, "input", cut.limit) async for prompt in each], arrival
-    )
+    kept = cut.limit if cut.keep == "end" and cut.is_allowed else None
+
+    def fit(prompt: Prompt) -> Prompt:
+        return fit_input(context, keep_end(prompt, kept, cut.limit), cut.is_allowed, "input", cut.limit)
+
+    return await run_ids(context, await read_prompts(context, value, "input", fit=fit), arrival)

@@ -4,7 +4,7 @@ It knows how a model's folder wants texts to be written, and where they are cut.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,17 +14,13 @@ from model.tokenization.chat_template import ChatTemplateError
 from model.tokenization.tokenizer import Encoding
 from server.http.errors import BadRequest, shown
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, check_tokens
+from server.routes.prompts import Prompt, check_tokens, packed
 from server.routes.text_parts import Keep, bounded, part_for
 from server.schemas.base import encodable
 
 Texts = tuple[str, ...]
 """One text, or the two of a pair."""
 
-_GROUP = 256
-"""Most inputs that are tokenised, and then run, before the next ones are."""
-_GROUP_CHARACTERS = 250_000
-"""Most characters of them, unless one has more: a thread tokenises as many in some tenths of a second."""
 _FILLERS = ("0", "1 2 3 4")
 """The texts by which sentence-transformers tells what a chat template writes after a pair."""
 
@@ -55,7 +51,6 @@ class Reader:
     prompt: str = ""
     """The text before each first text."""
     add_special_tokens: bool = True
-    _known_ids: dict[int, int] = field(default_factory=dict)
     _parts: dict[tuple[str, int | None], str] = field(default_factory=dict)
     """The parts of long texts that are read."""
     _suffix: list[int] | None = None
@@ -137,14 +132,13 @@ class Reader:
         tokenizer, cut = self.context.tokenizer, self.cut
         pairs = [(texts[0], texts[1]) for texts in group if len(texts) == 2]
         try:
-            encoded = tokenizer.encode_pairs(
-                pairs, cut.limit if cut.is_allowed else None, keep_ends=cut.keep == "end", ids_alone=True
+            of_pairs = iter(
+                tokenizer.encode_pairs(pairs, cut.limit if cut.is_allowed else None, keep_ends=cut.keep == "end")
             )
         except ValueError as error:  # no room beside the special tokens; the texts themselves were checked
             raise BadRequest(f"truncate_prompt_tokens: {error}.", param="truncate_prompt_tokens") from None
         singles = [texts[0] for texts in group if len(texts) == 1]
         of_singles = iter(tokenizer.encode_batch(singles, self.add_special_tokens))
-        of_pairs = iter(encoded)
         prompts = []
         for number, texts in zip(numbers, group, strict=True):
             if len(texts) == 2:
@@ -181,9 +175,7 @@ class Reader:
                 param=name,
                 code="context_length_exceeded",
             )
-        known = self._known_ids  # or each of the millions of ids of a long request would be an object of its own
-        prompt = Prompt(tuple([known.setdefault(i, i) for i in ids]), second_segment=second_segment)
-        return check_tokens(self.context, prompt, name)
+        return check_tokens(self.context, Prompt(packed(ids), second_segment=second_segment), name)
 
     # ---- pairs that the chat template writes
 
@@ -235,18 +227,6 @@ class Reader:
         return prompts
 
 
-def groups_of(inputs: Sequence[Texts]) -> Iterator[tuple[int, Sequence[Texts]]]:
-    """Yield the inputs in groups, each with the number of its first one."""
-    begin = size = 0
-    for i, texts in enumerate(inputs):
-        length = sum(map(len, texts))
-        if i > begin and (i - begin == _GROUP or size + length > _GROUP_CHARACTERS):
-            yield begin, inputs[begin:i]
-            begin, size = i, 0
-        size += length
-    yield begin, inputs[begin:]
-
-
 def prompt_named(defaults: ScoreDefaults | EmbeddingDefaults, name: str | None) -> str:
     """Return the text that is put before first texts, by the name that a request gives, or the default one. Raises
     BadRequest for a name that the model's files lack.
@@ -263,4 +243,4 @@ def prompt_named(defaults: ScoreDefaults | EmbeddingDefaults, name: str | None) 
 def labelled(context: AppContext, prompt: Prompt) -> Prompt:
     """Return the prompt as the head reads it: a decoder's without padding at its end."""
     ids = context.config.labelled_ids(prompt.ids)
-    return prompt if len(ids) == len(prompt.ids) else replace(prompt, ids=tuple(ids))
+    return prompt if len(ids) == len(prompt.ids) else replace(prompt, ids=packed(ids))

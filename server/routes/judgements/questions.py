@@ -14,6 +14,7 @@ from server.http.errors import ApiError, BadRequest
 from server.routes.chat_rows import render_chat
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt, encode, read_prompts
+from server.routes.text_parts import bounded
 from server.schemas.chat_messages import ChatMessage
 
 _PLACE = "<<the question stands here>>"
@@ -193,7 +194,8 @@ def _single_tokens(
 async def _prompts(context: AppContext, before: str, texts: Sequence[str], fields: Sequence[str]) -> list[Prompt]:
     """Return `before` with each text as a prompt. `before` is read once, and its tokens begin every prompt."""
     adds = context.chat_template is None
-    whole = await encode(context, before + texts[0], adds, "input" if len(before) > len(texts[0]) else fields[0])
+    bounded(context, texts[0], fields[0], None)  # or the input would be named
+    whole = await encode(context, before + texts[0], adds, "input")
     whole = replace(whole, ids=whole.ids[: len(whole.ids) - whole.num_ending])
     # Read after the end of what is before it, so that a question's first token is that of the whole text.
     lead = before[-2:]
@@ -211,5 +213,5 @@ async def _prompts(context: AppContext, before: str, texts: Sequence[str], field
 
 def _first_from(prompt: Prompt, place: int) -> int:
     """Return the number of the first token that begins at this character or after it."""
-    spans = prompt.offsets or ()
+    spans = prompt.spans or ()
     return next((i for i, (start, end) in enumerate(spans) if start >= place and end > start), len(spans))

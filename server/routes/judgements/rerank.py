@@ -9,7 +9,7 @@ from server.routes.context import AppContext
 from server.routes.judgements.ranking import rank
 from server.routes.judgements.tei import rank_texts
 from server.routes.request_context import accept
-from server.routes.responses import model_name, new_answer_id, rows_response
+from server.routes.responses import large_response, model_name, new_answer_id
 from server.schemas.judgements.reranking import (
     AnyRerankRequest,
     RerankAnswer,
@@ -72,12 +72,8 @@ async def _reranked(context: AppContext, request: Request, body: RerankRequest, 
     def document(index: int) -> dict[str, Any]:
         return {"document": {"text": texts[index]}} if body.return_documents else {}
 
-    return rows_response(
-        (
-            {"index": each.index, "relevance_score": each.score, **each.beside, **document(each.index)}
-            for each in ranked
-        ),
-        "results",
-        {"id": new_answer_id("rerank"), "model": model_name(context)},
-        {"usage": usage, "meta": meta},
+    results = (
+        {"index": each.index, "relevance_score": each.score, **each.beside, **document(each.index)} for each in ranked
     )
+    head = {"id": new_answer_id("rerank"), "model": model_name(context)}
+    return await large_response({**head, "results": results, "usage": usage, "meta": meta})

@@ -31,7 +31,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 {"index": i, "object": "score", "score": number, **reasons[i]}
                 for i, number in enumerate(scores_of(context, found, body.use_activation))
             )
-            return scored_answer(context, "score", data, found)
+            return await scored_answer(context, "score", data, found)
 
 
 def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -15,11 +15,12 @@ from server.http.errors import BadRequest, answer_too_large
 from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
-from server.routes.judgements.pairs import Cut, Reader, Texts, groups_of, labelled, prompt_named
+from server.routes.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
 from server.routes.openai.embeddings import embed_task, embedding_work
 from server.routes.prompts import Prompt, encoder_limit
-from server.routes.responses import counted_refusals, model_name, new_answer_id, rows_response
+from server.routes.responses import counted_refusals, large_response, model_name, new_answer_id
 from server.routes.tasks import TaskResult, Work, run_all
+from server.routes.text_parts import groups_of
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.judgements.head_fields import PairFields, ReadFields
 
@@ -68,10 +69,10 @@ def scores_of(context: AppContext, scores: Scores, use_activation: bool = True) 
     return found
 
 
-def scored_answer(context: AppContext, kind: str, data: Iterable[dict[str, Any]], scores: Scores) -> Response:
+async def scored_answer(context: AppContext, kind: str, data: Iterator[dict[str, Any]], scores: Scores) -> Response:
     """Return the entries of scores or labels as vLLM has them; `kind` begins the answer's id."""
     head = {"id": new_answer_id(kind), "object": "list", "created": int(time.time()), "model": model_name(context)}
-    return rows_response(data, "data", head, {"usage": scores.usage})
+    return await large_response({**head, "data": data, "usage": scores.usage})
 
 
 def check_labels(context: AppContext, num_inputs: int, top_k: int | None = None) -> None:
@@ -201,7 +202,7 @@ async def _in_groups(
     """
     found: list[T] = []
     begins_alike = context.config.kind == "decoder" and context.config.reuses_prefixes
-    groups = list(groups_of(inputs))
+    groups = list(groups_of(inputs, lambda texts: sum(map(len, texts))))
     reading = asyncio.create_task(reader.read(*groups[0]))
     try:
         for following in (*groups[1:], None):

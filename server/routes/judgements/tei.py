@@ -13,7 +13,7 @@ from server.routes.judgements.ranking import rank
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import check_labels, probabilities_of, run_head
 from server.routes.request_context import accept
-from server.routes.responses import json_response, rows_response
+from server.routes.responses import large_response
 from server.schemas.judgements.classifying import PredictAnswer, PredictRequest
 from server.schemas.judgements.head_fields import PairFields, TeiReadFields
 from server.schemas.judgements.reranking import TeiRerankRequest
@@ -56,7 +56,7 @@ async def predict(context: AppContext, request: Request, body: PredictRequest) -
             row[0] |= beside
             yield row
 
-    return rows_response(rows()) if is_batch or asked is not None else json_response(next(rows()))
+    return await large_response(rows() if is_batch or asked is not None else next(rows()))
 
 
 async def rank_texts(context: AppContext, request: Request, body: TeiRerankRequest) -> Response:
@@ -67,7 +67,7 @@ async def rank_texts(context: AppContext, request: Request, body: TeiRerankReque
     def text(index: int) -> dict[str, str]:
         return {"text": body.texts[index]} if body.return_text else {}
 
-    return rows_response(
+    return await large_response(
         {"index": each.index, "score": each.score, **each.beside, **text(each.index)} for each in ranked
     )
 

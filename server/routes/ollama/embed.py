@@ -14,12 +14,7 @@ from server.routes.ollama.lines import nanoseconds, truncated
 from server.routes.ollama.translation import NAMES, accept_named
 from server.routes.openai.embeddings import embed_vectors
 from server.routes.responses import tensor_response
-from server.schemas.ollama import (
-    OllamaEmbedAnswer,
-    OllamaEmbeddingsAnswer,
-    OllamaEmbeddingsRequest,
-    OllamaEmbedRequest,
-)
+from server.schemas.ollama import OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaEmbeddingsRequest, OllamaEmbedRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -42,7 +37,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "prompt_eval_count": sum(prompt.num_tokens for prompt in inputs),
             **truncated(inputs),
         }
-        return tensor_response(Format.JSON, _embeddings(head, vectors), vectors)
+        return await tensor_response(Format.JSON, _embeddings(head, vectors), vectors)
 
     @router.post(
         "/api/embeddings",

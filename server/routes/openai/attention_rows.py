@@ -5,7 +5,7 @@ The row of a token belongs to the position before it, and its keys are all posit
 they are the encoder's positions.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,30 +39,39 @@ class RowWriter:
         value = self._object([tensors], [query]) if "attention" in tensors else {}
         return {**value, **self._prompt(tensors)}
 
-    def whole(self, pieces: Sequence[dict[str, Array]], first_query: int) -> dict[str, Any]:
-        """Return the rows of all tokens as one array, keys zero-padded to the longest row."""
-        rows = [tensors for tensors in pieces if "attention" in tensors]
-        value = self._object(rows, list(range(first_query, first_query + len(rows)))) if rows else {}
-        return {**value, **(self._prompt(pieces[0]) if pieces else {})}
+    def whole(
+        self, pieces: Sequence[dict[str, Array]], first_query: int, write: Callable[..., Any] = json_value
+    ) -> dict[str, Any]:
+        """Return the rows of all tokens as one array, keys zero-padded to the longest row.
 
-    def _prompt(self, tensors: dict[str, Array]) -> dict[str, Any]:
+        write: what an array becomes; `JsonArray` for an answer that is written in pieces.
+        """
+        rows = [tensors for tensors in pieces if "attention" in tensors]
+        value = self._object(rows, list(range(first_query, first_query + len(rows))), write) if rows else {}
+        return {**value, **(self._prompt(pieces[0], write) if pieces else {})}
+
+    def _prompt(self, tensors: dict[str, Array], write: Callable[..., Any] = json_value) -> dict[str, Any]:
         if "attention.prompt" not in tensors:
             return {}
         arrays = {"attention": as_numpy(tensors["attention.prompt"])}
         if "attention.prompt.indices" in tensors:
             arrays["attention.indices"] = as_numpy(tensors["attention.prompt.indices"])
         num_queries = arrays["attention"].shape[-2]
-        return {"prompt": self._described(arrays, list(range(num_queries)))}
+        return {"prompt": self._described(arrays, list(range(num_queries)), write)}
 
-    def _object(self, rows: Sequence[dict[str, Array]], queries: list[int]) -> dict[str, Any]:
+    def _object(
+        self, rows: Sequence[dict[str, Array]], queries: list[int], write: Callable[..., Any] = json_value
+    ) -> dict[str, Any]:
         arrays = {
             name: _stacked([as_numpy(tensors[name]) for tensors in rows], padding)
             for name, padding in (("attention", 0), ("attention.indices", -1))
             if name in rows[0]
         }
-        return self._described(arrays, queries)
+        return self._described(arrays, queries, write)
 
-    def _described(self, arrays: dict[str, NumpyArray], queries: list[int]) -> dict[str, Any]:
+    def _described(
+        self, arrays: dict[str, NumpyArray], queries: list[int], write: Callable[..., Any]
+    ) -> dict[str, Any]:
         """Return arrays [first axis, query, key] with the names of their axes."""
         shaped = {name: value.reshape(*self.heads.shape, *value.shape[-2:]) for name, value in arrays.items()}
         is_sparse = "attention.indices" in shaped
@@ -79,7 +88,7 @@ class RowWriter:
             "shape": shaped["attention"].shape,
             "dtype": self.capture.dtype,
             "kind": self.capture.kind,
-            **{names[name]: json_value(value, self.encoding_format) for name, value in shaped.items()},
+            **{names[name]: write(value, self.encoding_format) for name, value in shaped.items()},
         }
 
 

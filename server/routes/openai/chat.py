@@ -13,6 +13,7 @@ from server.engine.outputs import TokenLogprobs
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError
 from server.http.sse import EventStream, event, unless_disconnected
+from server.http.tensor_formats import JsonArray
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import NamedToken
@@ -22,7 +23,7 @@ from server.routes.openai.conversation import Answered, ChatPiece, Conversation,
 from server.routes.openai.generation import AnswerWriter, token_writer
 from server.routes.openai.logprobs import chat_entries, prompt_entries
 from server.routes.request_context import accept
-from server.routes.responses import json_response
+from server.routes.responses import large_response
 from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
 
 
@@ -69,7 +70,7 @@ async def _whole(
     if body.prompt_logprobs is not None:
         logprobs = next((each.prompt_logprobs for each in choices[0].pieces if each.prompt_logprobs is not None), None)
         answer["prompt_logprobs"] = await writer.prompt_logprobs(logprobs)
-    return json_response(answer)
+    return await large_response(answer)
 
 
 def _direct(writer: "_ChatWriter") -> Callable[[BodyWriter], None] | None:
@@ -148,7 +149,7 @@ class _ChatWriter(AnswerWriter):
             written["token_ids"] = token_ids
         tensors = [piece.tensors for piece in choice.pieces if piece.tensors]
         if self.started.rows is not None and tensors:
-            written["attention"] = self.started.rows.whole(tensors, len(self.job.prompt.ids) - 1)
+            written["attention"] = self.started.rows.whole(tensors, len(self.job.prompt.ids) - 1, JsonArray)
         return written
 
     def _message(self, message: Message) -> dict[str, Any]:

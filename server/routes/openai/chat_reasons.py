@@ -11,7 +11,7 @@ from server.routes.inspect.inspection import NamedToken, capture
 from server.routes.inspect.token_reasons import explained_token, read_versus
 from server.routes.parts.passes import ExplainedLogit
 from server.routes.parts.reasons import check_room, explain
-from server.routes.prompts import Prompt
+from server.routes.prompts import Prompt, packed
 from server.routes.tasks import Work, run_all
 from server.schemas.generation import ChatCompletionRequest
 from server.schemas.judgements.reasons import MAX_EXPLAINED
@@ -38,7 +38,7 @@ def check_room_for_reasons(context: AppContext, body: ChatCompletionRequest, pro
     if body.explain is None:
         return
     count = min(max_tokens, MAX_EXPLAINED)
-    read = Prompt(prompt.ids + (0,) * (count - 1), encoder=prompt.encoder)
+    read = Prompt(prompt.ids + packed([0] * (count - 1)), encoder=prompt.encoder)
     positions = range(len(prompt.ids) - 1, len(read.ids))
     check_room(context, [ExplainedLogit(read, "words", 0, 1, position) for position in positions], body.explain)
 
@@ -55,7 +55,7 @@ async def chat_reasons(
     options, told = body.explain, tuple(token_ids[:MAX_EXPLAINED])
     if options is None or not told:
         return {} if options is None else {"reasons": []}
-    read = Prompt(prompt.ids + told[:-1], encoder=prompt.encoder)
+    read = Prompt(prompt.ids + packed(told[:-1]), encoder=prompt.encoder)
     positions = tuple(range(len(prompt.ids) - 1, len(read.ids)))
     point = capture(context, "decoder", "logits", positions=positions)
     num_bytes = 4 * len(positions) * context.config.vocab_size

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from model.tokenization.detokenizer import Detokenizer
 from server.http.sse import EventStream, event, unless_disconnected
+from server.http.tensor_formats import JsonArray
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
@@ -30,7 +31,8 @@ from server.routes.openai.sampling import sampling_params
 from server.routes.openai.structured_outputs import read_grammar
 from server.routes.prompts import Prompt, encoder_limit, fit_generation, keep_end, read_prompts
 from server.routes.request_context import accept
-from server.routes.responses import json_response
+from server.routes.responses import large_response
+from server.routes.tasks import within_room
 from server.routes.text_parts import Keep
 from server.schemas.generation import CompletionAnswer, CompletionRequest
 
@@ -63,9 +65,9 @@ async def completion_jobs(context: AppContext, body: CompletionRequest) -> list[
     cut: Keep | None = keep if body.truncate else None
     if body.truncate_prompt_tokens is not None:
         cut = "end"
-    prompts = await read_prompts(context, body.prompt, "prompt", body.add_special_tokens, cut)
     most = encoder_limit(context) if keep == "start" else context.context_limit - 1
-    prompts = [keep_end(prompt, body.truncate_prompt_tokens, most) for prompt in prompts]
+    fit = within_room(context, lambda prompt: keep_end(prompt, body.truncate_prompt_tokens, most))
+    prompts = await read_prompts(context, body.prompt, "prompt", body.add_special_tokens, cut, fit)
     prompts = await between_stacks(context, prompts, body.decoder_input, body.truncate, "prompt")
     field = "prompt" if context.config.kind == "decoder" else "decoder_input"
     is_explicit = "max_tokens" in body.model_fields_set and body.max_tokens is not None
@@ -92,7 +94,7 @@ async def _whole(context: AppContext, body: CompletionRequest, jobs: list[Job], 
     each = zip(started.runs, choices, strict=True)
     answer["choices"] = [await writer.whole_choice(run.index, choice) async for run, choice in in_turns(each, 1)]
     answer["usage"] = writer.usage()
-    return json_response(answer)
+    return await large_response(answer)
 
 
 async def _events(writer: "_CompletionWriter", arrivals: AsyncIterator[Arrived]) -> AsyncIterator[bytes]:
@@ -147,7 +149,7 @@ class _CompletionWriter(AnswerWriter):
         if self.body.max_tokens == 0:
             tensors = [kept for kept in map(prompt_rows, tensors) if kept]
         if self.started.rows is not None and tensors:
-            written["attention"] = self.started.rows.whole(tensors, len(self._prompt(index).ids) - 1)
+            written["attention"] = self.started.rows.whole(tensors, len(self._prompt(index).ids) - 1, JsonArray)
         return written
 
     async def chunk(self, index: int, piece: Piece) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from server.engine.request import EmbedTask, PoolingMode
 from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import Entry, Format, NumpyArray, Wire, as_numpy, body_pieces, check_npy, negotiate
-from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.inspect.selectors import resolve
@@ -28,7 +27,7 @@ from server.routes.responses import (
     token_bytes,
     wire_of,
 )
-from server.routes.tasks import TaskResult, Work, run_all
+from server.routes.tasks import TaskResult, Work, run_all, within_room
 from server.routes.text_parts import Keep
 from server.schemas.base import PromptInput
 from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
@@ -55,7 +54,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         ]
         head = head_of(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, encoding_format)
-        return tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))
+        return await tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))
 
 
 async def embed_vectors(
@@ -122,15 +121,15 @@ async def embed_inputs(context: AppContext, body: EmbeddingRequest, field: str =
     if body.truncate_prompt_tokens is not None:
         keep = "end"
     value = _prepared(body, defaults)
-    prompts = await read_prompts(context, value, field, body.add_special_tokens, keep)
     limit = encoder_limit(context)
     if defaults.max_length is not None:
         limit = min(limit, defaults.max_length)
-    fitted = [
-        fit_input(context, keep_end(prompt, body.truncate_prompt_tokens, limit), truncate, field, limit)
-        async for prompt in in_turns(prompts, 64)
-    ]
-    return await between_stacks(context, fitted, None, truncate, field)
+
+    def fit(prompt: Prompt) -> Prompt:
+        return fit_input(context, keep_end(prompt, body.truncate_prompt_tokens, limit), truncate, field, limit)
+
+    prompts = await read_prompts(context, value, field, body.add_special_tokens, keep, within_room(context, fit))
+    return await between_stacks(context, prompts, None, truncate, field)
 
 
 def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInput:
@@ -206,7 +205,7 @@ def embedding_entry(context: AppContext, task: EmbedTask, index: int, prompt: Pr
     if task.pooling == "none":
         ids = read_by_encoder(prompt).ids
         fields["tokens"] = context.tokenizer.token_strings(ids)
-        fields["token_ids"] = ids
+        fields["token_ids"] = list(ids)
     fields["axes"] = ["token", "dimension"] if vectors.ndim == 2 else ["dimension"]
     fields["shape"] = vectors.shape
     return Entry(index, fields, {"embedding": vectors})

@@ -57,11 +57,11 @@ def _tokenized(context: AppContext, body: TokenizeRequest, prompt: Prompt) -> di
     answer: dict[str, Any] = {
         "count": len(prompt.ids),
         "max_model_len": context.context_limit,
-        "tokens": _list(prompt.ids),
+        "tokens": _list(list(prompt.ids)),
         "token_strs": _list(context.tokenizer.token_strings(prompt.ids)) if body.return_token_strs else None,
     }
     if body.return_offsets:
-        answer["offsets"] = _list(prompt.offsets or ())
+        answer["offsets"] = _list(prompt.spans or ())
     return answer
 
 

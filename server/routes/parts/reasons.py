@@ -18,7 +18,7 @@ from server.routes.context import AppContext
 from server.routes.parts.logit_parts import Tensors
 from server.routes.parts.passes import ExplainedLogit, ExplainedPass, HeadKind, Sums
 from server.routes.parts.taking_out import Word, without
-from server.routes.prompts import Prompt
+from server.routes.prompts import NOTHING, Prompt
 from server.routes.request_context import current_request
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
 from server.schemas.judgements.reasons import MAX_EXPLAINED, Explain
@@ -137,7 +137,7 @@ async def _ask_weights(
     context: AppContext, passes: Sequence[ExplainedPass], questions: Sequence[dict[Part, WeightsTask]], arrival: float
 ) -> list[dict[str, Tensors]]:
     works = [
-        Work(task, Prompt(()), one.question_bytes)
+        Work(task, NOTHING, one.question_bytes)
         for one, own in zip(passes, questions, strict=True)
         for task in own.values()
     ]
@@ -191,9 +191,7 @@ async def _verify(
         stacks = list(_lengths(found[0]))
         works = [
             Work(
-                WeightsTask(question="mean_embedding", options={"part": stack}),
-                Prompt(()),
-                8 * context.config.hidden_size,
+                WeightsTask(question="mean_embedding", options={"part": stack}), NOTHING, 8 * context.config.hidden_size
             )
             for stack in stacks
         ]

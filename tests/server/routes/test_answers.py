@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
-from server.routes.responses import rows_response, tensor_response
+from server.routes.responses import large_response, tensor_response
 from tests.server.fake_client import INFO
 from tests.server.routes.looks import at_site, engine_of
 from tests.server.serving import site
@@ -64,11 +64,11 @@ async def test_rows_are_made_when_they_are_written() -> None:
             yield {"index": number, "text": "a" * 400}
 
     counting = asyncio.create_task(count())
-    body = b"".join(await bodies_of(rows_response(rows(), "data", {"id": "x"}, {"usage": {}})))
+    body = b"".join(await bodies_of(await large_response({"id": "x", "data": rows(), "usage": {}})))
     counting.cancel()
     assert json.loads(body) == {"id": "x", "data": list(rows()), "usage": {}}
     assert max(np.diff(made_by_turn)) <= 2 * WRITE_BYTES / 400
-    assert await bodies_of(rows_response([])) == [b"[]"]
+    assert await bodies_of(await large_response(iter(()))) == [b"[]"]
 
 
 @pytest.mark.parametrize(

@@ -225,7 +225,7 @@ async def test_text_whose_tokens_the_network_lacks_never_reaches_the_engine(tmp_
             with pytest.raises(BadRequest, match=rf"{field}: the text holds 'y', token 121, .* 0 to 120") as caught:
                 await read
             assert caught.value.code == "invalid_token_id"
-        assert (await read_prompts(small, "x", "prompt"))[0].ids == (120,)
+        assert list((await read_prompts(small, "x", "prompt"))[0].ids) == [120]
 
 
 async def test_an_unknown_route_is_404_in_the_same_shape(tmp_path: Path) -> None:

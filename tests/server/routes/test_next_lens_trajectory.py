@@ -97,6 +97,16 @@ async def test_the_last_layer_of_the_lens_is_the_model_itself(tmp_path: Path) ->
     assert array(entry, "target_ranks")[-1, -1] == 1 + (p > p[104]).sum()
 
 
+async def test_the_lens_names_each_token_of_many_positions(tmp_path: Path) -> None:
+    async with at_site(tmp_path, engine_of()) as at:
+        entry = (await at.post("/v1/lens", {"input": "ab" * 30, "top_k": 3})).json()["data"][0]
+        names = [
+            at.context.tokenizer.token_strings(row) for row in array(entry, "ids").astype(int).reshape(-1, 3).tolist()
+        ]
+    assert [row for of_layer in entry["top_tokens"] for row in of_layer] == names
+    assert [len(of_layer) for of_layer in entry["top_tokens"]] == [60] * 3
+
+
 async def test_a_target_is_a_text_that_is_one_token(tmp_path: Path) -> None:
     async with at_site(tmp_path, engine_of()) as at:
         entry = await ask(at, "lens", target="h", layers=-1, positions=-1)

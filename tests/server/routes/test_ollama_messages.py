@@ -13,7 +13,7 @@ from server.routes.ollama.translation import shared_fields, translated_messages
 from server.routes.openai.choices import Piece
 from server.routes.openai.conversation import ChatPiece
 from server.routes.openai.generation import Started
-from server.routes.prompts import Prompt
+from server.routes.prompts import Prompt, packed
 from server.schemas.ollama import OllamaChatRequest
 from tests.server.routes.test_ollama import CHAT, MESSAGES, call_of
 from tests.server.serving import Site, site
@@ -74,7 +74,7 @@ def written(at: Site, *deltas: MessageDelta) -> LineWriter:
             yield ChatPiece(0, delta, None, Piece())
         yield ChatPiece(0, MessageDelta(), "tool_calls", Piece(token_ids=(1,), finish_reason="stop"))
 
-    begun = Begun(Prompt((1, 2)), Started([], None), pieces(), None)
+    begun = Begun(Prompt(packed((1, 2))), Started([], None), pieces(), None)
     return LineWriter(at.context, "org/tiny", chat_fields, begun, 0.0)
 
 

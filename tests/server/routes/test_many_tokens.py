@@ -1,0 +1,145 @@
+"""Requests with many tokens: their memory, their rejection before all texts are tokenised, large answers."""
+
+import asyncio
+import json
+import tracemalloc
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from model.tokenization.tokenizer import Encoding, Tokenizer
+from server.dispatch.admission import Admission
+from server.http.errors import QueueFull
+from server.http.tensor_formats import WRITE_BYTES, Format
+from server.routes.openai.completions import completion_jobs
+from server.routes.openai.embeddings import embed_inputs
+from server.routes.prompts import read_prompts
+from server.schemas.embeddings import EmbeddingRequest
+from server.schemas.generation import CompletionRequest
+from tests.server.fake_client import INFO, FakeEngine
+from tests.server.routes.test_long_texts import Lines
+from tests.server.serving import Site, site
+
+LONG = 800
+"""Tokens of a long text."""
+
+
+@dataclass
+class Counting:
+    """A tokenizer that counts the texts that it reads."""
+
+    real: Tokenizer
+    num_texts: int = 0
+
+    def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
+        self.num_texts += len(texts)
+        return self.real.encode_batch(texts, add_special_tokens)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+def engine_with_room_for(num_tokens: int) -> FakeEngine:
+    admission = Admission(max_requests=10_000, max_tokens=num_tokens, max_capture_bytes=1 << 30)
+    return FakeEngine(engine_info=replace(INFO, max_model_len=1000), admission=admission)
+
+
+@pytest.mark.parametrize("is_text", [True, False])
+async def test_a_token_of_a_prompt_takes_little_memory(is_text: bool, tmp_path: Path) -> None:
+    text = "".join(chr(0x100 + i) for i in range(LONG // 2))  # two tokens a character
+    value = [text] * 100 if is_text else [[250 + i % 6 for i in range(LONG)] for _ in range(100)]
+    async with site(tmp_path, engine_with_room_for(1 << 20), max_model_len=1000) as at:
+        tracemalloc.start()
+        try:
+            prompts = await read_prompts(at.context, value, "input")
+            size, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert sum(len(prompt.ids) for prompt in prompts) == 100 * LONG
+    assert size < 20 * 100 * LONG
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions"])
+async def test_texts_without_room_are_rejected_before_all_are_tokenised(path: str, tmp_path: Path) -> None:
+    texts = ["a" * LONG] * 1000  # four groups that are tokenised one after the other
+    async with site(tmp_path, engine_with_room_for(10 * LONG), max_model_len=1000, max_num_seqs=32) as at:
+        counting = Counting(at.context.tokenizer)
+        context = replace(at.context, tokenizer=counting)  # type: ignore[arg-type]  # it has all that is called
+        if path == "/v1/embeddings":
+            reading: Awaitable[Any] = embed_inputs(context, EmbeddingRequest(input=texts))
+        else:
+            reading = completion_jobs(context, CompletionRequest(prompt=texts))
+        with pytest.raises(QueueFull) as caught:
+            await reading
+        assert caught.value.code == "queue_tokens_full"
+        assert 10 < counting.num_texts < 400
+        field = "input" if path == "/v1/embeddings" else "prompt"
+        assert (await at.error(path, {field: texts}, 429))["code"] == "queue_tokens_full"
+        for accepted in (texts[:10], ["a" * 200] * 1000):  # of many short texts only those count that run at once
+            assert (await at.post(path, {field: accepted})).status_code == 200
+    assert len(at.engine.submitted) == 1010
+
+
+async def sizes_of_writes(at: Site, path: str, body: Any) -> tuple[bytes, int]:
+    """Return the body of the answer, and the bytes of its largest write."""
+    request = at.http.build_request("POST", path, json=body)
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "headers": request.headers.raw,
+        "http_version": "1.1",
+        "client": ("127.0.0.1", 1),
+        "server": ("testserver", 80),
+        "scheme": "http",
+        "root_path": "",
+        "extensions": {},
+    }
+    sent, written = [request.content], []
+
+    async def receive() -> dict[str, Any]:
+        if sent:
+            return {"type": "http.request", "body": sent.pop(), "more_body": False}
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            written.append(bytes(message.get("body", b"")))
+
+    await at.app(scope, receive, send)
+    return b"".join(written), max(map(len, written))
+
+
+async def test_a_large_answer_is_written_one_choice_at_a_time(tmp_path: Path) -> None:
+    body = {"prompt": "a", "max_tokens": 40, "n": 64, "logprobs": 20, "seed": 1}
+    async with site(tmp_path) as at:
+        content, largest = await sizes_of_writes(at, "/v1/completions", body)
+        whole = (await at.post("/v1/completions", {**body, "n": 1})).json()
+    told = json.loads(content)
+    assert [choice["index"] for choice in told["choices"]] == list(range(64))
+    assert all({**choice, "index": 0} == whole["choices"][0] for choice in told["choices"])
+    assert list(told) == list(whole)
+    assert largest < 2 * WRITE_BYTES < len(content)
+
+
+async def test_a_long_head_is_written_in_turns(tmp_path: Path) -> None:
+    body = {"input": [[1] * 60] * 2000, "points": ["ln_final.hook_scale"]}
+    num_turns = 0
+    async with site(tmp_path, max_num_queued_requests=4096) as at:
+        with Lines() as lines:
+            sending = at.post("/v1/trace", body, headers={"Accept": Format.SAFETENSORS.value})
+            answering = asyncio.create_task(sending)
+            while not answering.done():
+                num_turns += any("tensor_formats" in line for line in lines.found)
+                lines.found.clear()
+                await asyncio.sleep(0)
+    content = (await answering).content
+    length = int.from_bytes(content[:8], "little")
+    assert (length + len(content)) % 8 == 0
+    assert num_turns >= length // WRITE_BYTES > 4
