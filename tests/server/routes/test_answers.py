@@ -105,12 +105,12 @@ async def test_an_answer_with_layers_tells_how_many_there_are(tmp_path: Path) ->
 
 
 async def test_a_small_answer_is_one_piece() -> None:
-    answer = tensor_response(Format.JSON, lines(10_000), ())
+    answer = await tensor_response(Format.JSON, lines(10_000), ())
     assert await bodies_of(answer) == [b"".join(lines(10_000))]
 
 
 async def test_a_large_answer_is_a_stream() -> None:
-    answer = tensor_response(Format.JSON, lines(3 * WRITE_BYTES), ())
+    answer = await tensor_response(Format.JSON, lines(3 * WRITE_BYTES), ())
     bodies = await bodies_of(answer)
     assert "content-length" not in answer.headers
     assert len(bodies) > 3
@@ -121,5 +121,5 @@ async def test_a_large_answer_is_a_stream() -> None:
 @pytest.mark.parametrize("size", [10, 3 * WRITE_BYTES])
 async def test_a_binary_answer_of_any_size_says_how_long_it_is(size: int) -> None:
     array: NumpyArray = np.zeros(size, np.uint8)
-    answer = tensor_response(Format.NPY, npy_pieces(array), [array])
+    answer = await tensor_response(Format.NPY, npy_pieces(array), [array])
     assert int(answer.headers["content-length"]) == sum(map(len, await bodies_of(answer))) > size

@@ -12,7 +12,7 @@ import torch
 
 from server.routes.parts.passes import ExplainedLogit
 from server.routes.parts.reasons import explain
-from server.routes.prompts import Prompt
+from server.routes.prompts import Prompt, packed
 from server.schemas.judgements.reasons import Explain
 from tests.server.inline_engine import InlineEngine
 from tests.server.routes.conftest import always_some
@@ -48,8 +48,8 @@ async def check_sums(at: Site, asked: ExplainedLogit, bound: float) -> None:
 
 def prompt_of(at: Site) -> Prompt:
     config = at.context.config
-    encoder = Prompt(tuple(ids(config, 17))) if config.kind == "encoder-decoder" else None
-    return Prompt(tuple(ids(config)), encoder=encoder)
+    encoder = Prompt(packed(ids(config, 17))) if config.kind == "encoder-decoder" else None
+    return Prompt(packed(ids(config)), encoder=encoder)
 
 
 @every_dtype
