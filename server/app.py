@@ -181,7 +181,7 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
         keys = Keyring(settings.api_key, None if settings.api_key_file is None else Path(settings.api_key_file))
         if keys.is_open and not is_loopback(settings.host):
             logger.warning(
-                "whoever reaches %s may use this server: it has no API key (--api-key-file or --api-key)", settings.host
+                "whoever reaches %.200s may use this server: it has no API key (--api-key-file or --api-key)", settings.host
             )
         files = load_model_files(settings)
         metrics.name_model(files.model_id)

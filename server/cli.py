@@ -89,8 +89,6 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return the exit status."""
     arguments = build_parser().parse_args(argv)
-    if arguments.command == "health":
-        return health()
     commands = {
         "serve": serve,
         "census": census,
@@ -98,6 +96,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "perplexity": perplexity,
         "kernels": kernels,
         "key": make_key,
+        "health": health,
     }
     try:
         return commands[arguments.command](arguments)
@@ -197,7 +196,7 @@ def make_key(arguments: argparse.Namespace) -> int:
     return print_text(f"\n{entry}".rstrip("\n"))  # a blank line before: it is appended to others
 
 
-def health() -> int:
+def health(_: argparse.Namespace) -> int:
     """Ask the server whether it is ready, and return the exit status; if it is not, print one line on stderr."""
     from server.lifecycle.health_check import serve_arguments, why_not_ready
 

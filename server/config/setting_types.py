@@ -34,20 +34,20 @@ class SettingType:
         if raw is True:
             return True
         try:
+            if re.search("[\ud800-\udfff]", "".join(raw)):  # Python reads other bytes as such characters
+                raise ValueError("text in UTF-8 is accepted")
             if self.is_list and not isinstance(raw, str):
                 return tuple(value for text in raw for value in self.parse(text))
             return self.parse(cast("str", raw))
         except ValueError as error:
-            shown = "the value" if self.is_secret else repr(raw)
+            shown = "the value" if self.is_secret else f"{raw!r:.200}"
             raise ValueError(f"{shown} is not usable; {error}") from None
 
 
-def integer(low: int, high: int | None = None) -> SettingType:
-    accepted = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-
+def integer(low: int, high: int = 10**12) -> SettingType:
     def parse(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", text) or not low <= int(text) <= (int(text) if high is None else high):
-            raise ValueError(f"{accepted} is accepted")
+        if not re.fullmatch(r"[+-]?\d{1,18}", text) or not low <= int(text) <= high:
+            raise ValueError(f"an integer from {low} to {high} is accepted")
         return int(text)
 
     return SettingType(parse, "N")
@@ -61,9 +61,10 @@ def devices() -> SettingType:
     def parse(text: str) -> Devices:
         if text == "all":
             return "all"
-        if re.fullmatch(r"[1-9]\d*", text):
+        if re.fullmatch(r"[1-9]\d{,5}", text):
             return int(text)
-        cards = tuple(map(int, text.removesuffix(",").split(","))) if re.fullmatch(r"\d+(,\d+)+|\d+,", text) else ()
+        is_list = re.fullmatch(r"\d{1,6}(,\d{1,6})+|\d{1,6},", text)
+        cards = tuple(map(int, text.removesuffix(",").split(","))) if is_list else ()
         if not cards or len(set(cards)) < len(cards):
             raise ValueError("an integer of at least 1, all, or numbers of GPUs such as 0,2 (one: 2,) are accepted")
         return cards
@@ -73,8 +74,8 @@ def devices() -> SettingType:
 
 def decimal(low: int, accepted: str, metavar: str) -> SettingType:
     def parse(text: str) -> float:
-        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or float(text) < low:
-            raise ValueError(f"{accepted} of at least {low} is accepted")
+        if not re.fullmatch(r"\d{1,9}(\.\d*)?|\.\d+", text) or float(text) < low:
+            raise ValueError(f"{accepted} of at least {low}, below {10**9}, is accepted")
         return float(text)
 
     return SettingType(parse, metavar)

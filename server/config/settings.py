@@ -5,6 +5,7 @@ A flag wins over its `LIGHTWELL_*` variable, the variable over the default. `ser
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -264,7 +265,9 @@ class Settings:
         values: dict[str, Any] = {}
         for setting in dataclasses.fields(cls):
             source, raw = flag_name(setting.name), flags.get(setting.name)
-            if raw is None or raw is False or raw == []:
+            if raw in ([], [[]]):  # argparse of Python 3.11, for `--name=--`
+                raw = "--"
+            if raw is None or raw is False:
                 source = variable_name(setting.name)
                 raw = environ.get(source)
                 if not raw or is_service_link(raw):
@@ -304,8 +307,8 @@ class Settings:
             raise SettingsError(problem)
         if self.worker_timeout == 0:
             raise SettingsError("--worker-timeout 0 would call every worker hung; a time above 0 is accepted")
-        if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
-            raise SettingsError(f"--root-path {self.root_path!r}: a path such as /lightwell is accepted")
+        if self.root_path and not re.fullmatch(r"(/[!-.0-~]+)+", self.root_path):
+            raise SettingsError(f"--root-path {self.root_path!r:.200}: a path such as /lightwell is accepted")
 
     @property
     def engine_kernels(self) -> Literal["auto", "native", "triton", "torch"]:
