@@ -173,18 +173,15 @@ def perplexity(arguments: argparse.Namespace) -> int:
     if arguments.max_tokens < measured.LEAST_TOKENS:
         return fail(f"--max-tokens: {arguments.max_tokens}; {measured.LEAST_TOKENS} or more is accepted", 2)
     settings = Settings.from_sources(vars(arguments), os.environ)
-    try:
-        found = measured.measure(
-            settings.model,
-            Path(arguments.text),
-            against=arguments.against,
-            dtype=settings.dtype,
-            quantize=settings.quantize,
-            activations=settings.activations,
-            max_tokens=arguments.max_tokens,
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        return fail(f"--text {arguments.text!r}: {error}; a file of UTF-8 text is accepted", 1)
+    found = measured.measure(
+        settings.model,
+        Path(arguments.text),
+        against=arguments.against,
+        dtype=settings.dtype,
+        quantize=settings.quantize,
+        activations=settings.activations,
+        max_tokens=arguments.max_tokens,
+    )
     return print_text(measured.report(*found))
 
 

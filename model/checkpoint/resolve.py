@@ -54,7 +54,7 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None) -> Path:
     if name_or_path == SMOLLM2:
         return _of_gguf(smollm2_file(), _SMOLLM2_SAMPLING)
     if not _HUB_ID.fullmatch(name_or_path) or name_or_path.endswith(_GGUF):
-        raise ModelLoadError(f"model {name_or_path!r:.200}: no such folder or file; a hub id would look like 'owner/name'")
+        raise ModelLoadError(f"model {name_or_path!r:.200}: no such folder or file; a hub id is like 'owner/name'")
     return _of_folder(_download(name_or_path, gguf_file), gguf_file)
 
 
@@ -95,7 +95,7 @@ def resolve_config(name_or_path: str, gguf_file: str | None = None) -> Path:
     if exists(path) or is_gguf or name_or_path in (FABLES, SMOLLM2):
         return resolve(name_or_path, gguf_file) / "config.json"
     if not _HUB_ID.fullmatch(name_or_path):
-        raise ModelLoadError(f"config {name_or_path!r:.200}: no such file or folder; a hub id would look like 'owner/name'")
+        raise ModelLoadError(f"config {name_or_path!r:.200}: no such file or folder; a hub id is like 'owner/name'")
     import huggingface_hub  # here, as below
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -186,6 +186,6 @@ def _download(hub_id: str, gguf_file: str | None) -> Path:
 
 def _not_given(hub_id: str, error: Exception, needed: str) -> ModelLoadError:
     return ModelLoadError(
-        f"model {hub_id!r:.200} is no local folder and the hub did not give it ({one_line(error)[:200]}); without a network "
-        f"give the path of {needed}"
+        f"model {hub_id!r:.200} is no local folder and the hub did not give it ({one_line(error)[:200]}); without a "
+        f"network give the path of {needed}"
     )

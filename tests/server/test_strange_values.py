@@ -1,5 +1,7 @@
 """Values of flags and variables that no operator means: a start ends in one short line that names the flag."""
 
+import os
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -47,7 +49,7 @@ def test_a_health_check_of_no_host_and_of_bad_settings_is_one_line(
     assert capsys.readouterr().err.startswith("lightwell: error: LIGHTWELL_PORT: 'http'")
 
 
-@pytest.mark.parametrize("name", ["x" * 5000, "x" * 300, "~nobody-has-this-name/model", "a/" * 3000, "owner/" + "x" * 250])
+@pytest.mark.parametrize("name", ["x" * 5000, "x" * 300, "~nobody-has-this-name/model", "a/" * 3000])
 def test_a_model_that_no_file_system_can_hold_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert why_refused(name).startswith(f"model {name!r:.200}")
@@ -103,3 +105,31 @@ def test_two_dashes_after_an_equals_sign_are_the_value() -> None:
     assert (found.api_key, found.host, found.lora) == ((hash_of("--"),), "--", (("a", "--"),))
     with pytest.raises(SettingsError, match="--port: '--' is not usable"):
         read("--port=--")
+
+
+@pytest.fixture
+def unreadable(tmp_path: Path) -> list[str]:
+    """Return paths of no end, of no content, and of no text."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    (tmp_path / "long").write_text(" " * 5_000_000)
+    return ["/dev/zero", "/dev/null", "x" * 5000, *(str(tmp_path / name) for name in ("pipe", "", "bytes", "long"))]
+
+
+def test_a_chat_template_is_read_from_a_file_of_bounded_size(unreadable: list[str]) -> None:
+    for path in unreadable:
+        message = why_refused("fables", "--chat-template", path)
+        assert message.startswith(f"--chat-template {path!r:.200} is neither a jinja template nor a file"), message
+
+
+def test_a_key_file_is_a_file_of_bounded_size(unreadable: list[str]) -> None:
+    for path in unreadable:
+        assert f"{path:.200}" in why_refused("fables", "--api-key-file", path)
+
+
+def test_a_text_to_predict_is_a_file(unreadable: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for path in unreadable[:-1]:
+        assert main(["perplexity", "fables", "--text", path]) == 1
+        error = capsys.readouterr().err
+        assert f"{path:.200}" in error
+        assert error.count("\n") == 1
