@@ -7,13 +7,14 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.http.error_handlers import retold
+from server.http.error_handlers import retold, translated
 from server.http.tensor_formats import Format, NumpyArray, json_lists, json_pieces
 from server.routes.context import AppContext
 from server.routes.ollama.lines import nanoseconds, truncated
 from server.routes.ollama.translation import NAMES, accept_named
 from server.routes.openai.embeddings import embed_vectors
 from server.routes.responses import tensor_response
+from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.ollama import (
     OllamaEmbedAnswer,
     OllamaEmbeddingsAnswer,
@@ -34,6 +35,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         with retold(NAMES):
             arrival = accept_named(context, body)
             asked = {"input": body.input, "truncate": body.truncate, "dimensions": body.dimensions, "normalize": True}
+            translated(EmbeddingRequest, asked)
             inputs, vectors = await embed_vectors(context, request, asked, arrival)
         head = {
             "model": context.model_id if body.model is None else body.model,
@@ -55,6 +57,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         with retold(NAMES | {"input": "prompt"}):
             arrival = accept_named(context, body)
             asked = {"input": body.prompt, "truncate": True, "normalize": False}
+            translated(EmbeddingRequest, asked)
             inputs, (vector,) = await embed_vectors(context, request, asked, arrival)
         end = b',"truncated":true}' if truncated(inputs) else b"}"
         return Response(b'{"embedding":' + b"".join(json_pieces(vector, "float")) + end, media_type="application/json")
