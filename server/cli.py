@@ -89,15 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return the exit status."""
     arguments = build_parser().parse_args(argv)
-    commands = {
-        "serve": serve,
-        "census": census,
-        "size": size,
-        "perplexity": perplexity,
-        "kernels": kernels,
-        "key": make_key,
-        "health": health,
-    }
+    commands = {each.__name__: each for each in (serve, census, size, perplexity, kernels, key, health)}
     try:
         return commands[arguments.command](arguments)
     except (SettingsError, KeyFileError) as error:
@@ -185,11 +177,11 @@ def perplexity(arguments: argparse.Namespace) -> int:
     return print_text(measured.report(*found))
 
 
-def make_key(arguments: argparse.Namespace) -> int:
+def key(arguments: argparse.Namespace) -> int:
     """Print a new key and its entry for the key file, and return the exit status."""
-    key = new_key()
-    entry = key_entry(arguments.name, key, is_admin=arguments.admin)
-    print(f"The key of {arguments.name}, shown this once:\n{key}", file=sys.stderr, flush=True)
+    made = new_key()
+    entry = key_entry(arguments.name, made, is_admin=arguments.admin)
+    print(f"The key of {arguments.name}, shown this once:\n{made}", file=sys.stderr, flush=True)
     return print_text(f"\n{entry}".rstrip("\n"))  # a blank line before: it is appended to others
 
 

@@ -26,14 +26,6 @@ _CONVERT = (
     "python -c \"from transformers import AutoTokenizer; f = '{folder}'; "
     'AutoTokenizer.from_pretrained(f).save_pretrained(f)"'
 )
-_OTHER_FORMATS = (
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "spm.model",
-    "tiktoken.model",
-    "tekken.json",
-)
 
 
 class TokenizerError(ModelLoadError):
@@ -153,10 +145,11 @@ def _vocabulary(folder: Path) -> Json:
             f"{folder} has source.spm and target.spm, one tokenizer for reading and another for writing, which are not "
             "supported; a tokenizer.json is needed, made with the tokenizers library from the pieces and their ids"
         )
-    for name in _OTHER_FORMATS:
-        if (folder / name).exists():
-            convert = _CONVERT.format(folder=folder)
-            raise TokenizerError(f"{folder} has only {name}, which must be converted once to tokenizer.json: {convert}")
+    for path in [*sorted(folder.glob("*.model")), *folder.glob("tekken.json")]:
+        convert = _CONVERT.format(folder=folder)
+        raise TokenizerError(
+            f"{folder} has only {path.name}, which must be converted once to tokenizer.json: {convert}"
+        )
     raise TokenizerError(f"{folder} has no tokenizer: need tokenizer.json, vocab.json and merges.txt, or vocab.txt")
 
 
