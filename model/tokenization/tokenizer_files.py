@@ -147,9 +147,7 @@ def _vocabulary(folder: Path) -> Json:
         )
     for path in [*sorted(folder.glob("*.model")), *folder.glob("tekken.json")]:
         convert = _CONVERT.format(folder=folder)
-        raise TokenizerError(
-            f"{folder} has only {path.name}, which must be converted once to tokenizer.json: {convert}"
-        )
+        raise TokenizerError(f"{folder} has only {path.name}; it must be converted once to tokenizer.json: {convert}")
     raise TokenizerError(f"{folder} has no tokenizer: need tokenizer.json, vocab.json and merges.txt, or vocab.txt")
 
 

@@ -31,6 +31,8 @@ class SettingType:
         """
         if raw is True:
             return True
+        if repr(raw) in ("[]", "[[]]"):  # argparse of Python 3.11 reads `--name=--` so
+            raw = "--"
         try:
             if re.search("[\ud800-\udfff]", "".join(raw)):  # Python reads other bytes as such characters
                 raise ValueError("text in UTF-8 is accepted")

@@ -20,7 +20,6 @@ from server.config.setting_fields import repeated as _repeated
 from server.config.setting_fields import setting as _setting
 from server.config.setting_fields import switch as _switch
 from server.config.setting_names import flag_name, is_service_link, variable_name
-from server.config.setting_types import SettingType
 from server.engine.config import EngineConfig
 
 
@@ -266,16 +265,13 @@ class Settings:
         values: dict[str, Any] = {}
         for setting in dataclasses.fields(cls):
             source, raw = flag_name(setting.name), flags.get(setting.name)
-            if raw in ([], [[]]):  # argparse of Python 3.11, for `--name=--`
-                raw = "--"
             if raw is None or raw is False:
                 source = variable_name(setting.name)
                 raw = environ.get(source)
                 if not raw or is_service_link(raw):
                     continue
-            setting_type: SettingType = setting.metadata["type"]
             try:
-                values[setting.name] = setting_type.read(raw)
+                values[setting.name] = setting.metadata["type"].read(raw)
             except ValueError as error:
                 raise SettingsError(f"{source}: {error}") from None
         settings = cls(**values)
