@@ -72,7 +72,10 @@ class ModelFiles:
 def load_model_files(settings: Settings) -> ModelFiles:
     """Find the model's folder and read all but the weights. Raises ValueErrors of one line."""
     folder = checkpoint.resolve(settings.model, settings.gguf_file)
-    before = fingerprint(folder)
+    try:
+        before = fingerprint(folder)
+    except OSError as error:
+        raise ModelLoadError(f"{error.filename}: cannot be read ({error.strerror})") from error
     config = read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
     asked = settings.max_model_len

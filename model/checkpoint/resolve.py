@@ -7,7 +7,7 @@ It never imports torch: the API process resolves the same folder as the worker.
 import importlib.util
 import re
 from collections.abc import Mapping
-from os.path import exists, expanduser, isdir, isfile  # a name that is too long is no file for these
+from os.path import exists, expanduser, isdir, isfile  # a path that cannot be looked up is no file for these
 from pathlib import Path
 
 from model.checkpoint.folder import GGUF_NAME, PACKAGED, ModelLoadError, one_line
@@ -128,7 +128,7 @@ def _installed_smollm2() -> Path | None:
 
 def _of_folder(folder: Path, gguf_file: str | None) -> Path:
     """Return the folder itself, or that of the GGUF file that it holds."""
-    if gguf_file is None and (folder / "config.json").is_file():
+    if gguf_file is None and isfile(folder / "config.json"):
         return folder
     files = sorted(path.name for path in folder.glob(f"*{_GGUF}"))
     if gguf_file is None and len(files) == 1:

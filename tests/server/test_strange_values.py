@@ -133,3 +133,12 @@ def test_a_text_to_predict_is_a_file(unreadable: list[str], capsys: pytest.Captu
         error = capsys.readouterr().err
         assert f"{path:.200}" in error
         assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
+def test_a_file_of_the_model_that_cannot_be_read_is_named(tmp_path: Path, name: str) -> None:
+    for path in PACKAGED.iterdir():
+        (tmp_path / path.name).symlink_to(path)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/proc/sys/vm/compact_memory")  # which nobody may read, not even root
+    assert why_refused(str(tmp_path)) == f"{tmp_path / name}: cannot be read (Permission denied)"
