@@ -117,7 +117,7 @@ def texts(metavar: str, read: Callable[[str], Any] = str, *, is_secret: bool = F
 
 def origins(itself: str = "") -> SettingType:
     """Return the type of web origins: scheme, host, and port unless it is the scheme's own. `itself` is a word for the
-    server's own, which becomes what a content security policy calls it: the same in quotes.
+    server's own origin, which a content security policy has in quotes.
     """
     accepted = "an origin such as https://notebook.example or http://localhost:3000" + (itself and f", or {itself}")
 

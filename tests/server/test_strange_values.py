@@ -14,7 +14,7 @@ from server.config.command_line import from_arguments
 from server.config.settings import Settings, SettingsError
 
 BYTES = "\udcff"
-"""What Python reads of a byte that is no UTF-8."""
+"""The character that Python reads for a byte that is not UTF-8."""
 MOST_CHARACTERS = 1000
 
 
@@ -140,5 +140,5 @@ def test_a_file_of_the_model_that_cannot_be_read_is_named(tmp_path: Path, name: 
     for path in PACKAGED.iterdir():
         (tmp_path / path.name).symlink_to(path)
     (tmp_path / name).unlink()
-    (tmp_path / name).symlink_to("/proc/sys/vm/compact_memory")  # which nobody may read, not even root
+    (tmp_path / name).symlink_to("/proc/sys/vm/compact_memory")  # unreadable, also for root
     assert why_refused(str(tmp_path)) == f"{tmp_path / name}: cannot be read (Permission denied)"
