@@ -72,7 +72,10 @@ class ModelFiles:
 def load_model_files(settings: Settings) -> ModelFiles:
     """Find the model's folder and read all but the weights. Raises ValueErrors of one line."""
     folder = checkpoint.resolve(settings.model, settings.gguf_file)
-    before = fingerprint(folder)
+    try:
+        before = fingerprint(folder)
+    except OSError as error:
+        raise ModelLoadError(f"{error.filename}: cannot be read ({error.strerror})") from error
     config = read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
     asked = settings.max_model_len
@@ -180,9 +183,8 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
         check_sizes(settings)
         keys = Keyring(settings.api_key, None if settings.api_key_file is None else Path(settings.api_key_file))
         if keys.is_open and not is_loopback(settings.host):
-            logger.warning(
-                "whoever reaches %s may use this server: it has no API key (--api-key-file or --api-key)", settings.host
-            )
+            warning = "whoever reaches %.99s may use this server: it has no API key (--api-key-file or --api-key)"
+            logger.warning(warning, settings.host)
         files = load_model_files(settings)
         metrics.name_model(files.model_id)
         if is_wanted(settings.otlp_endpoint, os.environ):

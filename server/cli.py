@@ -89,16 +89,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return the exit status."""
     arguments = build_parser().parse_args(argv)
-    if arguments.command == "health":
-        return health()
-    commands = {
-        "serve": serve,
-        "census": census,
-        "size": size,
-        "perplexity": perplexity,
-        "kernels": kernels,
-        "key": make_key,
-    }
+    commands = {each.__name__: each for each in (serve, census, size, perplexity, kernels, key, health)}
     try:
         return commands[arguments.command](arguments)
     except (SettingsError, KeyFileError) as error:
@@ -174,30 +165,27 @@ def perplexity(arguments: argparse.Namespace) -> int:
     if arguments.max_tokens < measured.LEAST_TOKENS:
         return fail(f"--max-tokens: {arguments.max_tokens}; {measured.LEAST_TOKENS} or more is accepted", 2)
     settings = Settings.from_sources(vars(arguments), os.environ)
-    try:
-        found = measured.measure(
-            settings.model,
-            Path(arguments.text),
-            against=arguments.against,
-            dtype=settings.dtype,
-            quantize=settings.quantize,
-            activations=settings.activations,
-            max_tokens=arguments.max_tokens,
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        return fail(f"--text {arguments.text!r}: {error}; a file of UTF-8 text is accepted", 1)
+    found = measured.measure(
+        settings.model,
+        Path(arguments.text),
+        against=arguments.against,
+        dtype=settings.dtype,
+        quantize=settings.quantize,
+        activations=settings.activations,
+        max_tokens=arguments.max_tokens,
+    )
     return print_text(measured.report(*found))
 
 
-def make_key(arguments: argparse.Namespace) -> int:
+def key(arguments: argparse.Namespace) -> int:
     """Print a new key and its entry for the key file, and return the exit status."""
-    key = new_key()
-    entry = key_entry(arguments.name, key, is_admin=arguments.admin)
-    print(f"The key of {arguments.name}, shown this once:\n{key}", file=sys.stderr, flush=True)
+    made = new_key()
+    entry = key_entry(arguments.name, made, is_admin=arguments.admin)
+    print(f"The key of {arguments.name}, shown this once:\n{made}", file=sys.stderr, flush=True)
     return print_text(f"\n{entry}".rstrip("\n"))  # a blank line before: it is appended to others
 
 
-def health() -> int:
+def health(_: argparse.Namespace) -> int:
     """Ask the server whether it is ready, and return the exit status; if it is not, print one line on stderr."""
     from server.lifecycle.health_check import serve_arguments, why_not_ready
 

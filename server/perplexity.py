@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from model.batch import Batch, Span
+from model.checkpoint.files import read_text
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
 from model.checkpoint.resolve import resolve
@@ -124,10 +125,10 @@ def measure(
 ) -> tuple[Score, Score | None, Comparison]:
     """Return the score of a model over the first tokens of a text, the other's, and how they compare.
 
-    Raises ModelLoadError for models that cannot be loaded or do not share a vocabulary, and for a text of fewer than
-    two tokens; OSError or UnicodeDecodeError for a file that cannot be read.
+    Raises ModelLoadError for models that cannot be loaded or do not share a vocabulary, for a file that cannot be read,
+    and for a text of fewer than two tokens.
     """
-    written = text.read_text(encoding="utf-8")
+    written = read_text(text)
     scorer = Scorer(model, dtype, quantize, activations)
     other = None if against is None else Scorer(against, dtype)
     ids = scorer.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens]

@@ -37,7 +37,7 @@ MAY_IMPORT = {
     "server.config": "model.analysis model.checkpoint model.config model.kernels model.sharding server.auth "
                      "server.engine",
     "server.ipc": "model.hooks server.engine",
-    "server.auth": "",
+    "server.auth": "model.checkpoint",
     "server.engine": "model.analysis model.batch model.checkpoint model.config model.hooks model.kernels "
                      "model.kv_cache model.layers model.loading model.network model.ranks model.sampling "
                      "model.sharding",

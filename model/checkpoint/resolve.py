@@ -7,6 +7,7 @@ It never imports torch: the API process resolves the same folder as the worker.
 import importlib.util
 import re
 from collections.abc import Mapping
+from os.path import exists, expanduser, isdir, isfile  # a path that cannot be looked up is no file for these
 from pathlib import Path
 
 from model.checkpoint.folder import GGUF_NAME, PACKAGED, ModelLoadError, one_line
@@ -39,10 +40,10 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None) -> Path:
     """
     if name_or_path is None:
         name_or_path = default_name()
-    path = Path(name_or_path).expanduser()
-    if path.is_dir():
+    path = Path(expanduser(name_or_path))
+    if isdir(path):
         return _of_folder(path, gguf_file)
-    if path.exists():
+    if exists(path):
         if path.suffix.lower() == _GGUF:
             return _of_gguf(path)
         raise ModelLoadError(
@@ -53,7 +54,7 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None) -> Path:
     if name_or_path == SMOLLM2:
         return _of_gguf(smollm2_file(), _SMOLLM2_SAMPLING)
     if not _HUB_ID.fullmatch(name_or_path) or name_or_path.endswith(_GGUF):
-        raise ModelLoadError(f"model {name_or_path!r}: no such folder or file; a hub id would look like 'owner/name'")
+        raise ModelLoadError(f"model {name_or_path!r:.200}: no such folder or file; a hub id is like 'owner/name'")
     return _of_folder(_download(name_or_path, gguf_file), gguf_file)
 
 
@@ -69,7 +70,7 @@ def name_of(name_or_path: str | None, folder: Path) -> str:
     """
     if name_or_path is None:
         return default_name()
-    if not Path(name_or_path).expanduser().exists():
+    if not exists(expanduser(name_or_path)):
         return name_or_path
     root = root_of(folder)
     return root.stem if root != folder.resolve() else root.name
@@ -87,14 +88,14 @@ def resolve_config(name_or_path: str, gguf_file: str | None = None) -> Path:
 
     Nothing else of a hub id is downloaded. Raises ModelLoadError in the same cases as `resolve`.
     """
-    path = Path(name_or_path).expanduser()
+    path = Path(expanduser(name_or_path))
     is_gguf = path.suffix.lower() == _GGUF
-    if path.is_file() and not is_gguf:
+    if isfile(path) and not is_gguf:
         return path
-    if path.exists() or is_gguf or name_or_path in (FABLES, SMOLLM2):
+    if exists(path) or is_gguf or name_or_path in (FABLES, SMOLLM2):
         return resolve(name_or_path, gguf_file) / "config.json"
     if not _HUB_ID.fullmatch(name_or_path):
-        raise ModelLoadError(f"config {name_or_path!r}: no such file or folder; a hub id would look like 'owner/name'")
+        raise ModelLoadError(f"config {name_or_path!r:.200}: no such file or folder; a hub id is like 'owner/name'")
     import huggingface_hub  # here, as below
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -127,7 +128,7 @@ def _installed_smollm2() -> Path | None:
 
 def _of_folder(folder: Path, gguf_file: str | None) -> Path:
     """Return the folder itself, or that of the GGUF file that it holds."""
-    if gguf_file is None and (folder / "config.json").is_file():
+    if gguf_file is None and isfile(folder / "config.json"):
         return folder
     files = sorted(path.name for path in folder.glob(f"*{_GGUF}"))
     if gguf_file is None and len(files) == 1:
@@ -185,6 +186,6 @@ def _download(hub_id: str, gguf_file: str | None) -> Path:
 
 def _not_given(hub_id: str, error: Exception, needed: str) -> ModelLoadError:
     return ModelLoadError(
-        f"model {hub_id!r} is no local folder and the hub did not give it ({one_line(error)[:200]}); without a network "
-        f"give the path of {needed}"
+        f"model {hub_id!r:.200} is no local folder and the hub did not give it ({one_line(error)[:200]}); without a "
+        f"network give the path of {needed}"
     )

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from model.checkpoint.files import read_text
 from model.checkpoint.folder import one_line
 from model.tokenization.chat_formats.probe import ToolUse, find_part_roles, find_tool_use
 from model.tokenization.chat_formats.thoughts import find_tags, probed_tags
@@ -159,10 +160,10 @@ def read_template_option(option: str) -> str:
     if "{" in option:
         return option
     try:
-        return Path(option).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        reason = one_line(error)
-        raise ChatTemplateError(f"chat template {option!r} is neither a jinja template nor a file: {reason}") from error
+        return read_text(Path(option), most=4 * MAX_SOURCE_CHARACTERS)
+    except ValueError as error:
+        what = f"--chat-template {option!r:.200} is neither a jinja template nor a file that can be read"
+        raise ChatTemplateError(f"{what}: {one_line(error)[-200:]}") from error
 
 
 def _json_line(value: Any) -> bytes:

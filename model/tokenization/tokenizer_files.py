@@ -26,14 +26,6 @@ _CONVERT = (
     "python -c \"from transformers import AutoTokenizer; f = '{folder}'; "
     'AutoTokenizer.from_pretrained(f).save_pretrained(f)"'
 )
-_OTHER_FORMATS = (
-    "tokenizer.model",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "spm.model",
-    "tiktoken.model",
-    "tekken.json",
-)
 
 
 class TokenizerError(ModelLoadError):
@@ -71,8 +63,9 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
         # The files are JSON of any shape; what no check below names still ends in one line.
         if not is_failure(error):
             raise
+        kind = "too large for the memory that is left" if isinstance(error, MemoryError) else "malformed"
         reason = f"{type(error).__name__}: {one_line(error)}"
-        raise TokenizerError(f"the tokenizer files of {folder} are malformed: {reason}") from error
+        raise TokenizerError(f"the tokenizer files of {folder} are {kind}: {reason}") from error
 
 
 def _read(folder: Path) -> TokenizerFiles:
@@ -103,6 +96,9 @@ def _read(folder: Path) -> TokenizerFiles:
     if cls.marks_special:
         raw.add_tokens([AddedToken(str(token), special=True) for token in special.values()])
     _set_post_processor(raw, cls, options, special)
+    if raw.post_processor is not None and (lacking := _lacking(raw, json.loads(raw.post_processor.__getstate__()))):
+        file_name = folder / "tokenizer.json"
+        raise TokenizerError(f"{file_name}: post_processor names {lacking!r:.99}, a token that the vocabulary lacks")
     raw.no_truncation()
     raw.no_padding()
     raw.encode_special_tokens = bool(options.get("split_special_tokens", False))
@@ -149,10 +145,9 @@ def _vocabulary(folder: Path) -> Json:
             f"{folder} has source.spm and target.spm, one tokenizer for reading and another for writing, which are not "
             "supported; a tokenizer.json is needed, made with the tokenizers library from the pieces and their ids"
         )
-    for name in _OTHER_FORMATS:
-        if (folder / name).exists():
-            convert = _CONVERT.format(folder=folder)
-            raise TokenizerError(f"{folder} has only {name}, which must be converted once to tokenizer.json: {convert}")
+    for path in [*sorted(folder.glob("*.model")), *folder.glob("tekken.json")]:
+        convert = _CONVERT.format(folder=folder)
+        raise TokenizerError(f"{folder} has only {path.name}; it must be converted once to tokenizer.json: {convert}")
     raise TokenizerError(f"{folder} has no tokenizer: need tokenizer.json, vocab.json and merges.txt, or vocab.txt")
 
 
@@ -278,6 +273,17 @@ def _set_post_processor(
         pair=[*first, *(f"{piece}:1" for piece in (*begin, "$B", *end))],
         special_tokens=[(token, _token_id(raw, token)) for token in {*begin, *end}],
     )
+
+
+def _lacking(raw: tokenizers.Tokenizer, step: Json) -> str | None:
+    """Return a token that a post-processor adds to texts, and that has no id in it or in the vocabulary, or None."""
+    if step["type"] == "Sequence":
+        return next(filter(None, (_lacking(raw, inner) for inner in step["processors"])), None)
+    ids = {name: row["ids"] for name, row in step.get("special_tokens", {}).items()}
+    ends = {step[name][0]: step[name][1:] for name in ("cls", "sep") if name in step}
+    pieces = (piece.get("SpecialToken") for piece in (*step.get("single", ()), *step.get("pair", ())))
+    added, ids = [*ends, *(piece["id"] for piece in pieces if piece)], ids | ends
+    return next((name for name in added if name not in ids or None in map(raw.id_to_token, ids[name])), None)
 
 
 def _token_id(raw: tokenizers.Tokenizer, token: str) -> int:

@@ -28,6 +28,8 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
+from model.checkpoint.files import open_file
+from model.checkpoint.folder import ModelLoadError
 from server.auth.quotas import PRIORITIES, KeyLimits, KeyUse
 
 logger = logging.getLogger(__name__)
@@ -163,11 +165,13 @@ class Keyring:
 
     def _load(self, file: Path) -> None:
         try:
-            with file.open("rb") as source:
+            with open_file(file, most=_MAX_FILE_BYTES) as source:
                 signature = _signature(os.fstat(source.fileno()))
-                content = source.read(_MAX_FILE_BYTES + 1)
+                content = source.read(_MAX_FILE_BYTES)
         except OSError as error:
-            raise KeyFileError(f"the key file {file} cannot be read: {error.strerror}") from None
+            raise KeyFileError(f"the key file {file!s:.200} cannot be read: {error.strerror}") from None
+        except ModelLoadError as error:
+            raise KeyFileError(f"the key file {error}") from None
         read = read_keys(content, str(file))
         taken = {key.digest: key.name for key in self._fixed}
         for key in read:
@@ -187,8 +191,6 @@ class Keyring:
 
 def read_keys(content: bytes, file: str) -> list[ApiKey]:
     """Read the keys in a file's content. Raises KeyFileError, which never quotes what may be a key."""
-    if len(content) > _MAX_FILE_BYTES:
-        raise KeyFileError(f"{file} is larger than {_MAX_FILE_BYTES} bytes")
     try:
         tables = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:

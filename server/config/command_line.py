@@ -29,12 +29,10 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
             continue
         setting_type: SettingType = setting.metadata["type"]
         options: dict[str, Any] = {"dest": setting.name, "help": _help(setting.name), "default": None}
-        if setting_type.is_flag:
-            options["action"] = "store_true"
-        else:
+        if not setting_type.is_flag:
             options["metavar"] = setting_type.metavar
-            if setting_type.is_list:
-                options["action"] = "append"
+        if setting_type.is_flag or setting_type.is_list:
+            options["action"] = "store_true" if setting_type.is_flag else "append"
         parser.add_argument(flag_name(setting.name), **options)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from os.path import expanduser, isdir
 from pathlib import Path
 
 from server.config.setting_types import SettingType, texts
@@ -34,16 +35,16 @@ def lora_problem(
         return f"--lora: the name {repeated!r} is given twice; each is accepted for one adapter"
     if len(names) > max_loras:
         return f"--lora is given {len(names)} times; at most {max_loras} adapters are accepted (--max-loras)"
-    if root is not None and not Path(root).expanduser().is_dir():
-        return f"--lora-root {root!r} is no folder; a folder that holds adapters is accepted"
+    if root is not None and not isdir(expanduser(root)):
+        return f"--lora-root {root!r:.200} is no folder; a folder that holds adapters is accepted"
     return None
 
 
 def resolved_root(root: str | None) -> Path | None:
     """Return the folder of adapters that may be loaded at run time, without links, or None if none may be."""
-    return None if root is None else Path(root).expanduser().resolve()
+    return None if root is None else Path(expanduser(root)).resolve()
 
 
 def adapter_folders(adapters: Sequence[tuple[str, str]]) -> tuple[AdapterFolder, ...]:
     """Return the adapters as the engine names them: by number, from 1 on."""
-    return tuple(AdapterFolder(i, Path(folder).expanduser()) for i, (_, folder) in enumerate(adapters, 1))
+    return tuple(AdapterFolder(i, Path(expanduser(folder))) for i, (_, folder) in enumerate(adapters, 1))

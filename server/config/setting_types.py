@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from server.auth.keys import hash_of
 from server.config.devices import Devices
-from server.config.metric_aliases import parse_alias
 
 _SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?")
@@ -33,21 +31,23 @@ class SettingType:
         """
         if raw is True:
             return True
+        if repr(raw) in ("[]", "[[]]"):  # argparse of Python 3.11 reads `--name=--` so
+            raw = "--"
         try:
+            if re.search("[\ud800-\udfff]", "".join(raw)):  # Python reads other bytes as such characters
+                raise ValueError("text in UTF-8 is accepted")
             if self.is_list and not isinstance(raw, str):
                 return tuple(value for text in raw for value in self.parse(text))
             return self.parse(cast("str", raw))
         except ValueError as error:
-            shown = "the value" if self.is_secret else repr(raw)
+            shown = "the value" if self.is_secret else f"{raw!r:.200}"
             raise ValueError(f"{shown} is not usable; {error}") from None
 
 
-def integer(low: int, high: int | None = None) -> SettingType:
-    accepted = f"an integer of at least {low}" if high is None else f"an integer from {low} to {high}"
-
+def integer(low: int, high: int = 10**12) -> SettingType:
     def parse(text: str) -> int:
-        if not re.fullmatch(r"[+-]?\d+", text) or not low <= int(text) <= (int(text) if high is None else high):
-            raise ValueError(f"{accepted} is accepted")
+        if not re.fullmatch(r"[+-]?\d{1,18}", text) or not low <= int(text) <= high:
+            raise ValueError(f"an integer from {low} to {high} is accepted")
         return int(text)
 
     return SettingType(parse, "N")
@@ -61,9 +61,10 @@ def devices() -> SettingType:
     def parse(text: str) -> Devices:
         if text == "all":
             return "all"
-        if re.fullmatch(r"[1-9]\d*", text):
+        if re.fullmatch(r"[1-9]\d{,5}", text):
             return int(text)
-        cards = tuple(map(int, text.removesuffix(",").split(","))) if re.fullmatch(r"\d+(,\d+)+|\d+,", text) else ()
+        is_list = re.fullmatch(r"\d{1,6}(,\d{1,6})+|\d{1,6},", text)
+        cards = tuple(map(int, text.removesuffix(",").split(","))) if is_list else ()
         if not cards or len(set(cards)) < len(cards):
             raise ValueError("an integer of at least 1, all, or numbers of GPUs such as 0,2 (one: 2,) are accepted")
         return cards
@@ -71,10 +72,10 @@ def devices() -> SettingType:
     return SettingType(parse, "N|all|LIST")
 
 
-def decimal(low: int, accepted: str, metavar: str) -> SettingType:
+def decimal(low: float, high: float, accepted: str, metavar: str) -> SettingType:
     def parse(text: str) -> float:
-        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or float(text) < low:
-            raise ValueError(f"{accepted} of at least {low} is accepted")
+        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or not low <= float(text) <= high:
+            raise ValueError(f"{accepted} is accepted")
         return float(text)
 
     return SettingType(parse, metavar)
@@ -82,17 +83,11 @@ def decimal(low: int, accepted: str, metavar: str) -> SettingType:
 
 def share() -> SettingType:
     """Return the type of a part of a whole: more than nothing, and at most all."""
-
-    def parse(text: str) -> float:
-        if not re.fullmatch(r"\d+(\.\d*)?|\.\d+", text) or not 0 < float(text) <= 1:
-            raise ValueError("a number above 0 and at most 1 is accepted")
-        return float(text)
-
-    return SettingType(parse, "SHARE")
+    return decimal(1e-9, 1, "a number above 0 and at most 1", "SHARE")
 
 
 def seconds() -> SettingType:
-    return decimal(0, "a number of seconds", "SECONDS")
+    return decimal(0, 10**9, f"a number of seconds from 0 to {10**9}", "SECONDS")
 
 
 def choice(*choices: str) -> SettingType:
@@ -120,38 +115,20 @@ def texts(metavar: str, read: Callable[[str], Any] = str, *, is_secret: bool = F
     return SettingType(parse, metavar, is_list=True, is_secret=is_secret)
 
 
-def origins() -> SettingType:
-    """Return the type of web origins: scheme, host, and port unless it is the scheme's own."""
+def origins(itself: str = "") -> SettingType:
+    """Return the type of web origins: scheme, host, and port unless it is the scheme's own. `itself` is a word for the
+    server's own origin, which a content security policy has in quotes.
+    """
+    accepted = "an origin such as https://notebook.example or http://localhost:3000" + (itself and f", or {itself}")
 
     def read(text: str) -> str:
+        if itself and text.lower().strip("'") == itself:
+            return f"'{itself}'"
         if not _ORIGIN.fullmatch(text.lower()):
-            raise ValueError("an origin such as https://notebook.example or http://localhost:3000 is accepted")
+            raise ValueError(f"{accepted} is accepted")
         return text.lower()
 
     return texts("ORIGIN", read)
-
-
-def frame_ancestors() -> SettingType:
-    """Return the type of what a content security policy names as a page's frames: web origins, and 'self'."""
-
-    def read(text: str) -> str:
-        if text.lower() in ("self", "'self'"):
-            return "'self'"
-        if not _ORIGIN.fullmatch(text.lower()):
-            raise ValueError("an origin such as https://notebook.example or http://localhost:3000, or self is accepted")
-        return text.lower()
-
-    return texts("ORIGIN", read)
-
-
-def metric_aliases() -> SettingType:
-    """Return the type of pairs: another name, and the gauge that it names."""
-    return texts("NAME=METRIC", parse_alias)
-
-
-def secrets(metavar: str) -> SettingType:
-    """Return the type of several values that are kept only as hashes."""
-    return texts(metavar, hash_of, is_secret=True)
 
 
 def switch() -> SettingType:

@@ -5,20 +5,21 @@ A flag wins over its `LIGHTWELL_*` variable, the variable over the default. `ser
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from server.auth.keys import hash_of
 from server.config import setting_types as types
 from server.config.devices import as_text
 from server.config.lora_settings import adapter_folders, adapters_type, lora_problem
-from server.config.metric_aliases import repeated_name
+from server.config.metric_aliases import parse_alias, repeated_name
 from server.config.setting_fields import repeated as _repeated
 from server.config.setting_fields import setting as _setting
 from server.config.setting_fields import switch as _switch
 from server.config.setting_names import flag_name, is_service_link, variable_name
-from server.config.setting_types import SettingType
 from server.engine.config import EngineConfig
 
 
@@ -47,7 +48,7 @@ class Settings:
     )
     api_key: tuple[str, ...] = _setting(
         (),
-        types.secrets("KEY"),
+        types.texts("KEY", hash_of, is_secret=True),
         "Key that clients must send as a bearer token; repeat the flag for several (variable: commas between). Other "
         "users of the machine can read flags: use the variable or --api-key-file. Kept as SHA-256.",
         shown_default="none: open",
@@ -60,7 +61,7 @@ class Settings:
     )
     cors_origin: tuple[str, ...] = _repeated(types.origins(), "Origin whose web pages may call this server")
     embed_origins: tuple[str, ...] = _repeated(
-        types.frame_ancestors(), "Origin, or self, whose web pages may show this server's page, /?embed=1, in a frame"
+        types.origins("self"), "Origin, or self, whose web pages may show this server's page, /?embed=1, in a frame"
     )
     weights_access: Literal["open", "admin", "off"] | None = _setting(
         None,
@@ -192,7 +193,7 @@ class Settings:
     )
     max_kv_demand: float = _setting(
         16.0,
-        types.decimal(1, "a number", "TIMES"),
+        types.decimal(1, 10**9, f"a number from 1 to {10**9}", "TIMES"),
         "Most KV cache that all unfinished requests may come to need, in times the cache there is; more are answered "
         "429.",
     )
@@ -252,7 +253,7 @@ class Settings:
         shown_default="OTEL_EXPORTER_OTLP_ENDPOINT; without it no traces",
     )
     metric_alias: tuple[tuple[str, str], ...] = _repeated(
-        types.metric_aliases(),
+        types.texts("NAME=METRIC", parse_alias),
         "Another name under which /metrics shows a metric too, such as vllm:num_requests_waiting=num_requests_waiting",
     )
     log_level: str = _setting("info", types.choice("debug", "info", "warning", "error"), "Least level that is logged.")
@@ -264,14 +265,13 @@ class Settings:
         values: dict[str, Any] = {}
         for setting in dataclasses.fields(cls):
             source, raw = flag_name(setting.name), flags.get(setting.name)
-            if raw is None or raw is False or raw == []:
+            if raw is None or raw is False:
                 source = variable_name(setting.name)
                 raw = environ.get(source)
                 if not raw or is_service_link(raw):
                     continue
-            setting_type: SettingType = setting.metadata["type"]
             try:
-                values[setting.name] = setting_type.read(raw)
+                values[setting.name] = setting.metadata["type"].read(raw)
             except ValueError as error:
                 raise SettingsError(f"{source}: {error}") from None
         settings = cls(**values)
@@ -304,8 +304,8 @@ class Settings:
             raise SettingsError(problem)
         if self.worker_timeout == 0:
             raise SettingsError("--worker-timeout 0 would call every worker hung; a time above 0 is accepted")
-        if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
-            raise SettingsError(f"--root-path {self.root_path!r}: a path such as /lightwell is accepted")
+        if self.root_path and not re.fullmatch(r"(/[!-.0-~]+)+", self.root_path):
+            raise SettingsError(f"--root-path {self.root_path!r:.200}: a path such as /lightwell is accepted")
 
     @property
     def engine_kernels(self) -> Literal["auto", "native", "triton", "torch"]:

@@ -143,16 +143,15 @@ class EngineClient:
         second_segment: int | None = None,
         interventions: Sequence[Intervention] = (),
         capture_bytes: int = 0,
-        request_context: RequestContext | None = None,
+        request_context: RequestContext,
     ) -> RequestHandle:
         """Hand a request to the worker that `server.dispatch.routing` chooses.
 
-        `second_segment` is as in `EngineRequest`; `capture_bytes` is what its tensors will take; `request_context` is
-        of the HTTP request that asks for it, or None if none does. Raises Unavailable (503), QueueFull (429),
-        PayloadTooLarge (413), and what `Adapters.workers_with` raises for the adapter that it names.
+        `second_segment` is as in `EngineRequest`; `capture_bytes` is what its tensors will take. Raises Unavailable
+        (503), QueueFull (429), PayloadTooLarge (413), and what `Adapters.workers_with` raises for the adapter that
+        `request_context` names.
         """
         now = time.monotonic()
-        request_context = request_context or RequestContext()
         candidates = self._ready_workers(request_context)
         adapter = request_context.adapter
         if adapter is not None:
@@ -203,22 +202,21 @@ class EngineClient:
         return handle
 
     def check_room(
-        self, num_requests: int = 1, *, request_context: RequestContext | None = None, is_inspection: bool = False
+        self, num_requests: int = 1, *, request_context: RequestContext, is_inspection: bool = False
     ) -> None:
         """Raise what `submit` would raise of any so many requests, before anything is known of them: Unavailable (503)
         or QueueFull (429). `is_inspection`: they only look inside.
         """
-        request_context = request_context or RequestContext()
         self._ready_workers(request_context)
         waits = request_context.priority >= 0
         self.admission.check(num_requests, request_context.client, waits=waits, is_inspection=is_inspection)
 
-    def hold_capture(self, num_bytes: int, *, request_context: RequestContext | None = None) -> None:
+    def hold_capture(self, num_bytes: int, *, request_context: RequestContext) -> None:
         """Let bytes that were read from a handle count as in flight until the HTTP request is over.
 
         A client that reads slowly keeps its answer in memory: it must not make room for the next one.
         """
-        record = None if request_context is None else request_context.record
+        record = request_context.record
         if record is not None and num_bytes:
             self.admission.hold_capture(num_bytes)
             record.at_end.append(partial(self.admission.release_capture, num_bytes))

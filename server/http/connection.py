@@ -141,8 +141,13 @@ class HttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        num_hosts = sum(name == b"host" for name, _ in self.headers)
         if size > MAX_HEAD_BYTES:
             self._refuse_head()
+        elif num_hosts != 1 and (num_hosts or self.parser.get_http_version() != "1.0"):  # RFC 9112, 3.2
+            message = f"The request has {num_hosts} Host headers; one is accepted, or none in HTTP/1.0."
+            self._refuse(BadRequest(message, code="http_invalid"))
+        if self._is_refused:
             return
         super().on_headers_complete()
         if self.cycle is not None and self.cycle.scope is self.scope:  # the application runs only after this

@@ -5,11 +5,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
@@ -25,6 +25,8 @@ from server.http.errors import (
     shown,
 )
 from server.observability.access_log import RECORD_IN_SCOPE
+
+Model = TypeVar("Model", bound=BaseModel)
 
 MAX_SHOWN_PROBLEMS = 4
 
@@ -133,6 +135,14 @@ def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
     return BadRequest(f"{field}: {message}.", param=field, code=code)
 
 
+def translated(schema: type[Model], fields: dict[str, Any]) -> Model:
+    """Return a body in our terms, made of another API's. Raises BadRequest, which has the names of our fields."""
+    try:
+        return schema.model_validate(fields)
+    except ValidationError as error:
+        raise validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+
+
 @contextmanager
 def retold(names: Mapping[str, str] | Callable[[str], str], wording: Sequence[tuple[str, str]] = ()) -> Iterator[None]:
     """Let errors about our fields use the names of another API.
@@ -142,17 +152,14 @@ def retold(names: Mapping[str, str] | Callable[[str], str], wording: Sequence[tu
     """
     try:
         yield
-    except (ApiError, ValidationError) as problem:
-        error = problem
-        if isinstance(error, ValidationError):
-            error = validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()])
+    except ApiError as error:
         for pattern, theirs in wording:
             error.message = re.sub(pattern, theirs, error.message)
         if (ours := error.param) is not None:
             error.param = names(ours) if callable(names) else _renamed(ours, names)
             if error.message.startswith(ours):
                 error.message = error.param + error.message.removeprefix(ours)
-        raise error from None
+        raise
 
 
 def _renamed(path: str, names: Mapping[str, str]) -> str:

@@ -32,7 +32,7 @@ def why_not_ready(host: str, port: int) -> str | None:
         connection.request("GET", "/health/ready")
         answer = connection.getresponse()
         text = answer.read().decode(errors="replace")
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         return f"{host}:{port} does not answer: {error}"
     finally:
         connection.close()

@@ -188,8 +188,8 @@ def bind(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise SettingsError(f"--host {host!r} is no address of this machine: {error}") from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: no name that DNS has
+        raise SettingsError(f"--host {host!r:.200} is no address of this machine: {error}") from None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)

@@ -78,7 +78,9 @@ async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing()
     played = [PlayedWorker(client, i) for i in range(2)]
     for each in played:
         await each.become_ready()
-    first, second = [await client.submit(generate(8), (1,) * length) for length in (20, 10)]
+    first, second = [
+        await client.submit(generate(8), (1,) * length, request_context=RequestContext()) for length in (20, 10)
+    ]
     assert [worker.num_tokens_left for worker in client.workers] == [28, 18]
     played[0].step(RequestOutput(uid=first.uid, token_id=1), stepped=False)  # a grammar forces it
     await until(lambda: client.workers[0].num_tokens_left == 27)
@@ -87,7 +89,7 @@ async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing()
     await until(lambda: client.workers[0].num_tokens_left == 6)  # the prompt is read, and a token was written
     played[0].step(RequestOutput(uid=first.uid, token_id=1))
     await until(lambda: client.workers[0].num_tokens_left == 5)
-    third = await client.submit(generate(3), (2,) * 5)
+    third = await client.submit(generate(3), (2,) * 5, request_context=RequestContext())
     assert [worker.num_tokens_left for worker in client.workers] == [13, 18]
     played[0].step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
     await until(lambda: client.workers[0].num_tokens_left == 8)
@@ -120,7 +122,7 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
     async def left_of_a_request_with_the_prefix(chosen: int) -> list[int]:
         """Return what the worker has to do: when given it, once it wrote a token, and at its end."""
         worker = client.workers[chosen]
-        handle = await client.submit(generate(4), tuple(range(40)))
+        handle = await client.submit(generate(4), tuple(range(40)), request_context=RequestContext())
         left = [worker.num_tokens_left]
         played[chosen].step(RequestOutput(uid=handle.uid, token_id=1))
         await until(lambda: handle.was_read)

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Mapping
+from os.path import isfile
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def folder_of(path: Path, sampling: Mapping[str, float] | None = None) -> Path:
     name = f"{path.stem[:80]}-{hashlib.sha256(named.encode()).hexdigest()[:16]}"
     rooms = _rooms()
     for room in rooms:
-        if (room / name / "config.json").is_file() and _is_ours_alone(room):
+        if isfile(room / name / "config.json") and _is_ours_alone(room):
             return room / name
     files = _files(path, dict(sampling or {}))
     problem: OSError | None = None

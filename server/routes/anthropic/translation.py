@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from server.http.error_handlers import retold
+from server.http.error_handlers import retold, translated
 from server.http.errors import BadRequest
 from server.schemas.anthropic.blocks import (
     AnthropicMessage,
@@ -126,8 +126,8 @@ def _call(block: ToolUseBlock, field: str) -> dict[str, Any]:
 
 
 def to_chat(body: ConversationFields, turns: Sequence[Turn]) -> ChatCompletionRequest:
-    """Return the body as a chat. Raises pydantic's ValidationError in the chat's own terms."""
-    return ChatCompletionRequest.model_validate(chat_fields(body, turns))
+    """Return the body as a chat. Raises BadRequest in the chat's own terms."""
+    return translated(ChatCompletionRequest, chat_fields(body, turns))
 
 
 def chat_fields(body: ConversationFields, turns: Sequence[Turn]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.http.error_handlers import retold
+from server.http.error_handlers import retold, translated
 from server.http.error_shapes import error_json
 from server.http.errors import BadRequest
 from server.http.sse import EventStream, event, unless_disconnected
@@ -62,9 +62,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         texts, as /generate if it is made to write text, and else as /embed.
         """
         schema, handle = _meant(context, body)
-        with retold({}):
-            asked = schema.model_validate(body)
-        answer = await handle(context, request, asked)
+        answer = await handle(context, request, translated(schema, body))
         is_text = schema is GenerateRequest and not isinstance(answer, EventStream)
         return Response(b"[%b]" % bytes(answer.body), media_type="application/json") if is_text else answer
 
@@ -106,7 +104,7 @@ async def generate(context: AppContext, request: Request, body: GenerateRequest)
 
 
 def _completion_of(body: GenerateRequest) -> CompletionRequest:
-    """Return the body as POST /v1/completions has it. Raises ValidationError."""
+    """Return the body as POST /v1/completions has it. Raises BadRequest."""
     asked, form = body.parameters, body.parameters.grammar
     fields = {name: getattr(asked, name) for name in _ALIKE}
     fields |= {ours: getattr(asked, theirs) for ours, theirs in _OTHERS.items() if theirs != "grammar"}
@@ -118,7 +116,7 @@ def _completion_of(body: GenerateRequest) -> CompletionRequest:
     fields |= {"prompt": body.inputs, "stream": body.stream, "include_stop_str_in_output": True}
     fields["logprobs"] = (asked.top_n_tokens or 0) if body.stream or asked.details else None
     fields["prompt_logprobs"] = 0 if asked.details and asked.decoder_input_details else None
-    return CompletionRequest.model_validate(fields)
+    return translated(CompletionRequest, fields)
 
 
 @dataclass

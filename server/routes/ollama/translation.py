@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from server.http.error_handlers import translated
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.routes.request_context import accept
@@ -55,19 +56,19 @@ def accept_named(context: AppContext, body: RunFields, route: str | None = None)
 
 
 def chat_of(context: AppContext, body: OllamaChatRequest) -> ChatCompletionRequest:
-    """Return a chat in our form. Raises BadRequest and ValidationError."""
+    """Return a chat in our form. Raises BadRequest."""
     tools = {"tools": body.tools} if body.tools else {}
     return _chat(context, body, translated_messages(body.messages), tools)
 
 
 def chat_of_prompt(context: AppContext, body: OllamaGenerateRequest) -> ChatCompletionRequest:
-    """Return a prompt as the only message to the assistant. Raises BadRequest and ValidationError."""
+    """Return a prompt as the only message to the assistant. Raises BadRequest."""
     system = [{"role": "system", "content": body.system}] if body.system else []
     return _chat(context, body, [*system, {"role": "user", "content": body.prompt}], {})
 
 
 def completion_of(context: AppContext, body: OllamaGenerateRequest) -> CompletionRequest:
-    """Return a prompt that is continued as it is. Raises BadRequest and ValidationError."""
+    """Return a prompt that is continued as it is. Raises BadRequest."""
     if not body.raw:
         taken = {"system": body.system, "think": body.think or None, "chat_template_kwargs": body.chat_template_kwargs}
         for name, value in taken.items():
@@ -76,9 +77,8 @@ def completion_of(context: AppContext, body: OllamaGenerateRequest) -> Completio
                     f"{name}: the model {context.model_id!r} has no chat template; leave it out.", param=name
                 )
     num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    return CompletionRequest.model_validate(
-        {"max_tokens": None, **shared_fields(body), "prompt": body.prompt, "logprobs": num_logprobs}
-    )
+    asked = {"max_tokens": None, **shared_fields(body), "prompt": body.prompt, "logprobs": num_logprobs}
+    return translated(CompletionRequest, asked)
 
 
 def _chat(
@@ -95,7 +95,7 @@ def _chat(
     elif body.think is not None:
         asked |= {"reasoning_effort": None if body.think is True else body.think}
         asked |= {"chat_template_kwargs": {"enable_thinking": True, **(body.chat_template_kwargs or {})}}
-    return ChatCompletionRequest.model_validate({"chat_template_kwargs": body.chat_template_kwargs, **asked})
+    return translated(ChatCompletionRequest, {"chat_template_kwargs": body.chat_template_kwargs, **asked})
 
 
 def can_think(context: AppContext) -> bool:

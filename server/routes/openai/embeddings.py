@@ -10,6 +10,7 @@ from starlette.responses import Response
 from model.hooks.point_names import stack_config
 from model.network.sentence_transformers import EmbeddingDefaults
 from server.engine.request import EmbedTask, PoolingMode
+from server.http.error_handlers import translated
 from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import Entry, Format, NumpyArray, Wire, as_numpy, body_pieces, check_npy, negotiate
@@ -63,7 +64,7 @@ async def embed_vectors(
     """Return the inputs of a body of other names, given as `EmbeddingRequest` has them, and their vectors. Raises
     ApiError, which names the inputs `field`.
     """
-    body = EmbeddingRequest.model_validate(asked)
+    body = translated(EmbeddingRequest, asked)
     task = embed_task(context, body)
     inputs = await embed_inputs(context, body, field)
     results = await unless_disconnected(request, embed(context, task, inputs, "json", arrival))

@@ -186,7 +186,11 @@ class Arrived:
 
 
 async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
-    """Yield the pieces of all runs as they come. The first failure ends the iteration."""
+    """Yield the pieces of all runs as they come. The first failure ends the iteration.
+
+    The queue has no bound: a piece that waits takes the place of the engine's output, which nothing holds back, and a
+    stop string ends a choice even while the client reads nothing. `--send-timeout` bounds how long it may do so.
+    """
     if len(runs) == 1:
         async for piece in runs[0].pieces():
             yield Arrived(runs[0], piece)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from model.tokenization.chat_formats.written_out import joined_parts
-from server.http.error_handlers import retold
+from server.http.error_handlers import retold, translated
 from server.schemas.base import RequestModel
 from server.schemas.generation import ChatCompletionRequest
 from server.schemas.openai_responses.items import (
@@ -76,8 +76,8 @@ class Translation:
         }
 
     def chat(self) -> ChatCompletionRequest:
-        """Return the chat's body. Raises ValidationError, by the names of the chat's fields."""
-        return ChatCompletionRequest.model_validate(self.fields)
+        """Return the chat's body. Raises BadRequest, by the names of the chat's fields."""
+        return translated(ChatCompletionRequest, self.fields)
 
     def retold(self) -> AbstractContextManager[None]:
         """Tell the errors of the chat by the names of this route's fields."""

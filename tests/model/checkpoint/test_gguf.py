@@ -173,3 +173,10 @@ def test_a_folder_is_not_made_where_others_may_write(
     second.parent.chmod(mode)
     with pytest.raises(ModelLoadError, match=r"others can write to .*; set XDG_CACHE_HOME or TMPDIR"):
         resolve(str(tmp_path / "a.gguf"))
+
+
+def test_caches_that_cannot_be_looked_up_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "/" + "x" * 5000)
+    write_gguf(make_network("llama"), "llama", Type.Q8_0, tmp_path / "a.gguf")
+    assert resolve(str(tmp_path / "a.gguf")).is_relative_to(tmp_path)

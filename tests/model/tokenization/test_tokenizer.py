@@ -239,6 +239,49 @@ def test_a_folder_that_cannot_be_read_gives_one_clear_line(tmp_path: Path, files
     assert isinstance(caught.value, ModelLoadError)
 
 
+def template(special: str, tokens: dict[str, list[int]]) -> dict[str, Any]:
+    """Return a post-processor that writes one token before a text."""
+    text, known = {"Sequence": {"id": "A", "type_id": 0}}, {"tokens": ["x"]}
+    single = [{"SpecialToken": {"id": special, "type_id": 0}}, text]
+    ids = {name: {"id": name, "ids": ids, **known} for name, ids in tokens.items()}
+    return {"type": "TemplateProcessing", "single": single, "pair": [text], "special_tokens": ids}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        template("<none>", {}),
+        template("<none>", {"<none>": [99_999]}),
+        {"type": "Sequence", "processors": [template("a", {"a": [0]}), template("<none>", {"a": [0]})]},
+        {"type": "BertProcessing", "cls": ["a", 0], "sep": ["<none>", 99_999]},
+        {
+            "type": "RobertaProcessing", "cls": ["<none>", 99_999], "sep": ["a", 0], "trim_offsets": True,
+            "add_prefix_space": False,
+        },
+    ],
+)  # fmt: skip
+def test_a_post_processor_that_writes_a_token_without_an_id_is_named(tmp_path: Path, step: dict[str, Any]) -> None:
+    file = {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}, "post_processor": step}
+    folder = broken(tmp_path / "folder", tokenizer__json=json.dumps(file))
+    with pytest.raises(TokenizerError, match=r"tokenizer.json: post_processor names '<none>', a token that the vocab"):
+        Tokenizer.from_folder(folder)
+    file["post_processor"] = template("a", {"a": [0], "unused": [99_999]})
+    (folder / "tokenizer.json").write_text(json.dumps(file))
+    assert list(Tokenizer.from_folder(folder).encode("aa").ids) == [0, 0, 0]
+
+
+def test_a_tokenizer_for_which_there_is_no_memory_is_not_called_malformed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise MemoryError
+
+    folder = broken(tmp_path / "folder", tokenizer__json="{}", tokenizer_config__json="{}")
+    monkeypatch.setattr("model.tokenization.tokenizer_files.read_json", fail)
+    with pytest.raises(TokenizerError, match=r"files of .*folder are too large for the memory that is left"):
+        Tokenizer.from_folder(folder)
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"nowhere does not exist"):
         Tokenizer.from_folder(tmp_path / "nowhere")

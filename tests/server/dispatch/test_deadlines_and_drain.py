@@ -45,11 +45,11 @@ async def test_a_deadline_holds_although_the_worker_says_nothing(client: EngineC
 async def test_a_draining_client_takes_no_more_and_finishes_what_it_has(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
-    handle = await client.submit(generate(), (1,))
+    handle = await client.submit(generate(), (1,), request_context=RequestContext())
     client.begin_drain()
     assert (client.ready(), client.reason()) == (False, "draining")
     with pytest.raises(Unavailable):
-        await client.submit(generate(), (1,))
+        await client.submit(generate(), (1,), request_context=RequestContext())
     worker.step(RequestOutput(uid=handle.uid, token_id=1, finish_reason="stop"))
     assert len(await outputs_of(handle)) == 1
 
@@ -89,7 +89,7 @@ async def test_a_worker_that_lives_and_loads_no_further_is_to_be_killed() -> Non
     assert (client.ready(), client.live) == (False, True)
     assert "got no further in loading the model" in client.reason()
     with pytest.raises(Unavailable):
-        await client.submit(generate(), (1,))
+        await client.submit(generate(), (1,), request_context=RequestContext())
     worker.link.close()
     await client.stop()
     client.socket.remove()

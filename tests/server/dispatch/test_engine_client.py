@@ -49,7 +49,7 @@ async def test_the_worker_gets_the_very_request(client: EngineClient, worker: Pl
 
 
 async def test_the_reader_gets_the_very_outputs(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,))
+    handle = await client.submit(generate(), (1,), request_context=RequestContext())
     logprobs = TokenLogprobs.of(token_id=4, logprob=-0.5, rank=1, top=((4, -0.5), (9, float("-inf"))))
     array = Array("float16", (2, 3), bytes(range(12)))
     first = RequestOutput(uid=handle.uid, token_id=4, logprobs=logprobs, prompt_logprobs=(None, logprobs))
@@ -68,7 +68,7 @@ async def test_the_reader_gets_the_very_outputs(client: EngineClient, worker: Pl
 async def test_tokens_that_come_alone_are_taken_at_once_while_the_reader_waits(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
-    handle = await client.submit(generate(9), (1, 2))
+    handle = await client.submit(generate(9), (1, 2), request_context=RequestContext())
     taken: list[int] = []
 
     def take(token_id: int) -> bool:
@@ -95,7 +95,7 @@ async def test_tokens_that_come_alone_are_taken_at_once_while_the_reader_waits(
 async def test_what_cannot_take_a_token_costs_its_own_request_alone(
     client: EngineClient, worker: PlayedWorker, error: BaseException
 ) -> None:
-    broken = await client.submit(generate(9), (1, 2))
+    broken = await client.submit(generate(9), (1, 2), request_context=RequestContext())
     reading = asyncio.create_task(outputs_of(broken))
     await asyncio.sleep(0)
 
@@ -114,7 +114,7 @@ async def test_what_cannot_take_a_token_costs_its_own_request_alone(
 
 
 async def test_closing_an_unfinished_request_aborts_it_once(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,))
+    handle = await client.submit(generate(), (1,), request_context=RequestContext())
     assert isinstance(await worker.receive(), NewRequest)
     handle.close()
     handle.close()
@@ -125,7 +125,7 @@ async def test_closing_an_unfinished_request_aborts_it_once(client: EngineClient
 
 
 async def test_closing_wakes_who_waits_for_the_next_token(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,))
+    handle = await client.submit(generate(), (1,), request_context=RequestContext())
     reader = asyncio.create_task(outputs_of(handle))
     await asyncio.sleep(0)
     handle.close()
@@ -135,7 +135,7 @@ async def test_closing_wakes_who_waits_for_the_next_token(client: EngineClient, 
 async def test_a_lost_worker_fails_its_requests_after_the_tokens_that_came(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
-    handle = await client.submit(generate(), (1,))
+    handle = await client.submit(generate(), (1,), request_context=RequestContext())
     worker.step(RequestOutput(uid=handle.uid, token_id=1), generation_tokens_total=1)
     worker.link.flush(10)
     worker.link.close()
@@ -144,7 +144,7 @@ async def test_a_lost_worker_fails_its_requests_after_the_tokens_that_came(
         await anext(handle)
     assert not client.ready()
     with pytest.raises(Unavailable):
-        await client.submit(generate(), (1,))
+        await client.submit(generate(), (1,), request_context=RequestContext())
     assert client.info() == INFO
     assert client.stats().generation_tokens_total == 1
 
@@ -164,7 +164,7 @@ async def test_counters_add_up_over_incarnations(client: EngineClient, worker: P
 
 
 async def test_nonsense_from_a_worker_loses_that_worker_only(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,))
+    handle = await client.submit(generate(), (1,), request_context=RequestContext())
     worker.link.send(b"\xc1 no message")
     with pytest.raises(WorkerLost):
         await anext(handle)
@@ -175,7 +175,7 @@ async def test_nonsense_from_a_worker_loses_that_worker_only(client: EngineClien
 
 
 async def test_a_capture_without_memory_may_be_asked_for_again(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,))
+    handle = await client.submit(generate(), (1,), request_context=RequestContext())
     worker.step(RequestOutput(uid=handle.uid, finish_reason="memory", error="no memory for what it captures"))
     with pytest.raises(Unavailable, match="no memory for what it captures"):
         await anext(handle)
@@ -183,7 +183,7 @@ async def test_a_capture_without_memory_may_be_asked_for_again(client: EngineCli
 
 
 async def test_what_a_request_lets_overflow_is_its_own_fault(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,))
+    handle = await client.submit(generate(), (1,), request_context=RequestContext())
     worker.step(RequestOutput(uid=handle.uid, finish_reason="overflow", error="logits are infinite"))
     with pytest.raises(BadRequest, match="logits are infinite"):
         await anext(handle)
@@ -191,7 +191,7 @@ async def test_what_a_request_lets_overflow_is_its_own_fault(client: EngineClien
 
 
 async def test_the_ways_a_request_can_fail_have_their_own_errors(client: EngineClient, worker: PlayedWorker) -> None:
-    handles = [await client.submit(generate(), (1,)) for _ in range(3)]
+    handles = [await client.submit(generate(), (1,), request_context=RequestContext()) for _ in range(3)]
     worker.step(
         RequestOutput(uid=handles[0].uid, finish_reason="error", error="numbers ran out"),
         RequestOutput(uid=handles[1].uid, finish_reason="deadline"),
@@ -242,7 +242,9 @@ async def test_the_least_loaded_of_two_workers_gets_the_next_request() -> None:
     await until(lambda: client.workers[1].is_ready)
     assert not client.ready(), "one of two is not enough"
     await workers[0].become_ready()
-    handles = [await client.submit(generate(), (1,) * length) for length in (50, 10, 10)]
+    handles = [
+        await client.submit(generate(), (1,) * length, request_context=RequestContext()) for length in (50, 10, 10)
+    ]
     assert [len(worker.requests) for worker in client.workers] == [1, 2]
     for handle in handles:
         handle.close()
@@ -255,7 +257,7 @@ async def test_the_least_loaded_of_two_workers_gets_the_next_request() -> None:
 async def test_each_failure_is_counted_once_by_its_code_when_its_reader_sees_it(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
-    lost, refused, left = [await client.submit(generate(), [1]) for _ in range(3)]
+    lost, refused, left = [await client.submit(generate(), [1], request_context=RequestContext()) for _ in range(3)]
     worker.step(refusals=(RequestRefused(refused.uid, "no"),))
     with pytest.raises(BadRequest):
         await outputs_of(refused)

@@ -33,6 +33,28 @@ async def test_a_head_that_is_too_large_is_answered_431(port: int, end: bytes) -
     assert json.loads(body)["error"]["code"] == "head_too_large"
 
 
+@pytest.mark.parametrize(
+    ("request_line", "hosts", "status"),
+    [
+        (b"GET / HTTP/1.1", (), 400),
+        (b"GET http://x/ HTTP/1.1", (), 400),
+        (b"GET / HTTP/1.1", (b"Host: x", b"host: x"), 400),
+        (b"GET / HTTP/1.0", (b"HOST: x", b"host: y"), 400),
+        (b"GET / HTTP/1.1", (b"HOST: x",), 200),
+        (b"GET / HTTP/1.1", (b"host:",), 200),
+        (b"GET / HTTP/1.0", (), 200),
+    ],
+)
+async def test_a_request_has_one_host_header(
+    port: int, request_line: bytes, hosts: tuple[bytes, ...], status: int
+) -> None:
+    head, body = await exchange(port, b"\r\n".join([request_line, *hosts, b"", b""]))
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    if status == 400:
+        error = json.loads(body)["error"]
+        assert (error["code"], f"has {len(hosts)} Host headers" in error["message"]) == ("http_invalid", True)
+
+
 async def test_a_client_that_closes_its_sending_half_counts_as_gone() -> None:
     """Check that such a client ends its request: until something is written to it, it cannot be told from one that
     closed both halves.

@@ -1,12 +1,18 @@
 """Server-sent events: what stands on one line is one line for every reader."""
 
+import asyncio
 import random
+from collections.abc import AsyncIterator
 
 import httpx
 import orjson
 import pytest
+from pydantic import BaseModel
+from starlette.types import Message
 
-from server.http.sse import TokenEvent, event, one_line
+from server.http.error_handlers import retold, translated
+from server.http.errors import BadRequest
+from server.http.sse import EventStream, TokenEvent, event, one_line
 
 TEXTS = ["a\u2028b", "\u2029", "x\x85y", "\u0b85\u20a8", "\r\n\v\f\x1c\x1d\x1e"]
 
@@ -18,6 +24,33 @@ async def test_httpx_reads_an_event_as_one_line(text: str) -> None:
         answer = httpx.Response(200, content=sent)
         lines = [line for line in answer.iter_lines() if line]
         assert [orjson.loads(line.removeprefix("data: ")) for line in lines] == [{"text": text}]
+
+
+async def test_an_answer_of_ours_that_is_wrong_is_no_error_of_the_client() -> None:
+    """Check that a stream in another API's terms takes no pydantic error of our own objects for one of its body."""
+
+    class Answer(BaseModel):
+        number: int
+
+    async def events() -> AsyncIterator[bytes]:
+        yield b"data: 1\n\n"
+        Answer.model_validate({"number": "secret"})
+
+    async def never() -> Message:
+        return await asyncio.Future[Message]()
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    sent: list[Message] = []
+    stream = EventStream(events(), lambda: None, retelling=retold({"number": "options.number"}))
+    await stream({"type": "http"}, never, send)
+    last = next(message["body"] for message in reversed(sent) if message.get("body"))
+    assert b'"code": "internal_error"' in last
+    assert b"number" not in last
+    with pytest.raises(BadRequest) as caught, retold({"number": "options.number"}):
+        translated(Answer, {"number": "secret"})
+    assert caught.value.param == "options.number"
 
 
 def test_any_text_stays_the_same() -> None:

@@ -46,6 +46,12 @@ NAMES: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any], tupl
         {"structured_outputs": {"json": {"type": "integer", "const": True}}},
         ("guided_json", "structured_outputs.json"),
     ),
+    "a whole number with a point": (
+        "/v1/completions", {"prompt": "x", "guided_json": {"enum": [2.0, {"a": 1}]}},
+        {"structured_outputs": {"json": {"enum": [2, {"a": 1.0}]}}},
+        {"structured_outputs": {"json": {"enum": [2, {"a": True}]}}},
+        ("guided_json", "structured_outputs.json"),
+    ),
     "limits": (
         "/v1/chat/completions", {"messages": [USER], "max_tokens": 3},
         {"max_completion_tokens": 3}, {"max_completion_tokens": 4}, ("max_completion_tokens", "max_tokens"),
