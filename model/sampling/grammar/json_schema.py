@@ -57,6 +57,8 @@ class Writer:
 
     def __init__(self, alternatives: Alternatives, whitespace_pattern: str | None = None) -> None:
         self.alternatives = alternatives
+        self.place = alternatives.root
+        """The subschema whose values are written."""
         self.rules = Rules()
         self._values: dict[Conjunction, str] = {}
         self._pending: list[Conjunction] = []
@@ -111,7 +113,7 @@ class Writer:
         return names
 
     def _start(self) -> str:
-        first = self.value((self.alternatives.root,) if self.alternatives.root.schema is not True else ())
+        first = self.value((self.place,) if self.place.schema is not True else ())
         while self._pending:
             conjunction = self._pending.pop()
             name = self._values[conjunction]

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -29,12 +29,19 @@ class PairSyntax:
     quotes: tuple[str, str] = ("", "")
     """The texts between which some templates write a value that is text, if it holds tags."""
     is_python: bool = False
-    """True if the template writes lists and objects as Python literals."""
+    """True for the arguments of a call in Python: in parentheses, with commas between literals."""
 
     @property
     def name_ends(self) -> tuple[str, ...]:
         """Return the texts with one of which a name ends."""
         return (self.after_name, *([self.after_name_of_json] if self.after_name_of_json else []))
+
+    def written(self, value: Any) -> str:
+        """Return the text of a value."""
+        if isinstance(value, str) and not self.is_python:
+            return value
+        is_json = isinstance(value, str) or not self.is_python
+        return json.dumps(value, ensure_ascii=False) if is_json else repr(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +133,8 @@ class CallSyntax:
     @property
     def after_between(self) -> tuple[str, ...]:
         """Return the texts with one of which arguments begin, or what follows a call without any."""
-        if self.pairs is None:
-            return ("{",)
+        if self.pairs is None or self.pairs.is_python:
+            return ("{",) if self.pairs is None else ("(",)
         texts = (self.pairs.before_name, self.closing, *(() if self.next_call is None else (self.next_call,)))
         return tuple(text.lstrip() for text in texts)
 
@@ -147,11 +154,12 @@ class CallSyntax:
             return self.bare.written(json.loads(arguments))
         if pairs is None:
             return arguments
-        return "".join(
+        written = [
             f"{pairs.before_name}{name}{pairs.name_ends[0 if isinstance(value, str) else -1]}"
-            f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}{pairs.after_value}"
+            f"{pairs.written(value)}{pairs.after_value}"
             for name, value in json.loads(arguments).items()
-        )
+        ]
+        return f"({', '.join(written)})" if pairs.is_python else "".join(written)
 
 
 Heads = Mapping[str, tuple[str, CallSyntax]]
@@ -187,6 +195,19 @@ GENERIC = CallSyntax(
 )
 """The calls of models whose templates know no tools: the prompt asks for this form."""
 
+PYTHON_CALLS = CallSyntax(
+    opening="<|tool_call_start|>[",
+    between="",
+    next_call=", ",
+    closing="]<|tool_call_end|>",
+    pairs=PairSyntax(before_name="", after_name="=", after_value="", is_python=True),
+)
+UNWRITTEN = (
+    PYTHON_CALLS,
+    CallSyntax(opening='<|tool_call|>[{"name": "', between='", "arguments": ', next_call='}, {"name": "', closing="}]"),
+)
+"""The calls of models whose templates write tools, but no calls: LFM2, and Granite 3."""
+
 
 @dataclass(frozen=True)
 class Tool:
@@ -199,6 +220,8 @@ class Tool:
     """The grammar of the arguments in llguidance's dialect of Lark, for calls that write them as JSON, or nearly so;
     None is what llguidance makes of the schema by itself, which is JSON.
     """
+    value_grammars: Mapping[str, str] = field(default_factory=dict)
+    """The grammars of arguments that stand one by one, by their names, for values that are no text between tags."""
 
     def argument(self, name: str) -> dict[str, Any]:
         """Return the schema of an argument, which says nothing if the tool does not know it."""

@@ -7,7 +7,13 @@ import string
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from model.tokenization.chat_formats.arguments import ArgumentsReader, BareReader, ObjectReader, PairReader
+from model.tokenization.chat_formats.arguments import (
+    ArgumentsReader,
+    BareReader,
+    ObjectReader,
+    PairReader,
+    PythonReader,
+)
 from model.tokenization.chat_formats.call_syntax import CallSyntax, Heads, Tool, id_in, num_matched
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
@@ -248,9 +254,10 @@ class TaggedText:
         self._num_calls += 1
         self._form = form
         if form.pairs is not None:
-            self._arguments_reader = PairReader(form.pairs, self._tools[tool].kinds)
+            tagged = PairReader(form.pairs, self._tools[tool].kinds)
+            self._arguments_reader = PythonReader() if form.pairs.is_python else tagged
         else:
-            self._arguments_reader = ObjectReader() if form.bare is None else BareReader(form.bare)
+            self._arguments_reader = ObjectReader() if form.bare is None else BareReader(form.bare.quote)
         self._read = self._arguments
 
     def _arguments(self) -> bool:

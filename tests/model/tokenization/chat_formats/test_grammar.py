@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from model.sampling.grammar.bare_arguments import bare_arguments_grammar
 from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar
 from model.tokenization.chat_formats.message import joined
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 from model.tokenization.tokenizer import Tokenizer
+from tests.model.tokenization.chat_formats.conftest import with_grammars
 from tests.model.tokenization.chat_formats.test_parser import (
     ARGS,
     BARE,
     CHANNELS,
     GPT_OSS,
+    LIST,
     LLAMA,
     MISTRAL,
     SYNTAXES,
@@ -64,13 +64,9 @@ class Reader:
         return self._compiled[key].deep_copy()
 
     def _compile(self, **answers: Any) -> LLMatcher:
-        bare = answers["syntax"].bare if "syntax" in answers else None
-        if bare is not None:
-            quote_id = self.tokenizer.ids_of_special.get(bare.quote)
-            answers["tools"] = [
-                replace(tool, grammar=bare_arguments_grammar(tool.parameters, bare, quote_id))
-                for tool in answers["tools"]
-            ]
+        if "syntax" in answers:
+            special_ids = self.tokenizer.ids_of_special
+            answers["tools"] = [with_grammars(tool, answers["syntax"], special_ids) for tool in answers["tools"]]
         grammar = answer_grammar(Answers(special_ids=self.tokenizer.ids_of_special, **answers))
         problem = LLMatcher.validate_grammar(grammar, self._theirs)
         assert not problem, f"{problem}\n{grammar}"
@@ -122,7 +118,7 @@ def test_calls_are_held_to_the_tools(reader: Reader, syntax: CallSyntax, thought
     for text in (call, f"\n{call}", syntax.written([("get_all", "{}")])):
         assert reader.takes(thought + text, **asked), text
     for wrong in (
-        call.replace("get", "got"),
+        *(() if syntax is LIST and mode == "auto" else (call.replace("get", "got"),)),
         call.replace("3", '"3"'),
         call.replace("city", "town"),
         syntax.written([("get_all", '{"x": 1}')]),
@@ -178,6 +174,13 @@ def test_a_model_may_mark_a_call_by_a_token_of_its_own(reader: Reader) -> None:
     call = '<|python_tag|>{"name": "get_all", "parameters": {}}'
     assert reader.takes(call, syntax=LLAMA, tools=TOOLS)
     assert not reader.takes("<|python_tag|>print(1)", syntax=LLAMA, tools=TOOLS)
+
+
+def test_a_list_that_is_no_call_is_text(reader: Reader) -> None:
+    for text in ("[1] says so.", "[get well](soon)", "[]", '["get(1)"]'):
+        assert reader.takes(text, syntax=LIST, tools=TOOLS)
+        assert not reader.takes(text, syntax=LIST, tools=TOOLS, calls="required")
+    assert not reader.takes("[get(town='Bern')]", syntax=LIST, tools=TOOLS)
 
 
 def test_answers_that_have_a_tag_of_their_own_begin_with_it(reader: Reader) -> None:
@@ -246,8 +249,8 @@ one_call: st.SearchStrategy[tuple[str, dict[str, Any]]] = st.one_of(
 def test_what_the_parser_calls_a_call_the_grammar_takes(
     reader: Reader, syntax: CallSyntax, calls: list[tuple[str, dict[str, Any]]], content: str
 ) -> None:
-    if syntax is LLAMA:
-        calls, content = calls[:1], ""
+    content = content if syntax.is_tagged else ""
+    calls = calls[:1] if syntax is LLAMA else calls
     written = [(tool, json.dumps(arguments, ensure_ascii=False)) for tool, arguments in calls]
     text = content + syntax.written(written)
     parser = TaggedText(syntax=syntax, tools=TOOLS)

@@ -3,13 +3,21 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax, Tool
+from model.tokenization.chat_formats.call_syntax import (
+    GENERIC,
+    PYTHON_CALLS,
+    BareSyntax,
+    CallSyntax,
+    PairSyntax,
+    Tool,
+)
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from model.tokenization.chat_formats.parser import PlainText, TaggedText
 from model.tokenization.chat_formats.probe import with_other_forms
@@ -45,12 +53,14 @@ ESCAPED = CallSyntax(
     closing="</call>",
     bare=BareSyntax("<escape>", ", ", ": "),
 )
+LIST = replace(PYTHON_CALLS, opening="[", closing="]")
 (CHANNELS,) = (tags for tags in KNOWN if tags.opening == "<|channel|>analysis<|message|>")
 GPT_OSS = with_other_forms(
     CallSyntax(opening="to=functions.", between="<|channel|>commentary json<|message|>", closing=""), []
 )
 SYNTAXES = {
     "generic": GENERIC, "llama": LLAMA, "mistral": MISTRAL, "args": ARGS, "xml": XML, "bare": BARE, "escaped": ESCAPED,
+    "python": PYTHON_CALLS, "list": LIST,
 }  # fmt: skip
 NAMES = ("get", "get_all")
 every_syntax = pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=SYNTAXES)
