@@ -96,7 +96,8 @@ class TaggedText:
         """Characters that have come, and how many of them are known: these are left out."""
         self._is_over = False
         self._new = _NewParts()
-        self._num_calls = 0
+        self._ids: tuple[str, ...] = ()
+        """The ids of the calls."""
         self._has_content = False
         self._arguments_reader: ArgumentsReader = ObjectReader()
         self._tools = {tool.name: tool for tool in tools}
@@ -185,7 +186,7 @@ class TaggedText:
 
     def _answer(self) -> bool:
         is_untagged = self._syntax is not None and not self._syntax.is_tagged
-        if is_untagged and not self._has_content and not self._num_calls:
+        if is_untagged and not self._has_content and not self._ids:
             begin = len(self._unread) - len(self._unread.lstrip(_SPACE))
             is_call = self._begin_call(begin, self._heads)
             if is_call is not False:
@@ -250,8 +251,12 @@ class TaggedText:
         return None if may_begin and not self._is_over else False
 
     def _add_call(self, tool: str, form: CallSyntax, call_id: str) -> None:
-        self._new.add_call(self._num_calls, call_id or new_call_id(form.id_form), tool)
-        self._num_calls += 1
+        while not call_id or call_id in self._ids:  # models repeat ids that they count
+            before, colon, number = call_id.rpartition(":")
+            is_counted = bool(colon) and number.isdecimal()
+            call_id = f"{before}:{int(number) + 1}" if is_counted else new_call_id(form.id_form)
+        self._new.add_call(len(self._ids), call_id, tool)
+        self._ids = (*self._ids, call_id)
         self._form = form
         if form.pairs is not None:
             tagged = PairReader(form.pairs, self._tools[tool].kinds)
@@ -262,7 +267,7 @@ class TaggedText:
 
     def _arguments(self) -> bool:
         arguments, num_read = self._arguments_reader.read(self._unread, self._is_over)
-        self._new.add_arguments(self._num_calls - 1, arguments)
+        self._new.add_arguments(len(self._ids) - 1, arguments)
         self._unread = self._unread[num_read:]
         if self._arguments_reader.is_whole:
             self._read = self._after_call
