@@ -114,3 +114,33 @@ async def test_granites_calls_are_read(tmp_path: Path) -> None:
     body = {"messages": USER, "tools": [tool()]}
     answer = await messages_of(tmp_path, templates.LFM2_TOOLS, text, ("<eos>", "<|tool_call|>"), body)
     assert calls_of(answer) == [("f", {"city": "Bern"}), ("f", {"city": "Rome"})]
+
+
+@pytest.mark.parametrize(
+    ("city", "more", "place"),
+    [
+        ({"type": "string", "minLength": 2}, {}, ".properties.city.minLength"),
+        ({"anyOf": [{"type": "string", "pattern": "^a"}, {"type": "null"}]}, {}, ".properties.city.anyOf[0].pattern"),
+        ({"type": ["string", "array"], "items": {"type": "integer"}}, {}, ".properties.city.items"),
+        ({"type": "string"}, {"minProperties": 1}, ".minProperties"),
+        ({"type": "string"}, {"anyOf": [{"required": ["city"]}]}, ".anyOf"),
+    ],
+)
+async def test_a_strict_schema_to_which_calls_in_tags_cannot_be_held_is_refused(
+    tmp_path: Path, city: dict[str, Any], more: dict[str, Any], place: str
+) -> None:
+    described = tool(city=city)
+    described["function"]["parameters"] |= more
+    for template in ("PYTHON", "XML", "KEYS_AND_VALUES", "LFM2"):
+        async with tool_site(tmp_path, "ok", getattr(templates, template)) as at:
+            body = {"messages": USER, "tools": [described], "max_tokens": 9}
+            assert (await at.post(PATH, body)).status_code == 200
+            described["function"]["strict"] = True
+            answer = await at.post(PATH, body)
+            described["function"]["strict"] = False
+        if template == "LFM2" and "properties" in place:  # its texts have quotes
+            assert answer.status_code == 200
+            continue
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, f"tools[0].function.parameters{place}")
+        assert "this model's calls cannot be held to it" in error["message"]

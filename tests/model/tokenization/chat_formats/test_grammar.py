@@ -215,6 +215,43 @@ def test_arguments_without_quotes_are_held_to_their_types(reader: Reader) -> Non
     assert not takes(unit="C", more=1)
 
 
+VALUES = {
+    "a": {"type": "array", "items": {"enum": ["a", 1, None]}, "minItems": 2},
+    "b": {"type": "object", "properties": {"x": {"type": "boolean"}}, "additionalProperties": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_held"),
+    [
+        ("a", "['a', None]", True),
+        ("a", '["a",null, 1]', True),
+        ("a", "['a']", False),
+        ("a", "['b', 1]", False),
+        ("a", "[true, 1]", False),
+        ("b", "{'x': True}", True),
+        ("b", '{"x": false}', True),
+        ("b", "{}", True),
+        ("b", "{'x': 'a'}", False),
+        ("b", "{'y': True}", False),
+    ],
+)
+def test_values_as_python_writes_them_are_held_to_their_schemas(
+    reader: Reader, name: str, value: str, is_held: bool
+) -> None:
+    tagged = f"<tool_call>\n<function=f>\n<parameter={name}>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    tools = [Tool("f", {"properties": VALUES})]
+    assert reader.takes(tagged, syntax=XML, tools=tools) == is_held
+    assert reader.takes(f"[f({name}={value})]", syntax=LIST, tools=tools) == is_held
+
+
+@pytest.mark.parametrize("text", ["'AB'", '"AB"', "'ABC'", '"ABC"', "'a\\'b'", "''"])
+def test_texts_in_python_are_held_to_their_pattern(reader: Reader, text: str) -> None:
+    tools = [Tool("f", {"properties": {"a": {"type": "string", "pattern": "^[A-Z]{2}$"}, "b": {"type": "string"}}})]
+    assert reader.takes(f"[f(a={text})]", syntax=LIST, tools=tools) == (text == '"AB"')
+    assert reader.takes(f"[f(b={text})]", syntax=LIST, tools=tools)
+
+
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("thoughts", ["maybe", "open", "maybe, tokens", "open, tokens"])
 @pytest.mark.parametrize("name", ["generic", "mistral", "xml", "bare"])
