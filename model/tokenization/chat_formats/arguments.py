@@ -24,29 +24,23 @@ class ArgumentsReader(Protocol):
 class ObjectReader:
     """Reads arguments that are JSON: it finds where the object ends."""
 
+    _mark = re.compile(r'\\[\s\S]?|["{}\[\]]')
+
     def __init__(self) -> None:
-        self.is_whole = False
+        self.is_whole = self._in_string = False
         self._depth = 0
-        self._in_string = self._is_escaped = False
 
     def read(self, text: str, is_over: bool) -> tuple[str, int]:
-        for position, char in enumerate(text):
-            if self._in_string:
-                if self._is_escaped:
-                    self._is_escaped = False
-                elif char == "\\":
-                    self._is_escaped = True
-                elif char == '"':
-                    self._in_string = False
-            elif char == '"':
-                self._in_string = True
-            elif char in "{[":
-                self._depth += 1
-            elif char in "}]":
-                self._depth -= 1
+        for mark in self._mark.finditer(text):
+            if mark[0] == "\\" and not is_over:  # it needs the character that it escapes
+                return text[: mark.start()], mark.start()
+            if mark[0] == '"':
+                self._in_string = not self._in_string
+            elif mark[0][0] != "\\" and not self._in_string:
+                self._depth += 1 if mark[0] in "{[" else -1
                 if self._depth == 0:
                     self.is_whole = True
-                    return text[: position + 1], position + 1
+                    return text[: mark.end()], mark.end()
         return text, len(text)
 
 
@@ -227,8 +221,7 @@ class PythonReader(BareReader):
         match = self._inner[self._quote].match(text, position)
         assert match is not None, "a text may be empty"
         end = match.end()
-        is_end = text.startswith(self._quote, end) and (is_over or bool(text[end + 1 :].strip(" \t\r\n")))
-        if is_end:
+        if text.startswith(self._quote, end) and (is_over or text[end + 1 :].strip(" \t\r\n")):
             self._in_text = False
             return f'{_of_python(text[position:end])}"', end + 1
         end = len(text) if is_over else end

@@ -5,7 +5,6 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
 
 from model.tokenization.chat_formats.arguments import (
     ArgumentsReader,
@@ -20,30 +19,6 @@ from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
 _SPACE = " \t\r\n"
 """White space, as the grammars of answers have it."""
-
-
-class MessageParser(Protocol):
-    """Reads one message. Nothing of the text is lost: what turns out to be no call and no reasoning is content."""
-
-    def push(self, text: str) -> MessageDelta:
-        """Return what is known of the message now that `text` has come, and was not before."""
-        ...
-
-    def flush(self) -> MessageDelta:
-        """Return what is left when the text is over."""
-        ...
-
-
-class PlainText:
-    """The parser of a message that is all content."""
-
-    def push(self, text: str) -> MessageDelta:
-        """Return the text."""
-        return MessageDelta(content=text)
-
-    def flush(self) -> MessageDelta:
-        """Return nothing: all of the text was content at once."""
-        return MessageDelta()
 
 
 def new_call_id(form: tuple[str, int]) -> str:
@@ -73,7 +48,8 @@ class _Marks:
 
 
 class TaggedText:
-    """The parser of a message that may begin with reasoning, and may call tools.
+    """The parser of a message that may begin with reasoning, and may call tools; without tags and tools all of it is
+    content. Nothing of the text is lost: what turns out to be no call and no reasoning is content.
 
     Reasoning and calls are told by the texts around them; white space next to these belongs to them. A call is known as
     one once its arguments begin: what is before is held back until then, and nothing else but what may begin a tag.
@@ -308,9 +284,7 @@ class _NewParts:
 
     def add_arguments(self, index: int, text: str) -> None:
         before = self._calls.get(index, ToolCallDelta(index=index))
-        self._calls[index] = ToolCallDelta(
-            index=index, id=before.id, name=before.name, arguments=before.arguments + text
-        )
+        self.add_call(index, before.id, before.name, before.arguments + text)
 
     def take(self) -> MessageDelta:
         calls = tuple(call for call in self._calls.values() if call != ToolCallDelta(index=call.index))

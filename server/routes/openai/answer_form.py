@@ -19,7 +19,7 @@ from model.sampling.grammar.json_schema import json_schema_grammar
 from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
 from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
-from model.tokenization.chat_formats.parser import MessageParser, PlainText, TaggedText
+from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.thoughts import Start, start_of
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
@@ -34,7 +34,7 @@ class AnswerForm:
 
     grammar: str | None = None
     """The grammar that it keeps to, or None for free text."""
-    new_parser: Callable[[], MessageParser] = PlainText
+    new_parser: Callable[[], TaggedText] = TaggedText
     kept_ids: frozenset[int] = frozenset()
     """Special tokens that the parser reads."""
     prefix: Pieces = ()

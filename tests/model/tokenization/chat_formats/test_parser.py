@@ -19,7 +19,7 @@ from model.tokenization.chat_formats.call_syntax import (
     Tool,
 )
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
-from model.tokenization.chat_formats.parser import PlainText, TaggedText
+from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.probe import with_other_forms
 from model.tokenization.chat_formats.thoughts import KNOWN, Start, ThoughtTags
 
@@ -70,7 +70,7 @@ def parser(syntax: CallSyntax | None = GENERIC, start: Start = Start.ANSWER) -> 
     return TaggedText(THINK, start, syntax, [Tool(name, {}) for name in NAMES])
 
 
-def deltas(reader: TaggedText | PlainText, pieces: Sequence[str]) -> list[MessageDelta]:
+def deltas(reader: TaggedText, pieces: Sequence[str]) -> list[MessageDelta]:
     return [*(reader.push(piece) for piece in pieces), reader.flush()]
 
 
