@@ -212,15 +212,12 @@ class _ValueWriter(Writer):
         return self.scalars([value])[0]
 
     def scalars(self, values: Sequence[Any]) -> list[Sequence_]:
-        return [(self._spelled(values),)] if values else []
+        spellings = dict.fromkeys(text for value in values for text in (as_json(value), repr(value)))
+        return [(self.rules.terminal(" | ".join(map(quoted, spellings))),)] if values else []
 
     def name(self, name: str) -> Symbol:
-        return self._spelled([name])
+        return self.scalar(name)[0]
 
     def other_name(self, taken: Sequence[str], patterns: Sequence[str] = (), admitted: str = KEY) -> str:
         own = super().other_name(taken, patterns, admitted)
         return own if taken or patterns or admitted != KEY else f"{own} | {_PYTHON_TEXT}"
-
-    def _spelled(self, values: Sequence[Any]) -> Symbol:
-        spellings = [text for value in values for text in (as_json(value), repr(value))]
-        return self.rules.terminal(" | ".join(map(quoted, dict.fromkeys(spellings))))

@@ -3,26 +3,13 @@
 import json
 import re
 from collections.abc import Callable
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KIND_OF, KINDS, PairSyntax
 
 
-class ArgumentsReader(Protocol):
-    """Reads the arguments of one call."""
-
-    is_whole: bool
-    """Whether all of the arguments were read."""
-
-    def read(self, text: str, is_over: bool) -> tuple[str, int]:
-        """Return what is new of the arguments, and how many characters of the text that tells. What is not read is
-        passed again, with more; if the text `is_over`, nothing follows.
-        """
-        ...
-
-
 class ObjectReader:
-    """Reads arguments that are JSON: it finds where the object ends."""
+    """Reads arguments that are JSON: it finds where the object ends. `is_whole` once all of them were read."""
 
     _mark = re.compile(r'\\[\s\S]?|["{}\[\]]')
 
@@ -31,6 +18,9 @@ class ObjectReader:
         self._depth = 0
 
     def read(self, text: str, is_over: bool) -> tuple[str, int]:
+        """Return what is new of the arguments, and how many characters of the text that tells. What is not read is
+        passed again, with more; if the text `is_over`, nothing follows.
+        """
         for mark in self._mark.finditer(text):
             if mark[0] == "\\" and not is_over:  # it needs the character that it escapes
                 return text[: mark.start()], mark.start()
@@ -68,7 +58,16 @@ class PairReader:
             return self._read_name(text, is_over)
         if not self._after_value:
             return self._begin_value(text, is_over)
-        return self._read_text(text, is_over) if self._kinds == _TEXT else self._read_value(text, is_over)
+        value, tag, _ = text.partition(self._after_value)
+        is_text, num_read = self._kinds == _TEXT, len(value) + len(tag)
+        if is_text and not tag and not is_over:
+            num_read -= _num_begun(text, self._after_value)
+        if not is_text and not tag:
+            return (value, num_read) if is_over else ("", 0)
+        written = _escaped(value[:num_read]) + '"' * bool(tag) if is_text else _as_json(value, self._kinds)
+        if tag:
+            self._kinds, self._after_value = None, ""
+        return written, num_read
 
     def _read_name(self, text: str, is_over: bool) -> tuple[str, int]:
         before, begin = self._syntax.before_name.lstrip(), len(text) - len(text.lstrip())
@@ -96,24 +95,7 @@ class PairReader:
             quote, end = "", ""
         self._kinds = _TEXT if quote else self._kinds
         self._after_value = end + self._syntax.after_value
-        return ('"', len(quote)) if self._kinds == _TEXT else self._read_value(text, is_over)
-
-    def _read_text(self, text: str, is_over: bool) -> tuple[str, int]:
-        after = self._after_value
-        value, tag, _ = text.partition(after)
-        if tag:
-            self._kinds, self._after_value = None, ""
-            return f'{_escaped(value)}"', len(value) + len(after)
-        keep = 0 if is_over else _num_begun(text, after)
-        return _escaped(text[: len(text) - keep]), len(text) - keep
-
-    def _read_value(self, text: str, is_over: bool) -> tuple[str, int]:
-        value, tag, _ = text.partition(self._after_value)
-        if not tag:
-            return (value, len(text)) if is_over else ("", 0)
-        assert self._kinds is not None, "a name was read"
-        written, self._kinds, self._after_value = _as_json(value, self._kinds), None, ""
-        return written, len(value) + len(tag)
+        return ('"', len(quote)) if self._kinds == _TEXT else self.read(text, is_over)
 
 
 class BareReader:
@@ -275,3 +257,7 @@ def _as_json(value: str, kinds: frozenset[str]) -> str:
         return json.dumps(value, ensure_ascii=False)
     is_json = kinds == KINDS or "string" not in kinds or KIND_OF[type(read)] in kinds - {"string"}
     return written if is_json else json.dumps(value, ensure_ascii=False)
+
+
+ArgumentsReader = ObjectReader | PairReader | BareReader
+"""Reads the arguments of one call."""

@@ -36,13 +36,6 @@ class PairSyntax:
         """Return the texts with one of which a name ends."""
         return (self.after_name, *([self.after_name_of_json] if self.after_name_of_json else []))
 
-    def written(self, value: Any) -> str:
-        """Return the text of a value."""
-        if isinstance(value, str) and not self.is_python:
-            return value
-        is_json = isinstance(value, str) or not self.is_python
-        return json.dumps(value, ensure_ascii=False) if is_json else repr(value)
-
 
 @dataclass(frozen=True, slots=True)
 class BareSyntax:
@@ -143,23 +136,19 @@ class CallSyntax:
         return {f"{before}{tool}{self.between}": (tool, self) for tool in tools}
 
     def written(self, calls: Iterable[tuple[str, str]]) -> str:
-        """Return the text of calls, each a name and its arguments as JSON, as a model would write it."""
+        """Return the text of calls in JSON or in Python; each is a name and its arguments as JSON."""
         between_calls = f"{self.closing}\n{self.opening}" if self.next_call is None else self.next_call
         bodies = [f"{name}{self.between}{self._written(arguments)}" for name, arguments in calls]
         return f"{self.opening}{between_calls.join(bodies)}{self.closing}"
 
     def _written(self, arguments: str) -> str:
-        pairs = self.pairs
-        if self.bare is not None:
-            return self.bare.written(json.loads(arguments))
-        if pairs is None:
+        if self.pairs is None:
             return arguments
-        written = [
-            f"{pairs.before_name}{name}{pairs.name_ends[0 if isinstance(value, str) else -1]}"
-            f"{pairs.written(value)}{pairs.after_value}"
-            for name, value in json.loads(arguments).items()
-        ]
-        return f"({', '.join(written)})" if pairs.is_python else "".join(written)
+        return f"({', '.join(f'{name}={_in_python(value)}' for name, value in json.loads(arguments).items())})"
+
+
+def _in_python(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 Heads = Mapping[str, tuple[str, CallSyntax]]
@@ -194,19 +183,6 @@ GENERIC = CallSyntax(
     closing="}\n</tool_call>",
 )
 """The calls of models whose templates know no tools: the prompt asks for this form."""
-
-PYTHON_CALLS = CallSyntax(
-    opening="<|tool_call_start|>[",
-    between="",
-    next_call=", ",
-    closing="]<|tool_call_end|>",
-    pairs=PairSyntax(before_name="", after_name="=", after_value="", is_python=True),
-)
-UNWRITTEN = (
-    PYTHON_CALLS,
-    CallSyntax(opening='<|tool_call|>[{"name": "', between='", "arguments": ', next_call='}, {"name": "', closing="}]"),
-)
-"""The calls of models whose templates write tools, but no calls: LFM2, and Granite 3."""
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,7 @@ from functools import partial
 from itertools import product, takewhile
 from typing import Any
 
-from model.tokenization.chat_formats.call_syntax import (
-    GENERIC,
-    ID,
-    ID_CHARACTERS,
-    PYTHON_CALLS,
-    UNWRITTEN,
-    BareSyntax,
-    CallSyntax,
-    PairSyntax,
-)
+from model.tokenization.chat_formats.call_syntax import GENERIC, ID, ID_CHARACTERS, BareSyntax, CallSyntax, PairSyntax
 from model.tokenization.chat_formats.thoughts import end_before_token
 from model.tokenization.template_client import ChatTemplateError
 
@@ -45,6 +36,20 @@ _TOOL = {
 _USER = {"role": "user", "content": "Zquser"}
 _PLAIN = {"role": "assistant", "content": "Zqplain"}
 _RESULT = {"role": "tool", "content": "Zqresult", "tool_call_id": _IDS[0], "name": _NAMES[0]}
+
+
+PYTHON_CALLS = CallSyntax(
+    opening="<|tool_call_start|>[",
+    between="",
+    next_call=", ",
+    closing="]<|tool_call_end|>",
+    pairs=PairSyntax(before_name="", after_name="=", after_value="", is_python=True),
+)
+UNWRITTEN = (
+    PYTHON_CALLS,
+    CallSyntax(opening='<|tool_call|>[{"name": "', between='", "arguments": ', next_call='}, {"name": "', closing="}]"),
+)
+"""The calls of models whose templates write tools, but no calls: LFM2, and Granite 3."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from model.tokenization.chat_formats.message import joined
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 from model.tokenization.tokenizer import Tokenizer
-from tests.model.tokenization.chat_formats.conftest import with_grammars
+from tests.model.tokenization.chat_formats.conftest import spelled, with_grammars
 from tests.model.tokenization.chat_formats.test_parser import (
     ARGS,
     BARE,
@@ -114,14 +114,14 @@ MODES: dict[str, dict[str, Any]] = {"auto": {}, "required": {"calls": "required"
 def test_calls_are_held_to_the_tools(reader: Reader, syntax: CallSyntax, thoughts: str, mode: str) -> None:
     fields, thought = THOUGHTS[thoughts]
     asked = {"syntax": syntax, "tools": TOOLS, **fields, **MODES[mode]}
-    call = syntax.written([("get", '{"city": "Bern", "days": 3}')])
-    for text in (call, f"\n{call}", syntax.written([("get_all", "{}")])):
+    call = spelled(syntax, [("get", '{"city": "Bern", "days": 3}')])
+    for text in (call, f"\n{call}", spelled(syntax, [("get_all", "{}")])):
         assert reader.takes(thought + text, **asked), text
     for wrong in (
         *(() if syntax is LIST and mode == "auto" else (call.replace("get", "got"),)),
         call.replace("3", '"3"'),
         call.replace("city", "town"),
-        syntax.written([("get_all", '{"x": 1}')]),
+        spelled(syntax, [("get_all", '{"x": 1}')]),
         call[:-1] if syntax.closing else call[:-2],
         *(() if syntax.pairs else (call.replace("Bern", ""),)),  # of texts without quotes, only choices are enforced
     ):
@@ -148,11 +148,11 @@ def test_what_else_is_answered_is_text_or_the_body(
 def test_text_may_come_before_a_call_and_several_calls_where_they_are_allowed(
     reader: Reader, syntax: CallSyntax
 ) -> None:
-    two = syntax.written([("get_all", "{}"), ("get", '{"city": "Bern"}')])
+    two = spelled(syntax, [("get_all", "{}"), ("get", '{"city": "Bern"}')])
     for parallel, calls in product((True, False), ("auto", "required")):
         asked = {"syntax": syntax, "tools": TOOLS, "calls": calls, "parallel": parallel}
         assert reader.takes(two, **asked) == parallel
-        assert reader.takes(f"Yes.\n{syntax.written([('get_all', '{}')])}", **asked) == (calls == "auto")
+        assert reader.takes(f"Yes.\n{spelled(syntax, [('get_all', '{}')])}", **asked) == (calls == "auto")
 
 
 @pytest.mark.parametrize("calls", ["auto", "required"])
@@ -160,7 +160,7 @@ def test_text_may_come_before_a_call_and_several_calls_where_they_are_allowed(
 def test_white_space_after_a_call_asks_for_no_other(reader: Reader, syntax: CallSyntax, calls: str) -> None:
     """A newline that a model writes out of habit must not be the beginning of a further call alone."""
     asked = {"syntax": syntax, "tools": TOOLS, "calls": calls}
-    one, two = (syntax.written([("get_all", "{}")] * number) for number in (1, 2))
+    one, two = (spelled(syntax, [("get_all", "{}")] * number) for number in (1, 2))
     after = (syntax.next_call or "").removeprefix(syntax.closing)
     if space := after[: len(after) - len(after.lstrip())]:
         assert reader.takes(f"{one}{space}", **asked)
@@ -205,7 +205,7 @@ def test_arguments_without_quotes_are_held_to_their_types(reader: Reader) -> Non
     tool = Tool("f", {"properties": properties, "required": ["unit"], "$defs": parts})
 
     def takes(**arguments: Any) -> bool:
-        return reader.takes(XML.written([("f", json.dumps(arguments))]), syntax=XML, tools=[tool])
+        return reader.takes(spelled(XML, [("f", json.dumps(arguments))]), syntax=XML, tools=[tool])
 
     assert takes(text="</function> is text", unit="C", list=["a", "b"])
     assert takes(unit="F")
@@ -260,7 +260,7 @@ def test_a_thought_may_be_left_open(reader: Reader, name: str, thoughts: str, mo
     asked = {"syntax": syntax, "tools": TOOLS, **fields, **MODES[mode]}
     begun = ("" if fields["start"] is Start.THOUGHT else fields["tags"].opening) + "hm <tool_call> x"
     assert reader.takes(begun, **asked) == (mode == "auto")
-    call = syntax.written([("get", '{"city": "Bern", "days": 3}')])
+    call = spelled(syntax, [("get", '{"city": "Bern", "days": 3}')])
     assert reader.takes(f"{begun}\n{call}", **asked)
     assert not reader.takes(f"{begun}\n{call.replace('days', 'weeks')}", **asked)
 
@@ -289,7 +289,7 @@ def test_what_the_parser_calls_a_call_the_grammar_takes(
     content = content if syntax.is_tagged else ""
     calls = calls[:1] if syntax is LLAMA else calls
     written = [(tool, json.dumps(arguments, ensure_ascii=False)) for tool, arguments in calls]
-    text = content + syntax.written(written)
+    text = content + spelled(syntax, written)
     parser = TaggedText(syntax=syntax, tools=TOOLS)
     message = joined([parser.push(text), parser.flush()])
     assert [(call.name, call.arguments) for call in message.tool_calls] == written
@@ -313,7 +313,7 @@ def test_text_in_which_the_parser_would_see_a_call_is_held_to_the_tools(
     reader: Reader, space: str, thoughts: str
 ) -> None:
     for syntax in SYNTAXES.values():
-        wrong = space + syntax.written([("get", '{"town": "Bern"}')])
+        wrong = space + spelled(syntax, [("get", '{"town": "Bern"}')])
         assert not reader.takes(wrong, syntax=syntax, tools=TOOLS, **THOUGHTS[thoughts][0])
 
 
@@ -336,7 +336,7 @@ def test_a_text_between_tokens_holds_anything_but_what_would_be_read_as_its_end(
     tool = Tool("f", {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
     asked = {"syntax": BARE, "tools": [tool]}
     for text in ('say "x"\n}<', "<tool_call|", "\\"):
-        assert reader.takes(BARE.written([("f", json.dumps({"a": text}))]), **asked)
+        assert reader.takes(spelled(BARE, [("f", json.dumps({"a": text}))]), **asked)
     assert not reader.takes('<|tool_call>call:f{a:<|"|>x<tool_call|>y<|"|>}<tool_call|>', **asked)
     before, after = (reader.ids(text) for text in ('<|tool_call>call:f{a:<|"|>', '<|"|>}<tool_call|>'))
     assert reader.takes_ids([*before, *b"<|", *after], **asked)

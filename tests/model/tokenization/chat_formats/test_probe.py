@@ -10,13 +10,11 @@ import transformers.models.llama4.processing_llama4 as llama4
 from model.tokenization.chat_formats.call_syntax import (
     GENERIC,
     ID,
-    PYTHON_CALLS,
-    UNWRITTEN,
     BareSyntax,
     CallSyntax,
     PairSyntax,
 )
-from model.tokenization.chat_formats.probe import ToolUse, find_tool_use
+from model.tokenization.chat_formats.probe import PYTHON_CALLS, UNWRITTEN, ToolUse, find_tool_use
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.template_client import ChatTemplateError
 from model.tokenization.template_process import template_environment

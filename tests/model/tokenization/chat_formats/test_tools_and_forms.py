@@ -12,7 +12,7 @@ from model.tokenization.chat_formats.call_syntax import ID, CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
-from tests.model.tokenization.chat_formats.conftest import with_grammars
+from tests.model.tokenization.chat_formats.conftest import spelled, with_grammars
 from tests.model.tokenization.chat_formats.test_parser import SYNTAXES
 from tests.server.serving import write_tokenizer
 from tests.support.templates import published_templates
@@ -55,7 +55,7 @@ def answers_of(tokenizer: Tokenizer, syntax: CallSyntax, form: dict[str, Any], t
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=SYNTAXES)
 def test_an_answer_is_calls_or_of_the_form(tokenizer: Tokenizer, syntax: CallSyntax, form: str) -> None:
-    texts = [form, syntax.written(CALLS), "Sure.", f"Sure: {form}", f"{form}{syntax.written(CALLS)}"]
+    texts = [form, spelled(syntax, CALLS), "Sure.", f"Sure: {form}", f"{form}{spelled(syntax, CALLS)}"]
     assert answers_of(tokenizer, syntax, FORMS[form], texts) == [True, True, False, False, False]
 
 
@@ -64,5 +64,5 @@ def test_an_answer_is_calls_or_of_the_form(tokenizer: Tokenizer, syntax: CallSyn
 def test_of_a_published_template_too(tokenizer: Tokenizer, path: Path) -> None:
     syntax = ChatTemplate(path.read_text(encoding="utf-8"), tokenizer).tool_use.syntax
     for form, schema in FORMS.items():
-        texts = [form, syntax.written(CALLS).replace(ID, "0"), "Sure."]
+        texts = [form, spelled(syntax, CALLS).replace(ID, "0"), "Sure."]
         assert answers_of(tokenizer, syntax, schema, texts) == [True, True, False], form
