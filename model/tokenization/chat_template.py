@@ -22,7 +22,7 @@ from model.tokenization.chat_formats.written_out import (
     write_out,
 )
 from model.tokenization.template_client import MAX_CHARACTERS, ChatTemplateError, TemplateClient, shared_client
-from model.tokenization.tokenizer import Encoding, Tokenizer
+from model.tokenization.tokenizer import Tokenizer
 
 __all__ = ["MAX_SOURCE_CHARACTERS", "ChatTemplate", "ChatTemplateError", "read_template_option"]
 
@@ -152,15 +152,6 @@ class ChatTemplate:
             return _json_line(variables)
         except (TypeError, ValueError, RecursionError) as error:
             raise ChatTemplateError("chat template: the messages are nested too deeply, or no JSON") from error
-
-    def encode(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> Encoding:
-        """Return the prompt ids of a conversation.
-
-        No special tokens are added: the template writes those it wants, so a template that writes the beginning token
-        gets no second one. `transformers` and vLLM do the same.
-        """
-        text = self.render(messages, add_generation_prompt)
-        return self._tokenizer.encode(text, add_special_tokens=False)
 
 
 def read_template_option(option: str) -> str:

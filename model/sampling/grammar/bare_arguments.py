@@ -27,7 +27,7 @@ _OTHER_NAME = r"""/[^\s:,{}\[\]<>"'\x00-\x1F\x7F]+/"""
 _OF_VALUES = {keyword for kind in ("number", "string", "array", "object") for keyword in HONOURED[kind]}
 _HELD = {"type", "properties", "required", "additionalProperties", "unevaluatedProperties"}
 _OF_ALL_ARGUMENTS = {*HONOURED["any"], *HONOURED["object"]} - _HELD
-"""Keywords about all arguments together, to which arguments that stand one by one are not held."""
+"""Keywords about all arguments together. They are not enforced for arguments that come one by one."""
 _PYTHON_SPACE, _PYTHON_CHARACTER = r"[ \t\r\n]*", r"[^'\\\x00-\x08\x0B\x0C\x0E-\x1F\x7F]|\\[^\x00-\x1F]"
 _PYTHON_TEXT = (
     rf"/'({_PYTHON_CHARACTER}|('{_PYTHON_SPACE})+([^'\\ ,:)\]}}\x00-\x1F\x7F]|\\[^\x00-\x1F]))*('{_PYTHON_SPACE})*'/"
@@ -52,7 +52,7 @@ def value_grammars(schema: Any, texts: Collection[str] = (), *, is_lenient: bool
     Values are JSON, or as Python writes them.
 
     `texts` are the names of properties that may be texts without quotes: only their choices are held, and they have no
-    grammar. If it `is_lenient`, what cannot be held is left out.
+    grammar. If it `is_lenient`, keywords that cannot be enforced are left out.
     """
 
     def write(part: Any) -> dict[str, str]:
@@ -78,7 +78,7 @@ _Written = TypeVar("_Written")
 
 
 def _held(write: Callable[[Any], _Written], schema: Any, is_lenient: bool) -> _Written:
-    """Write a schema; if it `is_lenient`, what cannot be held is left out."""
+    """Write a schema; if it `is_lenient`, without keywords that cannot be enforced."""
     for _ in range(_MOST_LEFT_OUT):
         try:
             return write(schema)
@@ -93,19 +93,16 @@ def _held(write: Callable[[Any], _Written], schema: Any, is_lenient: bool) -> _W
 
 def _without(value: Any, path: str, here: str = "", is_schema: bool = True) -> Any:
     """Return a schema without the keyword at a path; a schema that is there admits everything."""
-    if isinstance(value, list):
-        places = [here + step(number) for number in range(len(value))]
-        return [True if at == path else _without(each, path, at) for at, each in zip(places, value, strict=True)]
-    if not isinstance(value, dict) or not path.startswith(here):
+    if not isinstance(value, dict | list) or not path.startswith(here):
         return value
     kept = {}
-    for name, inner in value.items():
-        inner_path = here + step(name)
-        if inner_path == path and (is_schema or inner is True):
-            continue
-        are_named = is_schema and name in ("properties", "patternProperties", "$defs", "definitions")
-        kept[name] = True if inner_path == path else _without(inner, path, inner_path, not are_named)
-    return kept
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        are_named = is_schema and key in ("properties", "patternProperties", "$defs", "definitions")
+        if here + step(key) != path:
+            kept[key] = _without(inner, path, here + step(key), not are_named)
+        elif isinstance(value, list) or (not is_schema and inner is not True):
+            kept[key] = True
+    return kept if isinstance(value, dict) else list(kept.values())
 
 
 def _check_name(path: str, name: str) -> None:

@@ -58,7 +58,7 @@ class Writer:
     def __init__(self, alternatives: Alternatives, whitespace_pattern: str | None = None) -> None:
         self.alternatives = alternatives
         self.place = alternatives.root
-        """The subschema whose values are written."""
+        """The subschema of the values."""
         self.rules = Rules()
         self._values: dict[Conjunction, str] = {}
         self._pending: list[Conjunction] = []

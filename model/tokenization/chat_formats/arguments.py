@@ -183,7 +183,7 @@ class PythonReader(BareReader):
     comma, a colon or a closing bracket follows it: some templates write none.
     """
 
-    _name_pattern = re.compile(r"[^=,()]*")
+    _name_pattern = re.compile(r"[^=)]*")
     _name_end = "="
     _named = "("
     _word = re.compile(r"[^\s,:()\[\]{}'\"]+")
@@ -194,7 +194,7 @@ class PythonReader(BareReader):
         )
         for quote in ("'", '"')
     }
-    """The inside of a text, up to its end or to what needs more text."""
+    """The inside of a text, up to its end, or to a quote or an escape that needs more text."""
 
     def __init__(self) -> None:
         super().__init__("'", '"')
@@ -217,7 +217,7 @@ _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[\s\S])")
 
 
 def _of_python(text: str) -> str:
-    """Return the inside of a text of Python as that of one of JSON. Unknown escapes are text."""
+    """Return the inside of a Python text as the inside of a JSON text. Unknown escapes are text."""
     pieces = _ESCAPE.split(text)  # every second one is an escape, without its backslash
     return "".join([_escape(piece) if number % 2 else _escaped(piece) for number, piece in enumerate(pieces)])
 

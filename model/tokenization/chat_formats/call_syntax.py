@@ -197,7 +197,7 @@ class Tool:
     None is what llguidance makes of the schema by itself, which is JSON.
     """
     value_grammars: Mapping[str, str] = field(default_factory=dict)
-    """The grammars of arguments that stand one by one, by their names, for values that are no text between tags."""
+    """The grammars of values that are no text between tags, by the arguments' names."""
 
     def argument(self, name: str) -> dict[str, Any]:
         """Return the schema of an argument, which says nothing if the tool does not know it."""

@@ -87,11 +87,7 @@ class _Writer:
         answers = self._answers
         opening, closing = self._parts(tags.opening), self._parts(tags.closing)
         self._lexemes["THOUGHT_TEXT"] = "ANY"
-        if _is_token(closing[0]):
-            rest = " ".join(["THOUGHT_TEXT", *closing])
-        else:
-            rest = " ".join(["thought_end", *closing[1:]])
-            self._rules["thought_end[lazy]"] = f"ANY {closing[0]}"
+        rest = self._until("thought_text", closing)
         begin = [] if is_open else opening
         if begin and not _is_token(begin[0]):
             self._lexemes["THOUGHT_BEGIN"] = f"SPACES {begin[0]}"
@@ -107,6 +103,14 @@ class _Writer:
         if answers.syntax is not None and answers.calls == "auto" and answers.body is None:
             starts.append(" ".join([*begin, "THOUGHT_TEXT"]))
         self._rules["start"] = " | ".join(starts)
+
+    def _until(self, name: str, end: list[str]) -> str:
+        """Return any text up to the first of these symbols, and the symbols."""
+        if _is_token(end[0]):
+            self._lexemes[name.upper()] = "ANY"
+            return " ".join([name.upper(), *end])
+        self._rules[f"{name}_end[lazy]"] = f"ANY {end[0]}"
+        return " ".join([f"{name}_end", *end[1:]])
 
     def _write_answer(self) -> None:
         answers = self._answers
@@ -235,12 +239,8 @@ class _Writer:
     def _write_pairs(self, rule: str, tool: Tool, syntax: PairSyntax) -> None:
         """Write arguments that stand one by one, in any order."""
         after = self._parts(syntax.after_value)
-        if after and _is_token(after[0]):
-            self._lexemes["VALUE_TEXT"] = "ANY"
-            self._rules["text_value"] = " ".join(["VALUE_TEXT", *after])
-        elif after:
-            self._rules["text_value_end[lazy]"] = f"ANY {after[0]}"
-            self._rules["text_value"] = " ".join(["text_value_end", *after[1:]])
+        if after:
+            self._rules["text_value"] = self._until("value_text", after)
         properties, required = tool.parameters.get("properties") or {}, tool.parameters.get("required") or ()
         names = sorted(properties, key=lambda name: name not in required)  # stable: the others keep their order
         num_required = min(sum(name in required for name in names), _MOST_NOTED)
@@ -250,7 +250,7 @@ class _Writer:
             noted = f"set_bit({number}) %if bit_clear({number})" if number < _MOST_NOTED else "_"
             pairs.append(f"({pair}) {rule}_rest::{noted}")
         # Some templates write a newline where there are no arguments.
-        none = [] if num_required else ['""'] if syntax.is_python else ['""', '"\\n"']
+        none = [] if num_required else ['""', '"\\n"']
         arguments = " | ".join([*none, *([f"{rule}_pair::0x0"] if names else [])])
         self._rules[rule] = arguments
         if syntax.is_python:

@@ -49,7 +49,7 @@ UNWRITTEN = (
     PYTHON_CALLS,
     CallSyntax(opening='<|tool_call|>[{"name": "', between='", "arguments": ', next_call='}, {"name": "', closing="}]"),
 )
-"""The calls of models whose templates write tools, but no calls: LFM2, and Granite 3."""
+"""The calls of models with templates that write tools, but no calls: LFM2, and Granite 3."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ def _written(row: Row, syntax: CallSyntax) -> dict[str, Any]:
 
 
 def with_written_calls(row: Row, syntax: CallSyntax) -> Row:
-    """Return a message whose calls are part of its content."""
+    """Return a message with its calls as a part of its content."""
     content, calls = row.get("content") or "", [call["function"] for call in row.get("tool_calls") or ()]
     written = {key: value for key, value in row.items() if key != "tool_calls"}
     if calls:

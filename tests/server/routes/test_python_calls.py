@@ -35,6 +35,7 @@ VALUES: dict[str, tuple[dict[str, Any], str, Any]] = {
         "{'x': [[], {'z': True}], \"y\": None}",
         {"x": [[], {"z": True}], "y": None},
     ),
+    "a,(b": ({"type": "integer"}, "1", 1),
     "any": ({}, "{'a': 'b', 'c': [1, None]}", {"a": "b", "c": [1, None]}),
 }
 FORMS = {
