@@ -47,22 +47,23 @@ def bare_arguments_grammar(
     return _held(lambda part: _Writer(part, syntax, quote_id).grammar(), schema, is_lenient)
 
 
-def value_grammars(schema: Any, texts: Collection[str] = (), *, is_lenient: bool = False) -> dict[str, str]:
+def value_grammars(schema: Any, texts: Collection[str] = (), *, is_lenient: bool = False) -> dict[str, str | None]:
     """Write the grammars of the properties of a schema, by their names, or refuse it by the place that cannot be held.
-    Values are JSON, or as Python writes them.
+    Values are JSON, or as Python writes them; None if there is no value that satisfies the schema.
 
     `texts` are the names of properties that may be texts without quotes: only their choices are held, and they have no
     grammar. If it `is_lenient`, keywords that cannot be enforced are left out.
     """
 
-    def write(part: Any) -> dict[str, str]:
+    def write(part: Any) -> dict[str, str | None]:
         alternatives = Alternatives(part)
         places = alternatives.root.named("properties")
         if not is_lenient:
             _refuse([alternatives.root], _OF_ALL_ARGUMENTS)
             for name in texts:
                 _refuse([each for parts in alternatives.of((places[name],)) for each in parts], _OF_VALUES)
-        return {name: _ValueWriter(alternatives, places[name]).grammar() for name in places if name not in texts}
+        writers = {name: _ValueWriter(alternatives, place) for name, place in places.items() if name not in texts}
+        return {name: writer.grammar_or_none() for name, writer in writers.items()}
 
     return _held(write, schema, is_lenient)
 

@@ -79,10 +79,14 @@ class Writer:
 
     def grammar(self) -> str:
         """Write the grammar. Raises GrammarError where nothing satisfies the schema."""
-        grammar = self.rules.written(self._start())
+        grammar = self.grammar_or_none()
         if grammar is None:
             raise GrammarError("", "no value satisfies the schema, or none that ends")
         return grammar
+
+    def grammar_or_none(self) -> str | None:
+        """Write the grammar, or return None where nothing satisfies the schema."""
+        return self.rules.written(self._start())
 
     def any_text(self) -> Sequence_:
         """Write any text."""

@@ -196,8 +196,8 @@ class Tool:
     """The grammar of the arguments in llguidance's dialect of Lark, for calls that write them as JSON, or nearly so;
     None is what llguidance makes of the schema by itself, which is JSON.
     """
-    value_grammars: Mapping[str, str] = field(default_factory=dict)
-    """The grammars of values that are no text between tags, by the arguments' names."""
+    value_grammars: Mapping[str, str | None] = field(default_factory=dict)
+    """The grammars of values that are no text between tags, by the arguments' names; None if no value is possible."""
 
     def argument(self, name: str) -> dict[str, Any]:
         """Return the schema of an argument, which says nothing if the tool does not know it."""

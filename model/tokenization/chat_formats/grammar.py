@@ -242,7 +242,8 @@ class _Writer:
         if after:
             self._rules["text_value"] = self._until("value_text", after)
         properties, required = tool.parameters.get("properties") or {}, tool.parameters.get("required") or ()
-        names = sorted(properties, key=lambda name: name not in required)  # stable: the others keep their order
+        names = [name for name in properties if tool.value_grammars.get(name, "") is not None]
+        names.sort(key=lambda name: name not in required)  # stable: the others keep their order
         num_required = min(sum(name in required for name in names), _MOST_NOTED)
         pairs = []
         for number, name in enumerate(names):
@@ -283,8 +284,8 @@ class _Writer:
 
     def _value(self, tool: Tool, name: str) -> str:
         """Write the values of an argument that are no text between tags."""
-        if name in tool.value_grammars:
-            return _nested(tool.value_grammars[name])
+        if grammar := tool.value_grammars.get(name):
+            return _nested(grammar)
         shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
         return _json({**shared, **tool.argument(name)})
 

@@ -180,5 +180,5 @@ def _tool(name: str, parameters: str, syntax: CallSyntax, quote_id: int | None, 
     tool = Tool(name, held, None if is_lenient else json_schema_grammar(schema, whitespace_pattern=" ?"))
     if pairs is None:
         return tool
-    texts = [] if pairs.is_python else [each for each in schema.get("properties", ()) if "string" in tool.kinds(each)]
+    texts = [] if pairs.is_python else [each for each in schema.get("properties") or () if "string" in tool.kinds(each)]
     return replace(tool, value_grammars=value_grammars(schema, texts, is_lenient=is_lenient))
