@@ -1,5 +1,5 @@
-"""Writes a JSON schema as the grammar of a call's arguments that are like JSON, but for bare names and literal texts, or
-as grammars of its properties, in JSON or as Python writes them.
+"""Writes a JSON schema as the grammar of a call's arguments that are like JSON, but for bare names and literal texts;
+or as grammars of its properties, in JSON or as Python writes them.
 
 What they stand for is JSON that the schema admits, as `json_schema` has it. A text holds all characters as they are, so
 the formats that llguidance writes between the quotes of JSON are refused; names are described by no pattern.

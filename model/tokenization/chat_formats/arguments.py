@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import ClassVar
 
-from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KIND_OF, KINDS, PairSyntax
+from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KIND_OF, KINDS, CallSyntax, PairSyntax, Tool
 
 
 class ObjectReader:
@@ -61,7 +61,7 @@ class PairReader:
         value, tag, _ = text.partition(self._after_value)
         is_text, num_read = self._kinds == _TEXT, len(value) + len(tag)
         if is_text and not tag and not is_over:
-            num_read -= _num_begun(text, self._after_value)
+            num_read -= num_begun(text, self._after_value)
         if not is_text and not tag:
             return (value, num_read) if is_over else ("", 0)
         written = _escaped(value[:num_read]) + '"' * bool(tag) if is_text else _as_json(value, self._kinds)
@@ -137,7 +137,7 @@ class BareReader:
         if end >= 0:
             self._in_text = False
             return f'{_escaped(text[position:end])}"', end + len(self._quote)
-        end = len(text) - (0 if is_over else _num_begun(text[position:], self._quote))
+        end = len(text) - (0 if is_over else num_begun(text[position:], self._quote))
         return _escaped(text[position:end]), end
 
     def _name(self, text: str, position: int, is_over: bool) -> tuple[str, int]:
@@ -228,7 +228,7 @@ def _escape(escape: str) -> str:
     return f"\\{escape}" if escape in 'nrtbf"\\' else _escaped(escape if escape == "'" else f"\\{escape}")
 
 
-def _num_begun(text: str, tag: str) -> int:
+def num_begun(text: str, tag: str) -> int:
     """Return how many characters at the end of a text may be the beginning of a tag."""
     return next(n for n in range(len(tag) - 1, -1, -1) if text.endswith(tag[:n]))
 
@@ -261,3 +261,10 @@ def _as_json(value: str, kinds: frozenset[str]) -> str:
 
 ArgumentsReader = ObjectReader | PairReader | BareReader
 """Reads the arguments of one call."""
+
+
+def reader_of(form: CallSyntax, tool: Tool) -> ArgumentsReader:
+    """Return a reader of the arguments of a call."""
+    if form.pairs is not None:
+        return PythonReader() if form.pairs.is_python else PairReader(form.pairs, tool.kinds)
+    return ObjectReader() if form.bare is None else BareReader(form.bare.quote)

@@ -6,13 +6,7 @@ import secrets
 import string
 from collections.abc import Callable, Collection, Sequence
 
-from model.tokenization.chat_formats.arguments import (
-    ArgumentsReader,
-    BareReader,
-    ObjectReader,
-    PairReader,
-    PythonReader,
-)
+from model.tokenization.chat_formats.arguments import ArgumentsReader, ObjectReader, num_begun, reader_of
 from model.tokenization.chat_formats.call_syntax import CallSyntax, Heads, Tool, id_in, num_matched
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
@@ -42,8 +36,7 @@ class _Marks:
         """Return how many characters at the end may be the beginning of a mark, or white space before it."""
         if not self._marks:
             return 0
-        begins = (n for n in range(min(len(text), len(self._marks[0]) - 1), 0, -1))
-        keep = next((n for n in begins if any(each.startswith(text[-n:]) for each in self._marks)), 0)
+        keep = max(num_begun(text, mark) for mark in self._marks)
         return len(text) - len(text[: len(text) - keep].rstrip(_SPACE))
 
 
@@ -234,11 +227,7 @@ class TaggedText:
         self._new.add_call(len(self._ids), call_id, tool)
         self._ids = (*self._ids, call_id)
         self._form = form
-        if form.pairs is not None:
-            tagged = PairReader(form.pairs, self._tools[tool].kinds)
-            self._arguments_reader = PythonReader() if form.pairs.is_python else tagged
-        else:
-            self._arguments_reader = ObjectReader() if form.bare is None else BareReader(form.bare.quote)
+        self._arguments_reader = reader_of(form, self._tools[tool])
         self._read = self._arguments
 
     def _arguments(self) -> bool:

@@ -171,7 +171,7 @@ def _why_impossible(schema: Mapping[str, Any]) -> str:
 
 @lru_cache(512)
 def _tool(name: str, parameters: str, syntax: CallSyntax, quote_id: int | None, is_lenient: bool) -> Tool:
-    """Return a tool with its grammars. Raises GrammarError for keywords that cannot be enforced and are not left out."""
+    """Return a tool with its grammars. Raises GrammarError for keywords that cannot be enforced, unless lenient."""
     schema = json.loads(parameters)
     held, bare, pairs = lenient(schema) if is_lenient else schema, syntax.bare, syntax.pairs
     if bare is not None:
