@@ -19,6 +19,7 @@ from model.tokenization.chat_formats.written_out import (
     with_arguments_as_text,
     with_known_names,
     with_parts_for,
+    with_written_calls,
     write_out,
 )
 from model.tokenization.template_client import MAX_CHARACTERS, ChatTemplateError, TemplateClient, shared_client
@@ -107,6 +108,8 @@ class ChatTemplate:
         if not use.by_template:
             messages = with_parts_for(messages, ())
             return write_out(messages, tools, use.syntax, takes_system=use.takes_system), ()
+        if not use.writes_calls:
+            messages = [with_written_calls(row, use.syntax) for row in messages]
         return with_arguments_as_text(messages) if use.arguments_as_text else messages, tools
 
     async def render_async(

@@ -1,12 +1,13 @@
-"""Writes a JSON schema as the grammar of a call's arguments that are like JSON, but for bare names and literal texts.
+"""Writes a JSON schema as the grammar of a call's arguments that are like JSON, but for bare names and literal texts;
+or as grammars of its properties, in JSON or as Python writes them.
 
 What they stand for is JSON that the schema admits, as `json_schema` has it. A text holds all characters as they are, so
 the formats that llguidance writes between the quotes of JSON are refused; names are described by no pattern.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
 
 from model.sampling.grammar.alternatives import Alternatives
 from model.sampling.grammar.checking import why_refused
@@ -14,9 +15,9 @@ from model.sampling.grammar.errors import GrammarError, step
 from model.sampling.grammar.json_schema import Writer
 from model.sampling.grammar.names import KEY, found_pattern
 from model.sampling.grammar.parts import Conjunction
-from model.sampling.grammar.places import shown
-from model.sampling.grammar.rules import Sequence_, Symbol, quoted
-from model.sampling.grammar.strings import FORMATS, MAX_SHAPES, REFUSED_FORMATS, lengths, slashed
+from model.sampling.grammar.places import HONOURED, Place, shown
+from model.sampling.grammar.rules import Sequence_, Symbol, as_json, quoted
+from model.sampling.grammar.strings import FORMATS, MAX_SHAPES, REFUSED_FORMATS, STRING, lengths, slashed
 from model.tokenization.chat_formats.call_syntax import BareSyntax
 
 _CHARACTER = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]"
@@ -24,6 +25,15 @@ _CHARACTER = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]"
 _NAME = re.compile(r"[^ \t\r\n:,{}\[\]]+( +[^ \t\r\n:,{}\[\]]+)*")
 _OTHER_NAME = r"""/[^\s:,{}\[\]<>"'\x00-\x1F\x7F]+/"""
 """A name that the schema does not have; it has no quotes either, which a model might write out of habit."""
+_OF_VALUES = {keyword for kind in ("number", "string", "array", "object") for keyword in HONOURED[kind]}
+_HELD = {"type", "properties", "required", "additionalProperties", "unevaluatedProperties"}
+_OF_ALL_ARGUMENTS = {*HONOURED["any"], *HONOURED["object"]} - _HELD
+"""Keywords about all arguments together. They are not enforced for arguments that come one by one."""
+_PYTHON_SPACE, _PYTHON_CHARACTER = r"[ \t\r\n]*", r"[^'\\\x00-\x08\x0B\x0C\x0E-\x1F\x7F]|\\[^\x00-\x1F]"
+_PYTHON_TEXT = (
+    rf"/'({_PYTHON_CHARACTER}|('{_PYTHON_SPACE})+([^'\\ ,:)\]}}\x00-\x1F\x7F]|\\[^\x00-\x1F]))*('{_PYTHON_SPACE})*'/"
+)
+"""A text between single quotes, as `PythonReader` reads it."""
 _MOST_LEFT_OUT = 50
 """How many parts of a schema are left out, one after another, before all of it is."""
 
@@ -35,33 +45,66 @@ def bare_arguments_grammar(
 
     `quote_id` is the id of the quote, if that is a special token. If it `is_lenient`, what cannot be held is left out.
     """
+    return _held(lambda part: _Writer(part, syntax, quote_id).grammar(), schema, is_lenient)
+
+
+def value_grammars(schema: Any, texts: Collection[str] = (), *, is_lenient: bool = False) -> dict[str, str | None]:
+    """Write the grammars of the properties of a schema, by their names, or refuse it by the place that cannot be held.
+    Values are JSON, or as Python writes them; None if there is no value that satisfies the schema.
+
+    `texts` are the names of properties that may be texts without quotes: only their choices are held, and they have no
+    grammar. If it `is_lenient`, keywords that cannot be enforced are left out.
+    """
+
+    def write(part: Any) -> dict[str, str | None]:
+        alternatives = Alternatives(part)
+        places = alternatives.root.named("properties")
+        if not is_lenient:
+            _refuse([alternatives.root], _OF_ALL_ARGUMENTS)
+            for name in texts:
+                _refuse([each for parts in alternatives.of((places[name],)) for each in parts], _OF_VALUES)
+        writers = {name: _ValueWriter(alternatives, place) for name, place in places.items() if name not in texts}
+        return {name: writer.grammar_or_none() for name, writer in writers.items()}
+
+    return _held(write, schema, is_lenient)
+
+
+def _refuse(places: list[Place], keywords: Collection[str]) -> None:
+    for place in places:
+        for keyword in place.schema:
+            if keyword in keywords:
+                raise GrammarError(place.at(keyword), "this model's calls cannot be held to it")
+
+
+_Written = TypeVar("_Written")
+
+
+def _held(write: Callable[[Any], _Written], schema: Any, is_lenient: bool) -> _Written:
+    """Write a schema; if it `is_lenient`, without keywords that cannot be enforced."""
     for _ in range(_MOST_LEFT_OUT):
         try:
-            return _Writer(schema, syntax, quote_id).grammar()
+            return write(schema)
         except GrammarError as error:
             if not is_lenient:
                 raise
             if not error.path:
                 break
             schema = _without(schema, error.path)
-    return _Writer({"type": "object"}, syntax, quote_id).grammar()
+    return write({"type": "object"})
 
 
 def _without(value: Any, path: str, here: str = "", is_schema: bool = True) -> Any:
     """Return a schema without the keyword at a path; a schema that is there admits everything."""
-    if isinstance(value, list):
-        places = [here + step(number) for number in range(len(value))]
-        return [True if at == path else _without(each, path, at) for at, each in zip(places, value, strict=True)]
-    if not isinstance(value, dict) or not path.startswith(here):
+    if not isinstance(value, dict | list) or not path.startswith(here):
         return value
     kept = {}
-    for name, inner in value.items():
-        inner_path = here + step(name)
-        if inner_path == path and (is_schema or inner is True):
-            continue
-        are_named = is_schema and name in ("properties", "patternProperties", "$defs", "definitions")
-        kept[name] = True if inner_path == path else _without(inner, path, inner_path, not are_named)
-    return kept
+    for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+        are_named = is_schema and key in ("properties", "patternProperties", "$defs", "definitions")
+        if here + step(key) != path:
+            kept[key] = _without(inner, path, here + step(key), not are_named)
+        elif isinstance(value, list) or (not is_schema and inner is not True):
+            kept[key] = True
+    return kept if isinstance(value, dict) else list(kept.values())
 
 
 def _check_name(path: str, name: str) -> None:
@@ -148,3 +191,32 @@ class _Writer(Writer):
             return (token, self.rules.terminal(f"( {expression} ) & ~( {any_} {quote} {any_} )"), token)
         inner = f"( ( {expression} ) {quote} ) & ~( {any_} {quote} /{_CHARACTER}+/ )"
         return (self.rules.terminal(f"{quote} ( {inner} )"),)
+
+
+class _ValueWriter(Writer):
+    """Writes the values of an argument as JSON, or as Python writes them."""
+
+    def __init__(self, alternatives: Alternatives, place: Place) -> None:
+        super().__init__(alternatives, r"[ \n]{0,40}")
+        self.place = place
+
+    def any_text(self) -> Sequence_:
+        return (self.rules.terminal(f"{STRING} | {_PYTHON_TEXT}"),)
+
+    def texts(self, parts: Conjunction) -> list[Sequence_]:
+        is_free = not any(part.schema.keys() & {*HONOURED["string"]} for part in parts)
+        return [self.any_text()] if is_free else super().texts(parts)
+
+    def scalar(self, value: Any) -> Sequence_:
+        return self.scalars([value])[0]
+
+    def scalars(self, values: Sequence[Any]) -> list[Sequence_]:
+        spellings = dict.fromkeys(text for value in values for text in (as_json(value), repr(value)))
+        return [(self.rules.terminal(" | ".join(map(quoted, spellings))),)] if values else []
+
+    def name(self, name: str) -> Symbol:
+        return self.scalar(name)[0]
+
+    def other_name(self, taken: Sequence[str], patterns: Sequence[str] = (), admitted: str = KEY) -> str:
+        own = super().other_name(taken, patterns, admitted)
+        return own if taken or patterns or admitted != KEY else f"{own} | {_PYTHON_TEXT}"

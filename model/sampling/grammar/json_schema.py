@@ -57,6 +57,8 @@ class Writer:
 
     def __init__(self, alternatives: Alternatives, whitespace_pattern: str | None = None) -> None:
         self.alternatives = alternatives
+        self.place = alternatives.root
+        """The subschema of the values."""
         self.rules = Rules()
         self._values: dict[Conjunction, str] = {}
         self._pending: list[Conjunction] = []
@@ -77,10 +79,14 @@ class Writer:
 
     def grammar(self) -> str:
         """Write the grammar. Raises GrammarError where nothing satisfies the schema."""
-        grammar = self.rules.written(self._start())
+        grammar = self.grammar_or_none()
         if grammar is None:
             raise GrammarError("", "no value satisfies the schema, or none that ends")
         return grammar
+
+    def grammar_or_none(self) -> str | None:
+        """Write the grammar, or return None where nothing satisfies the schema."""
+        return self.rules.written(self._start())
 
     def any_text(self) -> Sequence_:
         """Write any text."""
@@ -111,7 +117,7 @@ class Writer:
         return names
 
     def _start(self) -> str:
-        first = self.value((self.alternatives.root,) if self.alternatives.root.schema is not True else ())
+        first = self.value((self.place,) if self.place.schema is not True else ())
         while self._pending:
             conjunction = self._pending.pop()
             name = self._values[conjunction]

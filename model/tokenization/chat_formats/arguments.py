@@ -1,53 +1,36 @@
 """Reads the arguments of a call out of a text that comes in pieces, and gives them as JSON. It knows no message."""
 
-import ast
 import json
 import re
 from collections.abc import Callable
-from typing import Protocol
+from typing import ClassVar
 
-from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KIND_OF, KINDS, BareSyntax, PairSyntax
+from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KIND_OF, KINDS, CallSyntax, PairSyntax, Tool
 
 
-class ArgumentsReader(Protocol):
-    """Reads the arguments of one call."""
+class ObjectReader:
+    """Reads arguments that are JSON: it finds where the object ends. `is_whole` once all of them were read."""
 
-    is_whole: bool
-    """Whether all of the arguments were read."""
+    _mark = re.compile(r'\\[\s\S]?|["{}\[\]]')
+
+    def __init__(self) -> None:
+        self.is_whole = self._in_string = False
+        self._depth = 0
 
     def read(self, text: str, is_over: bool) -> tuple[str, int]:
         """Return what is new of the arguments, and how many characters of the text that tells. What is not read is
         passed again, with more; if the text `is_over`, nothing follows.
         """
-        ...
-
-
-class ObjectReader:
-    """Reads arguments that are JSON: it finds where the object ends."""
-
-    def __init__(self) -> None:
-        self.is_whole = False
-        self._depth = 0
-        self._in_string = self._is_escaped = False
-
-    def read(self, text: str, is_over: bool) -> tuple[str, int]:
-        for position, char in enumerate(text):
-            if self._in_string:
-                if self._is_escaped:
-                    self._is_escaped = False
-                elif char == "\\":
-                    self._is_escaped = True
-                elif char == '"':
-                    self._in_string = False
-            elif char == '"':
-                self._in_string = True
-            elif char in "{[":
-                self._depth += 1
-            elif char in "}]":
-                self._depth -= 1
+        for mark in self._mark.finditer(text):
+            if mark[0] == "\\" and not is_over:  # it needs the character that it escapes
+                return text[: mark.start()], mark.start()
+            if mark[0] == '"':
+                self._in_string = not self._in_string
+            elif mark[0][0] != "\\" and not self._in_string:
+                self._depth += 1 if mark[0] in "{[" else -1
                 if self._depth == 0:
                     self.is_whole = True
-                    return text[: position + 1], position + 1
+                    return text[: mark.end()], mark.end()
         return text, len(text)
 
 
@@ -75,7 +58,16 @@ class PairReader:
             return self._read_name(text, is_over)
         if not self._after_value:
             return self._begin_value(text, is_over)
-        return self._read_text(text, is_over) if self._kinds == _TEXT else self._read_value(text, is_over)
+        value, tag, _ = text.partition(self._after_value)
+        is_text, num_read = self._kinds == _TEXT, len(value) + len(tag)
+        if is_text and not tag and not is_over:
+            num_read -= num_begun(text, self._after_value)
+        if not is_text and not tag:
+            return (value, num_read) if is_over else ("", 0)
+        written = _escaped(value[:num_read]) + '"' * bool(tag) if is_text else _as_json(value, self._kinds)
+        if tag:
+            self._kinds, self._after_value = None, ""
+        return written, num_read
 
     def _read_name(self, text: str, is_over: bool) -> tuple[str, int]:
         before, begin = self._syntax.before_name.lstrip(), len(text) - len(text.lstrip())
@@ -103,37 +95,24 @@ class PairReader:
             quote, end = "", ""
         self._kinds = _TEXT if quote else self._kinds
         self._after_value = end + self._syntax.after_value
-        return ('"', len(quote)) if self._kinds == _TEXT else self._read_value(text, is_over)
-
-    def _read_text(self, text: str, is_over: bool) -> tuple[str, int]:
-        after = self._after_value
-        value, tag, _ = text.partition(after)
-        if tag:
-            self._kinds, self._after_value = None, ""
-            return f'{_escaped(value)}"', len(value) + len(after)
-        keep = 0 if is_over else _num_begun(text, after)
-        return _escaped(text[: len(text) - keep]), len(text) - keep
-
-    def _read_value(self, text: str, is_over: bool) -> tuple[str, int]:
-        value, tag, _ = text.partition(self._after_value)
-        if not tag:
-            return (value, len(text)) if is_over else ("", 0)
-        assert self._kinds is not None, "a name was read"
-        written, self._kinds, self._after_value = _as_json(value, self._kinds), None, ""
-        return written, len(value) + len(tag)
-
-
-_NAME = re.compile(r"[^:,{}\[\]]*")
-_WORD = re.compile(r"[A-Z][a-z]*")
-"""One of Python's constants, for example None."""
+        return ('"', len(quote)) if self._kinds == _TEXT else self.read(text, is_over)
 
 
 class BareReader:
     """Reads arguments whose names are bare and whose texts are literal, and writes them as JSON."""
 
-    def __init__(self, syntax: BareSyntax) -> None:
+    _name_pattern = re.compile(r"[^:,{}\[\]]*")
+    _name_end = ":"
+    _named = "{"
+    """The bracket after which names are bare."""
+    _word = re.compile(r"[A-Z][a-z]*")
+    """One of Python's constants, for example None."""
+
+    def __init__(self, *quotes: str) -> None:
         self.is_whole = False
-        self._quote = syntax.quote
+        self._quotes = quotes
+        self._quote = quotes[0]
+        """The quote of the text that is read."""
         self._open: list[str] = []
         """The brackets that are open."""
         self._in_text = False
@@ -158,41 +137,98 @@ class BareReader:
         if end >= 0:
             self._in_text = False
             return f'{_escaped(text[position:end])}"', end + len(self._quote)
-        end = len(text) - (0 if is_over else _num_begun(text[position:], self._quote))
+        end = len(text) - (0 if is_over else num_begun(text[position:], self._quote))
         return _escaped(text[position:end]), end
 
     def _name(self, text: str, position: int, is_over: bool) -> tuple[str, int]:
-        match = _NAME.match(text, position)
+        match = self._name_pattern.match(text, position)
         assert match is not None, "nothing is a name, too"
         end = match.end()
         if end == len(text) and not is_over:
             return "", position
         self._is_name_next = False
-        if text[end : end + 1] == ":":
+        if text.startswith(self._name_end, end):
             return f"{json.dumps(match[0].strip(), ensure_ascii=False)}: ", end + 1
         return self._mark(text, end, is_over) if end == position else (match[0], end)  # it is none
 
     def _mark(self, text: str, position: int, is_over: bool) -> tuple[str, int]:
-        if text.startswith(self._quote, position):
-            self._in_text = True
-            return '"', position + len(self._quote)
+        quote = next((each for each in self._quotes if text.startswith(each, position)), None)
+        if quote is not None:
+            self._in_text, self._quote = True, quote
+            return '"', position + len(quote)
         char = text[position]
-        word = _WORD.match(text, position)
+        word = self._word.match(text, position)
         end = position if word is None else word.end()
-        if not is_over and (end == len(text) or self._quote.startswith(text[position:])):
+        if not is_over and (end == len(text) or any(each.startswith(text[position:]) for each in self._quotes)):
             return "", position
         if word is not None:
-            return _OF_PYTHON.get(word[0], word[0]), end
-        if char in "{[":
+            return self._constant(word[0]), end
+        if char in "{[(":
             self._open.append(char)
-        elif char in "}]":
+        elif char in "}])":
             self._open.pop()
             self.is_whole = not self._open
-        self._is_name_next = char in "{," and self._open[-1] == "{"
-        return ", " if char == "," else "" if char.isspace() else char, position + 1
+        self._is_name_next = bool(self._open) and char in (self._named, ",") and self._open[-1] == self._named
+        return ", " if char == "," else "" if char.isspace() else char.translate(_BRACES), position + 1
+
+    def _constant(self, word: str) -> str:
+        return _OF_PYTHON.get(word, word)
 
 
-def _num_begun(text: str, tag: str) -> int:
+_BRACES = str.maketrans("()", "{}")
+
+
+class PythonReader(BareReader):
+    """Reads the arguments of a call in Python, and writes them as JSON. A quote within a text needs no escape unless a
+    comma, a colon or a closing bracket follows it: some templates write none.
+    """
+
+    _name_pattern = re.compile(r"[^=)]*")
+    _name_end = "="
+    _named = "("
+    _word = re.compile(r"[^\s,:()\[\]{}'\"]+")
+    _inner: ClassVar = {
+        quote: re.compile(
+            rf"([^{quote}\\]|\\([^xu]|x(?![0-9a-fA-F]?\Z)|u(?![0-9a-fA-F]{{0,3}}\Z))"
+            rf"|{quote}(?![ \t\r\n]*([,:)\]}}]|\Z)))*+"
+        )
+        for quote in ("'", '"')
+    }
+    """The inside of a text, up to its end, or to a quote or an escape that needs more text."""
+
+    def __init__(self) -> None:
+        super().__init__("'", '"')
+
+    def _text(self, text: str, position: int, is_over: bool) -> tuple[str, int]:
+        match = self._inner[self._quote].match(text, position)
+        assert match is not None, "a text may be empty"
+        end = match.end()
+        if text.startswith(self._quote, end) and (is_over or text[end + 1 :].strip(" \t\r\n")):
+            self._in_text = False
+            return f'{_of_python(text[position:end])}"', end + 1
+        end = len(text) if is_over else end
+        return _of_python(text[position:end]), end
+
+    def _constant(self, word: str) -> str:
+        return _as_json(_OF_PYTHON.get(word, word), KINDS)
+
+
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[\s\S])")
+
+
+def _of_python(text: str) -> str:
+    """Return the inside of a Python text as the inside of a JSON text. Unknown escapes are text."""
+    pieces = _ESCAPE.split(text)  # every second one is an escape, without its backslash
+    return "".join([_escape(piece) if number % 2 else _escaped(piece) for number, piece in enumerate(pieces)])
+
+
+def _escape(escape: str) -> str:
+    if len(escape) > 1:
+        return f"\\u{escape[1:]:0>4}"
+    return f"\\{escape}" if escape in 'nrtbf"\\' else _escaped(escape if escape == "'" else f"\\{escape}")
+
+
+def num_begun(text: str, tag: str) -> int:
     """Return how many characters at the end of a text may be the beginning of a tag."""
     return next(n for n in range(len(tag) - 1, -1, -1) if text.endswith(tag[:n]))
 
@@ -203,8 +239,6 @@ def _escaped(text: str) -> str:
 
 _OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
 """Words that some templates write, and so their models, where others write JSON."""
-_MOST_PYTHON = 8_000
-"""Most characters of a value that is read as Python writes it: reading them takes milliseconds."""
 
 
 def _as_json(value: str, kinds: frozenset[str]) -> str:
@@ -213,13 +247,24 @@ def _as_json(value: str, kinds: frozenset[str]) -> str:
     written = stripped if kinds == KINDS else _OF_PYTHON.get(stripped, stripped)
     try:
         try:
-            kind = KIND_OF[type(json.loads(written, parse_constant=int))]  # int refuses NaN, which is no JSON
+            read = json.loads(written, parse_constant=int)  # int refuses NaN, which is no JSON
         except ValueError:
-            if not stripped.startswith(("[", "{")) or len(stripped) > _MOST_PYTHON:
+            if not stripped.startswith(("[", "{")):
                 raise
-            read = ast.literal_eval(stripped)  # a list or a dict as Python writes it
-            written, kind = json.dumps(read, allow_nan=False), KIND_OF[type(read)]
-    except (ValueError, KeyError, TypeError, SyntaxError, MemoryError, RecursionError):
+            written, end = PythonReader().read(stripped, True)  # a list or a dict as Python writes it
+            read = json.loads(written + stripped[end:], parse_constant=int)
+    except (ValueError, RecursionError):
         return json.dumps(value, ensure_ascii=False)
-    is_json = kinds == KINDS or "string" not in kinds or kind in kinds - {"string"}
+    is_json = kinds == KINDS or "string" not in kinds or KIND_OF[type(read)] in kinds - {"string"}
     return written if is_json else json.dumps(value, ensure_ascii=False)
+
+
+ArgumentsReader = ObjectReader | PairReader | BareReader
+"""Reads the arguments of one call."""
+
+
+def reader_of(form: CallSyntax, tool: Tool) -> ArgumentsReader:
+    """Return a reader of the arguments of a call."""
+    if form.pairs is not None:
+        return PythonReader() if form.pairs.is_python else PairReader(form.pairs, tool.kinds)
+    return ObjectReader() if form.bare is None else BareReader(form.bare.quote)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -29,7 +29,7 @@ class PairSyntax:
     quotes: tuple[str, str] = ("", "")
     """The texts between which some templates write a value that is text, if it holds tags."""
     is_python: bool = False
-    """True if the template writes lists and objects as Python literals."""
+    """True for the arguments of a call in Python: in parentheses, with commas between literals."""
 
     @property
     def name_ends(self) -> tuple[str, ...]:
@@ -126,8 +126,8 @@ class CallSyntax:
     @property
     def after_between(self) -> tuple[str, ...]:
         """Return the texts with one of which arguments begin, or what follows a call without any."""
-        if self.pairs is None:
-            return ("{",)
+        if self.pairs is None or self.pairs.is_python:
+            return ("{",) if self.pairs is None else ("(",)
         texts = (self.pairs.before_name, self.closing, *(() if self.next_call is None else (self.next_call,)))
         return tuple(text.lstrip() for text in texts)
 
@@ -136,22 +136,19 @@ class CallSyntax:
         return {f"{before}{tool}{self.between}": (tool, self) for tool in tools}
 
     def written(self, calls: Iterable[tuple[str, str]]) -> str:
-        """Return the text of calls, each a name and its arguments as JSON, as a model would write it."""
+        """Return the text of calls in JSON or in Python; each is a name and its arguments as JSON."""
         between_calls = f"{self.closing}\n{self.opening}" if self.next_call is None else self.next_call
         bodies = [f"{name}{self.between}{self._written(arguments)}" for name, arguments in calls]
         return f"{self.opening}{between_calls.join(bodies)}{self.closing}"
 
     def _written(self, arguments: str) -> str:
-        pairs = self.pairs
-        if self.bare is not None:
-            return self.bare.written(json.loads(arguments))
-        if pairs is None:
+        if self.pairs is None:
             return arguments
-        return "".join(
-            f"{pairs.before_name}{name}{pairs.name_ends[0 if isinstance(value, str) else -1]}"
-            f"{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}{pairs.after_value}"
-            for name, value in json.loads(arguments).items()
-        )
+        return f"({', '.join(f'{name}={_in_python(value)}' for name, value in json.loads(arguments).items())})"
+
+
+def _in_python(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
 Heads = Mapping[str, tuple[str, CallSyntax]]
@@ -199,6 +196,8 @@ class Tool:
     """The grammar of the arguments in llguidance's dialect of Lark, for calls that write them as JSON, or nearly so;
     None is what llguidance makes of the schema by itself, which is JSON.
     """
+    value_grammars: Mapping[str, str | None] = field(default_factory=dict)
+    """The grammars of values that are no text between tags, by the arguments' names; None if no value is possible."""
 
     def argument(self, name: str) -> dict[str, Any]:
         """Return the schema of an argument, which says nothing if the tool does not know it."""

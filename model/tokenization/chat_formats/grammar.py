@@ -87,11 +87,7 @@ class _Writer:
         answers = self._answers
         opening, closing = self._parts(tags.opening), self._parts(tags.closing)
         self._lexemes["THOUGHT_TEXT"] = "ANY"
-        if _is_token(closing[0]):
-            rest = " ".join(["THOUGHT_TEXT", *closing])
-        else:
-            rest = " ".join(["thought_end", *closing[1:]])
-            self._rules["thought_end[lazy]"] = f"ANY {closing[0]}"
+        rest = self._until("thought_text", closing)
         begin = [] if is_open else opening
         if begin and not _is_token(begin[0]):
             self._lexemes["THOUGHT_BEGIN"] = f"SPACES {begin[0]}"
@@ -107,6 +103,14 @@ class _Writer:
         if answers.syntax is not None and answers.calls == "auto" and answers.body is None:
             starts.append(" ".join([*begin, "THOUGHT_TEXT"]))
         self._rules["start"] = " | ".join(starts)
+
+    def _until(self, name: str, end: list[str]) -> str:
+        """Return any text up to the first of these symbols, and the symbols."""
+        if _is_token(end[0]):
+            self._lexemes[name.upper()] = "ANY"
+            return " ".join([name.upper(), *end])
+        self._rules[f"{name}_end[lazy]"] = f"ANY {end[0]}"
+        return " ".join([f"{name}_end", *end[1:]])
 
     def _write_answer(self) -> None:
         answers = self._answers
@@ -126,16 +130,16 @@ class _Writer:
             self._write_body()
             for number, form in enumerate(answers.syntax.forms):
                 if not form.is_tagged:
-                    self._rules[f"calls_{number}"] = self._calls_like_json(form)
+                    self._rules[f"calls_{number}"] = f"{self._calls_like_json(form)} after_call_{number}"
             self._rules["answer"] = f"calls | {tag}{space}body"
         else:
             self._write_text_or_calls(answers.syntax, tag)
 
     def _calls_like_json(self, syntax: CallSyntax) -> str:
-        """Return calls that begin as JSON does, in the lexemes of JSON: a body that is JSON has the same."""
+        """Return a call that begins as JSON does, in the lexemes of JSON: a body that is JSON has the same."""
         heads = [f"{syntax.opening}{tool.name}{syntax.between}" for tool in self._answers.tools]
         calls = [f"{' '.join(map(_quoted, _JSON_LEXEMES.findall(head)))} arguments_{i}" for i, head in enumerate(heads)]
-        return f"SPACE ({' | '.join(calls)}) {' '.join(self._parts(syntax.closing))}"
+        return f"SPACE ({' | '.join(calls)})"
 
     def _write_body(self) -> None:
         if self._answers.body is None:
@@ -146,7 +150,8 @@ class _Writer:
 
     def _write_text_or_calls(self, syntax: CallSyntax, tag: str) -> None:
         tags, forms = self._answers.tags, syntax.forms
-        untagged = [f"(SPACES {_quoted(form.opening)} ANY)" for form in forms if not form.is_tagged]
+        heads = [head for form in forms if not form.is_tagged for head in self._heads(form) or [form.opening]]
+        untagged = [f"(SPACES {_quoted(head)} ANY)" for head in heads]
         self._lexemes["TEXT"] = self._text_without(*untagged)
         if tag and tags is not None:  # calls are messages of their own, after the text
             texts = [f"{tag}TEXT", *(f"{' '.join(self._parts(other))} TEXT" for other in tags.other_answers)]
@@ -183,14 +188,19 @@ class _Writer:
             opening.insert(0, "SPACE")
         self._rules[f"calls_{form_number}"] = f"{' '.join(opening)} after_opening_{form_number}"
         call = f"call_{form_number}"
-        calls, closing = [call], self._parts(form.closing)
+        more, closing = [], self._parts(form.closing)
         if self._answers.parallel and form.next_call is not None:
-            calls.append(f"({' '.join([*self._parts(form.next_call), call])})*")
+            more = [f"({' '.join([*self._parts(form.next_call), call])})*"]
             if re.match(r"\s", form.next_call.removeprefix(form.closing)):
                 closing = self._with_space(form_number, closing)
         if form.optional_end:
             closing = [f"({' '.join(closing)} | {' '.join(self._parts(form.closing + form.optional_end))})"]
-        self._rules[f"after_opening_{form_number}"] = " ".join([*calls, *closing])
+        self._rules[f"after_opening_{form_number}"] = f"{call} after_{call}"
+        self._rules[f"after_{call}"] = " ".join([*more, *closing]) or '""'
+        if heads := self._heads(form):
+            lexemes = [self._lexeme(f"HEAD_{number}", f"SPACE {_quoted(head)}") for number, head in enumerate(heads)]
+            begun = [f"{lexeme} arguments_{number}_inside" for number, lexeme in enumerate(lexemes)]
+            self._rules[f"calls_{form_number}"] = f"({' | '.join(begun)}) after_{call}"
         options, optional_id = [], [f"({' '.join(self._parts(form.optional_id))})?"] if form.optional_id else []
         for number, tool in enumerate(self._answers.tools):
             between = self._parts(form.between)
@@ -203,6 +213,14 @@ class _Writer:
             else:
                 self._write_pairs(f"arguments_{number}", tool, form.pairs)
         self._rules[call] = " | ".join(options)
+
+    def _heads(self, form: CallSyntax) -> list[str]:
+        """Return the texts up to the arguments of a first call, by the tools' numbers, if calls begin as lists do, and
+        with no tag: another list is text.
+        """
+        if form.is_tagged or form.pairs is None or not form.pairs.is_python:
+            return []
+        return [f"{form.opening}{tool.name}{form.between}(" for tool in self._answers.tools]
 
     def _with_space(self, form_number: int, closing: list[str]) -> list[str]:
         """Return the end of a call with white space after it, which may end the answer: a model that writes a newline
@@ -221,24 +239,29 @@ class _Writer:
     def _write_pairs(self, rule: str, tool: Tool, syntax: PairSyntax) -> None:
         """Write arguments that stand one by one, in any order."""
         after = self._parts(syntax.after_value)
-        if _is_token(after[0]):
-            self._lexemes["VALUE_TEXT"] = "ANY"
-            self._rules["text_value"] = " ".join(["VALUE_TEXT", *after])
-        else:
-            self._rules["text_value_end[lazy]"] = f"ANY {after[0]}"
-            self._rules["text_value"] = " ".join(["text_value_end", *after[1:]])
+        if after:
+            self._rules["text_value"] = self._until("value_text", after)
         properties, required = tool.parameters.get("properties") or {}, tool.parameters.get("required") or ()
-        names = sorted(properties, key=lambda name: name not in required)  # stable: the others keep their order
+        names = [name for name in properties if tool.value_grammars.get(name, "") is not None]
+        names.sort(key=lambda name: name not in required)  # stable: the others keep their order
         num_required = min(sum(name in required for name in names), _MOST_NOTED)
-        rest = [f'"" %if is_ones([0:{num_required}])' if num_required else '""']
+        pairs = []
         for number, name in enumerate(names):
             pair = self._pair(f"{rule}_{number}", tool, name, syntax)
             noted = f"set_bit({number}) %if bit_clear({number})" if number < _MOST_NOTED else "_"
-            rest.append(f"({pair}) {rule}_rest::{noted}")
+            pairs.append(f"({pair}) {rule}_rest::{noted}")
         # Some templates write a newline where there are no arguments.
-        self._rules[rule] = (f"{rule}_rest::0x0" if names else '""') + ("" if num_required else ' | "\\n"')
+        none = [] if num_required else ['""', '"\\n"']
+        arguments = " | ".join([*none, *([f"{rule}_pair::0x0"] if names else [])])
+        self._rules[rule] = arguments
+        if syntax.is_python:
+            self._rules |= {rule: f'"(" {rule}_inside', f"{rule}_inside": f'({arguments}) ")"'}
         if names:
-            self._rules[f"{rule}_rest::_"] = "\n  | ".join(rest)
+            end = f'"" %if is_ones([0:{num_required}])' if num_required else '""'
+            comma = '"," SPACE ' if syntax.is_python else ""
+            is_left = f" %if not(is_ones([0:{len(names)}]))" if len(names) <= _MOST_NOTED else ""
+            self._rules[f"{rule}_rest::_"] = f"{end}\n  | {comma}{rule}_pair::_{is_left}"
+            self._rules[f"{rule}_pair::_"] = "\n  | ".join(pairs)
 
     def _pair(self, rule: str, tool: Tool, name: str, syntax: PairSyntax) -> str:
         """Write a name and its value, as text where it may be text."""
@@ -246,22 +269,25 @@ class _Writer:
         after = self._parts(syntax.after_value)
         choices = [schema["const"]] if "const" in schema else schema.get("enum")
         values = []
+        if syntax.is_python:
+            return " ".join([*self._parts(name + syntax.after_name), self._value(tool, name)])
         if choices and "string" in kinds:
             written = [each if isinstance(each, str) else json.dumps(each) for each in choices]
             values.append((syntax.after_name, " ".join([f"({' | '.join(map(_quoted, written))})", *after])))
         elif "string" in kinds and kinds != KINDS:
             values.append((syntax.after_name, "text_value"))
-        elif syntax.is_python and kinds & {"array", "object"}:  # which the parser reads
-            return f"{' '.join(self._parts(f'{syntax.before_name}{name}{syntax.name_ends[-1]}'))} text_value"
-        if "string" not in kinds:  # many templates write Python's words
-            words = ['"True"', '"False"'] * ("boolean" in kinds) + ['"None"'] * ("null" in kinds)
-            values += [(syntax.name_ends[-1], " ".join([word, *after])) for word in words]
         if kinds != {"string"} and (syntax.after_name_of_json or "string" not in kinds or kinds == KINDS):
-            shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
-            self._rules[rule] = " ".join([_json({**shared, **schema}), *after])
+            self._rules[rule] = " ".join([self._value(tool, name), *after])
             values.append((syntax.name_ends[-1], rule))
         heads = [" ".join(self._parts(f"{syntax.before_name}{name}{end}")) for end, _ in values]
         return " | ".join(f"{head} {value}" for head, (_, value) in zip(heads, values, strict=True))
+
+    def _value(self, tool: Tool, name: str) -> str:
+        """Write the values of an argument that are no text between tags."""
+        if grammar := tool.value_grammars.get(name):
+            return _nested(grammar)
+        shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
+        return _json({**shared, **tool.argument(name)})
 
     def _parts(self, text: str) -> list[str]:
         """Return a text as symbols of the grammar: special tokens by their ids, and strings."""

@@ -5,39 +5,14 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
 
-from model.tokenization.chat_formats.arguments import ArgumentsReader, BareReader, ObjectReader, PairReader
+from model.tokenization.chat_formats.arguments import ArgumentsReader, ObjectReader, num_begun, reader_of
 from model.tokenization.chat_formats.call_syntax import CallSyntax, Heads, Tool, id_in, num_matched
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
 _SPACE = " \t\r\n"
 """White space, as the grammars of answers have it."""
-
-
-class MessageParser(Protocol):
-    """Reads one message. Nothing of the text is lost: what turns out to be no call and no reasoning is content."""
-
-    def push(self, text: str) -> MessageDelta:
-        """Return what is known of the message now that `text` has come, and was not before."""
-        ...
-
-    def flush(self) -> MessageDelta:
-        """Return what is left when the text is over."""
-        ...
-
-
-class PlainText:
-    """The parser of a message that is all content."""
-
-    def push(self, text: str) -> MessageDelta:
-        """Return the text."""
-        return MessageDelta(content=text)
-
-    def flush(self) -> MessageDelta:
-        """Return nothing: all of the text was content at once."""
-        return MessageDelta()
 
 
 def new_call_id(form: tuple[str, int]) -> str:
@@ -61,13 +36,13 @@ class _Marks:
         """Return how many characters at the end may be the beginning of a mark, or white space before it."""
         if not self._marks:
             return 0
-        begins = (n for n in range(min(len(text), len(self._marks[0]) - 1), 0, -1))
-        keep = next((n for n in begins if any(each.startswith(text[-n:]) for each in self._marks)), 0)
+        keep = max(num_begun(text, mark) for mark in self._marks)
         return len(text) - len(text[: len(text) - keep].rstrip(_SPACE))
 
 
 class TaggedText:
-    """The parser of a message that may begin with reasoning, and may call tools.
+    """The parser of a message that may begin with reasoning, and may call tools; without tags and tools all of it is
+    content. Nothing of the text is lost: what turns out to be no call and no reasoning is content.
 
     Reasoning and calls are told by the texts around them; white space next to these belongs to them. A call is known as
     one once its arguments begin: what is before is held back until then, and nothing else but what may begin a tag.
@@ -90,7 +65,8 @@ class TaggedText:
         """Characters that have come, and how many of them are known: these are left out."""
         self._is_over = False
         self._new = _NewParts()
-        self._num_calls = 0
+        self._ids: tuple[str, ...] = ()
+        """The ids of the calls."""
         self._has_content = False
         self._arguments_reader: ArgumentsReader = ObjectReader()
         self._tools = {tool.name: tool for tool in tools}
@@ -179,7 +155,7 @@ class TaggedText:
 
     def _answer(self) -> bool:
         is_untagged = self._syntax is not None and not self._syntax.is_tagged
-        if is_untagged and not self._has_content and not self._num_calls:
+        if is_untagged and not self._has_content and not self._ids:
             begin = len(self._unread) - len(self._unread.lstrip(_SPACE))
             is_call = self._begin_call(begin, self._heads)
             if is_call is not False:
@@ -244,18 +220,19 @@ class TaggedText:
         return None if may_begin and not self._is_over else False
 
     def _add_call(self, tool: str, form: CallSyntax, call_id: str) -> None:
-        self._new.add_call(self._num_calls, call_id or new_call_id(form.id_form), tool)
-        self._num_calls += 1
+        while not call_id or call_id in self._ids:  # models repeat ids that they count
+            before, colon, number = call_id.rpartition(":")
+            is_counted = bool(colon) and number.isdecimal()
+            call_id = f"{before}:{int(number) + 1}" if is_counted else new_call_id(form.id_form)
+        self._new.add_call(len(self._ids), call_id, tool)
+        self._ids = (*self._ids, call_id)
         self._form = form
-        if form.pairs is not None:
-            self._arguments_reader = PairReader(form.pairs, self._tools[tool].kinds)
-        else:
-            self._arguments_reader = ObjectReader() if form.bare is None else BareReader(form.bare)
+        self._arguments_reader = reader_of(form, self._tools[tool])
         self._read = self._arguments
 
     def _arguments(self) -> bool:
         arguments, num_read = self._arguments_reader.read(self._unread, self._is_over)
-        self._new.add_arguments(self._num_calls - 1, arguments)
+        self._new.add_arguments(len(self._ids) - 1, arguments)
         self._unread = self._unread[num_read:]
         if self._arguments_reader.is_whole:
             self._read = self._after_call
@@ -296,9 +273,7 @@ class _NewParts:
 
     def add_arguments(self, index: int, text: str) -> None:
         before = self._calls.get(index, ToolCallDelta(index=index))
-        self._calls[index] = ToolCallDelta(
-            index=index, id=before.id, name=before.name, arguments=before.arguments + text
-        )
+        self.add_call(index, before.id, before.name, before.arguments + text)
 
     def take(self) -> MessageDelta:
         calls = tuple(call for call in self._calls.values() if call != ToolCallDelta(index=call.index))

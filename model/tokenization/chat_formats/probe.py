@@ -38,6 +38,20 @@ _PLAIN = {"role": "assistant", "content": "Zqplain"}
 _RESULT = {"role": "tool", "content": "Zqresult", "tool_call_id": _IDS[0], "name": _NAMES[0]}
 
 
+PYTHON_CALLS = CallSyntax(
+    opening="<|tool_call_start|>[",
+    between="",
+    next_call=", ",
+    closing="]<|tool_call_end|>",
+    pairs=PairSyntax(before_name="", after_name="=", after_value="", is_python=True),
+)
+UNWRITTEN = (
+    PYTHON_CALLS,
+    CallSyntax(opening='<|tool_call|>[{"name": "', between='", "arguments": ', next_call='}, {"name": "', closing="}]"),
+)
+"""The calls of models with templates that write tools, but no calls: LFM2, and Granite 3."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """How conversations with tools are written."""
@@ -45,6 +59,8 @@ class ToolUse:
     syntax: CallSyntax
     by_template: bool
     """Whether the template writes tools, calls and results itself. If not, they are written into the messages."""
+    writes_calls: bool = True
+    """Whether the template writes calls itself, and not the tools and results only."""
     takes_system: bool = True
     """Whether the template writes a system message."""
     arguments_as_text: bool = False
@@ -64,9 +80,12 @@ def find_tool_use(render: Render, special: Collection[str] = (), end: str = "", 
             if syntax is not None:
                 is_named = re.match(f"{ID_CHARACTERS}*{ID}", syntax.between) is not None
                 has_ids = is_named or _IDS[0] in render([*_with_calls(1, arguments), _RESULT], [_TOOL])
-                pairs = syntax.pairs and _with_values(render, syntax.pairs)
+                pairs = syntax.pairs and _with_quotes(render, syntax.pairs)
                 syntax = with_other_forms(replace(syntax, bare=bare, has_ids=has_ids, pairs=pairs), special)
                 return ToolUse(syntax, by_template=True, arguments_as_text=isinstance(arguments, str))
+        if _NAMES[0] not in render(_with_calls(1, _PAIRS), [_TOOL]):
+            for syntax in (each for each in UNWRITTEN if each.trigger in special):
+                return ToolUse(syntax, by_template=True, writes_calls=False)
     system = render([{"role": "system", "content": "Zqsystem"}, _USER], None)
     return ToolUse(GENERIC, by_template=False, takes_system="Zqsystem" in system)
 
@@ -87,13 +106,12 @@ _TEXT = "Zq<zq>&\n"
 """A text that some templates quote."""
 
 
-def _with_values(render: Render, pairs: PairSyntax) -> PairSyntax:
-    """Return a syntax of arguments with how values are written."""
-    text = render(_with_calls(1, {"zqone": _TEXT, "zqtwo": [True, None]}), [_TOOL])
+def _with_quotes(render: Render, pairs: PairSyntax) -> PairSyntax:
+    """Return a syntax of arguments with the quotes of texts between tags."""
+    text = render(_with_calls(1, {"zqone": _TEXT}), [_TOOL])
     around = re.escape(_TEXT).join([re.escape(pairs.after_name) + r"(\S*?)", r"(\S*?)" + re.escape(pairs.after_value)])
     found = re.search(around, text[max(text.find(_NAMES[0]), 0) :])
-    quotes = ("", "") if found is None else (found[1], found[2])
-    return replace(pairs, quotes=quotes, is_python="[True, None]" in text)
+    return pairs if found is None or pairs.is_python else replace(pairs, quotes=(found[1], found[2]))
 
 
 _PARTS = [{"type": "text", "text": "Zqone"}, {"type": "text", "text": "Zqtwo"}]
@@ -122,6 +140,8 @@ _OBJECT = {"zqone": 1}
 _AS_JSON = re.compile(r'\{\s*"zqone"\s*:\s*1\s*\}')
 _PAIRS = {"zqone": "Zqtext", "zqtwo": 7531}
 _AS_PAIRS = re.compile(r"zqone(.{1,80}?)Zqtext(.{1,80}?)zqtwo(.{1,80}?)7531", re.DOTALL)
+_AS_PYTHON = re.compile(r"""\(zqone=(['"]?)Zqtext\1, zqtwo=(['"]?)7531\2\)""")
+"""A call in Python. Some templates write no quotes, others write them around numbers too."""
 _NESTED = {"zqtwo": {"zqin": [True], "zqbare": 'Zq"\\\n'}, "zqone": ["Zqtext", 1]}
 """Arguments whose names are not sorted, with a text that no escapes may change."""
 _AS_BARE = re.compile(r"zqone(:\s*)\[(.{1,40}?)Zqtext\2(,\s*)1\]", re.DOTALL)
@@ -133,6 +153,7 @@ def _ways(render: Render) -> Iterator[tuple[Any, re.Pattern[str], BareSyntax | N
     bare = _bare_syntax(render)
     if bare is not None:
         yield _NESTED, re.compile(re.escape(bare.written(_NESTED))), bare
+    yield _PAIRS, _AS_PYTHON, None
     yield _PAIRS, _AS_PAIRS, None
     # Only now text: templates of other forms may write it as it is, between tags of their own.
     yield json.dumps(_OBJECT), _AS_JSON, None
@@ -182,6 +203,8 @@ def _syntax(
     syntax = CallSyntax(opening, between, closing, next_call, end_of_calls, optional_id)
     if with_id != _without_ids(raw_between):
         syntax = replace(syntax, others=(replace(syntax, between=with_id),))
+    if pattern is _AS_PYTHON:
+        return replace(syntax, pairs=PYTHON_CALLS.pairs)
     return _in_pairs(syntax, *written.groups()) if pattern is _AS_PAIRS else syntax
 
 
@@ -253,8 +276,8 @@ def _with_counts(one: str, other: str) -> tuple[str, str]:
     return "".join(ours), "".join(theirs)
 
 
-_PYTHON_TAG = "<|python_tag|>"
-"""The token that Llama's models write before some calls, and never before text."""
+_PYTHON_TAGS = (("<|python_tag|>", ""), ("<|python_start|>", "<|python_end|>"))
+"""The tokens that Llama's models write around some calls, and never around text."""
 _CHANNELS = ("commentary", "analysis")
 """Channels of gpt-oss's calls; one of `_ENDS` follows the tool's name. The template writes another form."""
 _ENDS = (" <|constrain|>json<|message|>", "<|constrain|>json<|message|>", " json<|message|>", "<|message|>")
@@ -266,8 +289,9 @@ def with_other_forms(syntax: CallSyntax, special: Collection[str]) -> CallSyntax
     are the tokenizer's special tokens.
     """
     others = list(syntax.others)
-    if syntax.opening.startswith("{") and _PYTHON_TAG in special:
-        others.append(replace(syntax, opening=_PYTHON_TAG + syntax.opening))
+    if not syntax.is_tagged:
+        tags = [(tag, end) for tag, end in _PYTHON_TAGS if tag in special]
+        others += [replace(syntax, opening=tag + syntax.opening, optional_end=end) for tag, end in tags]
     if syntax.opening == "to=functions." and syntax.between.startswith("<|channel|>commentary"):
         others += [replace(syntax, between=f"<|channel|>commentary{end}") for end in _ENDS if " json" not in end]
         others += [CallSyntax(f"<|channel|>{name} to=functions.", end, "") for name in _CHANNELS for end in _ENDS]

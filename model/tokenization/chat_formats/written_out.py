@@ -41,13 +41,18 @@ def write_out(rows: Sequence[Row], tools: Sequence[Row], syntax: CallSyntax, *, 
 
 
 def _written(row: Row, syntax: CallSyntax) -> dict[str, Any]:
-    content = row.get("content") or ""
     if row["role"] == "tool":
-        return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
-    calls = [call["function"] for call in row.get("tool_calls") or ()]
-    written = {key: value for key, value in row.items() if key not in ("tool_calls", "tool_call_id")}
+        return {"role": "user", "content": f"<tool_response>\n{row.get('content') or ''}\n</tool_response>"}
+    return {key: value for key, value in with_written_calls(row, syntax).items() if key != "tool_call_id"}
+
+
+def with_written_calls(row: Row, syntax: CallSyntax) -> Row:
+    """Return a message with its calls as a part of its content."""
+    content, calls = row.get("content") or "", [call["function"] for call in row.get("tool_calls") or ()]
+    written = {key: value for key, value in row.items() if key != "tool_calls"}
     if calls:
         text = syntax.written((call["name"], json.dumps(call["arguments"], ensure_ascii=False)) for call in calls)
+        content = content if isinstance(content, str) else joined_parts(content)
         written["content"] = f"{content}\n{text}" if content else text
     return written
 

@@ -6,20 +6,20 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Any
 
 from llguidance import LLMatcher
 
-from model.sampling.grammar.bare_arguments import bare_arguments_grammar
+from model.sampling.grammar.bare_arguments import bare_arguments_grammar, value_grammars
 from model.sampling.grammar.checking import reason_of
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.json_schema import json_schema_grammar
 from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
-from model.tokenization.chat_formats.call_syntax import BareSyntax, Tool
+from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
-from model.tokenization.chat_formats.parser import MessageParser, PlainText, TaggedText
+from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.thoughts import Start, start_of
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
@@ -34,7 +34,7 @@ class AnswerForm:
 
     grammar: str | None = None
     """The grammar that it keeps to, or None for free text."""
-    new_parser: Callable[[], MessageParser] = PlainText
+    new_parser: Callable[[], TaggedText] = TaggedText
     kept_ids: frozenset[int] = frozenset()
     """Special tokens that the parser reads."""
     prefix: Pieces = ()
@@ -66,8 +66,7 @@ async def answer_form(
     syntax = template.tool_use.syntax if definitions else None
     tools: list[Tool] = []
     if syntax is not None:
-        writer = _Writer(syntax.bare, context.tokenizer.ids_of_special)
-        tools = await in_grammar_thread(_read_tools, definitions, writer)
+        tools = await in_grammar_thread(_read_tools, definitions, syntax, context.tokenizer.ids_of_special)
     body_grammar = grammar
     limit = None
     if thinking_budget is not None and tags is not None and start is not Start.ANSWER:
@@ -131,39 +130,27 @@ def _pieces(context: AppContext, text: str) -> Pieces:
     return tuple(there.get(part, part) for part in parts if part)
 
 
-@dataclass(frozen=True)
-class _Writer:
-    """Writes the grammars of a call's arguments."""
-
-    bare: BareSyntax | None
-    """How arguments are written, if not as JSON or one by one."""
-    special_ids: Mapping[str, int]
-
-    def grammar(self, schema: Mapping[str, Any], *, is_lenient: bool = False) -> str | None:
-        """Return the grammar, or None for what llguidance makes of the schema. Raises GrammarError."""
-        if self.bare is not None:
-            quote_id = self.special_ids.get(self.bare.quote)
-            return _bare_grammar_of(json.dumps(schema), self.bare, quote_id, is_lenient)
-        return None if is_lenient else _grammar_of(json.dumps(schema))
-
-
-def _read_tools(definitions: Mapping[int, ToolDefinition], writer: _Writer) -> list[Tool]:
+def _read_tools(
+    definitions: Mapping[int, ToolDefinition], syntax: CallSyntax, special_ids: Mapping[str, int]
+) -> list[Tool]:
     """Return the tools as grammars have them. Raises BadRequest for a schema of which no grammar can be made."""
-    return [_read_tool(f"tools[{number}].function.parameters", each, writer) for number, each in definitions.items()]
+    quote_id = None if syntax.bare is None else special_ids.get(syntax.bare.quote)
+    write = partial(_tool, syntax=syntax, quote_id=quote_id)
+    return [_read_tool(f"tools[{number}].function.parameters", each, write) for number, each in definitions.items()]
 
 
-def _read_tool(field: str, definition: ToolDefinition, writer: _Writer) -> Tool:
+def _read_tool(field: str, definition: ToolDefinition, write: Callable[..., Tool]) -> Tool:
     function = definition.function
     parameters = function.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
     schema = {"type": "object", **parameters}  # what a call is given is an object, even if the schema leaves that out
     try:
-        return Tool(function.name, schema, writer.grammar(schema))
+        return write(function.name, json.dumps(schema), is_lenient=False)
     except GrammarError as error:
         # Constraints that a grammar cannot express are left out: many tools contain some.
         if function.strict or _why_impossible(schema := _possible(schema)):
             place = field + error.path
             raise BadRequest(f"{place}: {error.message}.", param=place, code="grammar_refused") from None
-    return Tool(function.name, lenient(schema), writer.grammar(schema, is_lenient=True))
+    return write(function.name, json.dumps(schema), is_lenient=True)
 
 
 def _possible(schema: dict[str, Any]) -> dict[str, Any]:
@@ -183,10 +170,15 @@ def _why_impossible(schema: Mapping[str, Any]) -> str:
 
 
 @lru_cache(512)
-def _grammar_of(schema: str) -> str:
-    return json_schema_grammar(json.loads(schema), whitespace_pattern=" ?")  # some models write no space after a colon
-
-
-@lru_cache(512)
-def _bare_grammar_of(schema: str, bare: BareSyntax, quote_id: int | None, is_lenient: bool) -> str:
-    return bare_arguments_grammar(json.loads(schema), bare, quote_id, is_lenient=is_lenient)
+def _tool(name: str, parameters: str, syntax: CallSyntax, quote_id: int | None, is_lenient: bool) -> Tool:
+    """Return a tool with its grammars. Raises GrammarError for keywords that cannot be enforced, unless lenient."""
+    schema = json.loads(parameters)
+    held, bare, pairs = lenient(schema) if is_lenient else schema, syntax.bare, syntax.pairs
+    if bare is not None:
+        return Tool(name, held, bare_arguments_grammar(schema, bare, quote_id, is_lenient=is_lenient))
+    # some models write no space after a colon
+    tool = Tool(name, held, None if is_lenient else json_schema_grammar(schema, whitespace_pattern=" ?"))
+    if pairs is None:
+        return tool
+    texts = [] if pairs.is_python else [each for each in schema.get("properties") or () if "string" in tool.kinds(each)]
+    return replace(tool, value_grammars=value_grammars(schema, texts, is_lenient=is_lenient))

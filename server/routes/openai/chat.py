@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.tokenization.chat_formats.message import Message, MessageDelta, ToolCallDelta
-from model.tokenization.chat_formats.parser import PlainText
+from model.tokenization.chat_formats.parser import TaggedText
 from server.engine.outputs import TokenLogprobs
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError
@@ -75,7 +75,7 @@ async def _whole(
 
 def _direct(writer: "_ChatWriter") -> Callable[[BodyWriter], None] | None:
     """Return what writes each token as it comes, or None unless all text is content."""
-    if writer.job.new_parser is not PlainText:
+    if writer.job.new_parser is not TaggedText:
         return None
     return token_writer(
         writer.started,
@@ -121,7 +121,7 @@ class _ChatWriter(AnswerWriter):
 
     def _delta(self, delta: MessageDelta) -> dict[str, Any]:
         written: dict[str, Any] = {}
-        if delta.content or self.job.new_parser is PlainText:
+        if delta.content or self.job.new_parser is TaggedText:
             written["content"] = delta.content
         if delta.reasoning and self.body.include_reasoning:
             written |= _reasoning(delta.reasoning)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
-from model.tokenization.chat_formats.parser import PlainText
+from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.prefill import shared_end
 from server.http.connection import BodyWriter
 from server.routes.context import AppContext
@@ -79,7 +79,7 @@ class Conversation:
     @property
     def is_plain(self) -> bool:
         """Return whether all text is content: nothing is read out of it."""
-        return self.job.new_parser is PlainText
+        return self.job.new_parser is TaggedText
 
     def token_writer(
         self, chunk: Callable[[str], dict[str, Any]], name: str | None = None

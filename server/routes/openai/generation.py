@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import orjson
 
 from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
-from model.tokenization.chat_formats.parser import MessageParser, PlainText
+from model.tokenization.chat_formats.parser import TaggedText
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
@@ -45,7 +45,7 @@ class Job:
     sampling: SamplingParams
     grammar: str | None = None
     """The grammar that the text keeps to, as llguidance reads it, or None for free text."""
-    new_parser: Callable[[], MessageParser] = PlainText
+    new_parser: Callable[[], TaggedText] = TaggedText
     """Makes what reads the message out of a choice's text."""
     kept_ids: frozenset[int] = frozenset()
     """Special tokens that the parser reads, so that they must be in the text."""

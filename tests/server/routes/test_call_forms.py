@@ -175,6 +175,15 @@ SOLAR = (
 )  # fmt: skip
 
 
+async def test_an_id_that_a_model_repeats_is_made_anew(tmp_path: Path) -> None:
+    call = '<|tool_call:begin|>a1<|tool_call:name|>f<|tool_call:args|>{"city": "Bern"}<|tool_call:end|>'
+    body = {"messages": USER, "tools": [tool()]}
+    answer = await messages_of(tmp_path, templates.SOLAR, f"<|tool_calls|>{call}{call}", SOLAR, body)
+    first, second = (made["id"] for made in answer["message"]["tool_calls"])
+    assert first == "a1"
+    assert second.startswith("call_")
+
+
 @pytest.mark.parametrize("choice", ["auto", "required"])
 @pytest.mark.parametrize("thought", ["", "<|think|>Hm.<|end|><|begin|>assistant"])
 async def test_the_model_writes_the_ids_of_its_calls(tmp_path: Path, thought: str, choice: str) -> None:

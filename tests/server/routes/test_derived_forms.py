@@ -35,6 +35,20 @@ async def test_a_name_in_an_id_is_the_tools_and_the_id_goes_back_to_the_template
     assert all(f"## Return of {each}\n-2" in prompt for each in ids)
 
 
+@pytest.mark.parametrize(
+    ("ids", "unique"),
+    [
+        (["functions.f:0", "functions.f:0", "functions.f:1"], ["functions.f:0", "functions.f:1", "functions.f:2"]),
+        (["functions.f:9"] * 2, ["functions.f:9", "functions.f:10"]),
+    ],
+)
+async def test_ids_that_a_model_repeats_are_counted_on(tmp_path: Path, ids: list[str], unique: list[str]) -> None:
+    calls = [f'<|call|>{each}<|args|>{{"city": "Bern"}}<|call_end|>' for each in ids]
+    text = f"<|calls|>{''.join(calls)}<|calls_end|>"
+    choice = await messages_of(tmp_path, templates.IDS_ONLY, text, KIMI, {"messages": USER, "tools": [tool()]})
+    assert [call["id"] for call in choice["message"]["tool_calls"]] == unique
+
+
 XTML = ("<|end_of_msg|>", "<|open|>", "<|close|>", "<|sep|>")
 
 

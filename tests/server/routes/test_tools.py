@@ -248,13 +248,22 @@ async def test_a_schema_without_end_is_refused(tmp_path: Path, parameters: dict[
 )
 async def test_strict_refuses_what_cannot_be_enforced(tmp_path: Path, schema: dict[str, Any], told: str) -> None:
     parameters = {"type": "object", "properties": {"x": schema, "y": {"type": "integer"}}, "required": ["x", "y"]}
-    function = {"name": "f", "parameters": parameters}
-    async with tool_site(tmp_path) as at:
-        for strict, status in ((None, 200), (False, 200), (True, 400)):
-            tool = {"type": "function", "function": {**function, "strict": strict}}
-            answer = await at.post(PATH, body(tools=[tool]))
-            assert answer.status_code == status
-    assert told in answer.json()["error"]["message"]
+    for template in (templates.HERMES, templates.XML, templates.LFM2):
+        async with tool_site(tmp_path, template=template) as at:
+            for strict, status in ((None, 200), (False, 200), (True, 400)):
+                tool = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}
+                answer = await at.post(PATH, body(tools=[tool]))
+                assert answer.status_code == status
+            assert told in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("template", [templates.HERMES, templates.LFM2])
+@pytest.mark.parametrize("strict", [False, True])
+async def test_an_argument_that_no_value_satisfies_is_left_out(tmp_path: Path, template: str, strict: bool) -> None:
+    parameters = {"type": "object", "properties": {"x": {"type": "array", "enum": ["a"]}, "y": {"type": "integer"}}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}
+    async with tool_site(tmp_path, template=template) as at:
+        assert (await at.post(PATH, body(tools=[tool]))).status_code == 200
 
 
 async def test_a_schema_that_names_its_parts_is_told_to_model_and_grammar(tmp_path: Path) -> None:

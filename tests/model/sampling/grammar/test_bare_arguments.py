@@ -27,7 +27,7 @@ def grammar_of(schema: object, syntax: BareSyntax = SHORT, *, is_lenient: bool =
 
 
 def read(text: str, syntax: BareSyntax = SHORT) -> Any:
-    reader = BareReader(syntax)
+    reader = BareReader(syntax.quote)
     written, num_read = reader.read(text, is_over=True)
     assert reader.is_whole
     assert num_read == len(text)

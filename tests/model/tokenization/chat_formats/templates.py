@@ -266,3 +266,35 @@ NO_OPENING = """{% for m in messages %}<|{{ m.role }}|>
 My steps:
 {% endif %}"""
 """Apriel: the prompt begins the reasoning by words, and a mark ends it."""
+
+_IN_PYTHON = """{% if tools %}{{ tools | tojson }}{% endif %}
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}
+    {%- if m.tool_calls %}START[
+        {%- for call in m.tool_calls %}{{ ', ' if not loop.first }}{{ call.function.name }}(
+            {%- for name, value in call.function.arguments.items() %}
+                {{- ', ' if not loop.first }}{{ name }}={{ VALUE }}
+            {%- endfor %})
+        {%- endfor %}]END
+    {%- endif %}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+LFM2 = (
+    _IN_PYTHON.replace("VALUE", "'\\'' ~ value ~ '\\'' if value is string else value")
+    .replace("START", "<|tool_call_start|>")
+    .replace("END", "<|tool_call_end|>")
+)
+"""LFM2.5: calls as Python writes them, with texts as they are."""
+
+LLAMA_PYTHON = _IN_PYTHON.replace("VALUE", "'\"' ~ value ~ '\"'").replace("START", "").replace("END", "")
+"""vLLM's templates for calls of Llama 3.2 and 4 in Python, without a tag."""
+
+LFM2_TOOLS = """{% if tools %}<|im_start|>system
+List of tools: {{ tools | tojson }}<|im_end|>
+{% endif %}
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""LFM2, Granite 3: tools, and no calls."""

@@ -2,7 +2,6 @@
 
 import json
 import random
-from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer
 
-from model.sampling.grammar.bare_arguments import bare_arguments_grammar
 from model.tokenization.chat_formats.call_syntax import GENERIC, CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar
 from model.tokenization.chat_formats.message import joined
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 from model.tokenization.tokenizer import Tokenizer
+from tests.model.tokenization.chat_formats.conftest import spelled, with_grammars
 from tests.model.tokenization.chat_formats.test_parser import (
     ARGS,
     BARE,
     CHANNELS,
     GPT_OSS,
+    LIST,
     LLAMA,
     MISTRAL,
     SYNTAXES,
@@ -64,13 +64,9 @@ class Reader:
         return self._compiled[key].deep_copy()
 
     def _compile(self, **answers: Any) -> LLMatcher:
-        bare = answers["syntax"].bare if "syntax" in answers else None
-        if bare is not None:
-            quote_id = self.tokenizer.ids_of_special.get(bare.quote)
-            answers["tools"] = [
-                replace(tool, grammar=bare_arguments_grammar(tool.parameters, bare, quote_id))
-                for tool in answers["tools"]
-            ]
+        if "syntax" in answers:
+            special_ids = self.tokenizer.ids_of_special
+            answers["tools"] = [with_grammars(tool, answers["syntax"], special_ids) for tool in answers["tools"]]
         grammar = answer_grammar(Answers(special_ids=self.tokenizer.ids_of_special, **answers))
         problem = LLMatcher.validate_grammar(grammar, self._theirs)
         assert not problem, f"{problem}\n{grammar}"
@@ -118,14 +114,14 @@ MODES: dict[str, dict[str, Any]] = {"auto": {}, "required": {"calls": "required"
 def test_calls_are_held_to_the_tools(reader: Reader, syntax: CallSyntax, thoughts: str, mode: str) -> None:
     fields, thought = THOUGHTS[thoughts]
     asked = {"syntax": syntax, "tools": TOOLS, **fields, **MODES[mode]}
-    call = syntax.written([("get", '{"city": "Bern", "days": 3}')])
-    for text in (call, f"\n{call}", syntax.written([("get_all", "{}")])):
+    call = spelled(syntax, [("get", '{"city": "Bern", "days": 3}')])
+    for text in (call, f"\n{call}", spelled(syntax, [("get_all", "{}")])):
         assert reader.takes(thought + text, **asked), text
     for wrong in (
-        call.replace("get", "got"),
+        *(() if syntax is LIST and mode == "auto" else (call.replace("get", "got"),)),
         call.replace("3", '"3"'),
         call.replace("city", "town"),
-        syntax.written([("get_all", '{"x": 1}')]),
+        spelled(syntax, [("get_all", '{"x": 1}')]),
         call[:-1] if syntax.closing else call[:-2],
         *(() if syntax.pairs else (call.replace("Bern", ""),)),  # of texts without quotes, only choices are enforced
     ):
@@ -152,11 +148,11 @@ def test_what_else_is_answered_is_text_or_the_body(
 def test_text_may_come_before_a_call_and_several_calls_where_they_are_allowed(
     reader: Reader, syntax: CallSyntax
 ) -> None:
-    two = syntax.written([("get_all", "{}"), ("get", '{"city": "Bern"}')])
+    two = spelled(syntax, [("get_all", "{}"), ("get", '{"city": "Bern"}')])
     for parallel, calls in product((True, False), ("auto", "required")):
         asked = {"syntax": syntax, "tools": TOOLS, "calls": calls, "parallel": parallel}
         assert reader.takes(two, **asked) == parallel
-        assert reader.takes(f"Yes.\n{syntax.written([('get_all', '{}')])}", **asked) == (calls == "auto")
+        assert reader.takes(f"Yes.\n{spelled(syntax, [('get_all', '{}')])}", **asked) == (calls == "auto")
 
 
 @pytest.mark.parametrize("calls", ["auto", "required"])
@@ -164,7 +160,7 @@ def test_text_may_come_before_a_call_and_several_calls_where_they_are_allowed(
 def test_white_space_after_a_call_asks_for_no_other(reader: Reader, syntax: CallSyntax, calls: str) -> None:
     """A newline that a model writes out of habit must not be the beginning of a further call alone."""
     asked = {"syntax": syntax, "tools": TOOLS, "calls": calls}
-    one, two = (syntax.written([("get_all", "{}")] * number) for number in (1, 2))
+    one, two = (spelled(syntax, [("get_all", "{}")] * number) for number in (1, 2))
     after = (syntax.next_call or "").removeprefix(syntax.closing)
     if space := after[: len(after) - len(after.lstrip())]:
         assert reader.takes(f"{one}{space}", **asked)
@@ -178,6 +174,13 @@ def test_a_model_may_mark_a_call_by_a_token_of_its_own(reader: Reader) -> None:
     call = '<|python_tag|>{"name": "get_all", "parameters": {}}'
     assert reader.takes(call, syntax=LLAMA, tools=TOOLS)
     assert not reader.takes("<|python_tag|>print(1)", syntax=LLAMA, tools=TOOLS)
+
+
+def test_a_list_that_is_no_call_is_text(reader: Reader) -> None:
+    for text in ("[1] says so.", "[get well](soon)", "[]", '["get(1)"]'):
+        assert reader.takes(text, syntax=LIST, tools=TOOLS)
+        assert not reader.takes(text, syntax=LIST, tools=TOOLS, calls="required")
+    assert not reader.takes("[get(town='Bern')]", syntax=LIST, tools=TOOLS)
 
 
 def test_answers_that_have_a_tag_of_their_own_begin_with_it(reader: Reader) -> None:
@@ -202,7 +205,7 @@ def test_arguments_without_quotes_are_held_to_their_types(reader: Reader) -> Non
     tool = Tool("f", {"properties": properties, "required": ["unit"], "$defs": parts})
 
     def takes(**arguments: Any) -> bool:
-        return reader.takes(XML.written([("f", json.dumps(arguments))]), syntax=XML, tools=[tool])
+        return reader.takes(spelled(XML, [("f", json.dumps(arguments))]), syntax=XML, tools=[tool])
 
     assert takes(text="</function> is text", unit="C", list=["a", "b"])
     assert takes(unit="F")
@@ -210,6 +213,43 @@ def test_arguments_without_quotes_are_held_to_their_types(reader: Reader) -> Non
     assert not takes(unit="K")
     assert not takes(unit="C", list=[1])
     assert not takes(unit="C", more=1)
+
+
+VALUES = {
+    "a": {"type": "array", "items": {"enum": ["a", 1, None]}, "minItems": 2},
+    "b": {"type": "object", "properties": {"x": {"type": "boolean"}}, "additionalProperties": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_held"),
+    [
+        ("a", "['a', None]", True),
+        ("a", '["a",null, 1]', True),
+        ("a", "['a']", False),
+        ("a", "['b', 1]", False),
+        ("a", "[true, 1]", False),
+        ("b", "{'x': True}", True),
+        ("b", '{"x": false}', True),
+        ("b", "{}", True),
+        ("b", "{'x': 'a'}", False),
+        ("b", "{'y': True}", False),
+    ],
+)
+def test_values_as_python_writes_them_are_held_to_their_schemas(
+    reader: Reader, name: str, value: str, is_held: bool
+) -> None:
+    tagged = f"<tool_call>\n<function=f>\n<parameter={name}>\n{value}\n</parameter>\n</function>\n</tool_call>"
+    tools = [Tool("f", {"properties": VALUES})]
+    assert reader.takes(tagged, syntax=XML, tools=tools) == is_held
+    assert reader.takes(f"[f({name}={value})]", syntax=LIST, tools=tools) == is_held
+
+
+@pytest.mark.parametrize("text", ["'AB'", '"AB"', "'ABC'", '"ABC"', "'a\\'b'", "''"])
+def test_texts_in_python_are_held_to_their_pattern(reader: Reader, text: str) -> None:
+    tools = [Tool("f", {"properties": {"a": {"type": "string", "pattern": "^[A-Z]{2}$"}, "b": {"type": "string"}}})]
+    assert reader.takes(f"[f(a={text})]", syntax=LIST, tools=tools) == (text == '"AB"')
+    assert reader.takes(f"[f(b={text})]", syntax=LIST, tools=tools)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -220,7 +260,7 @@ def test_a_thought_may_be_left_open(reader: Reader, name: str, thoughts: str, mo
     asked = {"syntax": syntax, "tools": TOOLS, **fields, **MODES[mode]}
     begun = ("" if fields["start"] is Start.THOUGHT else fields["tags"].opening) + "hm <tool_call> x"
     assert reader.takes(begun, **asked) == (mode == "auto")
-    call = syntax.written([("get", '{"city": "Bern", "days": 3}')])
+    call = spelled(syntax, [("get", '{"city": "Bern", "days": 3}')])
     assert reader.takes(f"{begun}\n{call}", **asked)
     assert not reader.takes(f"{begun}\n{call.replace('days', 'weeks')}", **asked)
 
@@ -246,10 +286,10 @@ one_call: st.SearchStrategy[tuple[str, dict[str, Any]]] = st.one_of(
 def test_what_the_parser_calls_a_call_the_grammar_takes(
     reader: Reader, syntax: CallSyntax, calls: list[tuple[str, dict[str, Any]]], content: str
 ) -> None:
-    if syntax is LLAMA:
-        calls, content = calls[:1], ""
+    content = content if syntax.is_tagged else ""
+    calls = calls[:1] if syntax is LLAMA else calls
     written = [(tool, json.dumps(arguments, ensure_ascii=False)) for tool, arguments in calls]
-    text = content + syntax.written(written)
+    text = content + spelled(syntax, written)
     parser = TaggedText(syntax=syntax, tools=TOOLS)
     message = joined([parser.push(text), parser.flush()])
     assert [(call.name, call.arguments) for call in message.tool_calls] == written
@@ -273,7 +313,7 @@ def test_text_in_which_the_parser_would_see_a_call_is_held_to_the_tools(
     reader: Reader, space: str, thoughts: str
 ) -> None:
     for syntax in SYNTAXES.values():
-        wrong = space + syntax.written([("get", '{"town": "Bern"}')])
+        wrong = space + spelled(syntax, [("get", '{"town": "Bern"}')])
         assert not reader.takes(wrong, syntax=syntax, tools=TOOLS, **THOUGHTS[thoughts][0])
 
 
@@ -296,7 +336,7 @@ def test_a_text_between_tokens_holds_anything_but_what_would_be_read_as_its_end(
     tool = Tool("f", {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
     asked = {"syntax": BARE, "tools": [tool]}
     for text in ('say "x"\n}<', "<tool_call|", "\\"):
-        assert reader.takes(BARE.written([("f", json.dumps({"a": text}))]), **asked)
+        assert reader.takes(spelled(BARE, [("f", json.dumps({"a": text}))]), **asked)
     assert not reader.takes('<|tool_call>call:f{a:<|"|>x<tool_call|>y<|"|>}<tool_call|>', **asked)
     before, after = (reader.ids(text) for text in ('<|tool_call>call:f{a:<|"|>', '<|"|>}<tool_call|>'))
     assert reader.takes_ids([*before, *b"<|", *after], **asked)

@@ -3,17 +3,25 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax, Tool
+from model.tokenization.chat_formats.call_syntax import (
+    GENERIC,
+    BareSyntax,
+    CallSyntax,
+    PairSyntax,
+    Tool,
+)
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
-from model.tokenization.chat_formats.parser import PlainText, TaggedText
-from model.tokenization.chat_formats.probe import with_other_forms
+from model.tokenization.chat_formats.parser import TaggedText
+from model.tokenization.chat_formats.probe import PYTHON_CALLS, with_other_forms
 from model.tokenization.chat_formats.thoughts import KNOWN, Start, ThoughtTags
+from tests.model.tokenization.chat_formats.conftest import spelled
 
 THINK = ThoughtTags("<think>", "</think>")
 LLAMA = with_other_forms(CallSyntax(opening='{"name": "', between='", "parameters": ', closing="}"), ["<|python_tag|>"])
@@ -45,12 +53,14 @@ ESCAPED = CallSyntax(
     closing="</call>",
     bare=BareSyntax("<escape>", ", ", ": "),
 )
+LIST = replace(PYTHON_CALLS, opening="[", closing="]")
 (CHANNELS,) = (tags for tags in KNOWN if tags.opening == "<|channel|>analysis<|message|>")
 GPT_OSS = with_other_forms(
     CallSyntax(opening="to=functions.", between="<|channel|>commentary json<|message|>", closing=""), []
 )
 SYNTAXES = {
     "generic": GENERIC, "llama": LLAMA, "mistral": MISTRAL, "args": ARGS, "xml": XML, "bare": BARE, "escaped": ESCAPED,
+    "python": PYTHON_CALLS, "list": LIST,
 }  # fmt: skip
 NAMES = ("get", "get_all")
 every_syntax = pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=SYNTAXES)
@@ -60,7 +70,7 @@ def parser(syntax: CallSyntax | None = GENERIC, start: Start = Start.ANSWER) -> 
     return TaggedText(THINK, start, syntax, [Tool(name, {}) for name in NAMES])
 
 
-def deltas(reader: TaggedText | PlainText, pieces: Sequence[str]) -> list[MessageDelta]:
+def deltas(reader: TaggedText, pieces: Sequence[str]) -> list[MessageDelta]:
     return [*(reader.push(piece) for piece in pieces), reader.flush()]
 
 
@@ -133,7 +143,7 @@ def test_what_a_model_writes_is_read(
 ) -> None:
     if syntax is LLAMA:
         content, calls = "", calls[:1]
-    text = f"{content}\n{syntax.written(calls)}" if content else syntax.written(calls)
+    text = f"{content}\n{spelled(syntax, calls)}" if content else spelled(syntax, calls)
     if thought is not None:
         text = f"<think>\n{thought}\n</think>\n\n{text}"
     message = joined(deltas(parser(syntax, Start.MAYBE), cut(text, places)))
@@ -151,7 +161,7 @@ pairs = st.fixed_dictionaries(
 
 @given(calls=st.lists(pairs, min_size=1, max_size=3), places=st.lists(st.integers(0, 1000), max_size=20))
 def test_arguments_that_stand_one_by_one_become_json(calls: list[dict[str, Any]], places: list[int]) -> None:
-    text = XML.written([("get", json.dumps(each)) for each in calls])
+    text = spelled(XML, [("get", json.dumps(each)) for each in calls])
     message = joined(deltas(TaggedText(syntax=XML, tools=[MANY_TYPES]), cut(text, places)))
     assert [json.loads(each.arguments) for each in message.tool_calls] == calls
     assert not message.content
@@ -176,7 +186,7 @@ bare_arguments = st.dictionaries(
 def test_arguments_with_bare_names_and_literal_texts_become_json(
     syntax: CallSyntax, calls: list[dict[str, Any]], places: list[int]
 ) -> None:
-    text = "So: " + syntax.written([("get", json.dumps(each)) for each in calls])
+    text = "So: " + spelled(syntax, [("get", json.dumps(each)) for each in calls])
     message = joined(deltas(parser(syntax), cut(text, places)))
     assert [json.loads(each.arguments) for each in message.tool_calls] == calls
     assert message.content == "So:"
@@ -190,7 +200,7 @@ def test_bare_arguments_come_as_they_are_written() -> None:
 
 
 def test_a_value_of_a_kind_that_no_schema_tells_is_json_or_text() -> None:
-    text = XML.written([("get", json.dumps({"a": "Bern", "b": 3}))])
+    text = spelled(XML, [("get", json.dumps({"a": "Bern", "b": 3}))])
     (made,) = read(text, XML).tool_calls
     assert json.loads(made.arguments) == {"a": "Bern", "b": 3}
 
@@ -227,7 +237,7 @@ def test_a_call_is_known_with_its_name_and_then_grows() -> None:
 
 
 def test_ids_of_mistrals_calls_have_nine_characters() -> None:
-    (made,) = read(MISTRAL.written([("get", "{}")]), MISTRAL).tool_calls
+    (made,) = read(spelled(MISTRAL, [("get", "{}")]), MISTRAL).tool_calls
     assert re.fullmatch(r"[A-Za-z0-9]{9}", made.id)
 
 
@@ -252,7 +262,7 @@ def test_json_within_a_text_is_no_call_of_llamas() -> None:
 
 
 def test_a_call_that_the_limit_cuts_keeps_what_it_has() -> None:
-    text = GENERIC.written([("get", '{"a": 1}')])
+    text = spelled(GENERIC, [("get", '{"a": 1}')])
     assert calls_of(read(text[: text.index("1}")])) == [("get", '{"a": ')]
     cut_in_tag = read(text[:-4])
     assert (cut_in_tag.content, calls_of(cut_in_tag)) == ("", [("get", '{"a": 1}')])

@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 import transformers.models.llama4.processing_llama4 as llama4
 
-from model.tokenization.chat_formats.call_syntax import GENERIC, ID, BareSyntax, CallSyntax, PairSyntax
-from model.tokenization.chat_formats.probe import ToolUse, find_tool_use
+from model.tokenization.chat_formats.call_syntax import (
+    GENERIC,
+    ID,
+    BareSyntax,
+    CallSyntax,
+    PairSyntax,
+)
+from model.tokenization.chat_formats.probe import PYTHON_CALLS, UNWRITTEN, ToolUse, find_tool_use
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.template_client import ChatTemplateError
 from model.tokenization.template_process import template_environment
@@ -90,6 +96,8 @@ SYNTAXES = {
         next_call=f'}}, {{"tool_call_id": "{ID}", "tool_name": "',
         closing="}]<|END_ACTION|>",
     ),
+    templates.LFM2: PYTHON_CALLS,
+    templates.LLAMA_PYTHON: replace(PYTHON_CALLS, opening="[", closing="]"),
 }
 
 
@@ -109,6 +117,8 @@ SYNTAXES = {
         "functiongemma",
         "solar",
         "counted",
+        "lfm2",
+        "llama python",
     ],
 )
 def test_the_texts_around_a_call_are_those_of_the_template(source: str) -> None:
@@ -135,6 +145,14 @@ def test_values_that_are_no_text_may_have_a_tag_of_their_own() -> None:
 def test_a_token_that_llama_may_write_before_a_call_belongs_to_it() -> None:
     (other,) = use_of(templates.LLAMA, "<|python_tag|>").syntax.others
     assert other.opening == '<|python_tag|>{"name": "'
+
+
+@pytest.mark.parametrize("syntax", UNWRITTEN, ids=["lfm2", "granite"])
+def test_calls_that_a_template_leaves_out_are_known_by_the_models_token(syntax: CallSyntax) -> None:
+    use = use_of(templates.LFM2_TOOLS, syntax.trigger)
+    assert (use.by_template, use.writes_calls, use.syntax) == (True, False, syntax)
+    assert not use_of(templates.LFM2_TOOLS).by_template
+    assert use_of(templates.HERMES, syntax.trigger).syntax == GENERIC
 
 
 def test_the_template_of_llama_4_is_read() -> None:

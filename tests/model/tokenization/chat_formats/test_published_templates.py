@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from model.sampling.grammar.bare_arguments import bare_arguments_grammar
 from model.tokenization.chat_formats.call_syntax import Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar
 from model.tokenization.chat_formats.message import Message, joined
@@ -18,6 +17,7 @@ from model.tokenization.chat_formats.thoughts import Start, ThoughtTags, start_o
 from model.tokenization.chat_formats.written_out import REASONING_FIELDS
 from model.tokenization.chat_template import ChatTemplate, ChatTemplateError
 from model.tokenization.tokenizer import Tokenizer
+from tests.model.tokenization.chat_formats.conftest import with_grammars
 from tests.support.templates import published_templates
 
 PARAMETERS: dict[str, Any] = {
@@ -57,8 +57,8 @@ every_template = pytest.mark.parametrize("path", published_templates(), ids=lamb
 def use_of(path: Path, tokenizer: Tokenizer) -> tuple[ChatTemplate, ToolUse]:
     template = ChatTemplate(path.read_text(encoding="utf-8"), tokenizer)
     use = template.tool_use
-    if not use.by_template:
-        pytest.skip("the template's calls are written in the generic form")
+    if not use.by_template or not use.writes_calls:
+        pytest.skip("the template writes no calls")
     return template, use
 
 
@@ -127,13 +127,11 @@ def test_the_grammar_admits_calls(path: Path, folder: Path, tokenizer: Tokenizer
     if number == 2 and use.syntax.next_call is None:
         pytest.skip("the template writes one call")
     text, start = answer(template, use, number)
-    bare = use.syntax.bare
-    own = None if bare is None else bare_arguments_grammar(PARAMETERS, bare, tokenizer.ids_of_special.get(bare.quote))
     answers = Answers(
         tags=template.thought_tags,
         start=start,
         syntax=use.syntax,
-        tools=[Tool("get_weather", PARAMETERS, own)],
+        tools=[with_grammars(Tool("get_weather", PARAMETERS), use.syntax, tokenizer.ids_of_special)],
         calls=calls,
         special_ids=tokenizer.ids_of_special,
     )

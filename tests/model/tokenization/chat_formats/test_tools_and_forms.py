@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from model.sampling.grammar.bare_arguments import bare_arguments_grammar
 from model.sampling.grammar.json_schema import json_schema_grammar
 from model.sampling.grammar.matcher import GrammarMatcher
 from model.sampling.grammar.vocabulary import make_vocabulary
@@ -13,6 +12,7 @@ from model.tokenization.chat_formats.call_syntax import ID, CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
+from tests.model.tokenization.chat_formats.conftest import spelled, with_grammars
 from tests.model.tokenization.chat_formats.test_parser import SYNTAXES
 from tests.server.serving import write_tokenizer
 from tests.support.templates import published_templates
@@ -42,9 +42,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 def answers_of(tokenizer: Tokenizer, syntax: CallSyntax, form: dict[str, Any], texts: list[str]) -> list[bool]:
     """Return which texts are answers."""
-    own = None if syntax.bare is None else bare_arguments_grammar(CITY, syntax.bare, None, is_lenient=False)
     body = json_schema_grammar(form)
-    grammar = answer_grammar(Answers(syntax=syntax, tools=[Tool("look", CITY, own)], body=body))
+    grammar = answer_grammar(Answers(syntax=syntax, tools=[with_grammars(Tool("look", CITY), syntax, {})], body=body))
     table = make_vocabulary(tokenizer, tokenizer.vocab_size)
     found = []
     for text in texts:
@@ -56,7 +55,7 @@ def answers_of(tokenizer: Tokenizer, syntax: CallSyntax, form: dict[str, Any], t
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=SYNTAXES)
 def test_an_answer_is_calls_or_of_the_form(tokenizer: Tokenizer, syntax: CallSyntax, form: str) -> None:
-    texts = [form, syntax.written(CALLS), "Sure.", f"Sure: {form}", f"{form}{syntax.written(CALLS)}"]
+    texts = [form, spelled(syntax, CALLS), "Sure.", f"Sure: {form}", f"{form}{spelled(syntax, CALLS)}"]
     assert answers_of(tokenizer, syntax, FORMS[form], texts) == [True, True, False, False, False]
 
 
@@ -65,5 +64,5 @@ def test_an_answer_is_calls_or_of_the_form(tokenizer: Tokenizer, syntax: CallSyn
 def test_of_a_published_template_too(tokenizer: Tokenizer, path: Path) -> None:
     syntax = ChatTemplate(path.read_text(encoding="utf-8"), tokenizer).tool_use.syntax
     for form, schema in FORMS.items():
-        texts = [form, syntax.written(CALLS).replace(ID, "0"), "Sure."]
+        texts = [form, spelled(syntax, CALLS).replace(ID, "0"), "Sure."]
         assert answers_of(tokenizer, syntax, schema, texts) == [True, True, False], form
