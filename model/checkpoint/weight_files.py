@@ -88,15 +88,19 @@ def _torch_entries(path: Path) -> dict[str, StoredTensor]:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
     # torch reports a damaged or hostile file by whatever its parts happen to raise.
     except Exception as error:
-        reason = str(error).partition("\n")[0][:200]
-        raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it ({reason})") from error
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise ModelLoadError(f"{path}: holds a {type(state).__name__}; a dict of tensors by name is expected")
+        raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it; tensors alone are accepted") from error
+    if not isinstance(state, dict) or not all(isinstance(name, str) and _is_plain(x) for name, x in state.items()):
+        raise ModelLoadError(f"{path}: a dict of dense tensors by name is expected, and it holds other values")
     dtypes = {name: _TORCH_DTYPES.get(x.dtype, str(x.dtype)) for name, x in state.items()}
     return {
         name: _stored(x.shape, dtypes[name], partial(state.__getitem__, name), x.__getitem__)
         for name, x in state.items()
     }
+
+
+def _is_plain(value: Any) -> bool:
+    is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested
+    return is_dense and value.device.type == "cpu"
 
 
 def _is_zip(path: Path) -> bool:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -201,6 +202,24 @@ def test_a_truncated_torch_file_is_named(llama: Path) -> None:
         load(llama)
 
 
+@pytest.mark.parametrize(
+    "held",
+    [
+        {"a": torch.ones(2, 2).to_sparse()},
+        {"a": torch.ones(2, 2, device="meta")},
+        {5: torch.ones(1)},
+        {"a": [torch.ones(1)]},
+        [torch.ones(1)],
+    ],
+    ids=range(5),
+)
+def test_a_torch_file_of_other_values_is_refused(llama: Path, held: object) -> None:
+    (llama / "model.safetensors").unlink()
+    torch.save(held, llama / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match="a dict of dense tensors by name is expected"):
+        load(llama)
+
+
 def test_a_folder_without_weights_says_what_was_looked_for(llama: Path) -> None:
     (llama / "model.safetensors").unlink()
     with pytest.raises(
@@ -209,14 +228,18 @@ def test_a_folder_without_weights_says_what_was_looked_for(llama: Path) -> None:
         load(llama)
 
 
-@pytest.mark.parametrize("named", ["gone.safetensors", "../llama/model.safetensors", "a" * 9999], ids=range(3))
+@pytest.mark.parametrize(
+    "named", ["gone.safetensors", "../llama/model.safetensors", "a" * 9999, "\ud800"], ids=range(4)
+)
 def test_an_index_may_only_name_files_beside_it(llama: Path, tmp_path: Path, named: str) -> None:
     other = tmp_path / "other"
     other.mkdir()
     shutil.copy(llama / "config.json", other)
     index = other / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": named}}), encoding="utf-8")
-    with pytest.raises(ModelLoadError, match=f"names files that are not beside it: {named[:99]}$"):
+    with pytest.raises(
+        ModelLoadError, match=re.escape(f"names files that are not beside it: {repr(named[:99])[1:-1]}") + "$"
+    ):
         load(other)
     index.write_text("{}", encoding="utf-8")
     with pytest.raises(ModelLoadError, match="not a weight index"):
