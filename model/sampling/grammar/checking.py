@@ -1,10 +1,12 @@
 """Checks a grammar without a model's tokenizer: what llguidance refuses, and what is larger than its limits."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache, lru_cache
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, wraps
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import llguidance
 
@@ -19,6 +21,10 @@ MAX_OPTIONAL = 500
 in proportion to the square of their number.
 """
 TOO_MANY_OPTIONAL = f"more than {MAX_OPTIONAL} parts in a row may be left out"
+_MAX_KEPT = 256
+_MOST_KEPT = 1 << 15
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 CLASS = r"\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)"
 """A class of a pattern. An unclosed class reaches to the end, so that the search for ] runs once, not for each [."""
 COUNT = r"\{\d*+,?\d*+\}"
@@ -162,11 +168,31 @@ def _either(alternatives: Sequence[Sequence[_Part]]) -> _Part:
     return any(all(is_optional for is_optional, _ in sequence) for sequence in alternatives), longest
 
 
-@lru_cache(1024)
-def why_refused(grammar: str) -> str | None:
-    """Return why llguidance refuses a short grammar, such as a pattern's: "" for one that admits no text at all, None
-    for one that it accepts. The answers are kept: patterns come again.
+def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Keep the results of the last calls of a function. A result that is longer than `_MOST_KEPT` characters, arguments
+    included, is made anew each time: some hundred would fill the memory for good.
     """
+    results: OrderedDict[Any, Result] = OrderedDict()
+
+    @wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        key = args, *kwargs.items()
+        with suppress(KeyError):
+            results.move_to_end(key)
+            return results[key]
+        result = function(*args, **kwargs)
+        if len(repr((key, result))) <= _MOST_KEPT:
+            results[key] = result
+            if len(results) > _MAX_KEPT:
+                results.popitem(last=False)
+        return result
+
+    return call
+
+
+@remembered
+def why_refused(grammar: str) -> str | None:
+    """Return why llguidance refuses a grammar: "" for one that admits no text at all, None for one that it accepts."""
     if has_too_many_optional(grammar):
         return TOO_MANY_OPTIONAL
     matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)

@@ -110,7 +110,7 @@ def _top_level(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def admits_a_name(path: str, expression: str) -> bool:
     """Say whether any name matches an expression; refuse one that is too large."""
-    error: str | None = why_refused.__wrapped__(f"%llguidance {{}}\nstart: T\nT: {expression}\n")  # too long to keep
+    error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
     if error:
         raise GrammarError(path, error)
     return error is None

@@ -7,13 +7,13 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 from llguidance import LLMatcher
 
 from model.sampling.grammar.bare_arguments import bare_arguments_grammar, value_grammars
-from model.sampling.grammar.checking import reason_of
+from model.sampling.grammar.checking import reason_of, remembered
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.json_schema import json_schema_grammar
 from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
@@ -111,7 +111,7 @@ def _composed(answers: Answers, form_field: str) -> str:
     return grammar
 
 
-@lru_cache(64)
+@remembered
 def _problem(grammar: str) -> str:
     """Return why llguidance refuses a grammar, in plain words, or nothing if it does not."""
     message = LLMatcher.validate_grammar(grammar)
@@ -169,7 +169,7 @@ def _why_impossible(schema: Mapping[str, Any]) -> str:
     return _problem(LLMatcher.grammar_from_json_schema(json.dumps(lenient(schema))))
 
 
-@lru_cache(512)
+@remembered
 def _tool(name: str, parameters: str, syntax: CallSyntax, quote_id: int | None, is_lenient: bool) -> Tool:
     """Return a tool with its grammars. Raises GrammarError for keywords that cannot be enforced, unless lenient."""
     schema = json.loads(parameters)

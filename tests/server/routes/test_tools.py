@@ -1,7 +1,9 @@
 """Tools in POST /v1/chat/completions: how they reach the model, and how its calls are answered."""
 
+import gc
 import json
 import re
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -319,3 +321,23 @@ async def test_what_gemmas_calls_cannot_be_held_to_is_refused_if_strict(tmp_path
             assert not LLMatcher.validate_grammar(grammar_of(at) or "")
     error = answer.json()["error"]
     assert (error["code"], error["param"]) == ("grammar_refused", "tools[0].function.parameters.properties.day.format")
+
+
+async def test_long_schemas_of_tools_are_not_kept_for_good(tmp_path: Path) -> None:
+    async with tool_site(tmp_path, HERMES_CALL) as at:
+
+        async def ask(number: int) -> None:
+            city = {"type": "string", "description": f"{number}" * 200_000}
+            function = {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": city}}}
+            asked = body(tools=[{"type": "function", "function": function}], tool_choice="required", truncate=True)
+            assert (await at.post(PATH, asked)).status_code == 200
+
+        await ask(0)
+        tracemalloc.start()
+        try:
+            for number in range(1, 10):
+                await ask(number)
+            gc.collect()
+            assert tracemalloc.get_traced_memory()[0] < 400_000
+        finally:
+            tracemalloc.stop()
