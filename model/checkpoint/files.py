@@ -5,6 +5,7 @@ It never imports torch, and blocks on no file: pipes, devices and sockets are re
 
 import json
 import os
+import re
 import stat
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,6 +17,7 @@ _MOST_BYTES = 1 << 27
 """Most bytes of a file that is read whole; the largest published tokenizer.json have 35 million."""
 _MOST_DEPTH = 64
 """Most lists and objects around a value of a JSON file; published ones have about ten."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
 """Opens a folder that can be entered but not listed, where the system has such a flag."""
 
@@ -74,11 +76,15 @@ def read_json(path: Path, *, most: int = _MOST_BYTES, root: Path | None = None) 
             nodes = (node.values() if isinstance(node, dict) else node for node in level)
             level = [child for children in nodes for child in children if isinstance(child, dict | list)]
             if not level:
+                if _SURROGATE.search(text):
+                    json.dumps(value, ensure_ascii=False).encode()
                 return value
     except RecursionError:
         pass
     except json.JSONDecodeError as error:
         raise ModelLoadError(f"{path}: cannot be read as JSON (line {error.lineno}, column {error.colno})") from error
+    except UnicodeEncodeError as error:
+        raise ModelLoadError(f"{path}: holds half of a surrogate pair, which is no character") from error
     except ValueError as error:
         raise ModelLoadError(f"{path}: cannot be read as JSON (an integer has too many digits)") from error
     raise ModelLoadError(f"{path}: is nested too deeply; {_MOST_DEPTH} lists and objects in each other are accepted")

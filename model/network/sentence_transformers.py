@@ -16,6 +16,8 @@ from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 
 PoolingMode = Literal["mean", "cls", "last", "max", "weightedmean", "mean_sqrt_len_tokens"]
+_MAX_PROMPT = 10_000
+"""Most characters of a prompt, which each input of a request gets."""
 _POOLINGS: dict[str, Literal["mean", "cls", "last"]] = {"mean": "mean", "cls": "cls", "lasttoken": "last"}
 _MODES: dict[str, PoolingMode] = {
     **_POOLINGS,
@@ -257,8 +259,8 @@ def _dense_layers(paths: list[str], files: list[Fields], width: int) -> tuple[De
 def read_prompts(asked: Fields) -> dict[str, str]:
     """Return the prompts of config_sentence_transformers.json by their names."""
     prompts = asked.nested("prompts").values
-    if not all(isinstance(prompt, str) for prompt in prompts.values()):
-        raise asked.refuse("prompts", "an object of texts is expected")
+    if not all(isinstance(prompt, str) and len(prompt) <= _MAX_PROMPT for prompt in prompts.values()):
+        raise asked.refuse("prompts", f"an object of texts of at most {_MAX_PROMPT} characters is expected")
     return dict(prompts)
 
 

@@ -4,6 +4,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -30,8 +31,14 @@ Model = TypeVar("Model", bound=BaseModel)
 
 MAX_SHOWN_PROBLEMS = 4
 
-_BRANCHES = frozenset({"str", "int", "float", "bool", "none"})
-"""pydantic's names for the branches of a union of plain types."""
+
+@cache
+def _branches() -> frozenset[str]:
+    """Return pydantic's names for the branches of a union: those of plain types, and of the classes of models."""
+    classes = [BaseModel]
+    for each in classes:
+        classes += each.__subclasses__()
+    return frozenset({"str", "int", "float", "bool", "none", *(each.__name__ for each in classes)})
 
 
 def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
@@ -39,7 +46,7 @@ def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
     location: Sequence[int | str] = error["loc"][1:]
     unknown = location[-1:] if error["type"] == "extra_forbidden" else ()  # as the user wrote it, whatever it is
     known = location[: len(location) - len(unknown)]
-    path = [part for part in known if isinstance(part, int) or (part.isidentifier() and part not in _BRANCHES)]
+    path = [part for part in known if isinstance(part, int) or (part.isidentifier() and part not in _branches())]
     path += unknown
     if error["type"] == "wrong_field":
         path.append(error["ctx"]["field"])
@@ -106,7 +113,7 @@ def _are_branches(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     parted = next((both for both in ways if both[0] != both[1]), None)
     if parted is None:
         return _path(first)[:1] == _path(other)[:1]
-    return any(isinstance(part, str) and (not part.isidentifier() or part in _BRANCHES) for part in parted)
+    return any(isinstance(part, str) and (not part.isidentifier() or part in _branches()) for part in parted)
 
 
 def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:

@@ -20,6 +20,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 _MOST_LAYERS = 10_000
 _MOST_OBJECTS = 100
+_MOST_SHOWN = 200
 _MOST_POSITIONS = 1 << 24
 """Most positions, in tokens. The longest published context has ten million."""
 _MOST = (1 << 31) - 1
@@ -65,7 +66,7 @@ class Fields:
         return cls(read_object(path) if path.exists() else {}, path.name)
 
     def refuse(self, name: str, accepted: str) -> ModelLoadError:
-        return ModelLoadError(f"{self.file}: {name} is {self.values.get(name)!r}; {accepted}")
+        return ModelLoadError(f"{self.file}: {name} is {repr(self.values.get(name))[:_MOST_SHOWN]}; {accepted}")
 
     def _value(self, name: str, kind: type[_T], accepted: str) -> _T | None:
         value = self.values.get(name)

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.hooks.point_names import stack_config
-from model.network.sentence_transformers import EmbeddingDefaults
 from server.engine.request import EmbedTask, PoolingMode
 from server.http.error_handlers import translated
 from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import Entry, Format, NumpyArray, Wire, as_numpy, body_pieces, check_npy, negotiate
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.inspect.selectors import resolve
@@ -29,7 +29,7 @@ from server.routes.responses import (
     wire_of,
 )
 from server.routes.tasks import TaskResult, Work, run_all, within_room
-from server.routes.text_parts import Keep
+from server.routes.text_parts import Keep, bounded
 from server.schemas.base import PromptInput
 from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
 
@@ -49,10 +49,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         encoding_format = body.encoding_format or "float"
         wire = wire_of(wanted, encoding_format)
         results = await unless_disconnected(request, embed(context, task, inputs, wire, arrival))
-        entries = [
-            embedding_entry(context, task, index, *parts)
-            for index, parts in enumerate(zip(inputs, results, strict=True))
-        ]
+        each = in_turns(enumerate(zip(inputs, results, strict=True)), 16)
+        entries = [embedding_entry(context, task, index, *parts) async for index, parts in each]
         head = head_of(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, encoding_format)
         return await tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))
@@ -121,7 +119,7 @@ async def embed_inputs(context: AppContext, body: EmbeddingRequest, field: str =
     keep: Keep | None = "start" if truncate else None
     if body.truncate_prompt_tokens is not None:
         keep = "end"
-    value = _prepared(body, defaults)
+    value = await _prepared(context, body, keep, field)
     limit = encoder_limit(context)
     if defaults.max_length is not None:
         limit = min(limit, defaults.max_length)
@@ -133,10 +131,11 @@ async def embed_inputs(context: AppContext, body: EmbeddingRequest, field: str =
     return await between_stacks(context, prompts, None, truncate, field)
 
 
-def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInput:
+async def _prepared(context: AppContext, body: EmbeddingRequest, keep: Keep | None, field: str) -> PromptInput:
     """Return the texts, preceded by the prompt that is asked for and lower-cased if the model wants it; ids as they
     are.
     """
+    defaults = context.embedding_defaults
     name = defaults.default_prompt_name if body.prompt_name is None else body.prompt_name
     if name is not None and name not in defaults.prompts:
         known = ", ".join(map(repr, defaults.prompts)) or "this model has none: null"
@@ -144,14 +143,15 @@ def _prepared(body: EmbeddingRequest, defaults: EmbeddingDefaults) -> PromptInpu
     before = "" if name is None else defaults.prompts[name]
 
     def prepared(text: str) -> str:
-        return (before + text).lower() if defaults.lowercase else before + text
+        text = before + bounded(context, text, field, keep)
+        return text.lower() if defaults.lowercase else text
 
     if isinstance(body.input, str):
         return prepared(body.input)
     if not body.input or not isinstance(body.input[0], str):  # ids are not checked one by one: there may be a million
         _warn_of_ids()
         return body.input
-    return [prepared(item) for item in body.input if isinstance(item, str)]
+    return [prepared(item) async for item in in_turns(body.input, 64) if isinstance(item, str)]
 
 
 @cache

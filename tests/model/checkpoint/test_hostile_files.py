@@ -92,6 +92,23 @@ def test_json_that_is_nested_too_deeply_is_refused(name: str, folder: Path) -> N
         assert f"{name}: is nested too deeply; 64 lists and objects in each other are accepted" in said
 
 
+@pytest.mark.parametrize("text", [r'{"prompts": {"q": "\ud800"}}', r'{"\uDC00": 1}'])
+def test_half_of_a_surrogate_pair_is_refused(text: str, folder: Path) -> None:
+    """JSON can write it, and no answer that repeats it could be."""
+    (folder / "config_sentence_transformers.json").write_text(text)
+    said = refused(lambda: read_all(folder))
+    assert said.endswith("config_sentence_transformers.json: holds half of a surrogate pair, which is no character")
+    (folder / "config_sentence_transformers.json").write_text(r'{"prompts": {"q": "\ud83d\ude00"}}')
+    read_all(folder)
+
+
+def test_a_prompt_of_a_folder_has_a_bound(folder: Path) -> None:
+    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"q": "a" * 10_001}}))
+    said = refused(lambda: read_all(folder))
+    assert "at most 10000 characters" in said
+    assert len(said) < 1000
+
+
 @pytest.mark.parametrize("name", [*JSON_FILES, "chat_template.jinja", "vocab.json", "vocab.txt"])
 def test_what_is_no_file_or_huge_is_refused_and_not_waited_for(name: str, folder: Path) -> None:
     path = folder / name
@@ -123,7 +140,7 @@ def test_modules_without_end_are_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("path", "said"),
-    [("a" * 9999, "File name too long"), ("a\0b", r"path is 'a\x00b'"), ("\ud800", r"path is '\ud800'")],
+    [("a" * 9999, "File name too long"), ("a\0b", r"path is 'a\x00b'"), ("\ud800", "half of a surrogate pair")],
 )
 def test_a_pooling_in_a_folder_that_no_system_has_is_refused(path: str, said: str, folder: Path) -> None:
     (folder / "modules.json").write_text(json.dumps([POOLED[0], {"type": "x.Pooling", "path": path}]))

@@ -228,9 +228,7 @@ def test_a_folder_without_weights_says_what_was_looked_for(llama: Path) -> None:
         load(llama)
 
 
-@pytest.mark.parametrize(
-    "named", ["gone.safetensors", "../llama/model.safetensors", "a" * 9999, "\ud800"], ids=range(4)
-)
+@pytest.mark.parametrize("named", ["gone.safetensors", "../llama/model.safetensors", "a" * 9999, "a\nb"], ids=range(4))
 def test_an_index_may_only_name_files_beside_it(llama: Path, tmp_path: Path, named: str) -> None:
     other = tmp_path / "other"
     other.mkdir()

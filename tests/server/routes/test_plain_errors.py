@@ -48,6 +48,11 @@ ADD = {"point": "hook_embed", "op": "add", "value": BYTES}
         ),
         (
             TRACE,
+            {"input": "x", "points": ["hook_embed"], "interventions": [{**ADD, "value": {**BYTES, "shape": [-256]}}]},
+            "interventions[0].value.shape[0]: input should be greater than or equal to 1, got -256.",
+        ),
+        (
+            TRACE,
             {"input": "x", "points": ["hook_embed"], "interventions": [{"point": 5, "op": "zz"}]},
             "interventions[0].point: input should be a valid string, got 5.",
         ),
