@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.config import Activation
+from model.kernels.forms import Weight
 from model.layers import fixed_shapes
 from model.layers.dense_weight import activate, activate_in_any_batch
 
@@ -52,7 +53,7 @@ class Fp8Rows:
         return self.values.float() * self.scales
 
 
-class Fp8Weight:
+class Fp8Weight(Weight):
     """A weight [N, K] quantised output by output, for rows of bfloat16 or float16."""
 
     def __init__(self, weight: Tensor, *, batch_invariant: bool = True, uses_triton: bool = False) -> None:
@@ -87,9 +88,6 @@ class Fp8Weight:
         if activation is None:
             return y
         return (activate_in_any_batch if self._batch_invariant else activate)(y, activation)
-
-    def find_largest(self, x: Tensor) -> None:
-        """Return None: search what `multiply` returns."""
 
     def to_dense(self) -> Tensor:
         """Return a dequantised copy of the weight [N, K], in the dtype that was given."""
