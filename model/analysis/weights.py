@@ -86,9 +86,9 @@ def _circuits(config: ModelConfig, lookup: Lookup, options: Options, check: Chec
         one = reader.head(own, layer, head, is_cross=options["part"] == "cross")
         heads += [one] if options.get("compose") else []
         check()
-        ov.append(circuits.ov_singular_values(one))
+        ov.append(circuits.singular_values(one.r_v, one.r_o))
         check()
-        qk.append(circuits.qk_singular_values(one))
+        qk.append(circuits.singular_values(one.r_q, one.r_k))
         if one.w_o.shape[1] == one.w_v.shape[0]:
             check()
             eigenvalues.append(torch.view_as_real(circuits.ov_eigenvalues(one)))
