@@ -36,7 +36,7 @@ class SumReadouts:
     """[layer, S, T]: what the bias of the norm after the sum adds."""
 
 
-def read_targets(reader: WeightReader, config: ModelConfig, targets: tuple[int, ...]) -> Readout:
+def read_targets(reader: WeightReader, config: ModelConfig, targets: Sequence[int]) -> Readout:
     """Return u_t = gamma_final * W_U[:, t] (centred for a LayerNorm), with logit_scale, and what is added whatever the
     residual stream is.
 
@@ -100,7 +100,7 @@ def through_scales(reader: WeightReader, config: ModelConfig, readout: Readout) 
 
 
 def head_readout(
-    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...], targets: tuple[int, ...]
+    reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]], targets: Sequence[int] = ()
 ) -> dict[str, torch.Tensor]:
     """Return gram, readout, direction, bias, attn_bias and cross_bias, as contributions.py describes them, float32.
 
@@ -118,7 +118,7 @@ def head_readout(
 
 
 def stack_readout(
-    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...], readout: Readout
+    reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]], readout: Readout
 ) -> dict[str, torch.Tensor]:
     """Return the same without gram, float64, for any way in which the residual stream is read behind the last block."""
     sums = None
@@ -144,7 +144,7 @@ def stack_readout(
 
 
 def _moved(
-    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...]
+    reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the layer and M of each pair: [D, d_model], or [largest D, d_model] with zeros behind."""
     written: dict[int, torch.Tensor] = {}
