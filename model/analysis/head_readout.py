@@ -156,22 +156,15 @@ def _moved(
 
 
 def added_outputs(
-    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...]
+    reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]]
 ) -> dict[str, torch.Tensor]:
     """Return m [pair, D, d_model] and, where there is a b_O, bias [layer, d_model], as contributions.py describes them,
     float32; of smaller heads m has zeros behind.
     """
-    matrices, biases = [], []
-    written: dict[int, torch.Tensor] = {}
-    for layer, head in pairs:
-        if layer not in written:
-            written = {layer: _written(reader, config, part, layer)}
-            bias = reader.get(f"layers.{layer}.{_output_name(part)}.bias")
-            if bias is not None:
-                biases.append(_as_added(reader, config, _output_name(part), layer, bias.to(torch.float64)))
-        moved = written[layer][head].to(torch.float32)
-        matrices.append(torch.nn.functional.pad(moved, (0, 0, 0, config.largest_head_dim - len(moved))))
-    found = {"m": torch.stack(matrices)}
+    found = {"m": torch.stack([moved.to(torch.float32) for _, moved in _moved(reader, config, part, pairs)])}
+    layers = dict.fromkeys(layer for layer, _ in pairs)
+    every = [_added_bias(reader, config, _output_name(part), layer) for layer in layers]
+    biases = [bias for bias in every if bias is not None]
     return {**found, "bias": torch.stack(biases).to(torch.float32)} if biases else found
 
 
@@ -226,9 +219,12 @@ def _biases(reader: WeightReader, config: ModelConfig, name: str, directions: Se
     """Return b_O . u_t of each layer: [layer, T]."""
     rows = []
     for layer, direction in enumerate(directions):
-        bias = reader.get(f"layers.{layer}.{name}.bias")
-        if bias is None:
-            rows.append(torch.zeros(direction.shape[1], dtype=torch.float64))
-            continue
-        rows.append(_as_added(reader, config, name, layer, bias.to(torch.float64)) @ direction)
+        bias = _added_bias(reader, config, name, layer)
+        rows.append(torch.zeros(direction.shape[1], dtype=torch.float64) if bias is None else bias @ direction)
     return torch.stack(rows)
+
+
+def _added_bias(reader: WeightReader, config: ModelConfig, name: str, layer: int) -> torch.Tensor | None:
+    """Return b_O of a layer as it is added to the stream, [d_model], or None if there is none."""
+    bias = reader.get(f"layers.{layer}.{name}.bias")
+    return None if bias is None else _as_added(reader, config, name, layer, bias.to(torch.float64))
