@@ -118,7 +118,7 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
     if match:
         block = stack.blocks[int(match[1])]
         if match[2] == "stream_scale":
-            return block.last.stream_scale
+            return block.residuals[-1].stream_scale
         if match[2] == "rotary":
             rope = stack.ropes[int(match[1])]
             return None if rope is None else rope.frequencies

@@ -99,8 +99,7 @@ class TritonStep:
             norms.append(final_norm)
         if not all(isinstance(norm, RmsNorm | LayerNorm) and len(norm.weight) <= MAX_WIDTH for norm in norms):
             return None
-        residuals = [each for block in blocks for each in (block.attention, block.cross, block.mlp) if each is not None]
-        if any(each.scale != 1 and each.after is not None for each in residuals):
+        if any(each.scale != 1 and each.after is not None for block in blocks for each in block.residuals):
             return None  # its kernel norms what is already scaled
         return cls(embedding, blocks, None if final_norm is None else _weights_of(final_norm), ropes)
 
@@ -176,10 +175,7 @@ class TritonStep:
         if block.parallel:
             mlp = block.mlp.scaled(_feed_forward(block, self._normed(block.mlp, x)))
             return _both(add_norm(x, (mlp, block.attention.scaled(added)), before=last))
-        residuals: list[Residual[Any]] = (
-            [block.attention, block.cross, block.mlp] if block.cross else [block.attention, block.mlp]
-        )
-        for residual, following in pairwise((*residuals, None)):
+        for residual, following in pairwise((*block.residuals, None)):
             assert residual is not None
             if residual is block.mlp:
                 added = _feed_forward(block, normed)
@@ -258,11 +254,8 @@ def _both(found: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
 
 def _norms(block: Block) -> list[Norm]:
     """Return all norms of a block."""
-    residuals: list[Residual[Any]] = [block.attention, block.mlp]
-    if block.cross is not None:
-        residuals.append(block.cross)
     of_heads = block.self_attention.q_norm, block.self_attention.k_norm
-    around = (norm for each in residuals for norm in (each.before, each.after, each.of_sum))
+    around = (norm for each in block.residuals for norm in (each.before, each.after, each.of_sum))
     return [norm for norm in (*of_heads, *around) if norm is not None]
 
 
