@@ -19,9 +19,8 @@ import torch.nn.functional as F
 
 from model.batch import Batch, KeyRange
 from model.kv_cache import LayerCache
-from model.layers.attention import AttentionRule, CachedKV, PlainAttention, RotaryTables, check_reach
+from model.layers.attention import AttentionRule, CachedKV, PlainAttention, check_reach
 from model.layers.attention_arithmetic import at_least_float32, softmax_with_sinks
-from model.layers.rope import Rope
 
 _T = TypeVar("_T")
 GATHER_BYTES = 1 << 29
@@ -67,20 +66,8 @@ class BatchedAttention(PlainAttention):
         self._made: dict[Hashable, Any] = {}
         """The tensors that the layers of that batch share, on its device."""
 
-    def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
-    ) -> torch.Tensor:
-        key_heads = cache.keys.shape[1]
-        heads = qkv.shape[1] - 2 * key_heads
-        turned, v = qkv[:, : heads + key_heads], qkv[:, heads + key_heads :]
-        if rotary_tables is not None:
-            turned = Rope.rotate(turned, rotary_tables[0][: len(qkv)], rotary_tables[1][: len(qkv)])
-        every_slot = self._shared(batch, "slots", lambda: torch.from_numpy(batch.slots_array).to(batch.device))
-        slots = every_slot[: len(qkv)]
-        blocks, places = slots // batch.block_size, slots % batch.block_size
-        cache.keys[blocks, :, :, places] = turned[:, heads:].to(cache.keys.dtype)
-        cache.values[blocks, :, places] = v.to(cache.values.dtype)
-        return turned[:, :heads]
+    def _slots(self, batch: Batch) -> torch.Tensor:
+        return self._shared(batch, "slots", partial(super()._slots, batch))
 
     def attend(
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
@@ -217,17 +204,12 @@ class _Prompts:
         return z.transpose(1, 2).flatten(0, 1)[self.own]
 
 
-def _rows_at_a_time(num_keys: int, cache: LayerCache) -> int:
-    """Return how many rows of so many keys may decode in one operation within GATHER_BYTES."""
-    _, key_heads, dim, _ = cache.keys.shape
-    return max(1, GATHER_BYTES // (num_keys * key_heads * dim * cache.keys.itemsize))
-
-
 def _attend_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> torch.Tensor:
     """Return the attention of one row a sequence: q [R, H, D] -> [R, H, D], as many rows at a time as GATHER_BYTES
     allows.
     """
-    step = _rows_at_a_time(key_range.longest, cache)
+    _, key_heads, dim, _ = cache.keys.shape
+    step = max(1, GATHER_BYTES // (key_range.longest * key_heads * dim * cache.keys.itemsize))
     if len(q) <= step:
         return _attend_some_rows(q, cache, key_range, rule)
     starts = range(0, len(q), step)
