@@ -171,7 +171,7 @@ class TritonStep:
         self, block: Block, x: Tensor, normed: Tensor, last: NormWeights | None, step: _Pass
     ) -> tuple[Tensor, Tensor]:
         """Return the residual stream [T, d] after a block, and what the next one's attention reads of it."""
-        added = self._attend(block, normed, step)
+        added = block.self_attention.heads.out(self._values(block, normed, step).flatten(1))
         if block.parallel:
             mlp = block.mlp.scaled(_feed_forward(block, self._normed(block.mlp, x)))
             return _both(add_norm(x, (mlp, block.attention.scaled(added)), before=last))
@@ -213,10 +213,6 @@ class TritonStep:
             q_norm=self._weights(own.q_norm),
             k_norm=self._weights(own.k_norm),
         )
-
-    def _attend(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
-        """Return what attention adds to the stream [T, d]."""
-        return block.self_attention.heads.out(self._values(block, normed, step).flatten(1))
 
     def _values(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
         """Return the heads' sums of values [T, H, D], and write the patterns that are asked for."""
