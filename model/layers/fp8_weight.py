@@ -72,9 +72,8 @@ class Fp8Weight(Weight):
             self._quantize = quantize_rows
         if not torch.isfinite(weight).all():
             raise ValueError(f"fp8 cannot hold a weight {list(weight.shape)} with numbers that are not finite")
-        rows = Fp8Rows.quantize(F.pad(weight, (0, -self.num_inputs % _MULTIPLE, 0, -self.num_outputs % _MULTIPLE)))
-        self._values = rows.values
-        self._scales = rows.scales
+        filling = 0, -self.num_inputs % _MULTIPLE, 0, -self.num_outputs % _MULTIPLE
+        self._rows = Fp8Rows.quantize(F.pad(weight, filling))
 
     @property
     def stored(self) -> str:
@@ -91,18 +90,16 @@ class Fp8Weight(Weight):
 
     def to_dense(self) -> Tensor:
         """Return a dequantised copy of the weight [N, K], in the dtype that was given."""
-        dense = Fp8Rows(self._values, self._scales).to_dense()
-        return dense[: self.num_outputs, : self.num_inputs].to(self._dtype)
+        return self._rows.to_dense()[: self.num_outputs, : self.num_inputs].to(self._dtype)
 
     def _product(self, x: Tensor) -> Tensor:
         """Return x W^T: x [R, K] -> [R, N and the padding], in x's dtype."""
         if not len(x):
-            return x.new_empty(0, len(self._values))
-        values, scales = self._quantize(x, self._values.shape[1])
+            return x.new_empty(0, len(self._rows.values))
+        values, scales = self._quantize(x, self._rows.values.shape[1])
         # Out of bfloat16 alone, since releases before 2.10 and cuBLAS before 12.9 have no other with scales of rows.
-        y = torch._scaled_mm(
-            values, self._values.t(), scale_a=scales, scale_b=self._scales.t(), out_dtype=torch.bfloat16
-        )
+        own = self._rows
+        y = torch._scaled_mm(values, own.values.t(), scale_a=scales, scale_b=own.scales.t(), out_dtype=torch.bfloat16)
         return y.to(x.dtype)
 
     def _in_tiles(self, x: Tensor) -> Tensor:
