@@ -38,15 +38,6 @@ class RowKeyRange:
     unseen: torch.Tensor
     """[R, S] bool."""
 
-    @classmethod
-    def of(
-        cls, tables: torch.Tensor, positions: torch.Tensor, first: torch.Tensor | None, last: torch.Tensor, *, size: int
-    ) -> "RowKeyRange":
-        """Return the key range of rows that see first <= k < last, both [R]; without `first` it is 0. size: B."""
-        keys = torch.arange(tables.shape[1] * size, device=tables.device)
-        unseen = keys >= last[:, None]  # [R, S]
-        return cls(tables, positions, unseen if first is None else unseen | (keys < first[:, None]))
-
     def of_rows(self, rows: slice) -> "RowKeyRange":
         """Return the key range of some of the rows."""
         return RowKeyRange(self.tables[rows], self.positions[rows], self.unseen[rows])
@@ -129,7 +120,9 @@ class BatchedAttention(PlainAttention):
             of_rows = (key_range.positions_array[rows], key_range.first_array[rows], key_range.last_array[rows])
             packed = np.column_stack((key_range.tables_array[alone, :width], *of_rows))  # [R, J + 3]
             numbers = torch.from_numpy(packed).to(batch.device)  # one copy
-            return RowKeyRange.of(numbers[:, :width], *numbers[:, width:].unbind(1), size=key_range.block_size)
+            positions, first, last = numbers[:, width:].unbind(1)
+            keys = torch.arange(width * key_range.block_size, device=batch.device)
+            return RowKeyRange(numbers[:, :width], positions, (keys >= last[:, None]) | (keys < first[:, None]))
 
         return self._shared(batch, ("rows", key_range, len(alone)), make)
 
