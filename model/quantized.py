@@ -9,6 +9,7 @@ Axes: N outputs, K inputs.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,11 +62,9 @@ class GroupedRows:
         fits = fits and (not has_factors or factors.dtype == torch.int8)
         fits = fits and (not has_min_factors or min_factors.dtype == torch.uint8)
         if not fits or len(self.values or range(16)) != 16:
-            named = {name: getattr(self, name) for name in ("codes", "scales", "mins", "scale_factors", "min_factors")}
             found = [
                 f"{name} {str(part.dtype).removeprefix('torch.')} {list(part.shape)}"
-                for name, part in named.items()
-                if part is not None
+                for name, part in self._parts().items()
             ]
             raise ValueError(
                 f"{', '.join(found)} do not fit; as many rows, and scales that each belong to the same number of "
@@ -122,18 +121,12 @@ class GroupedRows:
 
     def select(self, rows: Tensor) -> "GroupedRows":
         """Return the rows [n] int64 of these."""
+        return replace(self, **{name: part[rows] for name, part in self._parts().items()})
 
-        def of(part: Tensor | None) -> Tensor | None:
-            return None if part is None else part[rows]
-
-        return replace(
-            self,
-            codes=self.codes[rows],
-            scales=self.scales[rows],
-            mins=of(self.mins),
-            scale_factors=of(self.scale_factors),
-            min_factors=of(self.min_factors),
-        )
+    def _parts(self) -> dict[str, Any]:
+        """Return the tensors that there are, by their names."""
+        named = {name: getattr(self, name) for name in ("codes", "scales", "mins", "scale_factors", "min_factors")}
+        return {name: part for name, part in named.items() if part is not None}
 
     def _per_input(self, per_superblock: Tensor, factors: Tensor | None) -> Tensor:
         """Return the number of each input [N, K], float32."""

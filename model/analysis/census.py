@@ -27,37 +27,31 @@ VECTORS = (
 COMPONENTS = (*MATRICES, *VECTORS)
 """The components, in the order in which answers list them."""
 
-_WHOLE = {
-    "embed": "embedding",
-    "embed_in": "embedding projection",
-    "embed_out": "embedding projection",
-    "per_layer_embed": "per-layer embedding",
-    **dict.fromkeys(("altup_in", "altup_out", "laurel_left", "laurel_right"), "stream projection"),
-    **dict.fromkeys(("altup_router", "altup_predict", "altup_correct"), "stream projection"),
-    "altup_scale": "scales",
-    **dict.fromkeys(("per_layer_project", "per_layer_gate", "per_layer_out"), "per-layer projection"),
-    "attn_out": "output",
-    "cross_out": "cross output",
-    "conv_in": "recurrence in",
-    "delta_in": "recurrence in",
-    "conv": "convolution",
-    "conv_out": "recurrence out",
-    "delta_out": "recurrence out",
-    "delta_decay": "decays",
+_NAMES = {
+    "embedding": "embed",
+    "embedding projection": "embed_in embed_out",
+    "per-layer embedding": "per_layer_embed",
+    "per-layer projection": "per_layer_project per_layer_gate per_layer_out",
+    "stream projection": "altup_in altup_out altup_router altup_predict altup_correct laurel_left laurel_right",
+    "output": "attn_out",
+    "cross output": "cross_out",
+    "recurrence in": "conv_in delta_in",
+    "recurrence out": "conv_out delta_out",
     "router": "router",
-    "sinks": "sinks",
     "up": "up",
     "down": "down",
-    "head_transform": "head transform",
-    "classifier_dense": "classifier",
-    "classifier": "classifier",
-    "head": "unembedding",
-    "pos_embed": "positions",
-    "token_type_embed": "token types",
-    "position_bias": "position bias",
-    "stream_scale": "scales",
-    "expert_scales": "scales",
+    "head transform": "head_transform",
+    "classifier": "classifier_dense classifier",
+    "unembedding": "head",
+    "convolution": "conv",
+    "decays": "delta_decay",
+    "positions": "pos_embed",
+    "token types": "token_type_embed",
+    "position bias": "position_bias",
+    "sinks": "sinks",
+    "scales": "altup_scale stream_scale expert_scales",
 }
+_WHOLE = {name: component for component, names in _NAMES.items() for name in names.split()}
 """The component of weights that are one component as a whole, by their name without stack and layer."""
 
 

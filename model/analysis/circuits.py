@@ -62,14 +62,12 @@ class Head:
         return _norm(self.r_q @ self.r_k.T)
 
 
-def ov_singular_values(head: Head) -> torch.Tensor:
-    """Return the singular values [D] of OV, largest first."""
-    return _singular_values(head.r_v @ head.r_o.T)
-
-
-def qk_singular_values(head: Head) -> torch.Tensor:
-    """Return the singular values [D] of QK, largest first."""
-    return _singular_values(head.r_q @ head.r_k.T)
+def singular_values(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the singular values [D], largest first, of OV from `r_v` and `r_o` of its head, and of QK from `r_q` and
+    `r_k`.
+    """
+    values: torch.Tensor = torch.linalg.svdvals(left @ right.T)
+    return values
 
 
 def ov_eigenvalues(head: Head) -> torch.Tensor:
@@ -99,11 +97,6 @@ def _r(factor: torch.Tensor) -> torch.Tensor:
     """Return R of the factor's QR: [min(d_model, D), D]."""
     r: torch.Tensor = torch.linalg.qr(factor, mode="r").R
     return r
-
-
-def _singular_values(matrix: torch.Tensor) -> torch.Tensor:
-    values: torch.Tensor = torch.linalg.svdvals(matrix)
-    return values
 
 
 def _norm(matrix: torch.Tensor) -> torch.Tensor:

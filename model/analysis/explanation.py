@@ -108,6 +108,8 @@ def explain(
     of_sink = 0.0 if sink is None else float(np.exp(sink - largest))
     total = exponentials.sum() + of_sink
     weighted = observed.pattern.astype(np.float64)[:, None] * values
+    z = observed.z.astype(np.float64)
+    gated = z if observed.gate is None else z / (1 + np.exp(-observed.gate.astype(np.float64)))
     return Steps(
         products=products,
         dots=dots,
@@ -120,16 +122,11 @@ def explain(
         weights=exponentials / total,
         weighted_values=weighted,
         z=weighted.sum(0),
-        output=_gated(observed) @ w_o.astype(np.float64),
+        output=gated @ w_o.astype(np.float64),
         largest_score=float(largest),
         sink_exponential=of_sink,
         sum_of_exponentials=float(total),
     )
-
-
-def _gated(observed: Observed) -> Float64:
-    z = observed.z.astype(np.float64)
-    return z if observed.gate is None else z / (1 + np.exp(-observed.gate.astype(np.float64)))
 
 
 def differences(steps: Steps, observed: Observed) -> dict[str, float]:

@@ -36,7 +36,7 @@ class SumReadouts:
     """[layer, S, T]: what the bias of the norm after the sum adds."""
 
 
-def read_targets(reader: WeightReader, config: ModelConfig, targets: tuple[int, ...]) -> Readout:
+def read_targets(reader: WeightReader, config: ModelConfig, targets: Sequence[int]) -> Readout:
     """Return u_t = gamma_final * W_U[:, t] (centred for a LayerNorm), with logit_scale, and what is added whatever the
     residual stream is.
 
@@ -100,7 +100,7 @@ def through_scales(reader: WeightReader, config: ModelConfig, readout: Readout) 
 
 
 def head_readout(
-    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...], targets: tuple[int, ...]
+    reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]], targets: Sequence[int] = ()
 ) -> dict[str, torch.Tensor]:
     """Return gram, readout, direction, bias, attn_bias and cross_bias, as contributions.py describes them, float32.
 
@@ -118,7 +118,7 @@ def head_readout(
 
 
 def stack_readout(
-    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...], readout: Readout
+    reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]], readout: Readout
 ) -> dict[str, torch.Tensor]:
     """Return the same without gram, float64, for any way in which the residual stream is read behind the last block."""
     sums = None
@@ -144,7 +144,7 @@ def stack_readout(
 
 
 def _moved(
-    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...]
+    reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the layer and M of each pair: [D, d_model], or [largest D, d_model] with zeros behind."""
     written: dict[int, torch.Tensor] = {}
@@ -156,22 +156,15 @@ def _moved(
 
 
 def added_outputs(
-    reader: WeightReader, config: ModelConfig, part: str, pairs: tuple[tuple[int, int], ...]
+    reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]]
 ) -> dict[str, torch.Tensor]:
     """Return m [pair, D, d_model] and, where there is a b_O, bias [layer, d_model], as contributions.py describes them,
     float32; of smaller heads m has zeros behind.
     """
-    matrices, biases = [], []
-    written: dict[int, torch.Tensor] = {}
-    for layer, head in pairs:
-        if layer not in written:
-            written = {layer: _written(reader, config, part, layer)}
-            bias = reader.get(f"layers.{layer}.{_output_name(part)}.bias")
-            if bias is not None:
-                biases.append(_as_added(reader, config, _output_name(part), layer, bias.to(torch.float64)))
-        moved = written[layer][head].to(torch.float32)
-        matrices.append(torch.nn.functional.pad(moved, (0, 0, 0, config.largest_head_dim - len(moved))))
-    found = {"m": torch.stack(matrices)}
+    found = {"m": torch.stack([moved.to(torch.float32) for _, moved in _moved(reader, config, part, pairs)])}
+    layers = dict.fromkeys(layer for layer, _ in pairs)
+    every = [_added_bias(reader, config, _output_name(part), layer) for layer in layers]
+    biases = [bias for bias in every if bias is not None]
     return {**found, "bias": torch.stack(biases).to(torch.float32)} if biases else found
 
 
@@ -226,9 +219,12 @@ def _biases(reader: WeightReader, config: ModelConfig, name: str, directions: Se
     """Return b_O . u_t of each layer: [layer, T]."""
     rows = []
     for layer, direction in enumerate(directions):
-        bias = reader.get(f"layers.{layer}.{name}.bias")
-        if bias is None:
-            rows.append(torch.zeros(direction.shape[1], dtype=torch.float64))
-            continue
-        rows.append(_as_added(reader, config, name, layer, bias.to(torch.float64)) @ direction)
+        bias = _added_bias(reader, config, name, layer)
+        rows.append(torch.zeros(direction.shape[1], dtype=torch.float64) if bias is None else bias @ direction)
     return torch.stack(rows)
+
+
+def _added_bias(reader: WeightReader, config: ModelConfig, name: str, layer: int) -> torch.Tensor | None:
+    """Return b_O of a layer as it is added to the stream, [d_model], or None if there is none."""
+    bias = reader.get(f"layers.{layer}.{name}.bias")
+    return None if bias is None else _as_added(reader, config, name, layer, bias.to(torch.float64))

@@ -105,10 +105,9 @@ def _of_words(reader: WeightReader, config: ModelConfig, targets: tuple[int, ...
     ids = list(targets)
     rows = reader.need("embed.weight" if config.tie_word_embeddings else "head.weight")[ids].to(torch.float64)
     out = _wide(reader, "embed_out.weight")
-    bias = reader.get("head.bias")
     return _Layers(
         rows if out is None else rows @ out,
-        None if bias is None else bias[ids].to(torch.float64),
+        _wide(reader, "head.bias", ids),
         "transform",
         config.head_transform,
         config.head_transform is not None,
@@ -120,11 +119,10 @@ def _of_labels(reader: WeightReader, config: ModelConfig, targets: tuple[int, ..
         raise ValueError(f"{config.architecture} has no head that labels an input")
     ids = list(targets)
     rows = reader.need("classifier.weight")[ids].to(torch.float64)
-    bias = reader.get("classifier.bias")
-    bias = None if bias is None else bias[ids].to(torch.float64)
+    bias = _wide(reader, "classifier.bias", ids)
     return _Layers(rows, bias, "classifier", config.classifier.dense, config.classifier.norm)
 
 
-def _wide(reader: WeightReader, name: str) -> torch.Tensor | None:
+def _wide(reader: WeightReader, name: str, rows: list[int] | slice = slice(None)) -> torch.Tensor | None:
     found = reader.get(name)
-    return None if found is None else found.to(torch.float64)
+    return None if found is None else found[rows].to(torch.float64)

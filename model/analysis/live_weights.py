@@ -117,15 +117,8 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
     match = re.fullmatch(r"layers\.(\d+)\.(\w+)", owner)
     if match:
         block = stack.blocks[int(match[1])]
-        if match[2] == "attn_post_norm":
-            return _of_norm(block.attention.after, kind)
         if match[2] == "stream_scale":
-            return block.last.stream_scale
-        sums = {"attn_norm": block.attention.of_sum, "mlp_norm": block.mlp.of_sum}
-        if block.cross is not None:
-            sums["cross_norm"] = block.cross.of_sum
-        if match[2] in _NORMS_OF_SUMS:
-            return _of_norm(sums.get(match[2]), kind)
+            return block.residuals[-1].stream_scale
         if match[2] == "rotary":
             rope = stack.ropes[int(match[1])]
             return None if rope is None else rope.frequencies
@@ -140,12 +133,14 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
     return stack.embedding.positions if owner == "pos_embed" else None
 
 
-_NORMS_OF_SUMS = ("attn_norm", "cross_norm", "mlp_norm")
-
-
 def _norms(block: Block) -> dict[str, Norm | None]:
-    """Return a block's norms by the names of their points, whether before, after or of the sum."""
-    found: dict[str, Norm | None] = {}
+    """Return a block's norms: that of the attention's output and those of sums by our names, and all by the names of
+    their points, whether before, after or of the sum.
+    """
+    found: dict[str, Norm | None] = {"attn_post_norm": block.attention.after}
+    found |= {"attn_norm": block.attention.of_sum, "mlp_norm": block.mlp.of_sum}
+    if block.cross is not None:
+        found["cross_norm"] = block.cross.of_sum
     if isinstance(block.attention.f, SelfAttention):
         found |= {"q_norm": block.attention.f.q_norm, "k_norm": block.attention.f.k_norm}
     for residual in (block.attention, block.cross, block.mlp):

@@ -53,12 +53,7 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Mat
 
     Without a prefix a block's matrix of an encoder-decoder means the decoder's. Raises UnknownMatrix.
     """
-    stack, rest = _stack_of(config, name)
-    match = re.fullmatch(r"blocks\.(\d{1,9})\.(.+)", rest)
-    if match:
-        if layer is not None and layer != int(match[1]):
-            raise UnknownMatrix(f"{name[:80]!r} names layer {match[1]} and layer says {layer}")
-        layer, rest = int(match[1]), match[2]
+    stack, layer, rest = split_name(config, name, layer)
     short = _spelt(config, stack, rest)
     if short is None:
         known = [known for has in stacks(config) for known in _short_names(config, has)]
@@ -115,11 +110,18 @@ def _short_names(config: ModelConfig, stack: Stack) -> list[str]:
     return [name for name, is_there in there.items() if is_there]
 
 
-def _stack_of(config: ModelConfig, name: str) -> tuple[Stack, str]:
-    for stack in stacks(config):
-        if config.kind == "encoder-decoder" and name.startswith(f"{stack}."):
-            return stack, name.removeprefix(f"{stack}.")
-    return stacks(config)[-1], name
+def split_name(config: ModelConfig, name: str, layer: int | None) -> tuple[Stack, int | None, str]:
+    """Return the stack that a name means, its layer, or `layer` if the name has none, and the rest of the name. Raises
+    UnknownMatrix if both name a layer, and not the same.
+    """
+    stack = next((each for each in stacks(config) if name.startswith(f"{each}.")), stacks(config)[-1])
+    rest = name.removeprefix(f"{stack}.") if config.kind == "encoder-decoder" else name
+    match = re.fullmatch(r"blocks\.(\d{1,9})\.(.+)", rest)
+    if match is None:
+        return stack, layer, rest
+    if layer not in (None, int(match[1])):
+        raise UnknownMatrix(f"{name[:80]!r} names layer {int(match[1])} and layer says {layer}")
+    return stack, int(match[1]), match[2]
 
 
 def _spelt(config: ModelConfig, stack: Stack, name: str) -> str | None:

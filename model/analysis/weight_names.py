@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from model.analysis.matrices import MatrixLocation, UnknownMatrix, find_matrix, names_of
+from model.analysis.matrices import MatrixLocation, UnknownMatrix, find_matrix, names_of, split_name
 from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config, stacks
@@ -82,12 +82,7 @@ def find_weight(config: ModelConfig, name: str, layer: int | None = None) -> Nam
     """Return the weight of a name: full ("blocks.0.ln1.w"), or short ("W_Q", "mlp.b_in") with `layer` apart, as
     `find_matrix` takes it. Raises UnknownMatrix.
     """
-    stack = next((each for each in stacks(config) if name.startswith(f"{each}.")), stacks(config)[-1])
-    rest = name.removeprefix(f"{stack}.") if config.kind == "encoder-decoder" else name
-    match = re.fullmatch(r"blocks\.(\d{1,9})\.(.+)", rest)
-    at, short = (int(match[1]), match[2]) if match else (layer, rest)
-    if match and layer not in (None, at):
-        raise UnknownMatrix(f"{name[:80]!r} names layer {at} and layer says {layer}")
+    stack, at, short = split_name(config, name, layer)
     num_layers = stack_config(config, stack).num_layers
     if at is not None and not 0 <= at < num_layers:
         raise UnknownMatrix(f"there is no layer {at}; accepted are 0 to {num_layers - 1}")

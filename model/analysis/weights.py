@@ -20,6 +20,7 @@ from model.config import ModelConfig
 
 Options = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]
+Answer = Callable[[ModelConfig, Lookup, Options, Check], Tensors]
 
 
 def answer(config: ModelConfig, lookup: Lookup, question: str, options: Options, check: Check) -> Tensors:
@@ -86,9 +87,9 @@ def _circuits(config: ModelConfig, lookup: Lookup, options: Options, check: Chec
         one = reader.head(own, layer, head, is_cross=options["part"] == "cross")
         heads += [one] if options.get("compose") else []
         check()
-        ov.append(circuits.ov_singular_values(one))
+        ov.append(circuits.singular_values(one.r_v, one.r_o))
         check()
-        qk.append(circuits.qk_singular_values(one))
+        qk.append(circuits.singular_values(one.r_q, one.r_k))
         if one.w_o.shape[1] == one.w_v.shape[0]:
             check()
             eigenvalues.append(torch.view_as_real(circuits.ov_eigenvalues(one)))
@@ -106,17 +107,6 @@ def _circuits(config: ModelConfig, lookup: Lookup, options: Options, check: Chec
     return found
 
 
-def _head_output(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
-    own, reader = _stack(config, lookup, options["part"])
-    return head_readout.head_output(reader, own, options["part"], options["layer"], options["head"])
-
-
-def _head_readout(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
-    own, reader = _stack(config, lookup, options["part"])
-    targets = tuple(options.get("targets", ()))
-    return head_readout.head_readout(reader, own, options["part"], tuple(options["pairs"]), targets)
-
-
 def _held_readout(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
     own, reader = _stack(config, lookup, options["part"])
     state = torch.tensor(options["state"], dtype=torch.float64)
@@ -126,16 +116,20 @@ def _held_readout(config: ModelConfig, lookup: Lookup, options: Options, check: 
     return head_readout.stack_readout(reader, own, options["part"], tuple(options["pairs"]), readout)
 
 
-def _mean_embedding(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
-    own, reader = _stack(config, lookup, options["part"])
+def _mean_embedding(reader: WeightReader, own: ModelConfig, part: str) -> Tensors:
     mean = reader.need("embed.weight").mean(0, dtype=torch.float64)
     into = reader.get("embed_in.weight")
     return {"mean": (mean if into is None else into.to(torch.float64) @ mean) * own.embedding_scale}
 
 
-def _added_outputs(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
-    own, reader = _stack(config, lookup, options["part"])
-    return head_readout.added_outputs(reader, own, options["part"], tuple(options["pairs"]))
+def _of_part(function: Callable[..., Tensors]) -> Answer:
+    """Return what answers a question about a part by a function of its stack, called with the options."""
+
+    def answer(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
+        own, reader = _stack(config, lookup, options["part"])
+        return function(reader, own, **options)
+
+    return answer
 
 
 def _stack(config: ModelConfig, lookup: Lookup, part: str) -> tuple[ModelConfig, WeightReader]:
@@ -145,14 +139,14 @@ def _stack(config: ModelConfig, lookup: Lookup, part: str) -> tuple[ModelConfig,
     return config, WeightReader(lookup)
 
 
-_ANSWERS: dict[str, Callable[[ModelConfig, Lookup, Options, Check], Tensors]] = {
+_ANSWERS: dict[str, Answer] = {
     "geometry": _geometry,
     "weights": _weights,
     "stored": _stored,
     "circuits": _circuits,
-    "head_output": _head_output,
-    "head_readout": _head_readout,
+    "head_output": _of_part(head_readout.head_output),
+    "head_readout": _of_part(head_readout.head_readout),
     "held_readout": _held_readout,
-    "mean_embedding": _mean_embedding,
-    "added_outputs": _added_outputs,
+    "mean_embedding": _of_part(_mean_embedding),
+    "added_outputs": _of_part(head_readout.added_outputs),
 }

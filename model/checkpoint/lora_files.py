@@ -5,7 +5,6 @@ Axes: in, out, r the rank of one module, R the ranks of a weight's modules toget
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,24 +112,18 @@ def _stacked(path: Path, parts: list[_Part], pairs: dict[str, Pair], lora: LoraC
     ranks = [0 if part.module is None else lora.rank_of(part.module) for part in parts]
     inputs, outputs = parts[0].shape[1], sum(part.shape[0] for part in parts)
     down, up = torch.zeros(sum(ranks), inputs), torch.zeros(outputs, sum(ranks))
-    for (row, column), part, rank in zip(_starts(parts, ranks), parts, ranks, strict=True):
-        if part.module is None:
-            continue
-        (out, width), pair = part.shape, pairs[part.module]
-        down[column : column + rank] = _read(path, part.module, "A", pair, (rank, width))
-        own = _read(path, part.module, "B", pair, (out, rank)) * lora.scale_of(part.module)
-        up[row : row + out, column : column + rank] = (
-            arranged(own, part.weight) if part.weight.arrange in ("heads first", "gates last") else own
-        )
-    return WeightChange(down, up)
-
-
-def _starts(parts: list[_Part], ranks: list[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first row and the first column of each part in B."""
-    row = column = 0
+    row = column = 0  # of each part in B
     for part, rank in zip(parts, ranks, strict=True):
-        yield row, column
-        row, column = row + part.shape[0], column + rank
+        out, width = part.shape
+        if part.module is not None:
+            pair = pairs[part.module]
+            down[column : column + rank] = _read(path, part.module, "A", pair, (rank, width))
+            own = _read(path, part.module, "B", pair, (out, rank)) * lora.scale_of(part.module)
+            up[row : row + out, column : column + rank] = (
+                arranged(own, part.weight) if part.weight.arrange in ("heads first", "gates last") else own
+            )
+        row, column = row + out, column + rank
+    return WeightChange(down, up)
 
 
 def _read(path: Path, module: str, name: str, pair: Pair, shape: tuple[int, int]) -> torch.Tensor:

@@ -44,45 +44,12 @@ from model.checkpoint.quantized.scheme import Scheme, read_scheme
 from model.checkpoint.tensor_names import tensor_names
 from model.config import ModelConfig
 
-FAMILIES: tuple[Family, ...] = (
-    llama.LLAMA,
-    llama.MISTRAL,
-    llama.QWEN2,
-    llama.QWEN3,
-    mixtral.MIXTRAL,
-    qwen3_moe.QWEN2_MOE,
-    qwen3_moe.QWEN3_MOE,
-    qwen3_moe.OLMOE,
-    qwen3_5.QWEN3_5,
-    gpt_oss.GPT_OSS,
-    smollm3.SMOLLM3,
-    granite.GRANITE,
-    granite.GRANITE4,
-    granite.GRANITE_MOE,
-    granite.GRANITE_SHARED,
-    lfm2.LFM2,
-    gemma.GEMMA2,
-    gemma.GEMMA3,
-    gemma3n.GEMMA3N,
-    gemma4.GEMMA4,
-    phi3.PHI3,
-    olmo2.OLMO2,
-    olmo2.OLMO3,
-    gpt2.GPT2,
-    gpt_neox.GPT_NEOX,
-    opt.OPT,
-    bert.BERT,
-    bert.ROBERTA,
-    distilbert.DISTILBERT,
-    mpnet.MPNET,
-    modernbert.MODERNBERT,
-    nomic_bert.NOMIC_BERT,
-    jina_bert.JINA_BERT,
-    jina_bert.JINA_EMBEDDINGS_3,
-    t5.T5,
-    bart.BART,
-    bart.MARIAN,
-)
+_FILES = (
+    llama, mixtral, qwen3_moe, qwen3_5, gpt_oss, smollm3, granite, lfm2, gemma, gemma3n, gemma4, phi3, olmo2, gpt2,
+    gpt_neox, opt, bert, distilbert, mpnet, modernbert, nomic_bert, jina_bert, t5, bart,
+)  # fmt: skip
+"""The files of families, in the order in which errors list their architectures."""
+FAMILIES = tuple(each for file in _FILES for each in vars(file).values() if isinstance(each, Family))
 _BY_NAME = {family.name: family for family in FAMILIES}
 
 

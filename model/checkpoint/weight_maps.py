@@ -99,20 +99,10 @@ def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Itera
     yield from (fill(row, whole) for row in rows[last:])
 
 
-def _delta_lengths(config: ModelConfig) -> dict[str, int]:
-    """Return the lengths of the axes of a gated delta net."""
-    net = config.recurrence if isinstance(config.recurrence, DeltaNetConfig) else None
-    return {
-        "convolved": net.convolved_width if net else 0,
-        "values": net.values_width if net else 0,
-        "value_heads": net.num_value_heads if net else 0,
-        "value": net.value_dim if net else 0,
-    }
-
-
 def _lengths(config: ModelConfig) -> dict[str, int]:
     """Return the length of each axis name in the tables."""
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    net = config.recurrence if isinstance(config.recurrence, DeltaNetConfig) else None
     return {
         "1": 1,
         "vocab": config.vocab_size,
@@ -128,7 +118,10 @@ def _lengths(config: ModelConfig) -> dict[str, int]:
         "2q": 2 * q,
         "3d": 3 * config.hidden_size,
         "kernel": config.recurrence.kernel_size if config.recurrence else 0,
-        **_delta_lengths(config),
+        "convolved": net.convolved_width if net else 0,
+        "values": net.values_width if net else 0,
+        "value_heads": net.num_value_heads if net else 0,
+        "value": net.value_dim if net else 0,
         "positions": config.max_model_len + config.position_offset,
         "types": config.num_token_types,
         "labels": config.classifier.num_labels if config.classifier else 0,

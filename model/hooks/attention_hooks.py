@@ -165,9 +165,9 @@ def _change(attended: Attended, span: int, changes: Sequence[AttentionChange], z
         _apply([change for change in changes if change.kind == "scores"], rows, heads, scores)
         pattern = attended.attention.softmax(scores, attended.rule.sinks_of(heads))
         _apply([change for change in changes if change.kind == "pattern"], rows, heads, pattern)
-        changed = _Changed(rows, heads, {"scores": scores, "pattern": pattern})
-        _mix_again(attended, span, changed, z)
-        yield changed
+        mixed = attended.attention.mix(pattern, heads, z.shape[1], attended.cached(span))
+        z[corner(index_of(rows), index_of(heads))] = mixed.transpose(0, 1).to(z.dtype)
+        yield _Changed(rows, heads, {"scores": scores, "pattern": pattern})
 
 
 def _apply(
@@ -179,13 +179,6 @@ def _apply(
         if own.start < own.stop:
             at = _places(rows, change.rows[own], heads, change.heads)
             numbers[at] = change.apply(numbers[at], own).to(numbers.dtype)
-
-
-def _mix_again(attended: Attended, span: int, changed: _Changed, z: torch.Tensor) -> None:
-    """Write the values of the changed rows and heads, mixed by their changed pattern, to z [T, H, D]."""
-    pattern, num_heads = changed.numbers["pattern"], z.shape[1]
-    mixed = attended.attention.mix(pattern, changed.heads, num_heads, attended.cached(span))
-    z[corner(index_of(changed.rows), index_of(changed.heads))] = mixed.transpose(0, 1).to(z.dtype)
 
 
 def _serve(attended: Attended, tap: AttentionTap, layer: int, changed: Sequence[_Changed]) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from model.kernels.checks import SUFFIXES, described
+from model.kernels.checks import SUFFIXES, check_numbers, check_tensor, described
 from model.kernels.library import kernels
 
+_FLOAT32 = (torch.float32,)
 _KINDS: dict[str, int] = {"pattern": 0, "scores": 1, "dots": 2}
 _TOLD = np.dtype([("numbers", np.int64), ("first_row", np.int64), ("row_bytes", np.int64), ("number_bytes", np.int64)])
 """`PatternMap` of attention.h."""
@@ -154,8 +155,8 @@ def attend(
     of a row's weight. pattern_output: where to write the softmax itself, if anywhere.
     """
     arguments = _arguments(q, keys, seen, scale, softcap, bias, sinks)
-    _check("values", values, keys.dtype, (keys.shape[0], keys.shape[1], keys.shape[3], keys.shape[2]))
-    _check("out", out, keys.dtype, tuple(q.shape))
+    check_tensor("values", values, (keys.dtype,), (*keys.shape[:2], keys.shape[3], keys.shape[2]))
+    check_tensor("out", out, (keys.dtype,), q.shape)
     if pattern_output is not None and pattern_output.shape != (len(seen.tables), q.shape[1]):
         raise ValueError(
             f"pattern_output is for {pattern_output.shape} spans and heads; there are {(len(seen.tables), q.shape[1])}"
@@ -216,13 +217,13 @@ def attention_rows(
 def softmax_rows(scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
     """Return the softmax of scores [..., S] float32, by the steps of `attend`. sinks: those of the first axis, [n]."""
     scores = scores.contiguous()
-    _check("scores", scores, torch.float32, tuple(scores.shape))
+    check_tensor("scores", scores, _FLOAT32, scores.shape)
     out = torch.empty_like(scores)
     num_keys = scores.shape[-1]
     num_rows = scores.numel() // num_keys if num_keys else 0
     address, num_sinks = None, 0
     if sinks is not None:
-        _check("sinks", sinks, torch.float32, (len(scores),))
+        check_tensor("sinks", sinks, _FLOAT32, (len(scores),))
         address, num_sinks = sinks.data_ptr(), len(sinks)
     pointers = scores.data_ptr(), address, out.data_ptr()
     kernels().call("softmax_rows_f32", "ppplll", *pointers, num_rows, num_keys, num_sinks)
@@ -236,10 +237,9 @@ def mix_rows(
     the cache's dtype. key_heads [n]: the key head whose values each part of the pattern takes.
     """
     pattern = pattern.contiguous()
-    if values.dtype not in SUFFIXES or values.dim() != 4:
-        raise ValueError(f"values must be float32 or bfloat16 [block, K, B, D], not {described(values)}")
-    _check("values", values, values.dtype, (values.shape[0], values.shape[1], seen.block_size, values.shape[3]))
-    _check("pattern", pattern, torch.float32, (len(key_heads), *pattern.shape[1:]))
+    kind = check_numbers("values", values, 4)
+    check_tensor("values", values, SUFFIXES, (*values.shape[:2], seen.block_size, values.shape[3]))
+    check_tensor("pattern", pattern, _FLOAT32, (len(key_heads), *pattern.shape[1:]))
     heads = _chosen("key_heads", key_heads, values.shape[1])
     num_heads, num_rows, num_keys = pattern.shape
     if not 0 <= sequence < len(seen.tables):
@@ -248,7 +248,7 @@ def mix_rows(
         raise ValueError(f"pattern has {num_keys} keys; tables has {seen.tables.shape} blocks, of {len(values)}")
     out = torch.empty(num_heads, num_rows, values.shape[3], dtype=values.dtype)
     kernels().call(
-        f"mix_rows_{SUFFIXES[values.dtype]}",
+        f"mix_rows_{kind}",
         "pppppllllll",
         *(pattern.data_ptr(), heads.ctypes.data, values.data_ptr(), seen.tables[sequence].ctypes.data, out.data_ptr()),
         *(num_heads, num_rows, num_keys, values.shape[1], values.shape[3], seen.block_size),
@@ -266,14 +266,12 @@ def _arguments(
     sinks: torch.Tensor | None,
 ) -> AttentionArguments:
     """Check and return the arguments that all of these kernels share. The tensors and arrays must outlive them."""
-    if keys.dtype not in SUFFIXES or keys.dim() != 4:
-        raise ValueError(f"keys must be float32 or bfloat16 [block, K, D, B], not {described(keys)}")
+    check_numbers("keys", keys, 4)
     _, num_key_heads, dim, block_size = keys.shape
-    _check("keys", keys, keys.dtype, tuple(keys.shape))
     if q.dim() != 3 or num_key_heads < 1 or q.shape[1] % num_key_heads:
         raise ValueError(f"q must be [rows, heads, {dim}] with a multiple of {num_key_heads} heads, not {described(q)}")
     num_rows, num_heads, _ = q.shape
-    _check("q", q, torch.float32, (num_rows, num_heads, dim))
+    check_tensor("q", q, _FLOAT32, (num_rows, num_heads, dim))
     if num_rows > seen.num_rows:
         raise ValueError(f"q has {num_rows} rows; the visible keys have {seen.num_rows}")
     if seen.block_size != block_size or seen.num_blocks > len(keys):
@@ -293,20 +291,15 @@ def _arguments(
         **seen.addresses,
     )
     if bias is not None:
-        _check("bias", bias, torch.float32, (num_heads, bias.shape[-1]))
+        check_tensor("bias", bias, _FLOAT32, (num_heads, bias.shape[-1]))
         reach = (bias.shape[1] + 1) // 2
         if reach < seen.longest:
             raise ValueError(f"the position bias reaches {reach} positions; a sequence has {seen.longest}")
         arguments.bias, arguments.bias_width = bias.data_ptr(), bias.shape[1]
     if sinks is not None:
-        _check("sinks", sinks, torch.float32, (num_heads,))
+        check_tensor("sinks", sinks, _FLOAT32, (num_heads,))
         arguments.sinks = sinks.data_ptr()
     return arguments
-
-
-def _check(name: str, x: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-    if x.dtype != dtype or tuple(x.shape) != shape or not x.is_contiguous() or x.device.type != "cpu":
-        raise ValueError(f"{name} must be contiguous {dtype} {list(shape)} on cpu, not {described(x)}")
 
 
 def _array(name: str, x: np.ndarray, dtype: type, num_axes: int) -> np.ndarray:

@@ -32,10 +32,8 @@ def check_numbers(name: str, x: Tensor, num_axes: int) -> str:
     """Return the suffix of the kernels for numbers like those of x. Raises ValueError in the same cases as
     `check_axes`.
     """
-    suffix = SUFFIXES.get(x.dtype)
-    if suffix is None or x.ndim != num_axes or not x.is_contiguous() or not x.is_cpu:
-        raise _refusal(name, x, SUFFIXES, f"of {num_axes} axes")
-    return suffix
+    check_axes(name, x, SUFFIXES, num_axes)
+    return SUFFIXES[x.dtype]
 
 
 def check_product(

@@ -18,13 +18,10 @@ from model.quantized import LEAST_GROUP, GroupedRows, QuantizedMatrix
 class Weight(Protocol):
     """A weight [N, K] that rows can be multiplied with."""
 
-    @property
-    def num_inputs(self) -> int:
-        """Return K."""
-
-    @property
-    def num_outputs(self) -> int:
-        """Return N."""
+    num_inputs: int
+    """K"""
+    num_outputs: int
+    """N"""
 
     @property
     def stored(self) -> str:
@@ -39,6 +36,7 @@ class Weight(Protocol):
         """Return the first index of the largest number of each row of `multiply(x)`, int64 [R], and that number,
         float32 [R], or None if that takes the product itself.
         """
+        return None
 
     def to_dense(self) -> Tensor:
         """Return the numbers of the weight [N, K], in the dtype of the rows that it multiplies."""

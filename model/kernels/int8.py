@@ -28,6 +28,8 @@ _HEADER = 2 * 4 * BLOCK
 class Int8BlockedWeight:
     """A weight [N, K] in int8 with one scale for each output, in the layout that the kernels read."""
 
+    stored = Int8Rows.stored
+
     def __init__(
         self,
         values: Tensor,
@@ -50,10 +52,6 @@ class Int8BlockedWeight:
         """The memory, [blocks, bytes of a block]."""
         addresses = values.data_ptr(), scales.data_ptr(), self.packed.data_ptr()
         kernels().call("pack_int8", "pppll", *addresses, self.num_inputs, self.num_outputs)
-
-    @property
-    def stored(self) -> str:
-        return "int8, a scale for each output"
 
     @property
     def form(self) -> int:

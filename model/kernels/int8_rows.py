@@ -7,7 +7,7 @@ Axes: in, out.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -28,10 +28,8 @@ class Int8Rows:
     dtype: torch.dtype
     """The dtype of the weight that was given."""
 
-    @property
-    def stored(self) -> str:
-        """Return the format in which the numbers are stored, as text for people."""
-        return "int8, a scale for each output"
+    stored: ClassVar[str] = "int8, a scale for each output"
+    """The format in which the numbers are stored, as text for people."""
 
     @classmethod
     def quantize(cls, weight: torch.Tensor) -> "Int8Rows":

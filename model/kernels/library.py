@@ -100,25 +100,18 @@ def cpu() -> tuple[str, int, int]:
 
 
 @functools.cache
-def _at(level: str) -> Kernels:
-    library = _library()
-    assert library is not None
-    return Kernels(library, level)
-
-
-@functools.cache
 def kernels() -> Kernels:
     """Return the kernels to run: at the highest level that the CPU has, or at the one that LIGHTWELL_KERNEL_LEVEL
     names.
 
     Raises ValueError when the CPU has no such level, RuntimeError when there are no kernels for it at all.
     """
-    there, wanted = levels(), os.environ.get(LEVEL_VARIABLE) or None
-    if not there:
+    library, there, wanted = _library(), levels(), os.environ.get(LEVEL_VARIABLE) or None
+    if library is None or not there:
         raise RuntimeError(f"there are no compiled kernels for this machine ({library_path()})")
     if wanted is not None and wanted not in there:
         raise ValueError(f"{LEVEL_VARIABLE} is {wanted!r}; this CPU has {', '.join(there)}")
-    return _at(wanted or there[-1])
+    return Kernels(library, wanted or there[-1])
 
 
 def check_variables() -> None:

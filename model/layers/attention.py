@@ -148,22 +148,23 @@ class PlainAttention:
         self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
     ) -> torch.Tensor:
         key_heads = cache.keys.shape[1]
-        heads = qkv.shape[1] - 2 * key_heads
-        q, k, v = qkv[:, :heads], qkv[:, heads : heads + key_heads], qkv[:, heads + key_heads :]
+        turned, v = qkv[:, :-key_heads], qkv[:, -key_heads:]
         if rotary_tables is not None:
-            cos, sin = rotary_tables[0][: len(q)], rotary_tables[1][: len(q)]
-            q, k = Rope.rotate(q, cos, sin), Rope.rotate(k, cos, sin)
-        self._store(k, v, cache, batch.slots_array[: len(k)])
-        return q
+            turned = Rope.rotate(turned, rotary_tables[0][: len(qkv)], rotary_tables[1][: len(qkv)])
+        self._store(turned[:, -key_heads:], v, cache, self._slots(batch)[: len(qkv)])
+        return turned[:, :-key_heads]
 
     def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         k, v = kv.chunk(2, 1)
-        self._store(k, v, cache, slots)
+        self._store(k, v, cache, torch.from_numpy(slots).to(kv.device))
+
+    def _slots(self, batch: Batch) -> torch.Tensor:
+        """Return the slots of a batch's rows on its device."""
+        return torch.from_numpy(batch.slots_array).to(batch.device)
 
     @staticmethod
-    def _store(k: torch.Tensor, v: torch.Tensor, cache: LayerCache, slots_array: np.ndarray) -> None:
-        slots, block_size = torch.from_numpy(slots_array).to(k.device), cache.values.shape[2]
-        blocks, places = slots // block_size, slots % block_size
+    def _store(k: torch.Tensor, v: torch.Tensor, cache: LayerCache, slots: torch.Tensor) -> None:
+        blocks, places = slots // cache.values.shape[2], slots % cache.values.shape[2]
         cache.keys[blocks, :, :, places] = k.to(cache.keys.dtype)
         cache.values[blocks, :, places] = v.to(cache.values.dtype)
 

@@ -19,9 +19,8 @@ import torch.nn.functional as F
 
 from model.batch import Batch, KeyRange
 from model.kv_cache import LayerCache
-from model.layers.attention import AttentionRule, CachedKV, PlainAttention, RotaryTables, check_reach
+from model.layers.attention import AttentionRule, CachedKV, PlainAttention, check_reach
 from model.layers.attention_arithmetic import at_least_float32, softmax_with_sinks
-from model.layers.rope import Rope
 
 _T = TypeVar("_T")
 GATHER_BYTES = 1 << 29
@@ -38,15 +37,6 @@ class RowKeyRange:
     """[R]"""
     unseen: torch.Tensor
     """[R, S] bool."""
-
-    @classmethod
-    def of(
-        cls, tables: torch.Tensor, positions: torch.Tensor, first: torch.Tensor | None, last: torch.Tensor, *, size: int
-    ) -> "RowKeyRange":
-        """Return the key range of rows that see first <= k < last, both [R]; without `first` it is 0. size: B."""
-        keys = torch.arange(tables.shape[1] * size, device=tables.device)
-        unseen = keys >= last[:, None]  # [R, S]
-        return cls(tables, positions, unseen if first is None else unseen | (keys < first[:, None]))
 
     def of_rows(self, rows: slice) -> "RowKeyRange":
         """Return the key range of some of the rows."""
@@ -67,20 +57,8 @@ class BatchedAttention(PlainAttention):
         self._made: dict[Hashable, Any] = {}
         """The tensors that the layers of that batch share, on its device."""
 
-    def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
-    ) -> torch.Tensor:
-        key_heads = cache.keys.shape[1]
-        heads = qkv.shape[1] - 2 * key_heads
-        turned, v = qkv[:, : heads + key_heads], qkv[:, heads + key_heads :]
-        if rotary_tables is not None:
-            turned = Rope.rotate(turned, rotary_tables[0][: len(qkv)], rotary_tables[1][: len(qkv)])
-        every_slot = self._shared(batch, "slots", lambda: torch.from_numpy(batch.slots_array).to(batch.device))
-        slots = every_slot[: len(qkv)]
-        blocks, places = slots // batch.block_size, slots % batch.block_size
-        cache.keys[blocks, :, :, places] = turned[:, heads:].to(cache.keys.dtype)
-        cache.values[blocks, :, places] = v.to(cache.values.dtype)
-        return turned[:, :heads]
+    def _slots(self, batch: Batch) -> torch.Tensor:
+        return self._shared(batch, "slots", partial(super()._slots, batch))
 
     def attend(
         self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
@@ -142,7 +120,9 @@ class BatchedAttention(PlainAttention):
             of_rows = (key_range.positions_array[rows], key_range.first_array[rows], key_range.last_array[rows])
             packed = np.column_stack((key_range.tables_array[alone, :width], *of_rows))  # [R, J + 3]
             numbers = torch.from_numpy(packed).to(batch.device)  # one copy
-            return RowKeyRange.of(numbers[:, :width], *numbers[:, width:].unbind(1), size=key_range.block_size)
+            positions, first, last = numbers[:, width:].unbind(1)
+            keys = torch.arange(width * key_range.block_size, device=batch.device)
+            return RowKeyRange(numbers[:, :width], positions, (keys >= last[:, None]) | (keys < first[:, None]))
 
         return self._shared(batch, ("rows", key_range, len(alone)), make)
 
@@ -217,17 +197,12 @@ class _Prompts:
         return z.transpose(1, 2).flatten(0, 1)[self.own]
 
 
-def _rows_at_a_time(num_keys: int, cache: LayerCache) -> int:
-    """Return how many rows of so many keys may decode in one operation within GATHER_BYTES."""
-    _, key_heads, dim, _ = cache.keys.shape
-    return max(1, GATHER_BYTES // (num_keys * key_heads * dim * cache.keys.itemsize))
-
-
 def _attend_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> torch.Tensor:
     """Return the attention of one row a sequence: q [R, H, D] -> [R, H, D], as many rows at a time as GATHER_BYTES
     allows.
     """
-    step = _rows_at_a_time(key_range.longest, cache)
+    _, key_heads, dim, _ = cache.keys.shape
+    step = max(1, GATHER_BYTES // (key_range.longest * key_heads * dim * cache.keys.itemsize))
     if len(q) <= step:
         return _attend_some_rows(q, cache, key_range, rule)
     starts = range(0, len(q), step)

@@ -9,12 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.config import Activation
+from model.kernels.forms import Weight
 from model.kernels.int8_rows import Int8Rows, Quantization
 from model.layers import fixed_shapes
 from model.quantized import LEAST_GROUP, GroupedRows, QuantizedMatrix
 
 
-class DenseWeight:
+class DenseWeight(Weight):
     """A weight [N, K] as it was given, or quantised to int8 or int4; fp8 has a class of its own."""
 
     def __init__(self, weight: Tensor, quantize: Quantization = "none", *, batch_invariant: bool = True) -> None:
@@ -40,9 +41,6 @@ class DenseWeight:
         if activation is None:
             return y
         return (activate_in_any_batch if self._batch_invariant else activate)(y, activation)
-
-    def find_largest(self, x: Tensor) -> None:
-        """Return None: search what `multiply` returns."""
 
     def to_dense(self) -> Tensor:
         """Return the weight [N, K]: itself, or a copy if it is quantised."""

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.config import Activation
+from model.kernels.forms import Weight
 from model.layers import fixed_shapes
 from model.layers.dense_weight import activate, activate_in_any_batch
 
@@ -52,7 +53,7 @@ class Fp8Rows:
         return self.values.float() * self.scales
 
 
-class Fp8Weight:
+class Fp8Weight(Weight):
     """A weight [N, K] quantised output by output, for rows of bfloat16 or float16."""
 
     def __init__(self, weight: Tensor, *, batch_invariant: bool = True, uses_triton: bool = False) -> None:
@@ -71,9 +72,8 @@ class Fp8Weight:
             self._quantize = quantize_rows
         if not torch.isfinite(weight).all():
             raise ValueError(f"fp8 cannot hold a weight {list(weight.shape)} with numbers that are not finite")
-        rows = Fp8Rows.quantize(F.pad(weight, (0, -self.num_inputs % _MULTIPLE, 0, -self.num_outputs % _MULTIPLE)))
-        self._values = rows.values
-        self._scales = rows.scales
+        filling = 0, -self.num_inputs % _MULTIPLE, 0, -self.num_outputs % _MULTIPLE
+        self._rows = Fp8Rows.quantize(F.pad(weight, filling))
 
     @property
     def stored(self) -> str:
@@ -88,23 +88,18 @@ class Fp8Weight:
             return y
         return (activate_in_any_batch if self._batch_invariant else activate)(y, activation)
 
-    def find_largest(self, x: Tensor) -> None:
-        """Return None: search what `multiply` returns."""
-
     def to_dense(self) -> Tensor:
         """Return a dequantised copy of the weight [N, K], in the dtype that was given."""
-        dense = Fp8Rows(self._values, self._scales).to_dense()
-        return dense[: self.num_outputs, : self.num_inputs].to(self._dtype)
+        return self._rows.to_dense()[: self.num_outputs, : self.num_inputs].to(self._dtype)
 
     def _product(self, x: Tensor) -> Tensor:
         """Return x W^T: x [R, K] -> [R, N and the padding], in x's dtype."""
         if not len(x):
-            return x.new_empty(0, len(self._values))
-        values, scales = self._quantize(x, self._values.shape[1])
+            return x.new_empty(0, len(self._rows.values))
+        values, scales = self._quantize(x, self._rows.values.shape[1])
         # Out of bfloat16 alone, since releases before 2.10 and cuBLAS before 12.9 have no other with scales of rows.
-        y = torch._scaled_mm(
-            values, self._values.t(), scale_a=scales, scale_b=self._scales.t(), out_dtype=torch.bfloat16
-        )
+        own = self._rows
+        y = torch._scaled_mm(values, own.values.t(), scale_a=scales, scale_b=own.scales.t(), out_dtype=torch.bfloat16)
         return y.to(x.dtype)
 
     def _in_tiles(self, x: Tensor) -> Tensor:

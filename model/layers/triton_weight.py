@@ -7,10 +7,11 @@ from torch import Tensor
 
 from model.config import Activation
 from model.kernels.cuda.matmul import matmul
+from model.kernels.forms import Weight
 from model.layers.dense_weight import activate_in_any_batch
 
 
-class TritonWeight:
+class TritonWeight(Weight):
     """A weight [N, K] as it was given."""
 
     def __init__(self, weight: Tensor) -> None:
@@ -22,9 +23,6 @@ class TritonWeight:
         """Return activation(x W^T + bias), the sum rounded before the activation: x [R, K] -> [R, N]."""
         y = matmul(x, self._weight, bias)
         return y if activation is None else activate_in_any_batch(y, activation)
-
-    def find_largest(self, x: Tensor) -> None:
-        """Return None: search what `multiply` returns."""
 
     @property
     def stored(self) -> str:

@@ -118,7 +118,7 @@ class LayerBuilder:
 
     def _experts(self, name: str) -> MixedFeedforward:
         assert self.config.experts is not None
-        own = self.config.experts
+        own, gain = self.config.experts, self.weights.pop(f"{name}.router_norm.weight", None)
         mixture = Experts(
             self._exact(f"{name}.router"),
             [self._mlp(f"{name}.experts.{e}") for e in range(own.num_experts)],
@@ -127,11 +127,7 @@ class LayerBuilder:
             softmax=self.attention.softmax,
             shared=None if own.shared_intermediate_size is None else self._mlp(f"{name}.shared"),
             shared_gate=self._exact(f"{name}.shared.router") if own.shared_gate else None,
-            router_norm=self._router_norm(name),
+            router_norm=None if gain is None else RmsNorm(gain, self.config.norm_eps, kernels=self.kernels),
             scales=self.weights.pop(f"{name}.expert_scales.weight", None),
         )
         return MixedFeedforward(mixture)
-
-    def _router_norm(self, name: str) -> RmsNorm | None:
-        weight = self.weights.pop(f"{name}.router_norm.weight", None)
-        return None if weight is None else RmsNorm(weight, self.config.norm_eps, kernels=self.kernels)

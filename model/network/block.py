@@ -96,12 +96,8 @@ class Block:
             attention = self.attention(x, step, layer_hooks)
             x = self.mlp(x, step, layer_hooks) + attention + x
             return hooked(layer_hooks, "hook_resid_post", x)
-        x = self.attention.add(self.attention(x, step, layer_hooks), x, layer_hooks)
-        if self.cross is not None:
-            x = self.cross.add(self.cross(x, step, layer_hooks), x, layer_hooks)
-        x = self.mlp.add(self.mlp(x, step, layer_hooks), x, layer_hooks)
-        if self.per_layer is not None:
-            x = self.per_layer.add(self.per_layer(x, step, layer_hooks), x, layer_hooks)
+        for residual in self.residuals:
+            x = residual.add(residual(x, step, layer_hooks), x, layer_hooks)
         return x
 
     def _among_streams(
@@ -153,8 +149,9 @@ class Block:
         return found
 
     @property
-    def last(self) -> Residual[Any]:
-        return self.mlp if self.per_layer is None else self.per_layer
+    def residuals(self) -> list[Residual[Any]]:
+        """Return its sublayers with their norms, in their order."""
+        return [each for each in (self.attention, self.cross, self.mlp, self.per_layer) if each is not None]
 
     @property
     def is_plain(self) -> bool:
@@ -162,7 +159,7 @@ class Block:
         that are added up, and no more: the calls that run many blocks at once know nothing else.
         """
         attention = self.attention.f
-        is_scaled = self.last.stream_scale is not None or self.per_layer is not None
+        is_scaled = self.residuals[-1].stream_scale is not None or self.per_layer is not None
         has_own = isinstance(attention, SelfAttention) and attention.has_kv and attention.v_norm is None
         return has_own and not is_scaled
 

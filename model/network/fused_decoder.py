@@ -161,7 +161,7 @@ class DecodeStep:
         norms = [norm for part in parts for norm in part.norms()] + ([final_norm] if final_norm else [])
         if len(rules) > 1 or len({(norm.eps, norm.rounds_once) for norm in norms}) > 1:
             return None
-        scales = {residual.scale for block in blocks for residual in (block.attention, block.mlp)}
+        scales = {residual.scale for block in blocks for residual in block.residuals}
         return cls(parts, final_norm, ropes, scales.pop()) if len(scales) == 1 else None
 
     def can_run(self, batch: Batch, hooks: Hooks | None) -> bool:

@@ -51,12 +51,6 @@ class Stack:
     per_layer: PerLayerInputs | None = None
     """The inputs that each layer gets of the tokens themselves, or None if they get nothing."""
 
-    @property
-    def num_kept_inputs(self) -> int | None:
-        """Return how many inputs convolutions keep of a sequence, or None if there are none."""
-        recurrence = self.config.recurrence
-        return None if recurrence is None else recurrence.kernel_size - 1
-
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None = None) -> torch.Tensor:
         """Run every row through the layers that its span needs, and write each layer's keys and values to the rows'
         slots, or its states to the places that the spans name.
@@ -76,7 +70,8 @@ class Stack:
             return self.decode_step(x[: batch.num_rows], batch, caches, hooks, adapted)
         if self.encode_step is not None and adapted is None and self.encode_step.can_run(batch, hooks):
             return self.encode_step(x, batch)
-        kept = None if self.num_kept_inputs is None else KeptInputs.of(batch, self.num_kept_inputs)
+        recurrence = self.config.recurrence
+        kept = None if recurrence is None else KeptInputs.of(batch, recurrence.kernel_size - 1)
         of_tokens = None if self.per_layer is None else self.per_layer(batch, x)  # [T, L, P]
         streams = None if self.stream_ends is None else self.stream_ends.start(x)
         projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None

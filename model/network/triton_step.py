@@ -99,8 +99,7 @@ class TritonStep:
             norms.append(final_norm)
         if not all(isinstance(norm, RmsNorm | LayerNorm) and len(norm.weight) <= MAX_WIDTH for norm in norms):
             return None
-        residuals = [each for block in blocks for each in (block.attention, block.cross, block.mlp) if each is not None]
-        if any(each.scale != 1 and each.after is not None for each in residuals):
+        if any(each.scale != 1 and each.after is not None for block in blocks for each in block.residuals):
             return None  # its kernel norms what is already scaled
         return cls(embedding, blocks, None if final_norm is None else _weights_of(final_norm), ropes)
 
@@ -172,14 +171,11 @@ class TritonStep:
         self, block: Block, x: Tensor, normed: Tensor, last: NormWeights | None, step: _Pass
     ) -> tuple[Tensor, Tensor]:
         """Return the residual stream [T, d] after a block, and what the next one's attention reads of it."""
-        added = self._attend(block, normed, step)
+        added = block.self_attention.heads.out(self._values(block, normed, step).flatten(1))
         if block.parallel:
             mlp = block.mlp.scaled(_feed_forward(block, self._normed(block.mlp, x)))
             return _both(add_norm(x, (mlp, block.attention.scaled(added)), before=last))
-        residuals: list[Residual[Any]] = (
-            [block.attention, block.cross, block.mlp] if block.cross else [block.attention, block.mlp]
-        )
-        for residual, following in pairwise((*residuals, None)):
+        for residual, following in pairwise((*block.residuals, None)):
             assert residual is not None
             if residual is block.mlp:
                 added = _feed_forward(block, normed)
@@ -218,10 +214,6 @@ class TritonStep:
             k_norm=self._weights(own.k_norm),
         )
 
-    def _attend(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
-        """Return what attention adds to the stream [T, d]."""
-        return block.self_attention.heads.out(self._values(block, normed, step).flatten(1))
-
     def _values(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
         """Return the heads' sums of values [T, H, D], and write the patterns that are asked for."""
         own = block.self_attention
@@ -258,11 +250,8 @@ def _both(found: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
 
 def _norms(block: Block) -> list[Norm]:
     """Return all norms of a block."""
-    residuals: list[Residual[Any]] = [block.attention, block.mlp]
-    if block.cross is not None:
-        residuals.append(block.cross)
     of_heads = block.self_attention.q_norm, block.self_attention.k_norm
-    around = (norm for each in residuals for norm in (each.before, each.after, each.of_sum))
+    around = (norm for each in block.residuals for norm in (each.before, each.after, each.of_sum))
     return [norm for norm in (*of_heads, *around) if norm is not None]
 
 

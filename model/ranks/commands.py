@@ -19,7 +19,7 @@ from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
-from model.ranks.hooks import HookRequests
+from model.ranks.hooks import followed
 from model.sharding.group import Group
 from model.sharding.shares import shares_of
 
@@ -70,7 +70,7 @@ class Forward:
     spans: Sequence[Span]
     block_size: int
     cache: int
-    requested: HookRequests | None
+    requested: Hooks | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Encode:
 
     spans: Sequence[Span]
     block_size: int
-    requested: HookRequests | None
+    requested: Hooks | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class WriteCrossKV:
     hidden: TensorSpec
     cache: int
     slots: np.ndarray
-    requested: HookRequests | None
+    requested: Hooks | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +159,8 @@ class Follower:
         )
         self._shares = shares_of(config, self.group)
 
-    def _hooks(self, requested: HookRequests | None, prefix: str) -> Hooks | None:
-        return None if requested is None else requested.hooks(self.group, self._shares[prefix])
+    def _hooks(self, requested: Hooks | None, prefix: str) -> Hooks | None:
+        return None if requested is None else followed(requested, self.group, self._shares[prefix])
 
     @torch.inference_mode()
     def _received(self, kind: TensorSpec) -> torch.Tensor:

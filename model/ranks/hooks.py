@@ -5,52 +5,40 @@ a part, all parts are put together first. What is read is delivered by rank 0 al
 and sent to the others. Without hooks nothing of this runs.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, LayerHooks, Read, TensorRegion
+from model.hooks.hooks import Hooks, LayerHooks, TensorRegion
 from model.sharding.group import Group
 from model.sharding.shares import Shares
 
 
-@dataclass(frozen=True, slots=True)
-class HookRequests:
-    """`Hooks` without what is done with the numbers: plain data, for the other ranks."""
+def requests_of(hooks: Hooks) -> Hooks:
+    """Return hooks without what is done with the numbers: plain data, for the other ranks."""
+    return Hooks(
+        [replace(each, deliver=_nothing) for each in hooks.reads],
+        [replace(each, apply=_same) for each in hooks.changes],
+        [replace(each, heads=dict(each.heads), deliver=_nothing, room=None, at_once=None) for each in hooks.attention],
+        [replace(each, apply=_same) for each in hooks.attention_changes],
+    )
 
-    reads: Sequence[Read]
-    changes: Sequence[Change]
-    taps: Sequence[AttentionTap]
-    attention_changes: Sequence[AttentionChange]
 
-    @classmethod
-    def of(cls, hooks: Hooks) -> "HookRequests":
-        return cls(
-            [replace(each, deliver=_nothing) for each in hooks.reads],
-            [replace(each, apply=_same) for each in hooks.changes],
-            [
-                replace(each, heads=dict(each.heads), deliver=_nothing, room=None, at_once=None)
-                for each in hooks.attention
-            ],
-            [replace(each, apply=_same) for each in hooks.attention_changes],
-        )
+def followed(hooks: Hooks, group: Group, shares: Shares) -> Hooks:
+    """Return what a rank other than 0 runs for the `requests_of` rank 0's hooks: it delivers nothing and writes the
+    changes that rank 0 sends.
+    """
 
-    def hooks(self, group: Group, shares: Shares) -> Hooks:
-        """Return what a rank other than 0 runs: it delivers nothing and writes the changes that rank 0 sends."""
+    def receive(x: torch.Tensor, *_: slice) -> torch.Tensor:
+        return group.from_leader(torch.empty(x.shape, dtype=x.dtype, device=x.device))
 
-        def receive(x: torch.Tensor, *_: slice) -> torch.Tensor:
-            return group.from_leader(torch.empty(x.shape, dtype=x.dtype, device=x.device))
-
-        hooks = Hooks(
-            self.reads,
-            [replace(each, apply=receive) for each in self.changes],
-            self.taps,
-            [replace(each, apply=receive) for each in self.attention_changes],
-        )
-        hooks.serve_by(lambda layer_hooks: SplitLayerHooks(layer_hooks, shares))
-        return hooks
+    changes = [replace(each, apply=receive) for each in hooks.changes]
+    attention_changes = [replace(each, apply=receive) for each in hooks.attention_changes]
+    own = Hooks(hooks.reads, changes, hooks.attention, attention_changes)
+    own.serve_by(lambda layer_hooks: SplitLayerHooks(layer_hooks, shares))
+    return own
 
 
 def _nothing(*_: object) -> None:

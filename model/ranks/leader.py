@@ -22,7 +22,7 @@ from model.layers.lora import AdaptedRows
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
 from model.ranks.commands import DropCache, Encode, Forward, Load, Logits, NewCache, TensorSpec, WriteCrossKV
-from model.ranks.hooks import HookRequests, Leading
+from model.ranks.hooks import Leading, requests_of
 from model.ranks.whole_weights import WholeWeights
 from model.sampling.row_search import largest
 from model.sharding.group import Group
@@ -120,7 +120,7 @@ class LeadingTransformer(Transformer):
             yield
 
     @contextmanager
-    def _together(self, hooks: Hooks | None, prefix: str, batch: Batch | None = None) -> Iterator[HookRequests | None]:
+    def _together(self, hooks: Hooks | None, prefix: str, batch: Batch | None = None) -> Iterator[Hooks | None]:
         """Run one pass of all ranks, which none leaves alone."""
         assert not self._is_running, "a pass was begun within another, of which the other ranks know nothing"
         leading, requested = Leading(self.group), None
@@ -128,7 +128,7 @@ class LeadingTransformer(Transformer):
             batch.check()
             batch.check = _nothing
         if hooks is not None:
-            requested = HookRequests.of(hooks)
+            requested = requests_of(hooks)
             leading.take(hooks, self._shares[prefix])
         self._is_running = True
         try:

@@ -269,10 +269,6 @@ def _roberta_post(special: Mapping[str, tuple[str, int]], options: Mapping[str, 
     }
 
 
-def _mpnet_post(special: Mapping[str, tuple[str, int]], _options: Mapping[str, Any]) -> Json:
-    return _roberta_post(special, {})
-
-
 _END_OF_TEXT = {"unk_token": "<|endoftext|>", "bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
 _SENTENCEPIECE = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 _BERT_TOKENS = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]"}
@@ -308,7 +304,9 @@ CLASSES: dict[str, TokenizerClass] = {
         ),
         TokenizerClass("BertTokenizer", _bert, _BERT_TOKENS, post_processor=_bert_post, gives_types=True),
         TokenizerClass("RobertaTokenizer", _gpt2, _ROBERTA_TOKENS, post_processor=_roberta_post),
-        TokenizerClass("MPNetTokenizer", _bert, _MPNET_TOKENS, post_processor=_mpnet_post),
+        TokenizerClass(
+            "MPNetTokenizer", _bert, _MPNET_TOKENS, post_processor=lambda special, options: _roberta_post(special, {})
+        ),
         TokenizerClass(
             "T5Tokenizer",
             lambda file, options: _unigram(file, 2, {}),  # its prefix is no option

@@ -58,6 +58,19 @@ PREDICTIONS = masked_head_rows(
     "cls.predictions.decoder.bias|cls.predictions.bias",
 )
 """The head's rows of BERT."""
+ENCODER_FIELDS: dict[str, Any] = {
+    "kind": "encoder",
+    "norm": "layernorm",
+    "norm_placement": "post",
+    "final_norm": False,
+    "embedding_norm": True,
+    "attention_bias": True,
+    "attention_out_bias": True,
+    "mlp_bias": True,
+    "learned_positions": True,
+    "causal": False,
+}
+"""The fields of ModelConfig that BERT and its relatives have in common."""
 POOLED = classifier_rows("classifier", "pooler.dense")
 """The rows of the head that labels an input, where its dense layer is the one that BERT was trained with."""
 LABELS = classifier_rows("classifier.out_proj", "classifier.dense")
@@ -68,22 +81,6 @@ def _table(prefix: str, head: tuple[WeightRow, ...], tied: str) -> WeightMap:
     # The buffer of position numbers was saved by transformers before 4.31.
     ignored = re.compile(rf"{HEADS}|embeddings\.(position|token_type)_ids")
     return WeightMap((*_ROWS, *head), prefixes=(prefix,), ignored=ignored, respelled=OLD_NORMS, tied_heads=(tied,))
-
-
-def encoder_fields() -> dict[str, Any]:
-    """Return the fields of ModelConfig that BERT and its relatives have in common."""
-    return {
-        "kind": "encoder",
-        "norm": "layernorm",
-        "norm_placement": "post",
-        "final_norm": False,
-        "embedding_norm": True,
-        "attention_bias": True,
-        "attention_out_bias": True,
-        "mlp_bias": True,
-        "learned_positions": True,
-        "causal": False,
-    }
 
 
 def read_encoder(
@@ -97,7 +94,7 @@ def read_encoder(
     return ModelConfig(
         **common,
         **heads.fields(),
-        **encoder_fields(),
+        **ENCODER_FIELDS,
         **masked_head_fields(hf, common, head_activation),
         vocab_size=hf.size("vocab_size", 30522),
         num_layers=hf.size("num_hidden_layers", 12),

@@ -2,7 +2,7 @@
 
 import re
 
-from model.checkpoint.families.bert import HEADS, OLD_NORMS, TASKS, encoder_fields, named
+from model.checkpoint.families.bert import ENCODER_FIELDS, HEADS, OLD_NORMS, TASKS, named
 from model.checkpoint.families.classifier import classifier_rows, first_token
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
@@ -40,7 +40,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     return ModelConfig(
         **common,
         **heads.fields(),
-        **encoder_fields(),
+        **ENCODER_FIELDS,
         **masked_head_fields(hf, common, activation),
         vocab_size=hf.size("vocab_size", 30522),
         num_layers=hf.size("n_layers", 6),

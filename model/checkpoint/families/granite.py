@@ -93,8 +93,8 @@ def _read_hybrid(hf: Fields, common: Common) -> ModelConfig:
 
 
 GRANITE = Family("granite", ("GraniteForCausalLM",), ("granite",), _read, TABLE)
+GRANITE4 = Family("granite4", ("GraniteMoeHybridForCausalLM",), ("granitemoehybrid",), _read_hybrid, _MIXED_TABLE)
 GRANITE_MOE = Family("granite_moe", ("GraniteMoeForCausalLM",), ("granitemoe",), _read_moe, _MIXED_TABLE)
 GRANITE_SHARED = Family(
     "granite_moe_shared", ("GraniteMoeSharedForCausalLM",), ("granitemoeshared",), _read_shared, _MIXED_TABLE
 )
-GRANITE4 = Family("granite4", ("GraniteMoeHybridForCausalLM",), ("granitemoehybrid",), _read_hybrid, _MIXED_TABLE)

@@ -11,13 +11,13 @@ from typing import Any
 from model.checkpoint.families.bert import (
     ATTENTION_ROWS,
     EMBED_ROWS,
+    ENCODER_FIELDS,
     HEADS,
     LABELS,
     LM_HEAD,
     POOLED,
     PREDICTIONS,
     TASKS,
-    encoder_fields,
     named,
 )
 from model.checkpoint.families.classifier import first_token
@@ -73,7 +73,7 @@ def _read(
 ) -> ModelConfig:
     """Read the fields that both versions share; `num_token_types` is for files that do not say."""
     shared = {
-        **encoder_fields(),
+        **ENCODER_FIELDS,
         **masked_head_fields(hf, common, head_activation),
         "learned_positions": False,
         "num_token_types": hf.size("type_vocab_size", num_token_types),

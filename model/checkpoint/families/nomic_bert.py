@@ -4,7 +4,7 @@
 
 import re
 
-from model.checkpoint.families.bert import HEADS, POOLED, encoder_fields, named
+from model.checkpoint.families.bert import ENCODER_FIELDS, HEADS, POOLED, named
 from model.checkpoint.families.classifier import first_token
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
@@ -78,7 +78,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     return ModelConfig(
         **common,
         **heads.fields(),
-        **{**encoder_fields(), **dict.fromkeys(_UNLIKE_BERT, False)},
+        **{**ENCODER_FIELDS, **dict.fromkeys(_UNLIKE_BERT, False)},
         **masked_head_fields(hf, common, activation, transform_bias=not is_first, bias=not is_first),
         vocab_size=hf.size("vocab_size", 30528),
         num_layers=hf.size(names["num_hidden_layers"], 12),

@@ -277,8 +277,8 @@ def _as_bert_spells(token: str) -> str:
 def _ends(metadata: Mapping[str, Any]) -> processors.PostProcessor | None:
     """Return what adds the tokens at the beginning and the end of a text, or None if none are added."""
     tokens, ids = metadata[f"{_PREFIX}tokens"], _ids(metadata)
-    is_pieces = metadata.get(f"{_PREFIX}model") == "llama"
-    first = ids.get("bos") if metadata.get(f"{_PREFIX}add_bos_token", is_pieces or _adds_bos(metadata)) else None
+    is_usual = metadata.get(f"{_PREFIX}model") == "llama" or metadata.get(f"{_PREFIX}pre") in _WHOLE_WORDS_FIRST
+    first = ids.get("bos") if metadata.get(f"{_PREFIX}add_bos_token", is_usual) else None
     last = ids.get("eos") if metadata.get(f"{_PREFIX}add_eos_token", False) else None
     if first is None and last is None:
         return None
@@ -286,11 +286,6 @@ def _ends(metadata: Mapping[str, Any]) -> processors.PostProcessor | None:
     added = [(tokens[i], i) for i in dict.fromkeys((first, last)) if i is not None]
     pair = [*before, "$A", *after, *(f"{each}:1" for each in before), "$B:1", *(f"{each}:1" for each in after)]
     return processors.TemplateProcessing(single=[*before, "$A", *after], pair=pair, special_tokens=added)
-
-
-def _adds_bos(metadata: Mapping[str, Any]) -> bool:
-    """Return whether llama.cpp begins a text with a token of its own where the file does not say."""
-    return metadata.get(f"{_PREFIX}pre") in _WHOLE_WORDS_FIRST
 
 
 _MAKERS: dict[str, Callable[[Mapping[str, Any], dict[str, int]], Tokenizer]] = {

@@ -58,11 +58,8 @@ def gguf_tensors(path: Path, config: ModelConfig, weights: Iterable[MappedWeight
 
 def _name_in_file(names: gguf.TensorNameMap, theirs: str) -> str:
     """Return what the file calls a tensor of a checkpoint of `transformers`, or "" if the table has no name for it."""
-    for name in (theirs, theirs.partition(".")[2]):  # some checkpoints have their base model's name in front
-        found = names.get_name(name, try_suffixes=_ENDINGS)
-        if found is not None:
-            return found
-    return ""
+    spellings = theirs, theirs.partition(".")[2]  # some checkpoints have their base model's name in front
+    return next(filter(None, (names.get_name(name, try_suffixes=_ENDINGS) for name in spellings)), "")
 
 
 def _order_of_rows(theirs: str, config: ModelConfig) -> Tensor | None:

@@ -75,10 +75,7 @@ def _affine(parts: Parts, shape: tuple[int, int], bits: int, read_codes: Callabl
         else:
             found = _without_sign(zeros.read().view(grid), bits)
         of_groups = found.expand(num_outputs, -1), scales.read().view(grid).expand(num_outputs, -1)
-        groups = read_groups()
-        if groups is not None:
-            of_groups = of_groups[0][:, groups], of_groups[1][:, groups]
-        return affine_rows(read_codes(), *of_groups, bits)
+        return affine_rows(read_codes(), *of_groups, bits, read_groups())
 
     return parts.grouped(shape, read)
 

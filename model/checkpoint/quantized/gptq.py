@@ -32,9 +32,6 @@ def read_matrix(parts: Parts) -> StoredTensor:
     def read() -> GroupedRows:
         words = zeros.read() + (_ONES[bits] if parts.scheme.is_less_one else 0)
         of_groups = unpacked(words, bits).T.contiguous(), scales.read().view(num_groups, -1).T.contiguous()
-        groups = read_groups()
-        if groups is not None:
-            of_groups = of_groups[0][:, groups], of_groups[1][:, groups]
-        return affine_rows(unpacked(codes.read().T, bits), *of_groups, bits)
+        return affine_rows(unpacked(codes.read().T, bits), *of_groups, bits, read_groups())
 
     return parts.grouped((num_outputs, num_inputs), read)

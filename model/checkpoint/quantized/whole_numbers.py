@@ -20,12 +20,15 @@ def unpacked(words: Tensor, bits: int) -> Tensor:
     return found if bits == 8 else torch.stack([found & 15, found >> 4], -1).flatten(-2)
 
 
-def affine_rows(codes: Tensor, zeros: Tensor, scales: Tensor, bits: int) -> GroupedRows:
+def affine_rows(codes: Tensor, zeros: Tensor, scales: Tensor, bits: int, groups: Tensor | None = None) -> GroupedRows:
     """Return rows of codes [N, K] uint8, with zeros [N, G] uint8 and scales [N, G]. bits: 4 or 8, of a code.
+    groups [K]: the group of each input, or None if neighbours share one.
 
     Zeros that are all in the middle, as in symmetric formats, go into the values. Otherwise a group's min is its scale,
     times a whole number: so it is exact. Raises ValueError for zeros and scales of different shapes.
     """
+    if groups is not None:
+        zeros, scales = zeros[:, groups], scales[:, groups]
     if zeros.shape != scales.shape:
         raise ValueError(f"zeros are {list(zeros.shape)} and scales {list(scales.shape)}; one shape is expected")
     scales, zeros = _of_kernels(scales, zeros, codes.shape[1])

@@ -190,15 +190,15 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     beyond = world.items()
     beyond[0, 1] = len(world.q)
     for name, bad, says in [
-        ("q", world.q.bfloat16(), "q must be"),
+        ("q", world.q.bfloat16(), "q is"),
         ("q", world.q[:, :-1], "q must be"),
         ("q", torch.cat([world.q, world.q]), "q has"),
-        ("keys", world.keys.half(), "keys must be"),
+        ("keys", world.keys.half(), "keys is"),
         ("keys", world.keys[:, :0].contiguous(), "q must be"),
         ("keys", world.keys[: seen.num_blocks - 1], "keys has"),
-        ("values", world.values.bfloat16(), "values must be"),
-        ("values", world.values[..., :-1], "values must be"),
-        ("out", out.transpose(0, 1), "out must be"),
+        ("values", world.values.bfloat16(), "values is"),
+        ("values", world.values[..., :-1], "values is"),
+        ("out", out.transpose(0, 1), "out is"),
         ("items", AttentionItems(beyond), "items must be within"),
     ]:
         with pytest.raises(ValueError, match=says):

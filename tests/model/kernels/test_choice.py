@@ -118,7 +118,7 @@ def choosing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
     """
 
     def forget() -> None:
-        for cached in (library._library, library.levels, library.cpu, library._at, library.kernels):
+        for cached in (library._library, library.levels, library.cpu, library.kernels):
             cached.cache_clear()
 
     def choose(kernels: str, built: Path = library.LIBRARY, **environ: str) -> str:

@@ -56,10 +56,8 @@ def loaded(kernels: Path) -> Iterator[None]:
     afterwards.
     """
     there = ctypes.CDLL(str(kernels))
-    kernels_at_level = library.Kernels(there, emulated_tiles.LEVEL)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(library, "_library", lambda: there)
-        patch.setattr(library, "_at", lambda level: kernels_at_level)
         patch.setattr(library, "levels", lambda: (emulated_tiles.LEVEL,))
         with at_level(emulated_tiles.LEVEL):
             yield
