@@ -88,7 +88,7 @@ def _torch_entries(path: Path) -> dict[str, StoredTensor]:
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
     # torch reports a damaged or hostile file by whatever its parts happen to raise.
     except Exception as error:
-        raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it; tensors alone are accepted") from error
+        raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it; only tensors are accepted") from error
     if not isinstance(state, dict) or not all(isinstance(name, str) and _is_plain(x) for name, x in state.items()):
         raise ModelLoadError(f"{path}: a dict of dense tensors by name is expected, and it holds other values")
     dtypes = {name: _TORCH_DTYPES.get(x.dtype, str(x.dtype)) for name, x in state.items()}

@@ -34,7 +34,7 @@ MAX_SHOWN_PROBLEMS = 4
 
 @cache
 def _branches() -> frozenset[str]:
-    """Return pydantic's names for the branches of a union: those of plain types, and of the classes of models."""
+    """Return pydantic's names for the branches of a union: plain types and classes of models."""
     classes = [BaseModel]
     for each in classes:
         classes += each.__subclasses__()

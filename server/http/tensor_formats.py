@@ -153,7 +153,7 @@ def json_value(value: NumpyArray, encoding_format: EncodingFormat) -> orjson.Fra
 
 def json_parts(value: Any, depth: int = 5) -> Iterator[bytes]:
     """Yield a value as JSON: the arrays in it in pieces, and the entries of lists of objects and of iterators one by
-    one, of which those of iterators are not looked into.
+    one. An entry of an iterator is written whole.
     """
     if isinstance(value, JsonArray):
         yield from json_pieces(value.value, value.encoding_format)

@@ -77,7 +77,7 @@ def json_response(answer: Any, status: int = 200) -> Response:
 
 
 async def large_response(answer: Any) -> Response:
-    """Return the same for an answer that may be large: it is written in pieces. A list in it may be an iterator, whose
+    """Return the same for an answer that may be large: it is written in pieces. A list in it may be an iterator: its
     entries are made when they are written.
     """
     return await tensor_response(Format.JSON, json_parts(answer), ())

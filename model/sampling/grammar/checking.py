@@ -137,7 +137,7 @@ _Part = tuple[bool, int]
 
 
 def _whole(tokens: Iterable[tuple[str, str]], known: Mapping[str, _Part]) -> _Part:
-    """Return the part that the tokens of a pattern or of a terminal are, of which `known` has those by their names."""
+    """Return the part that the tokens of a pattern or of a terminal are. `known` has the named parts."""
     alternatives: list[list[list[_Part]]] = [[[]]]
     for kind, text in tokens:
         sequence = alternatives[-1][-1]
@@ -170,7 +170,7 @@ def _either(alternatives: Sequence[Sequence[_Part]]) -> _Part:
 
 def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
     """Keep the results of the last calls of a function. A result that is longer than `_MOST_KEPT` characters, arguments
-    included, is made anew each time: some hundred would fill the memory for good.
+    included, is made again each time: some hundred would fill the memory for good.
     """
     results: OrderedDict[Any, Result] = OrderedDict()
 

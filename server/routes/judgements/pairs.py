@@ -170,7 +170,7 @@ class Reader:
         name = self.name_of(number)
         if len(ids) > self.cut.limit:
             raise BadRequest(
-                f"{name}: the input has {len(ids)} tokens, those of both texts of a pair and special ones included; at "
+                f"{name}: the input has {len(ids)} tokens, both texts of a pair and special tokens included; at "
                 f"most {self.cut.limit} are accepted. Set truncate to cut it.",
                 param=name,
                 code="context_length_exceeded",

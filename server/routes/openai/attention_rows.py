@@ -44,7 +44,7 @@ class RowWriter:
     ) -> dict[str, Any]:
         """Return the rows of all tokens as one array, keys zero-padded to the longest row.
 
-        write: what an array becomes; `JsonArray` for an answer that is written in pieces.
+        write: returns the value for an array; `JsonArray` for an answer that is written in pieces.
         """
         rows = [tensors for tensors in pieces if "attention" in tensors]
         value = self._object(rows, list(range(first_query, first_query + len(rows))), write) if rows else {}

@@ -18,7 +18,7 @@ FIRST_VIEW = "views/attention.js"
 SHEET = "styles.css"
 """The name under which the page gets all its styles."""
 SAVED = "saved/"
-"""What precedes the name of a view in the name of the file that holds the page with that view."""
+"""Begins the name of the file with the page and one view; the view's name follows."""
 MEDIA_TYPES = {
     ".js": "text/javascript; charset=utf-8",
     ".css": "text/css; charset=utf-8",

@@ -20,7 +20,7 @@ MAX_JSON_DEPTH = 32
 MAX_JSON_VALUES = 10_000
 MAX_JSON_BYTES = 256 * 1024
 QuestionName = Annotated[Text, Field(max_length=256)]
-"""What an answer is called by."""
+"""The name of a question and its answer."""
 NO_IMAGES = "this server reads no images"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from model.sampling.grammar import (
     alternatives,
+    checking,
     deep_stack,
     gbnf,
     json_schema,
@@ -62,6 +63,7 @@ def limits() -> str:
         ("repetitions that a pattern counts, multiplied where they hold each other", texts.MAX_COUNTED),
         ("choices", texts.MAX_CHOICES),
         ("bytes of a grammar, and of all choices", gbnf.MAX_BYTES),
+        ("parts in a row, of a pattern or a grammar, that may be left out", checking.MAX_OPTIONAL),
         ("rules and brackets of a grammar, and rules that a schema needs", deep_stack.MAX_NESTED),
         ("repetitions of one part of a grammar", gbnf.MAX_REPEATED),
         ("tags", structural_tags.MAX_TAGS),
