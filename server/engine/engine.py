@@ -191,13 +191,15 @@ class Engine:
         """
         return EngineStats(
             **self._counted,
-            **self._intake.counters(),
             num_requests_running=self._scheduler.num_running,
             num_requests_waiting=self._scheduler.num_waiting + len(self._intake.memory_retry),
             kv_cache_usage_ratio=self._blocks.usage,
             num_preemptions_total=self._scheduler.num_preemptions,
             prefix_cache_queries_total=self._blocks.prefix_cache_queries,
             prefix_cache_hits_total=self._blocks.prefix_cache_hits,
+            grammars_compiled_total=self._intake.grammars.num_compiled,
+            grammars_cached_total=self._intake.grammars.num_cached,
+            grammar_compile_seconds_total=self._intake.grammars.compile_seconds,
             iteration_tokens=iteration_tokens,
         )
 
