@@ -89,7 +89,8 @@ class LogitParts:
                 wanted += [("hook_attn_out", layer)]
             wanted += [(point, layer) for point in _STREAMS if self.changes.at(point, layer)]
             wanted += [(point, layer) for point in self.behind_attention]
-            wanted += [(f"{norm}.hook_scale", layer) for norm in (*self._output_norms, *self.sum_norms)]
+            norms = filter(None, (output_norm(self.config, self.stack), *self.sum_norms))
+            wanted += [(f"{norm}.hook_scale", layer) for norm in norms]
         if self.config.final_norm:
             wanted.append(("ln_final.hook_scale", None))
         return [self.capture(point, layer, self.queries) for point, layer in dict.fromkeys(wanted)]
@@ -134,11 +135,6 @@ class LogitParts:
         capped = sums if cap is None else cap * np.tanh(sums / cap)
         logits = tensors[self.name("logits", None)][0]
         return float(np.abs(capped - logits[list(targets)]).max())
-
-    @property
-    def _output_norms(self) -> list[str]:
-        norm = output_norm(self.config, self.stack)
-        return [] if norm is None else [norm]
 
     @property
     def behind_attention(self) -> list[str]:
