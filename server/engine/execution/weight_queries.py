@@ -60,12 +60,6 @@ class WeightQueries:
     def has_results(self) -> bool:
         return bool(self._results)
 
-    @property
-    def num_requests(self) -> int:
-        """Return how many questions are being answered or are waiting."""
-        with self._changed:
-            return len(self._waiting) + (self._running is not None)
-
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Call `wake`, from the inspector's thread, whenever there is a result."""
         self._wake = wake
