@@ -315,7 +315,8 @@ class Engine:
     def _retry_or_end(self, schedule: Schedule, short: Mapping[int, Failure]) -> list[RequestOutput]:
         """Let the requests of a step that found no memory try again, and end those that have already tried again."""
         scheduled, asked = [seq.uid for seq in schedule.sequences], self._intake.has_questions
-        decision = self._intake.memory_retry.decide(short, self._active.gathering, scheduled, others_gather=asked)
+        holders = [uid for uid, active in self._active.items() if active.is_gathering]
+        decision = self._intake.memory_retry.decide(short, holders, scheduled, others_gather=asked)
         for uid in decision.requeued:
             self._intake.memory_retry.add(self._active.withdraw(uid))
         ends = [self._active.end(uid, "memory", short[uid].message) for uid in decision.ending]
