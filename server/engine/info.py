@@ -43,12 +43,10 @@ def log_stored_weights(model: Transformer, *, is_kept: bool) -> None:
         grouped = _grouped(model) if is_kept else []
         logger.info(
             "weights are stored as %s: %d of %d matrices stay so, in %s; the others, and activations, are %s",
-            *(
-                model.config.stored_as,
-                len(grouped),
-                len(model.matrices),
-                as_size(sum(w.packed.nbytes for w in grouped)),
-            ),
+            model.config.stored_as,
+            len(grouped),
+            len(model.matrices),
+            as_size(sum(w.packed.nbytes for w in grouped)),
             str(model.dtype).removeprefix("torch."),
         )
 
