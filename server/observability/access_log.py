@@ -143,10 +143,7 @@ class RequestLog:
             for call in record.at_end:
                 call()
             record.status, record.ended = without_answer if status is None else status, time.monotonic()
-            more: dict[str, str] = {}
-            for tell in self._on_end:
-                more |= tell(record)
-            _log_end(record, more)
+            _log_end(record, {name: value for tell in self._on_end for name, value in tell(record).items()})
 
 
 def request_id(sent: str) -> str:
