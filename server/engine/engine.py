@@ -307,7 +307,7 @@ class Engine:
                 return []
             return [self._active.end(seq.uid, failure.reason, failure.message)]
         if is_first:  # the prompt is done, and so is all that it gave
-            self._count(prompt_tokens_total=seq.num_read_tokens)
+            self._count(prompt_tokens_total=len(seq.encoder_token_ids) + seq.num_prompt_tokens)
         if seq.is_finished:
             del self._active[seq.uid]
         return with_forced(output, seq.forced) if seq.forced else [output]
