@@ -215,12 +215,11 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """Return what the engine is doing, for a debug dump, without any tokens."""
-        state = engine_state(self._scheduler, self._budgets.captures)
-        state |= {
+        return engine_state(self._scheduler, self._budgets.captures) | {
             "num_steps_abandoned": self.stats().steps_abandoned_total,
             "set_aside": self._intake.memory_retry.uids,
+            "capture_bytes": self.capture_bytes,
         }
-        return state | {"capture_bytes": self.capture_bytes}
 
     def _expire(self) -> None:
         """End the requests that need no further step, and begin those that have waited for memory long enough."""
