@@ -190,11 +190,8 @@ class OllamaChatRequest(OllamaTextFields):
     @field_validator("messages", mode="before")
     @classmethod
     def _few_calls(cls, messages: Any) -> Any:
-        left = (
-            [each.get("tool_calls") for each in messages if isinstance(each, dict)]
-            if isinstance(messages, list)
-            else []
-        )
+        given = messages if isinstance(messages, list) else []
+        left = [each.get("tool_calls") for each in given if isinstance(each, dict)]
         num_values = 0
         while left:
             value = left.pop()
