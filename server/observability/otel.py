@@ -140,13 +140,12 @@ class Tracing:
 
 def _phases(timing: Timing) -> list[tuple[str, float, float]]:
     """Return name, begin and end of the phases of a request to the engine, in CLOCK_MONOTONIC seconds."""
-    marks = (("queue", timing.arrival), ("prefill", timing.scheduled), ("decode", timing.first_token))
-    ends = (timing.scheduled, timing.first_token, timing.finished)
-    return [
-        (name, begin, end)
-        for (name, begin), end in zip(marks, ends, strict=True)
-        if begin is not None and end is not None
-    ]
+    phases = (
+        ("queue", timing.arrival, timing.scheduled),
+        ("prefill", timing.scheduled, timing.first_token),
+        ("decode", timing.first_token, timing.finished),
+    )
+    return [(name, begin, end) for name, begin, end in phases if begin is not None and end is not None]
 
 
 def _latencies(timings: list[Timing]) -> dict[str, float]:
