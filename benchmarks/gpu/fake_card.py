@@ -27,7 +27,8 @@ from model.kv_cache import KVCache
 from model.loading.loader import build_model
 from model.network.transformer import Transformer
 from model.sampling.sampler import SamplerRow
-from server.engine.execution.device_executor import DeviceExecutor, StepSizes
+from server.engine.execution.cuda_graphs import StepSizes
+from server.engine.execution.device_executor import DeviceExecutor
 from server.engine.execution.device_runner import DeviceRunner, SampledRow
 from server.engine.sampling_params import SamplingParams
 from tests import tiny

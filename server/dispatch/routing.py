@@ -53,22 +53,13 @@ class RoutedPrompt:
         computed, of which the cache holds none, and may compute too few layers to leave anything: neither is
         expected of it.
         """
-        if is_changed:
-            return cls(token_ids, encoder_token_ids, takes=False, leaves=False)
+        takes = leaves = not is_changed and isinstance(task, GenerateTask | EmbedTask | ClassifyTask)
         if isinstance(task, GenerateTask):
-            looks_back = task.attention_prompt or task.sampling.prompt_logprobs is not None
-            return cls(token_ids, encoder_token_ids, takes=not looks_back)
-        if isinstance(task, EmbedTask):
-            is_last = task.layer is None
-            return cls(
-                token_ids,
-                encoder_token_ids,
-                takes=is_last and (task.modes or (task.pooling,)) == ("last",),
-                leaves=is_last,
-            )
-        if isinstance(task, ClassifyTask):
-            return cls(token_ids, encoder_token_ids)
-        return cls(token_ids, encoder_token_ids, takes=False, leaves=False)
+            takes = takes and not task.attention_prompt and task.sampling.prompt_logprobs is None
+        elif isinstance(task, EmbedTask):
+            leaves = leaves and task.layer is None
+            takes = leaves and (task.modes or (task.pooling,)) == ("last",)
+        return cls(token_ids, encoder_token_ids, takes=takes, leaves=leaves)
 
     def block_hashes(self, block_size: int) -> list[int]:
         """Return one hash for each full block, of all tokens up to its end and of what the encoder reads."""

@@ -74,11 +74,6 @@ class ActiveRequest:
         self.captures, self.timing = found, timing
         return output
 
-    def ending(self, reason: FinishReason, error: str | None = None) -> RequestOutput:
-        """Return its last output, if it did not complete."""
-        timing = replace(self.timing, finished=time.monotonic())
-        return RequestOutput(uid=self.sequence.uid, finish_reason=reason, error=error, timing=timing)
-
 
 class ActiveRequests(dict[int, ActiveRequest]):
     """All requests that have begun, by uid. Each is known here and to the scheduler, or to neither."""
@@ -118,11 +113,6 @@ class ActiveRequests(dict[int, ActiveRequest]):
                 wrong = next(token for token in ids if not 0 <= token < size)
                 raise ValueError(f"request {request.uid}: there is no token {wrong}; 0 to {size - 1} are accepted")
 
-    @property
-    def gathering(self) -> list[int]:
-        """Return the uids of the requests that hold memory for their answers."""
-        return [uid for uid, active in self.items() if active.is_gathering]
-
     def captures_of(self, schedule: Schedule, now: float) -> dict[int, RequestCaptures]:
         """Return the captures of all in a step, by uid, and note when each was in one first.
 
@@ -147,4 +137,5 @@ class ActiveRequests(dict[int, ActiveRequest]):
     def end(self, uid: int, reason: FinishReason, error: str | None = None) -> RequestOutput:
         """End a request before it is complete; its blocks are free at once. Returns its last word."""
         self._scheduler.abort(uid, reason)
-        return self.pop(uid).ending(reason, error)
+        timing = replace(self.pop(uid).timing, finished=time.monotonic())
+        return RequestOutput(uid=uid, finish_reason=reason, error=error, timing=timing)

@@ -191,13 +191,15 @@ class Engine:
         """
         return EngineStats(
             **self._counted,
-            **self._intake.counters(),
             num_requests_running=self._scheduler.num_running,
             num_requests_waiting=self._scheduler.num_waiting + len(self._intake.memory_retry),
             kv_cache_usage_ratio=self._blocks.usage,
             num_preemptions_total=self._scheduler.num_preemptions,
             prefix_cache_queries_total=self._blocks.prefix_cache_queries,
             prefix_cache_hits_total=self._blocks.prefix_cache_hits,
+            grammars_compiled_total=self._intake.grammars.num_compiled,
+            grammars_cached_total=self._intake.grammars.num_cached,
+            grammar_compile_seconds_total=self._intake.grammars.compile_seconds,
             iteration_tokens=iteration_tokens,
         )
 
@@ -213,12 +215,11 @@ class Engine:
 
     def state(self) -> dict[str, Any]:
         """Return what the engine is doing, for a debug dump, without any tokens."""
-        state = engine_state(self._scheduler, self._budgets.captures)
-        state |= {
+        return engine_state(self._scheduler, self._budgets.captures) | {
             "num_steps_abandoned": self.stats().steps_abandoned_total,
             "set_aside": self._intake.memory_retry.uids,
+            "capture_bytes": self.capture_bytes,
         }
-        return state | {"capture_bytes": self.capture_bytes}
 
     def _expire(self) -> None:
         """End the requests that need no further step, and begin those that have waited for memory long enough."""
@@ -305,7 +306,7 @@ class Engine:
                 return []
             return [self._active.end(seq.uid, failure.reason, failure.message)]
         if is_first:  # the prompt is done, and so is all that it gave
-            self._count(prompt_tokens_total=seq.num_read_tokens)
+            self._count(prompt_tokens_total=len(seq.encoder_token_ids) + seq.num_prompt_tokens)
         if seq.is_finished:
             del self._active[seq.uid]
         return with_forced(output, seq.forced) if seq.forced else [output]
@@ -313,7 +314,8 @@ class Engine:
     def _retry_or_end(self, schedule: Schedule, short: Mapping[int, Failure]) -> list[RequestOutput]:
         """Let the requests of a step that found no memory try again, and end those that have already tried again."""
         scheduled, asked = [seq.uid for seq in schedule.sequences], self._intake.has_questions
-        decision = self._intake.memory_retry.decide(short, self._active.gathering, scheduled, others_gather=asked)
+        holders = [uid for uid, active in self._active.items() if active.is_gathering]
+        decision = self._intake.memory_retry.decide(short, holders, scheduled, others_gather=asked)
         for uid in decision.requeued:
             self._intake.memory_retry.add(self._active.withdraw(uid))
         ends = [self._active.end(uid, "memory", short[uid].message) for uid in decision.ending]

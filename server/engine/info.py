@@ -19,7 +19,6 @@ def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> Engin
     kernels, level, arithmetic = kernels_in_use(model.kernels, model.dtype, model.device)
     return EngineInfo(
         max_model_len=max_model_len,
-        max_encoder_len=_max_encoder_len(model.config, max_model_len),
         num_blocks=cache.num_blocks,
         block_size=cache.block_size,
         reuses_prefixes=model.config.reuses_prefixes,
@@ -44,12 +43,10 @@ def log_stored_weights(model: Transformer, *, is_kept: bool) -> None:
         grouped = _grouped(model) if is_kept else []
         logger.info(
             "weights are stored as %s: %d of %d matrices stay so, in %s; the others, and activations, are %s",
-            *(
-                model.config.stored_as,
-                len(grouped),
-                len(model.matrices),
-                as_size(sum(w.packed.nbytes for w in grouped)),
-            ),
+            model.config.stored_as,
+            len(grouped),
+            len(model.matrices),
+            as_size(sum(w.packed.nbytes for w in grouped)),
             str(model.dtype).removeprefix("torch."),
         )
 
@@ -64,10 +61,3 @@ def stacks_of(config: ModelConfig) -> Stacks:
     if config.kind == "encoder":
         return Stacks(decoder=0, encoder=config.num_layers)
     return Stacks(decoder=config.num_layers, encoder=0 if config.encoder is None else config.encoder.num_layers)
-
-
-def _max_encoder_len(config: ModelConfig, max_model_len: int) -> int:
-    """Return the most tokens that the encoder reads; 0 if there is no encoder."""
-    if config.kind == "encoder":
-        return max_model_len
-    return 0 if config.encoder is None else min(max_model_len, config.encoder.max_model_len)

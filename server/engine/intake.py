@@ -90,14 +90,6 @@ class Intake:
         if not self.memory_retry.wait_again(request):
             self.ends.append(request.unbegun("memory", error))
 
-    def counters(self) -> dict[str, Any]:
-        """Return the counters of `EngineStats` that are kept here."""
-        return {
-            "grammars_compiled_total": self.grammars.num_compiled,
-            "grammars_cached_total": self.grammars.num_cached,
-            "grammar_compile_seconds_total": self.grammars.compile_seconds,
-        }
-
     def _begin(self, request: EngineRequest) -> None:
         """Begin a request, even if others wait for memory."""
         grammar: GrammarMatcher | None = None

@@ -20,8 +20,8 @@ from model.network.transformer import Transformer
 from model.ranks.leader import LeadingTransformer
 from server.engine.config import EngineConfig
 from server.engine.execution.compile_cache import use_writable_cache
-from server.engine.execution.cuda_graphs import has_graphs, kept_bytes
-from server.engine.execution.device_executor import DeviceExecutor, StepSizes
+from server.engine.execution.cuda_graphs import StepSizes, has_graphs, kept_bytes
+from server.engine.execution.device_executor import DeviceExecutor
 from server.engine.execution.device_runner import DeviceRunner
 from server.engine.execution.kernel_choice import choose_kernels
 from server.engine.execution.profile_run import ProfileRun

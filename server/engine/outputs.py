@@ -119,8 +119,6 @@ class EngineInfo:
     device: str
     reuses_prefixes: bool = True
     """Whether a sequence may begin with what the cache holds of another."""
-    max_encoder_len: int = 0
-    """Most tokens that the encoder reads; 0 if there is none."""
     batch_invariant: bool = False
     """Whether an answer's bits depend on its own request alone."""
     kernels: str = "torch"

@@ -179,11 +179,6 @@ class Sequence:
         return len(self.encoder_token_ids) if self.token_ids else 0
 
     @property
-    def num_read_tokens(self) -> int:
-        """Return the number of tokens that the request gave both parts to read."""
-        return len(self.encoder_token_ids) + self.num_prompt_tokens
-
-    @property
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
 

@@ -111,7 +111,8 @@ class JsonReader:
         values: list[Any] = []
         if self._takes(b"]"):
             return values
-        bounds, may_be_ids = _NumberRange(), self._may_be_ids(self._names)
+        bounds: list[int] | None = []
+        may_be_ids = self._may_be_ids(self._names)
         while True:
             scalars, comma, _ = self._run().rpartition(b",")
             if scalars:  # each of them is complete, as a comma follows it
@@ -120,12 +121,12 @@ class JsonReader:
             else:
                 piece = [self._value()]
             values += piece
-            bounds.include(piece)
+            bounds = _bounds(bounds, piece)
             if scalars:
-                self._count_scalars(0 if may_be_ids and bounds.is_known else len(piece))
+                self._count_scalars(0 if may_be_ids and bounds is not None else len(piece))
                 continue
             if self._takes(b"]"):
-                return bounds.or_refuse(values)
+                return values if bounds is None or len(values) < _MANY else Integers(values, *bounds)
             self._take(b",", "Expecting ',' delimiter")
 
     def _object(self) -> dict[str, Any]:
@@ -235,31 +236,12 @@ class JsonReader:
         raise error
 
 
-class _NumberRange:
-    """The least and the greatest number of a list, as long as all are whole."""
-
-    def __init__(self) -> None:
-        self._ends: list[int] | None = []
-
-    @property
-    def is_known(self) -> bool:
-        """Return whether all numbers so far are whole."""
-        return self._ends is not None
-
-    def include(self, piece: list[Any]) -> None:
-        if self._ends is None:
-            return
-        if set(map(type, piece)) == {int}:
-            ends = [*self._ends, min(piece), max(piece)]
-            self._ends = [min(ends), max(ends)]
-        else:
-            self._ends = None
-
-    def or_refuse(self, values: list[Any]) -> list[Any]:
-        """Return the values, as `Integers` if there are many."""
-        if self._ends is None or len(values) < _MANY:
-            return values
-        return Integers(values, *self._ends)
+def _bounds(known: list[int] | None, piece: list[Any]) -> list[int] | None:
+    """Return the least and the greatest of all numbers of a list so far, or None if not all are whole."""
+    if known is None or set(map(type, piece)) != {int}:
+        return None
+    numbers = [*known, min(piece), max(piece)]
+    return [min(numbers), max(numbers)]
 
 
 def _too_much(what: str) -> PayloadTooLarge:

@@ -72,20 +72,16 @@ def error_event(error: ApiError) -> bytes:
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """Return the result of `work`, which is cancelled if the client disconnects first: then ClientGone is raised.
 
-    The request's body must have been read: anything received after it can only be the disconnect.
+    The request's body must have been read: anything received after it can only be the disconnect. `work` runs in the
+    current task: one more task for each would be a good part of what a request costs.
     """
-    return await _unless_gone(request.receive, work)
-
-
-async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Run `work` in the current task: one more task for each would be a good part of what a request costs."""
     running = asyncio.current_task()
     assert running is not None
     is_gone = False
 
     async def watch() -> None:
         nonlocal is_gone
-        while (await receive())["type"] != "http.disconnect":
+        while (await request.receive())["type"] != "http.disconnect":
             pass
         is_gone = True
         running.cancel()
@@ -135,7 +131,7 @@ class EventStream(StreamingResponse):
         if writer is not None and self._on_begin is not None:
             self._on_begin(writer)
         try:
-            await _unless_gone(receive, self._stream(scope, send))
+            await unless_disconnected(Request(scope, receive), self._stream(scope, send))
         except ClientGone:
             pass
         except OSError:
@@ -147,29 +143,23 @@ class EventStream(StreamingResponse):
         """Send the answer. Its last event ends it: a separate packet after it would wake the client once more."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         more = True
-        async for data in _with_errors(self._events, scope, self._write_error, self._retelling):
+        async for data in self._with_errors(scope):
             more = not data.endswith(DONE)
             await send({"type": "http.response.body", "body": data, "more_body": more})
         if more:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-
-async def _with_errors(
-    events: AsyncIterator[bytes],
-    scope: Scope,
-    write_error: Callable[[ApiError], bytes],
-    retelling: AbstractContextManager[None],
-) -> AsyncIterator[bytes]:
-    """Yield the events; a failure becomes the last of them, never a silent end."""
-    try:
-        with retelling:
-            async for data in events:
-                yield data
-        return
-    except ApiError as raised:
-        error = raised
-    except Exception:
-        logger.exception("a stream failed")
-        error = EngineError("The server failed on this stream; its log says why.", code="internal_error")
-    note_error(scope, error)
-    yield write_error(error)
+    async def _with_errors(self, scope: Scope) -> AsyncIterator[bytes]:
+        """Yield the events; a failure becomes the last of them, never a silent end."""
+        try:
+            with self._retelling:
+                async for data in self._events:
+                    yield data
+            return
+        except ApiError as raised:
+            error = raised
+        except Exception:
+            logger.exception("a stream failed")
+            error = EngineError("The server failed on this stream; its log says why.", code="internal_error")
+        note_error(scope, error)
+        yield self._write_error(error)

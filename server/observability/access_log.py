@@ -56,6 +56,10 @@ class RequestRecord:
     """The use of the key to which tokens are charged, or None if the server is open to all."""
     at_end: list[Callable[[], None]] = field(default_factory=list)
     """Called once the answer is sent, or its client is gone."""
+    status: int = CLIENT_CLOSED_REQUEST
+    """Status of the answer, set at the end: of one that was not begun 500 if the application raised, or this."""
+    ended: float = 0.0
+    """End in CLOCK_MONOTONIC seconds."""
 
     @property
     def is_probe(self) -> bool:
@@ -87,18 +91,6 @@ class RequestRecord:
             self.timings.append(timing)
 
 
-@dataclass(frozen=True, slots=True)
-class HttpExchange:
-    """One HTTP request that is over."""
-
-    scope: Scope
-    record: RequestRecord
-    status: int
-    """Status of the answer. If none was begun, 500 if the application raised, else CLIENT_CLOSED_REQUEST."""
-    ended: float
-    """End in CLOCK_MONOTONIC seconds."""
-
-
 current_record: ContextVar[RequestRecord | None] = ContextVar("current_record", default=None)
 """The record of the HTTP request that the running task belongs to."""
 
@@ -117,10 +109,10 @@ class RequestLog:
     """Wraps an ASGI application: gives each request an id (`x-request-id`, kept if the client sent one, and
     `request-id`, where Anthropic's clients look for it) and logs its end.
 
-    Each of `on_end` is called with each exchange before its line is written; what they return is added to the line.
+    Each of `on_end` is called with the record of each request at its end; what they return is added to the line.
     """
 
-    def __init__(self, app: ASGIApp, *on_end: Callable[[HttpExchange], dict[str, str]]) -> None:
+    def __init__(self, app: ASGIApp, *on_end: Callable[[RequestRecord], dict[str, str]]) -> None:
         self._app = app
         self._on_end = on_end
 
@@ -150,11 +142,8 @@ class RequestLog:
         finally:
             for call in record.at_end:
                 call()
-            exchange = HttpExchange(scope, record, without_answer if status is None else status, time.monotonic())
-            more: dict[str, str] = {}
-            for tell in self._on_end:
-                more |= tell(exchange)
-            _log_end(exchange, more)
+            record.status, record.ended = without_answer if status is None else status, time.monotonic()
+            _log_end(record, {name: value for tell in self._on_end for name, value in tell(record).items()})
 
 
 def request_id(sent: str) -> str:
@@ -167,18 +156,17 @@ def _shown_path(scope: Scope) -> str:
     return quote(path[:_MAX_SHOWN_PATH], "/:@,+")
 
 
-def _log_end(exchange: HttpExchange, more: dict[str, str]) -> None:
-    scope, record = exchange.scope, exchange.record
+def _log_end(record: RequestRecord, more: dict[str, str]) -> None:
     level = logging.DEBUG if record.is_probe else logging.INFO
     if not logger.isEnabledFor(level):
         return
     line = {
         "request_id": record.request_id,
-        "method": scope["method"],
+        "method": record.scope["method"],
         "path": record.path,
-        "status": exchange.status,
+        "status": record.status,
     }
-    details = _details(exchange) | more
+    details = _details(record) | more
     logger.log(
         level,
         "%s %s",
@@ -188,18 +176,17 @@ def _log_end(exchange: HttpExchange, more: dict[str, str]) -> None:
     )
 
 
-def _details(exchange: HttpExchange) -> dict[str, object]:
+def _details(record: RequestRecord) -> dict[str, object]:
     """Return what the line says in addition to the request's and the answer's first line; what does not apply is
     left out.
     """
-    record, timings = exchange.record, exchange.record.timings
-    client = exchange.scope.get("client")
+    timings, client = record.timings, record.scope.get("client")
     queues = [timing.scheduled - timing.arrival for timing in timings if timing.scheduled is not None]
     firsts = [timing.first_token - timing.arrival for timing in timings if timing.first_token is not None]
     details: dict[str, object | None] = {
         "prompt_tokens": record.prompt_tokens,
         "generated_tokens": record.generated_tokens,
-        "ms": _milliseconds(exchange.ended - record.started),
+        "ms": _milliseconds(record.ended - record.started),
         "engine_requests": record.engine_requests,
         "queue_ms": _milliseconds(max(queues)) if queues else None,
         "first_token_ms": _milliseconds(min(firsts)) if firsts else None,

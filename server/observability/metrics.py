@@ -16,7 +16,7 @@ from prometheus_client.exposition import generate_latest
 
 from server.auth.keys import Keyring
 from server.engine.outputs import EngineInfo, EngineStats, Timing
-from server.observability.access_log import HttpExchange, current_record
+from server.observability.access_log import RequestRecord, current_record
 from server.observability.collectors import PREFIX, Histogram, ReadAtScrape, Shown, counter, gauge
 from server.observability.logs import num_dropped_lines
 from server.observability.version import versions
@@ -337,11 +337,11 @@ class Metrics:
         if timing.finished is not None:
             self.request_decode_time.observe(max(timing.finished - timing.first_token, 0.0))
 
-    def observe_exchange(self, exchange: HttpExchange) -> dict[str, str]:
+    def observe_exchange(self, record: RequestRecord) -> dict[str, str]:
         """Count an HTTP request that is over, by route template, method and status; its log line needs no more."""
         # Templates and known methods only: a label a client can invent would grow the registry without bound.
-        method = exchange.scope["method"] if exchange.scope["method"] in _METHODS else "other"
-        self.http_requests.labels(exchange.record.route, method, str(exchange.status)).inc()
+        method = record.scope["method"] if record.scope["method"] in _METHODS else "other"
+        self.http_requests.labels(record.route, method, str(record.status)).inc()
         return {}
 
     def render(self) -> bytes:

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers
 
 from server.config.settings import SettingsError
 from server.engine.outputs import Timing
-from server.observability.access_log import HttpExchange
+from server.observability.access_log import RequestRecord
 from server.observability.version import lightwell_version
 
 logger = logging.getLogger(__name__)
@@ -73,11 +73,10 @@ class Tracing:
         self._trace = trace
         self._propagator = TraceContextTextMapPropagator()
 
-    def record(self, exchange: HttpExchange) -> dict[str, str]:
+    def record(self, record: RequestRecord) -> dict[str, str]:
         """Make the spans of a request that is over, and return what its log line says of them. Probes and scrapes
         make none.
         """
-        scope, record = exchange.scope, exchange.record
         if record.is_probe:
             return {}
         to_epoch = time.time_ns() - time.monotonic_ns()
@@ -85,32 +84,32 @@ class Tracing:
         def nanoseconds(seconds: float) -> int:
             return int(seconds * 1e9) + to_epoch
 
+        scope = record.scope
         route = getattr(scope.get("route"), "path", None)
         span = self._tracer.start_span(
             f"{scope['method']} {route}" if route else scope["method"],
             context=self._propagator.extract(dict(Headers(scope=scope))),
             kind=self._trace.SpanKind.SERVER,
-            attributes=self._attributes(exchange, route),
+            attributes=self._attributes(record, route),
             start_time=nanoseconds(record.started),
         )
         if span.is_recording():
-            if exchange.status >= 500 or (exchange.status == 200 and record.error_code is not None):
+            if record.status >= 500 or (record.status == 200 and record.error_code is not None):
                 span.set_status(self._trace.StatusCode.ERROR, record.error_code)
             inside = self._trace.set_span_in_context(span)
             for timing in record.timings:
                 for name, begin, end in _phases(timing):
                     child = self._tracer.start_span(name, context=inside, start_time=nanoseconds(begin))
                     child.end(nanoseconds(end))
-        span.end(nanoseconds(exchange.ended))
+        span.end(nanoseconds(record.ended))
         return {"trace_id": self._trace.format_trace_id(span.get_span_context().trace_id)}
 
-    def _attributes(self, exchange: HttpExchange, route: str | None) -> dict[str, Any]:
+    def _attributes(self, record: RequestRecord, route: str | None) -> dict[str, Any]:
         """Return the span's attributes, which hold neither prompts nor answers."""
-        scope, record = exchange.scope, exchange.record
         attributes: dict[str, Any] = {
-            "http.request.method": scope["method"],
+            "http.request.method": record.scope["method"],
             "http.route": route,
-            "http.response.status_code": exchange.status,
+            "http.response.status_code": record.status,
             "url.path": record.path,
             "error.type": record.error_code,
             "gen_ai.request.id": record.request_id,
@@ -125,7 +124,7 @@ class Tracing:
                 "gen_ai.usage.input_tokens": record.prompt_tokens,
                 "gen_ai.usage.output_tokens": record.generated_tokens,
                 "gen_ai.response.finish_reasons": tuple(record.finish_reasons) or None,
-                "gen_ai.latency.e2e": exchange.ended - record.started,
+                "gen_ai.latency.e2e": record.ended - record.started,
                 **_latencies(record.timings),
             }
         return {name: value for name, value in attributes.items() if value is not None}
@@ -141,13 +140,12 @@ class Tracing:
 
 def _phases(timing: Timing) -> list[tuple[str, float, float]]:
     """Return name, begin and end of the phases of a request to the engine, in CLOCK_MONOTONIC seconds."""
-    marks = (("queue", timing.arrival), ("prefill", timing.scheduled), ("decode", timing.first_token))
-    ends = (timing.scheduled, timing.first_token, timing.finished)
-    return [
-        (name, begin, end)
-        for (name, begin), end in zip(marks, ends, strict=True)
-        if begin is not None and end is not None
-    ]
+    phases = (
+        ("queue", timing.arrival, timing.scheduled),
+        ("prefill", timing.scheduled, timing.first_token),
+        ("decode", timing.first_token, timing.finished),
+    )
+    return [(name, begin, end) for name, begin, end in phases if begin is not None and end is not None]
 
 
 def _latencies(timings: list[Timing]) -> dict[str, float]:

@@ -4,7 +4,7 @@ What they share with /v1 is defined there: the bounds of the sampling options ar
 """
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -66,10 +66,6 @@ _REFUSED_BY_GENERATE: RefusedFields = {
 }
 
 _IGNORED_BY_EMBED: Ignored = {**_KEEP_ALIVE, "options": "an embedding is computed, not sampled"}
-_IGNORED_BY_SHOW: Ignored = {"verbose": "nothing is left out"}
-_IGNORED_IN_CALLS: Ignored = {"type": "there are functions only"}
-_IGNORED_IN_FUNCTIONS: Ignored = {"index": "calls are in their order"}
-_REFUSED_IN_MESSAGES: RefusedFields = {"images": _NO_IMAGES}
 
 
 _TRUNCATED = "true if a text was too long and a part of it was left out; else the field is absent."
@@ -147,7 +143,7 @@ def _writable(arguments: dict[str, Any]) -> dict[str, Any]:
 class OllamaFunction(RequestModel):
     """The function of a tool call."""
 
-    IGNORED = _IGNORED_IN_FUNCTIONS
+    IGNORED: ClassVar[Ignored] = {"index": "calls are in their order"}
 
     name: Text = Field(description="The tool's name.")
     arguments: Annotated[dict[str, Any], AfterValidator(_writable)] = Field(
@@ -158,7 +154,7 @@ class OllamaFunction(RequestModel):
 class OllamaToolCall(RequestModel):
     """One call of a tool by the assistant."""
 
-    IGNORED = _IGNORED_IN_CALLS
+    IGNORED: ClassVar[Ignored] = {"type": "there are functions only"}
 
     id: Text | None = Field(None, description="Its id; null gives it one.")
     function: OllamaFunction = Field(description="What is called.")
@@ -167,7 +163,7 @@ class OllamaToolCall(RequestModel):
 class OllamaMessage(RequestModel):
     """One message of a conversation."""
 
-    REFUSED = _REFUSED_IN_MESSAGES
+    REFUSED: ClassVar[RefusedFields] = {"images": _NO_IMAGES}
 
     role: Text = Field(min_length=1, description="Who speaks: the roles are those the model's chat template knows.")
     content: Text = Field("", description="The text.")
@@ -194,11 +190,8 @@ class OllamaChatRequest(OllamaTextFields):
     @field_validator("messages", mode="before")
     @classmethod
     def _few_calls(cls, messages: Any) -> Any:
-        left = (
-            [each.get("tool_calls") for each in messages if isinstance(each, dict)]
-            if isinstance(messages, list)
-            else []
-        )
+        given = messages if isinstance(messages, list) else []
+        left = [each.get("tool_calls") for each in given if isinstance(each, dict)]
         num_values = 0
         while left:
             value = left.pop()
@@ -251,7 +244,7 @@ class OllamaEmbeddingsRequest(RunFields):
 class OllamaShowRequest(ModelField):
     """Body of POST /api/show."""
 
-    IGNORED = _IGNORED_BY_SHOW
+    IGNORED: ClassVar[Ignored] = {"verbose": "nothing is left out"}
 
     name: Text | None = Field(None, description="What older clients call model.")
 

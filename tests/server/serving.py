@@ -31,7 +31,7 @@ from server.auth.keys import Keyring, hash_of
 from server.config.settings import Settings
 from server.http.error_handlers import install_error_handlers
 from server.http.security_headers import BrowserHeaders
-from server.observability.access_log import HttpExchange, RequestLog
+from server.observability.access_log import RequestLog, RequestRecord
 from server.observability.metrics import Metrics
 from server.routes import build_routes
 from server.routes.context import AppContext
@@ -244,7 +244,7 @@ def build_site(
     api_key: Sequence[str] = (),
     api_key_file: Path | None = None,
     sampling_defaults: SamplingDefaults = SamplingDefaults(),  # noqa: B008  # nothing changes it
-    on_end: Sequence[Callable[[HttpExchange], dict[str, str]]] = (),
+    on_end: Sequence[Callable[[RequestRecord], dict[str, str]]] = (),
     max_model_len: int = INFO.max_model_len,
     **settings: Any,
 ) -> Site:

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -54,30 +54,32 @@ _MORE_TILES = 32
 """Tiles of several rows that a mixed step may have beside those that its rows fill: its pieces of prompts, mostly."""
 
 
+class StepSizes(NamedTuple):
+    """The largest steps."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    """Most rows of a step."""
+    max_model_len: int
+    """Most tokens of a sequence."""
+
+
 class StepGraphs:
     """The graphs of one network and one cache."""
 
     def __init__(
-        self,
-        model: Transformer,
-        step: "TritonStep",
-        cache: KVCache,
-        last_tokens: Tensor,
-        *,
-        max_num_seqs: int,
-        max_num_rows: int,
-        max_len: int,
+        self, model: Transformer, step: "TritonStep", cache: KVCache, last_tokens: Tensor, sizes: StepSizes
     ) -> None:
-        """Prepare for up to `max_num_seqs` sequences and `max_num_rows` rows at once, and `max_len` tokens in the
-        longest. `step` is the network's decoder; last_tokens [n] int64 are as in `DeviceBatch`.
+        """Prepare for steps of at most these sizes. `step` is the network's decoder; last_tokens [n] int64 are as in
+        `DeviceBatch`.
         """
         self._model, self._step, self._cache = model, step, cache
         self._sampler = DeviceSampler(model.config.vocab_size)
-        self._max_len = max_len
-        self.rows = _sizes(max_num_seqs)
-        self.mixed = [self._mixed_shape(rows) for rows in mixed_sizes(max_num_rows)]
+        self._max_len = sizes.max_model_len
+        self.rows = _sizes(sizes.max_num_seqs)
+        self.mixed = [self._mixed_shape(rows) for rows in mixed_sizes(sizes.max_num_batched_tokens)]
         most, device = self.rows[-1], model.device
-        tables = -(-max_len // cache.block_size) + model.config.num_layers * model.config.num_heads
+        tables = -(-self._max_len // cache.block_size) + model.config.num_layers * model.config.num_heads
         arrays = max(shape.tail for shape in (_decode_shape(most), *self.mixed))
         self._numbers = torch.zeros(arrays + aligned_size(most * tables), dtype=torch.int32, device=device)
         self.patterns = torch.zeros(PATTERN_BYTES // 4, dtype=torch.float32, device=device)

@@ -21,7 +21,7 @@ from model.sampling.device_edits import EditCapacity, edited
 from model.sampling.device_rows import Kind
 from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sharding.group import Group
-from server.engine.execution.cuda_graphs import StepGraphs, row_words, sampling_words
+from server.engine.execution.cuda_graphs import StepGraphs, StepSizes, row_words, sampling_words
 
 
 class Choice(NamedTuple):
@@ -69,16 +69,6 @@ class DeviceResult(NamedTuple):
     """[num_patterns] float32, or None."""
 
 
-class StepSizes(NamedTuple):
-    """The largest steps."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    """Most rows of a step."""
-    max_model_len: int
-    """Most tokens of a sequence."""
-
-
 class DeviceExecutor:
     """The network, the cache and the graphs of one card."""
 
@@ -98,15 +88,7 @@ class DeviceExecutor:
         self._last_tokens = torch.zeros(sizes.max_num_seqs, dtype=torch.int64, device=model.device)
         self.graphs: StepGraphs | None = None
         if has_graphs:
-            self.graphs = StepGraphs(
-                model,
-                self._step,
-                cache,
-                self._last_tokens,
-                max_num_seqs=sizes.max_num_seqs,
-                max_num_rows=sizes.max_num_batched_tokens,
-                max_len=sizes.max_model_len,
-            )
+            self.graphs = StepGraphs(model, self._step, cache, self._last_tokens, sizes)
             self.graphs.prepare()
 
     @torch.inference_mode()

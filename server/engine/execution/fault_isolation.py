@@ -8,6 +8,7 @@ network.
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Sequence as ReadOnlySequence
+from dataclasses import dataclass
 
 from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.model_runner import ModelRunner
@@ -37,7 +38,8 @@ def run_isolated(
     """
     everyone = schedule.sequences
     try:
-        isolation = _Isolation(runner, schedule, captures, check)
+        marks = {uid: found.mark() for uid, found in captures.items() if found.is_gathering}
+        isolation = _Isolation(runner, schedule, captures, check, marks)
     except BaseException as error:  # what takes a failed pass back needs memory too
         return _all_short(everyone, error)
     try:
@@ -80,40 +82,32 @@ def _logged(sequences: ReadOnlySequence[Sequence], error: BaseException) -> Fail
     return failure
 
 
+@dataclass(frozen=True, slots=True)
 class _Isolation:
     """One step's work, of which any part can be taken back and run again."""
 
-    def __init__(
-        self,
-        runner: ModelRunner,
-        schedule: Schedule,
-        captures: Mapping[int, RequestCaptures],
-        check: Callable[[], None],
-    ) -> None:
-        """Note where each request's captures stand before the step."""
-        self._runner = runner
-        self._schedule = schedule
-        self._captures = captures
-        self._check = check
-        self._take_back: dict[int, Callable[[], None]] = {
-            uid: found.mark() for uid, found in captures.items() if found.is_gathering
-        }
+    runner: ModelRunner
+    schedule: Schedule
+    captures: Mapping[int, RequestCaptures]
+    check: Callable[[], None]
+    marks: Mapping[int, Callable[[], None]]
+    """By uid, what takes back all that a request has captured since the step began."""
 
     def result(self, everyone: ReadOnlySequence[Sequence], failure: Failure) -> StepResult:
         """Return what the parts of the step give, once all of it together has failed. Raises what the runner raises."""
         result = StepResult()
-        self._clean_up(self._captures.keys(), failure)
-        self._runner.check()
+        self._clean_up(self.captures.keys(), failure)
+        self.runner.check()
         with reserve():
             self._isolate(everyone, failure, result)
-        self._runner.check()  # what fails late, as a GPU does, may have failed since
+        self.runner.check()  # what fails late, as a GPU does, may have failed since
         return result
 
     def take_back(self, uids: Iterable[int]) -> None:
         """Discard what the step has captured for these requests."""
         for uid in uids:
-            if uid in self._take_back:
-                self._take_back[uid]()
+            if uid in self.marks:
+                self.marks[uid]()
 
     def _isolate(self, sequences: ReadOnlySequence[Sequence], failure: Failure, result: StepResult) -> None:
         """Add to `result` what sequences give that fail only because of others in the batch, and the failures of the
@@ -132,10 +126,10 @@ class _Isolation:
 
     def _attempt(self, sequences: ReadOnlySequence[Sequence]) -> StepResult | Failure:
         """Return the result of these sequences, or why there is none; what they had captured is then taken back."""
-        captures = {seq.uid: self._captures[seq.uid] for seq in sequences}
-        part = self._schedule.of(captures.keys())
+        captures = {seq.uid: self.captures[seq.uid] for seq in sequences}
+        part = self.schedule.of(captures.keys())
         try:
-            return self._runner.run(part.chunks, captures, part.encodes, self._check)
+            return self.runner.run(part.chunks, captures, part.encodes, self.check)
         except StepCancelled:
             raise
         except BaseException as error:

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +43,8 @@ class GrammarCompiler:
         self._changed = threading.Condition()
         self._waiting: deque[EngineRequest | None] = deque()
         """Requests whose grammars are to be compiled; None only asks for the vocabulary."""
-        self._requests: dict[int, EngineRequest] = {}
-        """All requests that are here, by uid."""
+        self.requests: dict[int, EngineRequest] = {}
+        """The requests that wait for their grammars, by uid."""
         self._results: list[Compiled] = []
         self._kept: OrderedDict[str, GrammarMatcher] = OrderedDict()
         """A matcher at the beginning of each grammar, the one used last at the end."""
@@ -59,11 +59,6 @@ class GrammarCompiler:
     def has_results(self) -> bool:
         """Return whether a request is ready to begin, or to end."""
         return bool(self._results)
-
-    @property
-    def requests(self) -> Mapping[int, EngineRequest]:
-        """Return the requests that wait for their grammars, by uid."""
-        return self._requests
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Call `wake`, from the compiler's thread, whenever there is a result."""
@@ -95,18 +90,18 @@ class GrammarCompiler:
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request whose task has a grammar. Admission bounds how many wait."""
-        self._requests[request.uid] = request
+        self.requests[request.uid] = request
         self._queue(request)
 
     def remove(self, uid: int) -> EngineRequest | None:
         """Forget a request and return it, or None if it is not here."""
-        return self._requests.pop(uid, None)
+        return self.requests.pop(uid, None)
 
     def take_results(self) -> list[Compiled]:
         """Return the requests whose grammars were compiled, or could not be, since the last call."""
         with self._changed:
             results, self._results = self._results, []
-        return [result for result in results if self._requests.pop(result.request.uid, None) is not None]
+        return [result for result in results if self.requests.pop(result.request.uid, None) is not None]
 
     def _queue(self, request: EngineRequest | None) -> None:
         if self._thread is None:
@@ -127,7 +122,7 @@ class GrammarCompiler:
                 # A panic of Rust code is no Exception; the first request with a grammar will be told why.
                 with contextlib.suppress(BaseException):
                     self._find_vocabulary()
-            elif request.uid in self._requests:
+            elif request.uid in self.requests:
                 result = self._compiled(request)
                 with self._changed:
                     self._results.append(result)

@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 
 from server.engine.captures.attention_sink import as_array
-from server.engine.outputs import FinishReason, RequestOutput, Timing, failure_of
+from server.engine.outputs import RequestOutput, Timing, failure_of
 from server.engine.request import EngineRequest, WeightsTask
 
 logger = logging.getLogger(__name__)
@@ -35,11 +35,7 @@ _NICENESS = 5
 
 
 class _Stopped(Exception):
-    """Raised when the request ends before its answer is complete."""
-
-    def __init__(self, reason: FinishReason) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    """Raised when the request ends before its answer is complete; its argument is the finish reason."""
 
 
 class WeightQueries:
@@ -63,12 +59,6 @@ class WeightQueries:
     @property
     def has_results(self) -> bool:
         return bool(self._results)
-
-    @property
-    def num_requests(self) -> int:
-        """Return how many questions are being answered or are waiting."""
-        with self._changed:
-            return len(self._waiting) + (self._running is not None)
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Call `wake`, from the inspector's thread, whenever there is a result."""
@@ -133,7 +123,7 @@ class WeightQueries:
             tensors = {name: as_array(tensor.detach()) for name, tensor in self._answer(request.task, check).items()}
             output = RequestOutput(uid=request.uid, tensors=tensors, finish_reason="done")
         except _Stopped as stopped:
-            output = RequestOutput(uid=request.uid, finish_reason=stopped.reason)
+            output = RequestOutput(uid=request.uid, finish_reason=stopped.args[0])
         except BaseException as error:  # of one question: it must not end the others
             logger.exception("a question about the weights failed: %s", request.task)
             failure = failure_of(error)

@@ -1,14 +1,13 @@
 """Divides a card's memory: what one step of the largest kind takes is measured, and the KV cache gets what is left.
 
 As in vLLM, `--gpu-memory-utilization` is a share of the whole card, and the order is: weights, a run of the largest
-steps, the KV cache, then graphs. What is measured comes through a `Card`; the arithmetic is `CardUse`. It never runs
-the network itself.
+steps, the KV cache, then graphs. What is measured comes through a `CudaCard`; the arithmetic is `CardUse`. It never
+runs the network itself.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
@@ -20,56 +19,38 @@ CAPTURE_BYTES = 1 << 28
 """
 
 
-class Card(Protocol):
-    """A card's memory in bytes, as its driver and torch count it."""
-
-    def total(self) -> int:
-        """Return the size of the card."""
-
-    def free(self) -> int:
-        """Return what no process has taken."""
-
-    def reserved(self) -> int:
-        """Return what torch has taken in this process, in use or kept for later."""
-
-    def allocated(self) -> int:
-        """Return what this process's tensors take now."""
-
-    def peak(self) -> int:
-        """Return the most that they took since `reset_peak`."""
-
-    def reset_peak(self) -> None:
-        """Begin to look for the peak anew."""
-
-    def release(self) -> None:
-        """Finish what runs, and return to the driver what torch keeps for later."""
-
-
 @dataclass(frozen=True, slots=True)
 class CudaCard:
-    """A card of this machine."""
+    """A card of this machine: its memory in bytes, as its driver and torch count it."""
 
     device: torch.device
 
     def total(self) -> int:
+        """Return the size of the card."""
         return int(torch.cuda.mem_get_info(self.device)[1])
 
     def free(self) -> int:
+        """Return what no process has taken."""
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     def reserved(self) -> int:
+        """Return what torch has taken in this process, in use or kept for later."""
         return int(torch.cuda.memory_reserved(self.device))
 
     def allocated(self) -> int:
+        """Return what this process's tensors take now."""
         return int(torch.cuda.memory_allocated(self.device))
 
     def peak(self) -> int:
+        """Return the most that they took since `reset_peak`."""
         return int(torch.cuda.max_memory_allocated(self.device))
 
     def reset_peak(self) -> None:
+        """Begin to look for the peak anew."""
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def release(self) -> None:
+        """Finish what runs, and return to the driver what torch keeps for later."""
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
 
@@ -138,7 +119,7 @@ class CardUse:
 class CardMemory:
     """Measures what a worker takes of a card while it starts. Make it before anything is loaded."""
 
-    def __init__(self, card: Card, utilization: float) -> None:
+    def __init__(self, card: CudaCard, utilization: float) -> None:
         """Keep the card, and what was taken of it before: other processes, and CUDA itself (some hundred MiB)."""
         self._card = card
         self._utilization = utilization

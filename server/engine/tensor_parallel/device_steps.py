@@ -14,7 +14,8 @@ from model.layers import device_batch
 from model.ranks.commands import Command, DropCache, Follower, Load
 from model.ranks.leader import LeadingTransformer
 from model.sharding.group import Group
-from server.engine.execution.device_executor import DeviceExecutor, DeviceResult, DeviceStep, StepSizes
+from server.engine.execution.cuda_graphs import StepSizes
+from server.engine.execution.device_executor import DeviceExecutor, DeviceResult, DeviceStep
 
 
 @dataclass(frozen=True, slots=True)

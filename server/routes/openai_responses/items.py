@@ -76,10 +76,6 @@ class Item:
         """Return whether text of this kind, and of this call if it is one, belongs to the item."""
         return self.kind is kind and (call is None or (self.call is not None and self.call.index == call.index))
 
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
-
     def place(self) -> dict[str, Any]:
         """Return the fields by which events name the item, and its part."""
         place: dict[str, Any] = {"item_id": self.id, "output_index": self.index}
@@ -95,10 +91,11 @@ class Item:
 
     def written(self, status: Status) -> "Written":
         """Return the item with the text so far."""
-        text, attention = self.text, self._attention()
-        logprobs = _json(self.logprobs or [])
+        text, logprobs = "".join(self.texts), _json(self.logprobs or [])
         done = {self.kind.text_field: text, **({"logprobs": logprobs} if self.kind is MESSAGE else {})}
-        fields = {**self._text_fields(text, logprobs), **attention}
+        fields = self._text_fields(text, logprobs)
+        if self.rows is not None and self.tensors:
+            fields["attention"] = self.rows.whole(self.tensors, self.first_query)
         if self.kind.part is None:
             return Written(done, None, _json(self._as(fields, status)))
         part = _json({"type": self.kind.part, **fields})
@@ -119,8 +116,3 @@ class Item:
         elif self.call is not None:
             item |= {"call_id": self.call.id, **self.called}
         return {**item, **fields}
-
-    def _attention(self) -> dict[str, Any]:
-        if self.rows is None or not self.tensors:
-            return {}
-        return {"attention": self.rows.whole(self.tensors, self.first_query)}

@@ -12,7 +12,6 @@ from typing import Any
 import orjson
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
-from server.engine.outputs import TokenLogprobs
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError
 from server.http.sse import TokenEvent, event
@@ -159,7 +158,8 @@ class ResponseWriter:
             self._num_reasoning += num_tokens
         extras: dict[str, Any] = {}
         if item.logprobs is not None:
-            entries = await self._entries([each for piece in tokens for each in piece.logprobs])
+            logprobs = [each for piece in tokens for each in piece.logprobs]
+            entries = await chat_entries(self._context.tokenizer, logprobs, self._body.top_logprobs or 0)
             item.logprobs += entries
             extras["logprobs"] = entries
         tensors = [piece.tensors for piece in tokens if piece.tensors]
@@ -177,9 +177,6 @@ class ResponseWriter:
             extras = await self._take_tokens(self._open)
             if extras.get("logprobs") or "attention" in extras:
                 self._add_text("", **extras)
-
-    async def _entries(self, logprobs: list[TokenLogprobs]) -> list[orjson.Fragment]:
-        return await chat_entries(self._context.tokenizer, logprobs, self._body.top_logprobs or 0)
 
     async def _end(self, finish_reason: str) -> None:
         """End the response; an answer without any text has one empty message."""

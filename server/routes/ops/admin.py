@@ -14,14 +14,10 @@ from server.routes.responses import json_response
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the routes to the router, which must be one for admin keys."""
 
-    def listing() -> Response:
-        body = {"object": "list", "data": [_entry(known) for known in context.keys.known]}
-        return json_response(body)
-
     @router.get("/admin/keys", tags=["admin"], summary="The API keys and their use", response_model=None)
     async def keys() -> Response:
         """Return the names, limits and use of all keys, but neither keys nor their hashes."""
-        return listing()
+        return json_response({"object": "list", "data": [_entry(known) for known in context.keys.known]})
 
     @router.get("/admin/state", tags=["admin"], summary="What the server is doing", response_model=None)
     async def state() -> Response:
@@ -40,7 +36,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         except KeyFileError as error:
             message = f"The API keys stay as they were: {error}."
             raise ApiError(409, message, "invalid_request_error", code="key_file_invalid") from None
-        return listing()
+        return await keys()
 
 
 def _entry(known: KnownKey) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
@@ -11,16 +10,8 @@ from server.observability.version import lightwell_version
 from server.routes.context import AppContext
 from server.routes.responses import json_response
 
-_RETRY_AFTER = "1"
-
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    def readiness() -> Response:
-        ready = context.engine.ready()
-        body = orjson.dumps({"ready": ready, "reason": context.engine.reason() if not ready else "ready"})
-        headers = {} if ready else {"Retry-After": _RETRY_AFTER}
-        return Response(body, 200 if ready else 503, headers=headers, media_type="application/json")
-
     unready: dict[int | str, dict[str, Any]] = {503: {"description": "Loading, draining, or a worker is lost or hung."}}
 
     @router.get("/health/live", tags=["operation"], summary="The process runs", responses=unready)
@@ -32,12 +23,16 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @router.get("/health/ready", tags=["operation"], summary="Requests are accepted", responses=unready)
     async def ready() -> Response:
         """Return 200 when every worker has recently shown that it works and the server is not draining."""
-        return readiness()
+        is_ready = context.engine.ready()
+        answer = json_response({"ready": is_ready, "reason": context.engine.reason()}, 200 if is_ready else 503)
+        if not is_ready:
+            answer.headers["Retry-After"] = "1"
+        return answer
 
     @router.get("/health", tags=["operation"], summary="The same as /health/ready", responses=unready)
     async def health() -> Response:
         """Return 200 when requests are accepted."""
-        return readiness()
+        return await ready()
 
     @router.get("/metrics", tags=["operation"], summary="Prometheus metrics", response_class=Response)
     async def metrics() -> Response:

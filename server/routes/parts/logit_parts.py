@@ -16,12 +16,12 @@ import numpy.typing as npt
 from model.analysis.arrays import Floats
 from model.analysis.contributions import head_attributions, opened, stream_attributions
 from model.config import ModelConfig
-from model.hooks.point_names import full_name, points_of, stack_config
+from model.hooks.point_names import full_name, stack_config
 from model.hooks.points import Stack
 from server.engine.request import Part, PointCapture
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
-from server.routes.parts.stream_parts import ATTENTION, Changes
+from server.routes.parts.stream_parts import ATTENTION, Changes, start_points
 
 Float64 = npt.NDArray[np.float64]
 Tensors = Mapping[str, NumpyArray]
@@ -78,7 +78,7 @@ class LogitParts:
 
     def captures(self) -> list[PointCapture]:
         """Return what a trace must capture of the queries."""
-        wanted = self.start()
+        wanted = start_points(self.model, self.stack)
         for layer in range(self.config.num_layers):
             if self.config.has_attention(layer):
                 wanted += [(f"{ATTENTION[part][0]}.hook_z", layer) for part in self.parts]
@@ -89,7 +89,8 @@ class LogitParts:
                 wanted += [("hook_attn_out", layer)]
             wanted += [(point, layer) for point in _STREAMS if self.changes.at(point, layer)]
             wanted += [(point, layer) for point in self.behind_attention]
-            wanted += [(f"{norm}.hook_scale", layer) for norm in (*self._output_norms, *self.sum_norms)]
+            norms = filter(None, (output_norm(self.config, self.stack), *self.sum_norms))
+            wanted += [(f"{norm}.hook_scale", layer) for norm in norms]
         if self.config.final_norm:
             wanted.append(("ln_final.hook_scale", None))
         return [self.capture(point, layer, self.queries) for point, layer in dict.fromkeys(wanted)]
@@ -136,11 +137,6 @@ class LogitParts:
         return float(np.abs(capped - logits[list(targets)]).max())
 
     @property
-    def _output_norms(self) -> list[str]:
-        norm = output_norm(self.config, self.stack)
-        return [] if norm is None else [norm]
-
-    @property
     def behind_attention(self) -> list[str]:
         """Return the points of what a block adds after its attentions, in order."""
         return ["hook_mlp_out", *(["hook_per_layer_out"] if self.config.per_layer_size is not None else [])]
@@ -164,13 +160,6 @@ class LogitParts:
             for norm in self.sum_norms[sublayer if later == layer else 0 :]:
                 scales = scales * self._scale(tensors, norm, later)
         return scales
-
-    def start(self) -> list[tuple[str, int | None]]:
-        """Return the points whose sum enters the first block."""
-        if self.config.embedding_norm:
-            return [("hook_resid_pre", 0)]  # normed: no sum of the embeddings any more
-        has = {point.name for point in points_of(self.model, self.stack)}
-        return [(name, None) for name in ("hook_embed", "hook_pos_embed", "hook_token_type_embed") if name in has]
 
     def name(self, point: str, layer: int | None) -> str:
         return full_name(self.model, self.stack, point, layer)
@@ -201,7 +190,7 @@ class _OfTarget:
     def components(self) -> dict[str, Float64]:
         """Return the components, each [Q], by name."""
         parts, own = self.parts, self.readouts[self.parts.stack]
-        for name, of in parts.start():
+        for name, of in start_points(parts.model, parts.stack):
             self._add(name, of, 0, 0)
         num_parts = len(parts.parts)
         for layer in range(parts.config.num_layers):

@@ -19,7 +19,7 @@ from model.config import ModelConfig
 from model.hooks.points import BY_NAME, Stack
 from server.engine.request import ClassifyTask, Part, PointCapture, Task, TraceTask, WeightsTask
 from server.routes.parts.logit_parts import Float64, LogitParts, Tensors
-from server.routes.parts.stream_parts import ATTENTION
+from server.routes.parts.stream_parts import ATTENTION, start_points
 from server.routes.prompts import Prompt
 
 HeadKind = Literal["words", "labels"]
@@ -194,7 +194,7 @@ class ExplainedPass:
         parts, config = self.parts, self.model
         names, numbers = parts.components(trace, readouts)
         left = dict(zip(names, numbers[0].mean(0).tolist(), strict=True))  # of several queries their mean is read
-        found = Sums(sum(left.pop(parts.name(*point)) for point in parts.start()))
+        found = Sums(sum(left.pop(parts.name(*point)) for point in start_points(self.model, self.stack)))
         for layer in range(config.num_layers):
             if config.has_attention(layer):
                 for part in parts.parts:

@@ -34,6 +34,15 @@ ATTENTION: dict[Part, tuple[str, str]] = {
 """The module of each attention, and the point of what it adds to the stream."""
 
 
+def start_points(model: ModelConfig, stack: Stack) -> list[tuple[str, int | None]]:
+    """Return the points whose sum enters the first block of a stack."""
+    own = stack_config(model, stack)
+    if own.embedding_norm or own.altup is not None:
+        return [("hook_resid_pre", 0)]  # normed, or one of several streams: no sum of the embeddings
+    has = {point.name for point in points_of(model, stack)}
+    return [(name, None) for name in ("hook_embed", "hook_pos_embed", "hook_token_type_embed") if name in has]
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
     """The changes of one stack's points in one pass."""
@@ -110,7 +119,7 @@ class StreamParts:
 
     def captures(self, queries: tuple[int, ...]) -> list[PointCapture]:
         """Return what a trace must capture."""
-        wanted: list[tuple[str, int | None]] = [*self._start(), ("hook_resid_pre", 0)]
+        wanted: list[tuple[str, int | None]] = [*start_points(self.model, self.stack), ("hook_resid_pre", 0)]
         for layer in range(self.config.num_layers):
             for stage in self._stages(layer):
                 wanted += [(point, layer) for point in (*stage.outputs, stage.after)]
@@ -139,7 +148,8 @@ class StreamParts:
                 the vectors under "vectors", which is not returned, and what they lack of it.
         """
         start: Float64 = tensors[self._name("hook_resid_pre", 0)].astype(np.float64)
-        found: Added = {self._name(*point): tensors[self._name(*point)].astype(np.float64) for point in self._start()}
+        names = [self._name(*point) for point in start_points(self.model, self.stack)]
+        found: Added = {name: tensors[name].astype(np.float64) for name in names}
         lost = start - sum(found.values())
         all_lost = np.zeros_like(start)
         if self.changes.at("hook_resid_pre", 0) and lost.any():
@@ -174,13 +184,6 @@ class StreamParts:
     @property
     def _attention(self) -> str:
         return ATTENTION[self.part][1]
-
-    def _start(self) -> list[tuple[str, int | None]]:
-        """Return the points whose sum enters the first block."""
-        if self.config.embedding_norm or self.config.altup is not None:
-            return [("hook_resid_pre", 0)]  # normed, or one of several streams
-        has = {point.name for point in points_of(self.model, self.stack)}
-        return [(name, None) for name in ("hook_embed", "hook_pos_embed", "hook_token_type_embed") if name in has]
 
     def _stages(self, layer: int) -> list[_Stage]:
         """Return the stages of a block, in order; what an intervention changes in the stream is a stage's end too."""

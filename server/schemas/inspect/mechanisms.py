@@ -92,13 +92,9 @@ class ContributionsRequest(InspectionRequest):
     )
 
     @model_validator(mode="after")
-    def _sums_are_of_vectors(self) -> "ContributionsRequest":
+    def _fields_agree(self) -> "ContributionsRequest":
         if self.sum_over and not self.vectors:
             raise wrong("sum_over", "sum_over is of the vectors: give vectors too")
-        return self
-
-    @model_validator(mode="after")
-    def _versus_needs_a_target(self) -> "ContributionsRequest":
         if self.versus is not None and self.target is None:
             raise wrong("versus", "versus is compared with a target: give target too")
         return self
