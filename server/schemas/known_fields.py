@@ -186,7 +186,7 @@ REFUSED_BY_CHAT: RefusedFields = {
 }
 
 _HOW_TEXT_IS_SAMPLED = (
-    *({field.name for field in fields(SamplingParams)} - {"eos_token_ids", "logprobs", "prompt_logprobs"}),
+    *sorted({field.name for field in fields(SamplingParams)} - {"eos_token_ids", "logprobs", "prompt_logprobs"}),
     "stop", "include_stop_str_in_output", "max_completion_tokens", "skip_special_tokens",
 )  # fmt: skip
 
