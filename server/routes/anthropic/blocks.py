@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from model.tokenization.chat_formats.message import ToolCallDelta
 from server.engine.outputs import Array
+from server.http.tensor_formats import JsonArray
 from server.routes.openai.attention_rows import RowWriter
 from server.routes.openai.conversation import ChatPiece
 
@@ -42,7 +43,7 @@ class _Block:
         grown: Event = {"input": _arguments(text)} if self.kind == "tool_use" else {self.kind: text}
         block = {**self.begun, **grown}
         if rows is not None and self.tensors:
-            block["attention"] = rows.whole(self.tensors, self.first_query)
+            block["attention"] = rows.whole(self.tensors, self.first_query, JsonArray)
         return block
 
 

@@ -17,7 +17,7 @@ from server.routes.context import AppContext
 from server.routes.openai.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
 from server.routes.prompts import find_adapter
 from server.routes.request_context import accept, current_request
-from server.routes.responses import json_response, model_name, new_answer_id
+from server.routes.responses import json_response, large_response, model_name, new_answer_id
 from server.routes.supported_routes import check_route
 from server.schemas.anthropic.messages import (
     CountTokensAnswer,
@@ -103,7 +103,7 @@ class _Answer:
                 end = self._end(piece)
         finally:
             self._conversation.close()
-        return json_response({**self._head, "content": self._content.whole(), **end, "usage": self._usage()})
+        return await large_response({**self._head, "content": self._content.whole(), **end, "usage": self._usage()})
 
     def stream(self, retelling: AbstractContextManager[None]) -> Response:
         """Return the message as a stream of events, with `retelling` of an error in it."""

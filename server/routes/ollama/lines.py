@@ -17,6 +17,7 @@ from server.engine.outputs import TokenLogprobs
 from server.http.error_shapes import error_json
 from server.http.errors import ApiError
 from server.http.sse import one_line
+from server.http.tensor_formats import JsonArray
 from server.routes.context import AppContext
 from server.routes.openai.conversation import ChatPiece
 from server.routes.openai.generation import Started
@@ -115,7 +116,7 @@ class LineWriter:
             yield line(self._answer(message, {}))
         yield line({**self._answer(Message(), {}), **self._end(last)})
 
-    async def whole(self) -> bytes:
+    async def whole(self) -> dict[str, Any]:
         """Return the answer in one object."""
         pieces = [piece async for piece in self._begun.pieces]
         logprobs = [each for piece in pieces for each in piece.piece.logprobs]
@@ -124,9 +125,9 @@ class LineWriter:
         rows = self._begun.started.rows
         extras = await self._logprobs(logprobs)
         if rows is not None and tensors:
-            extras["attention"] = rows.whole(tensors, len(self._begun.prompt.ids) - 1)
+            extras["attention"] = rows.whole(tensors, len(self._begun.prompt.ids) - 1, JsonArray)
         message = checked(joined([piece.delta for piece in pieces]))
-        return orjson.dumps({**self._answer(message, extras), **self._end(pieces[-1])})
+        return {**self._answer(message, extras), **self._end(pieces[-1])}
 
     def _answer(self, message: Message, extras: dict[str, Any]) -> dict[str, Any]:
         return {"model": self._model, "created_at": now(), **self._fields(message), **extras, "done": False}

@@ -24,6 +24,7 @@ from server.routes.ollama.translation import NAMES, accept_named, chat_of, chat_
 from server.routes.openai.completions import completion_jobs
 from server.routes.openai.conversation import ChatPiece, begin_conversation
 from server.routes.openai.generation import Arrived, Started, begin
+from server.routes.responses import large_response
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest
 from server.schemas.ollama import (
     OllamaChatAnswer,
@@ -103,7 +104,7 @@ async def _answer(
     async def whole() -> Response:
         begun, writer = await begun_writer()
         try:
-            return Response(await writer.whole(), media_type="application/json")
+            return await large_response(await writer.whole())
         finally:
             begun.started.close()
 

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
@@ -89,7 +90,7 @@ async def test_thinking_and_calls_have_their_fields_and_a_call_is_whole(tmp_path
     ]  # fmt: skip
     async with site(tmp_path) as at:
         lines = [json.loads(line) async for line in written(at, *deltas).lines()]
-        whole = json.loads(await written(at, *deltas).whole())
+        whole = orjson.loads(orjson.dumps(await written(at, *deltas).whole()))
     told = whole["message"]
     assert (told["thinking"], told["content"]) == ("hm", "So: ")
     assert [each["function"] for each in told["tool_calls"]] == [
@@ -105,7 +106,7 @@ async def test_thinking_and_calls_have_their_fields_and_a_call_is_whole(tmp_path
 
 async def test_a_call_that_the_answers_end_cuts_off_is_text(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
-        whole = json.loads(await written(at, call(0, '{"x": ', "f")).whole())
+        whole = orjson.loads(orjson.dumps(await written(at, call(0, '{"x": ', "f")).whole()))
         lines = [json.loads(line) async for line in written(at, call(0, '{"x": ', "f")).lines()]
     assert json.loads(whole["message"]["content"]) == {"name": "f", "arguments": '{"x": '}
     assert "tool_calls" not in whole["message"]
