@@ -128,7 +128,7 @@ def measure(
     Raises ModelLoadError for models that cannot be loaded or do not share a vocabulary, for a file that cannot be read,
     and for a text of fewer than two tokens.
     """
-    written = read_text(text)
+    written = read_text(text).replace("\r\n", "\n").replace("\r", "\n")
     scorer = Scorer(model, dtype, quantize, activations)
     other = None if against is None else Scorer(against, dtype)
     ids = scorer.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens]

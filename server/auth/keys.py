@@ -216,7 +216,7 @@ def _read_key(name: str, table: Any, where: str) -> ApiKey:
     if not isinstance(hashed, str) or not _HASH.fullmatch(hashed):
         raise KeyFileError(f"{where}: hash must be sha256: and 64 hexadecimal digits, as `lightwell key` prints them")
     if not isinstance(admin, bool):
-        raise KeyFileError(f"{where}: admin is {admin!r}; true and false are accepted")
+        raise KeyFileError(f"{where}: admin is {_shown(admin)}; true and false are accepted")
     return ApiKey(
         name=name,
         digest=_digest(hashed),
@@ -230,6 +230,13 @@ def _read_key(name: str, table: Any, where: str) -> ApiKey:
     )
 
 
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:50]
+    except ValueError:  # Python writes no integer of thousands of digits
+        return "an integer that is too large"
+
+
 def _digest(hashed: str) -> bytes:
     return bytes.fromhex(hashed.removeprefix("sha256:"))
 
@@ -238,7 +245,7 @@ def _limit(table: dict[str, Any], field: str, where: str) -> int | None:
     value = table.get(field)
     if value is not None and (type(value) is not int or not 1 <= value <= _MAX_LIMIT):
         accepted = f"an integer from 1 to {_MAX_LIMIT} is accepted, or none for no limit"
-        raise KeyFileError(f"{where}: {field} is {repr(value)[:50]}; {accepted}")
+        raise KeyFileError(f"{where}: {field} is {_shown(value)}; {accepted}")
     return value
 
 
@@ -246,7 +253,7 @@ def _priority(value: Any, where: str) -> int | None:
     if value is None or (type(value) is int and value in PRIORITIES):  # not bool, which is an int too
         return value
     raise KeyFileError(
-        f"{where}: min_priority is {value!r}; an integer from {min(PRIORITIES)} to {max(PRIORITIES)} is accepted, or "
+        f"{where}: min_priority is {_shown(value)}; {min(PRIORITIES)} to {max(PRIORITIES)} are accepted, or "
         "none for what --allow-priority says"
     )
 
@@ -258,7 +265,7 @@ def _expiry(value: Any, where: str) -> float | None:
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp()
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day, tzinfo=UTC).timestamp()
-    raise KeyFileError(f"{where}: expires is {value!r}; a day such as 2027-01-31 or a time is accepted, unquoted")
+    raise KeyFileError(f"{where}: expires is {_shown(value)}; a day such as 2027-01-31 or a time is accepted, unquoted")
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:

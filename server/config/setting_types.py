@@ -31,8 +31,8 @@ class SettingType:
         """
         if raw is True:
             return True
-        if repr(raw) in ("[]", "[[]]"):  # argparse of Python 3.11 reads `--name=--` so
-            raw = "--"
+        if not isinstance(raw, str):  # argparse of Python 3.11 reads `--name=--` as an empty list
+            raw = ["--" if repr(each) == "[]" else each for each in raw] or "--"
         try:
             if re.search("[\ud800-\udfff]", "".join(raw)):  # Python reads other bytes as such characters
                 raise ValueError("text in UTF-8 is accepted")

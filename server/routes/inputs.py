@@ -83,7 +83,8 @@ async def read_decoder_start(context: AppContext, value: str | Sequence[int] | N
     if value is None:
         return Prompt(begin)
     text = await read_following(context, value, "decoder_input")
-    return Prompt(begin + text.ids, text.text, text.offsets and packed((0, 0) * len(begin)) + text.offsets)
+    offsets = None if text.offsets is None else packed((0, 0) * len(begin)) + text.offsets
+    return Prompt(begin + text.ids, text.text, offsets)
 
 
 def joined(prompt: Prompt, end: Prompt) -> Prompt:

@@ -103,6 +103,7 @@ def test_two_dashes_after_an_equals_sign_are_the_value() -> None:
     """Check that such a key locks the server: argparse of Python 3.11 drops the dashes."""
     found = read("--api-key=--", "--host=--", "--lora=a=--")
     assert (found.api_key, found.host, found.lora) == ((hash_of("--"),), "--", (("a", "--"),))
+    assert read("--api-key=--", "--api-key=x").api_key == (hash_of("--"), hash_of("x"))
     with pytest.raises(SettingsError, match="--port: '--' is not usable"):
         read("--port=--")
 

@@ -1,5 +1,6 @@
 """Checks a grammar without a model's tokenizer: what llguidance refuses, and what is larger than its limits."""
 
+import hashlib
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -168,20 +169,26 @@ def _either(alternatives: Sequence[Sequence[_Part]]) -> _Part:
     return any(all(is_optional for is_optional, _ in sequence) for sequence in alternatives), longest
 
 
+def _short(value: object) -> object:
+    if isinstance(value, str) and len(value) > 1000:
+        return hashlib.sha256(value.encode(errors="surrogatepass")).digest()
+    return value
+
+
 def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Keep the results of the last calls of a function. A result that is longer than `_MOST_KEPT` characters, arguments
-    included, is made again each time: some hundred would fill the memory for good.
+    """Keep the results of the last calls of a function. A result that is longer than `_MOST_KEPT` characters is made
+    again each time: some hundred would fill the memory for good. Of long arguments a digest is kept.
     """
     results: OrderedDict[Any, Result] = OrderedDict()
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        key = args, *kwargs.items()
+        key = *map(_short, args), *((name, _short(value)) for name, value in kwargs.items())
         with suppress(KeyError):
             results.move_to_end(key)
             return results[key]
         result = function(*args, **kwargs)
-        if len(repr((key, result))) <= _MOST_KEPT:
+        if len(repr(result)) <= _MOST_KEPT:
             results[key] = result
             if len(results) > _MAX_KEPT:
                 results.popitem(last=False)

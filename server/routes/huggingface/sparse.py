@@ -16,7 +16,7 @@ from server.routes.openai.embeddings import embed_inputs
 from server.routes.request_context import accept
 from server.routes.responses import tensor_response
 from server.routes.supported_routes import SPARSE
-from server.routes.tasks import TaskResult, Work, run_all
+from server.routes.tasks import TaskResult, Work, check_capture, run_all
 from server.schemas.embeddings import EmbeddingRequest, SparseEmbeddingRequest, SparseValue
 
 _VALUE_BYTES = 40
@@ -51,6 +51,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 async def _run(context: AppContext, works: list[Work], arrival: float) -> list[TaskResult]:
     """Return the words of each input. Raises PayloadTooLarge once there are too many: how many is not known before."""
+    check_capture(context, sum(work.capture_bytes for work in works))
     results: list[TaskResult] = []
     for begin in range(0, len(works), _INPUTS_AT_ONCE):
         results += await run_all(context, works[begin : begin + _INPUTS_AT_ONCE], arrival)

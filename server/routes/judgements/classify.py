@@ -1,5 +1,7 @@
 """POST /v1/classify and /classify: the labels of texts, as vLLM has it."""
 
+import asyncio
+
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
@@ -7,6 +9,7 @@ from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import (
+    NUMBER_BYTES,
     Scores,
     check_labels,
     cut_of,
@@ -30,11 +33,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             value = body.input
             is_one = isinstance(value, str) or (bool(value) and isinstance(value[0], int))
             check_head_reasons(context, body.explain, 1 if is_one else len(value))
-            check_labels(context, 1 if is_one else len(value))
+            labels = context.config.classifier.labels if context.config.classifier is not None else ()
+            check_labels(context, 1 if is_one else len(value), 1, NUMBER_BYTES * len(labels))
             found = await unless_disconnected(request, _classified(context, body, arrival))
             explaining = reasons_of_scores(context, body.explain, found.each, arrival)
             reasons = await unless_disconnected(request, explaining)
-            labels = context.config.classifier.labels if context.config.classifier is not None else ()
+            rows = await asyncio.to_thread(probabilities_of, context, found, body.use_activation)
             data = (
                 {
                     "index": i,
@@ -43,7 +47,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                     "num_classes": len(numbers),
                     **reasons[i],
                 }
-                for i, numbers in enumerate(probabilities_of(context, found, body.use_activation))
+                for i, numbers in enumerate(rows)
             )
             return await scored_answer(context, "classify", data, found)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
+import orjson
 from starlette.responses import Response
 
 from model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
@@ -29,6 +30,8 @@ Logits = np.ndarray[Any, np.dtype[np.float32]]
 
 _LABEL_BYTES = 45
 """Most bytes of a label's number and of the names of its fields as JSON."""
+NUMBER_BYTES = 25
+"""Most bytes of a number in a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +78,14 @@ async def scored_answer(context: AppContext, kind: str, data: Iterator[dict[str,
     return await large_response({**head, "data": data, "usage": scores.usage})
 
 
-def check_labels(context: AppContext, num_inputs: int, top_k: int | None = None) -> None:
-    """Raise PayloadTooLarge, before anything runs, for an answer with the labels of too many inputs."""
+def check_labels(context: AppContext, num_inputs: int, num_named: int | None, num_bytes: int = 0) -> None:
+    """Raise PayloadTooLarge, before anything runs, for an answer with `num_named` labels (None is all) of too many
+    inputs, and `num_bytes` of numbers for each.
+    """
     labels = context.config.classifier.labels if context.config.classifier is not None else ()
-    each = _LABEL_BYTES + max(map(len, labels), default=0)
-    size, limit = num_inputs * min(top_k or len(labels), len(labels)) * each, context.settings.max_response_bytes
+    num_named = min(len(labels) if num_named is None else num_named, len(labels))
+    each = num_bytes + num_named * (_LABEL_BYTES + max((len(orjson.dumps(label)) for label in labels), default=0))
+    size, limit = num_inputs * each, context.settings.max_response_bytes
     with counted_refusals(context):
         if size > limit:
             raise answer_too_large(size, limit, "Send fewer inputs at a time.")

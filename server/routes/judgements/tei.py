@@ -1,5 +1,6 @@
 """The routes of Text Embeddings Inference: POST /predict, and /rerank with its body."""
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -46,11 +47,10 @@ async def predict(context: AppContext, request: Request, body: PredictRequest) -
     found = await unless_disconnected(request, run_head(context, _fields_of(body), inputs, name_of, arrival))
     reasons = await unless_disconnected(request, reasons_of_scores(context, body.explain, found.each, arrival))
     labels = context.config.classifier.labels if context.config.classifier is not None else ()
+    numbers_of = await asyncio.to_thread(probabilities_of, context, found, not body.raw_scores, function)
 
     def rows() -> Iterator[list[dict[str, Any]]]:
-        for numbers, beside in zip(
-            probabilities_of(context, found, not body.raw_scores, function), reasons, strict=True
-        ):
+        for numbers, beside in zip(numbers_of, reasons, strict=True):
             best = (-numbers).argsort(kind="stable")[:top_k]
             row = [{"score": score, "label": labels[i]} for i, score in zip(best, numbers[best].tolist(), strict=True)]
             row[0] |= beside

@@ -66,7 +66,7 @@ async def completion_jobs(context: AppContext, body: CompletionRequest) -> list[
     if body.truncate_prompt_tokens is not None:
         cut = "end"
     most = encoder_limit(context) if keep == "start" else context.context_limit - 1
-    fit = within_room(context, lambda prompt: keep_end(prompt, body.truncate_prompt_tokens, most))
+    fit = within_room(context, lambda prompt: keep_end(prompt, body.truncate_prompt_tokens, most), most)
     prompts = await read_prompts(context, body.prompt, "prompt", body.add_special_tokens, cut, fit)
     prompts = await between_stacks(context, prompts, body.decoder_input, body.truncate, "prompt")
     field = "prompt" if context.config.kind == "decoder" else "decoder_input"

@@ -127,7 +127,7 @@ async def embed_inputs(context: AppContext, body: EmbeddingRequest, field: str =
     def fit(prompt: Prompt) -> Prompt:
         return fit_input(context, keep_end(prompt, body.truncate_prompt_tokens, limit), truncate, field, limit)
 
-    prompts = await read_prompts(context, value, field, body.add_special_tokens, keep, within_room(context, fit))
+    prompts = await read_prompts(context, value, field, body.add_special_tokens, keep, within_room(context, fit, limit))
     return await between_stacks(context, prompts, None, truncate, field)
 
 
@@ -142,16 +142,16 @@ async def _prepared(context: AppContext, body: EmbeddingRequest, keep: Keep | No
         raise BadRequest(f"prompt_name: there is no prompt {shown(name)}; accepted: {known}.", param="prompt_name")
     before = "" if name is None else defaults.prompts[name]
 
-    def prepared(text: str) -> str:
-        text = before + bounded(context, text, field, keep)
+    def prepared(text: str, name: str) -> str:
+        text = before + bounded(context, text, name, keep)
         return text.lower() if defaults.lowercase else text
 
     if isinstance(body.input, str):
-        return prepared(body.input)
+        return prepared(body.input, field)
     if not body.input or not isinstance(body.input[0], str):  # ids are not checked one by one: there may be a million
         _warn_of_ids()
         return body.input
-    return [prepared(item) async for item in in_turns(body.input, 64) if isinstance(item, str)]
+    return [prepared(str(item), f"{field}[{i}]") async for i, item in in_turns(enumerate(body.input), 64)]
 
 
 @cache

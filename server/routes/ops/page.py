@@ -95,7 +95,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/web/{digest}/{name:path}", include_in_schema=False)
     async def file(request: Request, digest: str, name: str) -> Response:
-        answer = await asyncio.to_thread(_sent, request, assets, digest, name)
+        answer = None if name.startswith(SAVED) else await asyncio.to_thread(_sent, request, assets, digest, name)
         if answer is None:
             raise NotFound(
                 f"No file {shown(name)} of version {shown(digest)}; reload the page.", code="route_not_found"

@@ -89,8 +89,8 @@ class WebAssets:
         if name == SHEET:
             text: str | None = one_sheet(self.contents)
         elif name.startswith(SAVED):
-            view = name.removeprefix(SAVED).removesuffix(".html")
-            text = one_file(self.contents, view) if view in self.views else None
+            view = next((view for view in self.views if name == f"{SAVED}{view}.html"), None)
+            text = None if view is None else one_file(self.contents, view)
         else:
             text = bundle(self.contents, name, FIRST_VIEW) if name.startswith(FOLDER) else None
         if text is None:

@@ -21,7 +21,7 @@ from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.generation import CompletionRequest
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.routes.test_long_texts import Lines
-from tests.server.serving import Site, site
+from tests.server.serving import Site, site, tiny_config, tiny_encoder_decoder
 
 LONG = 800
 """Tokens of a long text."""
@@ -81,6 +81,17 @@ async def test_texts_without_room_are_rejected_before_all_are_tokenised(path: st
         for accepted in (texts[:10], ["a" * 200] * 1000):  # of many short texts only those count that run at once
             assert (await at.post(path, {field: accepted})).status_code == 200
     assert len(at.engine.submitted) == 1010
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+async def test_prompts_that_are_cut_need_the_room_of_their_part(kind: str, tmp_path: Path) -> None:
+    config = tiny_config() if kind == "decoder" else tiny_encoder_decoder()
+    async with site(tmp_path, engine_with_room_for(1000), config=config) as at:
+        prompts = [[65] * 2000] * 2
+        cut = {"prompt": prompts, "truncate": True, "max_tokens": 4}
+        assert (await at.post("/v1/completions", cut)).status_code == 200
+        error = await at.error("/v1/completions", {"prompt": prompts, "max_tokens": 4}, 400)
+        assert error["code"] == "context_length_exceeded"
 
 
 async def sizes_of_writes(at: Site, path: str, body: Any) -> tuple[bytes, int]:

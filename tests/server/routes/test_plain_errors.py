@@ -67,6 +67,16 @@ ADD = {"point": "hook_embed", "op": "add", "value": BYTES}
             "messages[0].content: input should be a valid string, got 5; or input should be a valid list, got 5.",
         ),
         (
+            "/v1/systemone",
+            {"state": "x", "questions": {"Response": {"type": "nope"}}},
+            "questions.Response.type: 'nope' is not supported; accepted: noul, choice, score.",
+        ),
+        (
+            "/v1/embeddings",
+            {"input": ["a", "x" * 200_000]},
+            "input[1]: the text has 200000 bytes; at most 131072 are accepted, and 64 tokens of them.",
+        ),
+        (
             "/v1/decisions",
             {"input": "x", "questions": [{"instructions": "y"}]},
             "questions[0]: type should be one of 'predicate', 'choice', 'score'.",

@@ -84,6 +84,13 @@ async def test_an_answer_that_is_too_large_is_refused(tmp_path: Path) -> None:
     assert "--max-response-bytes" in error["message"]
 
 
+async def test_more_inputs_than_may_ever_be_captured_are_refused_at_once(tmp_path: Path) -> None:
+    config = tiny_masked_lm()
+    async with site(tmp_path, config=config, max_capture_bytes=8 * config.vocab_size * 100) as at:
+        assert (await at.post(ROUTE, {"inputs": ["a"] * 130})).status_code == 413
+        assert at.engine.submitted == []
+
+
 async def test_words_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with site(tmp_path, config=tiny_masked_lm()) as at:
         whole = (await at.post(ROUTE, {"inputs": ["abc", "ddef"]})).json()
