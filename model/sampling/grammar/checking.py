@@ -1,12 +1,14 @@
 """Checks a grammar without a model's tokenizer: what llguidance refuses, and what is larger than its limits."""
 
 import hashlib
+import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, wraps
 from graphlib import CycleError, TopologicalSorter
+from itertools import zip_longest
 from typing import Any, ParamSpec, TypeVar, cast
 
 import llguidance
@@ -31,17 +33,24 @@ CLASS = r"\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)"
 COUNT = r"\{\d*+,?\d*+\}"
 """A counted repetition of a pattern."""
 
+# An unclosed text, pattern or class reaches to the end of its line, and nothing is read twice: a search holds the
+# interpreter's lock.
+_ZERO = r"\{\s*+(?:0++\s*+(?:,\s*+\d*+\s*+)?|,\s*+\d*+\s*+)\}"
 _OF_PATTERN = re.compile(
-    rf"(?P<empty>\\[bBAzZ]|[\^$]|\(\?[a-z-]+\))|(?P<open>\((?:\?[:=!]|\?P?<\w+>)?)|(?P<close>\))|(?P<or>\|)"
-    rf"|(?P<optional>[?*]|\{{0*,?\d*\}}|\{{0+,\d*\}})|(?P<repeat>\+|{COUNT})|(?P<one>\\.|{CLASS}|.)",
+    r"(?P<empty>\\[bBAzZ]|[\^$]|\(\?[a-z-]++\))|(?P<open>\((?:\?[a-z-]*+[:=!]|\?P?<\w++>)?+)|(?P<close>\))|(?P<or>\|)"
+    rf"|(?P<optional>[?*]|{_ZERO})|(?P<repeat>\+|{COUNT})"
+    r"|(?P<one>\\(?:[xupPU]\{[^}\n]*+\}?+|x..|u....|[pP].|.|\Z)"
+    r"|\[\^?+\]?+(?:\[:\^?+\w*+:\]|\[[^\[\]\\\n]*+\]|\\.|[^\]\\])*+(?:\]|\Z)|.)",
     re.DOTALL,
 )
+_TEXT = r'"(?:\\.|[^"\\\n])*+"?+i?+'
 _OF_GRAMMAR = re.compile(
-    r"""(?P<skip>//[^\n]*|[\s!:]+|%\w+)|(?P<defines>^[?!]*\w+(?:\[[^\]\n]*\])?\s*:)|(?P<pattern>/(?:\\.|[^/\\\n])+/[a-z]*)"""
-    r"""|(?P<empty>"")|(?P<one>"(?:\\.|[^"\\\n])*"i?|<[^>\n]*>|@\w+)|(?P<name>\w+)|(?P<open>\()|(?P<close>\))|(?P<or>[|&])"""
-    r"""|(?P<optional>[?*]|\{0*,?\d*\}|\{0+,\d*\})|(?P<other>.)""",
-    re.MULTILINE,
+    r"(?P<skip>//[^\n]*+|\n|[^\S\n]++|->\s*+\w++|[!:])|(?P<embedded>%\w++[^\S\n]*+(?=\{))|(?P<directive>%\w++)"
+    rf"|(?P<pattern>/(?:\\.|[^/\\\n])++/?+[a-z]*+)|(?P<empty>\"\"(?!i?\w))|(?P<one>{_TEXT}(?:\s*+\.\.\s*+{_TEXT})?+|<[^>\n]*+>?+|@\w++)"
+    rf"|(?P<name>\w++)|(?P<open>[(\[])|(?P<close>\))|(?P<absent>\])|(?P<or>[|&])"
+    rf"|(?P<optional>[?*]|~\s*+0++(?!\d)|{_ZERO})|(?P<repeat>\+|~\s*+\d++|\.\.\s*+\d++|{COUNT})|(?P<other>.)",
 )
+_DEFINES = re.compile(r"^[^\S\n]*+[?!]*+(\w++)(?:\[[^\]\n]*+\])?+(?:\.-?\d++)?+[^\S\n]*+:(?!:)", re.MULTILINE)
 
 END = 256
 """The byte tokenizer's token for the end of a text."""
@@ -112,25 +121,33 @@ def check(grammar: str) -> None:
 
 def has_too_many_optional(grammar: str) -> bool:
     """Return whether a terminal or a rule of llguidance's Lark has more than `MAX_OPTIONAL` parts that follow each
-    other and may all be left out.
+    other and may all be left out. Parts of rules that a rule names are not counted: they are no part of a terminal.
     """
+    heads = list(_DEFINES.finditer(grammar))
     bodies: dict[str, list[tuple[str, str]]] = {}
-    body: list[tuple[str, str]] = []
-    for match in _OF_GRAMMAR.finditer(grammar):
-        if match.lastgroup == "defines":
-            body = bodies.setdefault(re.findall(r"\w+", match.group())[0], [])
-        elif match.lastgroup != "skip":
-            body.append((str(match.lastgroup), match.group()))
-    names = {name: {text for kind, text in body if kind == "name"} for name, body in bodies.items()}
+    for head, following in zip_longest(heads, heads[1:]):
+        end = len(grammar) if following is None else following.start()
+        bodies.setdefault(head[1], []).extend(_tokens_of(grammar, head.end(), end))
     terminals = {name for name in bodies if name.strip("_")[:1].isupper()}
+    named = {name: {text for kind, text in bodies[name] if kind == "name"} & terminals for name in terminals}
     try:
-        order = list(TopologicalSorter({name: names[name] & terminals for name in terminals}).static_order())
+        order = list(TopologicalSorter(named).static_order())
     except CycleError:
         return False  # it is refused for that
     known: dict[str, _Part] = {}
-    for name in [*order, *(bodies.keys() - terminals)]:
+    for name in order:
         known[name] = _whole(bodies[name], known)
-    return any(run > MAX_OPTIONAL for _, run in known.values())
+    parts = [*known.values(), *(_whole(bodies[name], known) for name in bodies.keys() - terminals)]
+    return any(run > MAX_OPTIONAL for _, run in parts)
+
+
+def _tokens_of(grammar: str, begin: int, end: int) -> Iterator[tuple[str, str]]:
+    while begin < end and (match := _OF_GRAMMAR.match(grammar, begin, end)):
+        begin = match.end()
+        if match.lastgroup == "embedded":  # a schema in JSON
+            with suppress(ValueError, RecursionError):
+                begin = json.JSONDecoder().raw_decode(grammar, begin)[1]
+        yield str(match.lastgroup), match.group()
 
 
 _Part = tuple[bool, int]
@@ -146,15 +163,17 @@ def _whole(tokens: Iterable[tuple[str, str]], known: Mapping[str, _Part]) -> _Pa
             alternatives.append([[]])
         elif kind == "or":
             alternatives[-1].append([])
-        elif kind == "close" and len(alternatives) > 1:
-            inner = _either(alternatives.pop())
-            alternatives[-1][-1].append(inner)
+        elif kind in ("close", "absent") and len(alternatives) > 1:
+            is_optional, run = _either(alternatives.pop())
+            alternatives[-1][-1].append((is_optional or kind == "absent", run))
         elif kind == "optional" and sequence:
             sequence[-1] = True, max(1, sequence[-1][1])
         elif kind == "pattern":
-            pieces = _OF_PATTERN.finditer(text[1 : text.rindex("/")])
+            inside, _, flags = text[1:].rpartition("/") if text.rfind("/") > 0 else (text[1:], "", "")
+            inside = re.sub(r"\s++", "", inside) if "x" in flags else inside
+            pieces = _OF_PATTERN.finditer(inside)
             sequence.append(_whole([(str(piece.lastgroup), piece.group()) for piece in pieces], {}))
-        elif kind in ("one", "name", "empty"):
+        elif kind in ("one", "name", "empty", "embedded"):
             sequence.append(known.get(text, (kind == "empty", 0)))
     return _either(alternatives[0])
 

@@ -1,5 +1,6 @@
 """Patterns, choices, GBNF, Lark and structural tags as grammars, judged by texts that are and are not of them."""
 
+import json
 import random
 import re
 from typing import Any
@@ -185,6 +186,14 @@ def test_what_is_not_supported_in_a_structural_tag_is_refused_by_its_place(tag: 
         ("grammar", "start: R\nR: /{}/", r"\w*"),
         ("grammar", "start: {}", "/a?/ "),
         ("grammar", 'A: "x"?\nT: {}\nstart: T', "A "),
+        ("grammar", "start: T\n  T: {}", '"a"? '),
+        ("grammar", "start: T\nT: {}", '["a"] '),
+        ("grammar", "start: T\nT: {}", '"a"~0..1 '),
+        ("grammar", "start: T\nT: {}", '"a".."c"? '),
+        ("grammar", "start: T\nT: /{}/x", "a? "),
+        ("regex", "{}", r"\x41?"),
+        ("regex", "{}", "[[:digit:]]?"),
+        ("regex", "{}", "(?i:a?)"),
         ("gbnf", "root ::= {}", '"a"? '),
         ("gbnf", "root ::= x {}\nx ::= [a-z]*", "x "),
     ],
@@ -192,7 +201,7 @@ def test_what_is_not_supported_in_a_structural_tag_is_refused_by_its_place(tag: 
 def test_parts_in_a_row_that_may_all_be_left_out_are_counted(kind: Kind, one: str, other: str) -> None:
     """For each of them llguidance looks at all that follow: tens of thousands would take gigabytes."""
     part = other.format()
-    assert grammar_text(kind, one.format(part * 50))
+    assert grammar_text(kind, one.format(part * 40))
     with pytest.raises(GrammarError, match="more than 500 parts in a row may be left out"):
         grammar_text(kind, one.format(part * (MAX_OPTIONAL + 1)))
 
@@ -201,6 +210,20 @@ def test_parts_between_others_are_not_in_a_row() -> None:
     assert grammar_text("regex", "a?b" * 1000)
     assert grammar_text("regex", "|".join(f"word{i}s?" for i in range(900)))
     assert grammar_text("gbnf", "root ::= " + '"a"? "b" ' * 1000)
+    assert grammar_text("regex", r"\d{3}\x{41}" * 501)
+    assert grammar_text("grammar", 'start: "a"{2} ' * 1 + '"b"{2} ' * 600)
+    assert grammar_text("grammar", "start: " + "r " * 600 + '\nr: "a"?\n')
+    schema = {"type": "integer", "$defs": {f"a{i}": {} for i in range(510)}}
+    assert grammar_text("grammar", f"start: %json {json.dumps(schema)}")
+
+
+@pytest.mark.parametrize(
+    "text", ['"' + '\\"' * 90_000, "/" + r"\/" * 90_000, '"a" ' + "<" * 190_000, '"a"{' + "0" * 190_000]
+)
+def test_unclosed_parts_of_a_grammar_are_read_once(text: str) -> None:
+    """Read once for each place, they would take minutes."""
+    with pytest.raises(GrammarError):
+        grammar_text("grammar", f"start: {text}")
 
 
 def test_what_is_too_large_in_its_first_steps_is_not_called_wrong() -> None:
