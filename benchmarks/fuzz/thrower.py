@@ -162,6 +162,8 @@ def problems(attack: Attack, parsed: Parsed) -> list[str]:
 
 def _has_error_shape(body: bytes) -> bool:
     try:
-        return set(json.loads(body)["error"]) == {"message", "type", "param", "code"}
+        answer = json.loads(body)
+        is_of_hugging_face = set(answer) == {"error", "error_type"} and isinstance(answer["error"], str)
+        return is_of_hugging_face or set(answer["error"]) == {"message", "type", "param", "code"}
     except (ValueError, KeyError, TypeError):
         return False

@@ -80,8 +80,9 @@ class Refused(Exception):
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    write_tokenizer(tmp_path_factory.mktemp("tokenizer"))
-    return Tokenizer.from_folder(tmp_path_factory.getbasetemp() / "tokenizer0")
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(folder)
+    return Tokenizer.from_folder(folder)
 
 
 def sent(body: Row, write: Callable[[Any], Any]) -> Row:
