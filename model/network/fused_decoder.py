@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from model.batch import Batch, KeyRange
+from model.batch import Batch
 from model.hooks.attention_hooks import Attended, deliver_rows
 from model.hooks.hooks import Hooks
 from model.kernels.attention import AttentionItems
@@ -196,7 +196,8 @@ class DecodeStep:
         x = x.contiguous()
         key_ranges = [batch.key_range(True, window) for window in self._windows]
         shape = batch.num_rows, self._num_heads, self._head_dim
-        wanted = [] if hooks is None else [n for n in range(len(caches)) if hooks.at(n) is not None]
+        found = {} if hooks is None else {n: hooks.at(n) for n in range(len(caches))}
+        wanted = {n: layer_hooks for n, layer_hooks in found.items() if layer_hooks is not None}
         queries = {n: torch.empty(shape) for n in wanted}
         counts = np.diff(batch.first_rows)
         (items,) = self._items(batch)
@@ -217,8 +218,12 @@ class DecodeStep:
             batch.check()
             end = min(start + step, num_layers)
             out = self._decoder.run(x, rows, memory, first_layer=start, end_layer=end, queries=queries, adapted=changes)
-        if hooks is not None:
-            self._show(hooks, queries, batch, caches, key_ranges)
+        for n, layer_hooks in wanted.items():  # whose keys are in the caches
+            attention = self._parts[n].attention
+            heads, key_range = attention.heads, key_ranges[self._windows.index(attention.window)]
+            deliver_rows(
+                Attended(heads.attention, heads.rule, queries[n], caches[n], key_range, False, batch.check), layer_hooks
+            )
         return out
 
     def _memory(self, caches: Sequence[LayerCache]) -> LayerCaches:
@@ -243,22 +248,3 @@ class DecodeStep:
                 ]
             )
         return found
-
-    def _show(
-        self,
-        hooks: Hooks,
-        queries: dict[int, torch.Tensor],
-        batch: Batch,
-        caches: Sequence[LayerCache],
-        key_ranges: Sequence[KeyRange],
-    ) -> None:
-        """Hand out the attention of some layers from their queries [R, H, D]: the keys are in the caches."""
-        for layer, q in queries.items():
-            attention, layer_hooks = self._parts[layer].attention, hooks.at(layer)
-            assert layer_hooks is not None
-            key_range = key_ranges[self._windows.index(attention.window)]
-            heads = attention.heads
-            deliver_rows(
-                Attended(heads.attention, heads.rule, q, caches[layer], key_range, cross=False, check=batch.check),
-                layer_hooks,
-            )
