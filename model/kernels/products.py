@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import ACTIVATIONS, SUFFIXES, check_axes, check_numbers, check_tensor
+from model.kernels.checks import ACTIVATIONS, check_axes, check_numbers, check_product
 from model.kernels.embedding import gather_rows
 from model.kernels.library import kernels
 
@@ -57,8 +57,8 @@ class BlockedWeight:
     """
 
     def __init__(self, weight: Tensor, arithmetic: Arithmetic = WIDEN, row_dtype: torch.dtype | None = None) -> None:
-        """Copy weight [N, K]. arithmetic: of bfloat16 rows, if a product names none. row_dtype: of the rows that it is
-        to multiply, the weight's own or float32.
+        """Copy weight [N, K]. arithmetic: of bfloat16 rows. row_dtype: of the rows that it is to multiply, the weight's
+        own or float32.
         """
         kind = check_numbers("weight", weight, 2)
         check_arithmetic(arithmetic)
@@ -105,40 +105,29 @@ class BlockedWeight:
         table = self.packed.squeeze(-1) if self._together == 1 else self.packed
         return gather_rows(table, ids, num_rows=self.num_outputs, width=self.num_inputs, dtype=self.row_dtype)
 
-    def multiply(
-        self,
-        x: Tensor,
-        bias: Tensor | None = None,
-        activation: Activation | None = None,
-        arithmetic: Arithmetic | None = None,
-    ) -> Tensor:
+    def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K] -> [R, N] of the dtype of x.
 
-        x and bias [N] have the weight's dtype, or float32. arithmetic: of bfloat16 rows, the weight's own if None.
+        x and bias [N] have the weight's dtype, or float32.
         """
-        name, extra = self._kernel("product", x, arithmetic)
-        if bias is not None:
-            check_tensor("bias", bias, (x.dtype,), (self.num_outputs,))
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")
+        name, extra = self._kernel("product", x, bias, activation)
         return compute_product(name, x, self.packed, self.num_outputs, bias, activation, *extra)
 
-    def find_largest(self, x: Tensor, arithmetic: Arithmetic | None = None) -> tuple[Tensor, Tensor] | None:
+    def find_largest(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the first index of the largest number of each row of `multiply(x)`, int64 [R], and that number,
         float32 [R], or None if a number of the product is not finite. x is the same as in `multiply`.
         """
-        return search_product(*self._kernel("find_largest", x, arithmetic), x, self.packed, self.num_outputs)
+        return search_product(*self._kernel("find_largest", x), x, self.packed, self.num_outputs)
 
-    def _kernel(self, name: str, x: Tensor, arithmetic: Arithmetic | None) -> tuple[str, tuple[int, ...]]:
-        """Check rows x; return the kernel's name for them, and the arguments that it takes at the end."""
+    def _kernel(
+        self, name: str, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None
+    ) -> tuple[str, tuple[int, ...]]:
+        """Check the operands; return the kernel's name for them, and the arguments that it takes at the end."""
         check_axes("x", x, (self.dtype, torch.float32), 2)
-        if x.shape[1] != self.num_inputs:
-            raise ValueError(f"x has rows of {x.shape[1]}; the weight's {self.num_inputs} inputs are accepted")
-        arithmetic = self.arithmetic if arithmetic is None else arithmetic
-        check_arithmetic(arithmetic)
+        kind = check_product(x, bias, activation, self.num_inputs, self.num_outputs)
         if x.dtype != self.dtype:
             return f"{name}_f32_bf16", ()
-        return f"{name}_{SUFFIXES[x.dtype]}", (int(arithmetic),) if x.dtype == torch.bfloat16 else ()
+        return f"{name}_{kind}", (int(self.arithmetic),) if x.dtype == torch.bfloat16 else ()
 
 
 def compute_product(

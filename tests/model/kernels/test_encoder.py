@@ -29,11 +29,11 @@ every_kind = pytest.mark.parametrize("kind", _KINDS)
 _LENGTHS = [1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 130, 300, *[30] * 8]
 
 
-def _layer(heads: int, dim: int, ff: int, dtype: torch.dtype) -> EncoderLayer:
+def _layer(heads: int, dim: int, ff: int, dtype: torch.dtype, arithmetic: Arithmetic = WIDEN) -> EncoderLayer:
     d = heads * dim
 
     def weight(outputs: int, inputs: int) -> BlockedWeight:
-        return BlockedWeight((torch.randn(outputs, inputs) / inputs**0.5).to(dtype))
+        return BlockedWeight((torch.randn(outputs, inputs) / inputs**0.5).to(dtype), arithmetic)
 
     def vector(count: int, mean: float = 0.0) -> Tensor:
         return (mean + torch.randn(count) / 3).to(dtype)
@@ -56,13 +56,11 @@ def _step_by_step(
     layers: list[EncoderLayer], x: Tensor, first_rows: Tensor, heads: int, arithmetic: Arithmetic
 ) -> Tensor:
     for layer in layers:
-        qkv = layer.qkv.multiply(x, layer.qkv_bias, None, arithmetic).view(len(x), 3, heads, -1)
+        qkv = layer.qkv.multiply(x, layer.qkv_bias).view(len(x), 3, heads, -1)
         mixed = attend_texts(qkv, first_rows, arithmetic=arithmetic).view(x.shape)
-        added = layer.out.multiply(mixed, layer.out_bias, None, arithmetic)
+        added = layer.out.multiply(mixed, layer.out_bias)
         x = rows.layer_norm(x + added, layer.norm, layer.norm_bias, _EPS)
-        added = layer.down.multiply(
-            layer.up.multiply(x, layer.up_bias, "gelu", arithmetic), layer.down_bias, None, arithmetic
-        )
+        added = layer.down.multiply(layer.up.multiply(x, layer.up_bias, "gelu"), layer.down_bias)
         x = rows.layer_norm(x + added, layer.last_norm, layer.last_norm_bias, _EPS)
     return x
 
@@ -91,7 +89,7 @@ def test_a_call_has_the_bits_of_its_steps_one_after_the_other(level: str, kind: 
     lengths = [300, 1, 16, 17, 31, 33, 64, 65, 128, 129, 40, 2, 3, random.randrange(1, 131)]
     first_rows = _first_rows(lengths)
     for heads, dim, ff in _SHAPES:
-        layers = [_layer(heads, dim, ff, dtype) for _ in range(2)]
+        layers = [_layer(heads, dim, ff, dtype, arithmetic) for _ in range(2)]
         encoder, x = _encoder(layers, heads, arithmetic), draw_numbers(int(first_rows[-1]), heads * dim, dtype=dtype)
         with at_level(level):
             wanted = _step_by_step(layers, x, first_rows, heads, arithmetic)

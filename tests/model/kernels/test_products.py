@@ -114,11 +114,11 @@ def test_products_have_the_bits_of_one_chain_of_multiply_adds_at_every_level_and
 @pytest.mark.parametrize("arithmetic", [WIDEN, DOT])
 def test_a_row_has_the_same_bits_alone_and_among_others(kind: str, arithmetic: Arithmetic) -> None:
     rows_dtype, weight_dtype = _KINDS[kind]
-    x, blocked = _drawn(300, 601, dtype=rows_dtype), BlockedWeight(_drawn(77, 601, dtype=weight_dtype))
-    whole = blocked.multiply(x, arithmetic=arithmetic)
+    x, blocked = _drawn(300, 601, dtype=rows_dtype), BlockedWeight(_drawn(77, 601, dtype=weight_dtype), arithmetic)
+    whole = blocked.multiply(x)
     for rows in (1, 2, 3, 4, 5, 6, 7, 8, 11, 12, 13, 18, 24, 31, 64, 128, 129, 192, 193, 299):
         library.set_num_threads(rows % 3 + 1)
-        assert _same(blocked.multiply(x[-rows:], arithmetic=arithmetic), whole[-rows:]), rows
+        assert _same(blocked.multiply(x[-rows:]), whole[-rows:]), rows
 
 
 @pytest.mark.parametrize("kind", _KINDS)
@@ -131,7 +131,7 @@ def test_products_are_those_of_float64_within_what_sums_in_float32_may_lose(
     for rows, inputs, outputs in _SHAPES:
         x, weight = _drawn(rows, inputs, dtype=rows_dtype), _drawn(outputs, inputs, dtype=weight_dtype)
         with at_level(level):
-            y = BlockedWeight(weight).multiply(x, arithmetic=arithmetic).double()
+            y = BlockedWeight(weight, arithmetic).multiply(x).double()
         wanted, size = x.double() @ weight.double().T, x.double().abs() @ weight.double().abs().T
         rounding = wanted.abs() * 2**-8 if rows_dtype == torch.bfloat16 else 0
         assert bool(((y - wanted).abs() <= inputs * 2**-24 * size + rounding + 1e-30).all())
@@ -194,11 +194,11 @@ def test_the_largest_column_is_the_first_largest_of_the_product(level: str, kind
         x, weight = _drawn(rows, inputs, dtype=rows_dtype), _drawn(outputs, inputs, dtype=weight_dtype)
         weight[outputs // 2 :] = weight[: outputs - outputs // 2].clone()  # so that there are equals
         with at_level(level):
-            blocked = BlockedWeight(weight)
-            y = blocked.multiply(x, arithmetic=arithmetic).float().numpy()
+            blocked = BlockedWeight(weight, arithmetic)
+            y = blocked.multiply(x).float().numpy()
             for threads in (1, 2, 3):
                 library.set_num_threads(threads)
-                found = blocked.find_largest(x, arithmetic)
+                found = blocked.find_largest(x)
                 assert found is not None
                 places, numbers = found
                 assert places.tolist() == np.argmax(y, 1).tolist()
@@ -238,8 +238,6 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         BlockedWeight(torch.randn(4, 3), arithmetic=2)
     with pytest.raises(ValueError, match=r"^row_dtype is torch.float64"):
         BlockedWeight(torch.randn(4, 3), row_dtype=torch.float64)
-    with pytest.raises(ValueError, match=r"^arithmetic is 2"):
-        blocked.multiply(x, arithmetic=2)
     with pytest.raises(ValueError, match=r"^weight "):
         BlockedWeight(torch.randn(4, 3).double())
     with pytest.raises(ValueError, match="outputs"):

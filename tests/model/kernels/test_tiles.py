@@ -102,31 +102,31 @@ def multiply_plainly(x: Tensor, weight: Tensor) -> Tensor:
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 def test_products_have_the_bits_that_the_manual_describes(outputs: int, inputs: int) -> None:
     x, weight = draw(35, inputs), draw(outputs, inputs)
-    found = BlockedWeight(weight).multiply(x, arithmetic=DOT)
+    found = BlockedWeight(weight, DOT).multiply(x)
     assert_same_bits((found,), (multiply_plainly(x, weight),))
 
 
 @pytest.mark.usefixtures("tiles")
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 def test_a_row_has_the_same_bits_alone_and_among_others(outputs: int, inputs: int) -> None:
-    x, weight = draw(130, inputs), BlockedWeight(draw(outputs, inputs))
+    x, weight = draw(130, inputs), BlockedWeight(draw(outputs, inputs), DOT)
     x[3, inputs // 2] = torch.nan  # of no other row, nor what an earlier product has left in memory
-    BlockedWeight(draw(1, 640)).multiply(torch.full((130, 640), torch.nan, dtype=torch.bfloat16), arithmetic=DOT)
-    whole = weight.multiply(x, arithmetic=DOT)
+    BlockedWeight(draw(1, 640), DOT).multiply(torch.full((130, 640), torch.nan, dtype=torch.bfloat16))
+    whole = weight.multiply(x)
     assert whole[3].isnan().all()
     for rows in (1, 2, 15, 16, 17, 31, 32, 33, 48, 130):
         for threads in (1, 2, 3):
             library.set_num_threads(threads)
             for some in (x[:rows], x[-rows:]):
                 first = 0 if some.data_ptr() == x.data_ptr() else len(x) - rows
-                assert_same_bits((weight.multiply(some, arithmetic=DOT),), (whole[first : first + rows],))
+                assert_same_bits((weight.multiply(some),), (whole[first : first + rows],))
 
 
 @pytest.mark.usefixtures("tiles")
 def test_numbers_below_the_normal_ones_are_zeros() -> None:
     tiny, small = 2.0**-130, 2.0**-70
-    weight = BlockedWeight(torch.tensor([[1.0, 0.0], [0.0, small]]).bfloat16())
-    y = weight.multiply(torch.tensor([[tiny, small]]).bfloat16(), arithmetic=DOT)
+    weight = BlockedWeight(torch.tensor([[1.0, 0.0], [0.0, small]]).bfloat16(), DOT)
+    y = weight.multiply(torch.tensor([[tiny, small]]).bfloat16())
     assert y.tolist() == [[0, 0]]
 
 
@@ -146,11 +146,11 @@ def test_int8_products_have_the_bits_of_other_levels(dtype: torch.dtype, *, roun
 @pytest.mark.nightly
 def test_the_head_finds_the_largest_of_the_product_for_any_number_of_rows(all_kernels: Path) -> None:
     with loaded(all_kernels):
-        x, weight = draw(70, 101), BlockedWeight(draw(1000, 101))
-        largest = weight.multiply(x, arithmetic=DOT).float().max(1)
+        x, weight = draw(70, 101), BlockedWeight(draw(1000, 101), DOT)
+        largest = weight.multiply(x).float().max(1)
         for rows in (1, 2, 15, 16, 17, 33, 70):
             library.set_num_threads(rows % 3 + 1)
-            found = weight.find_largest(x[:rows], DOT)
+            found = weight.find_largest(x[:rows])
             assert found is not None
             places, numbers = found
             assert torch.equal(numbers, largest.values[:rows])
