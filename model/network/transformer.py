@@ -204,7 +204,4 @@ class Transformer:
         assert stack is not None
         if stack.stream_ends is not None:
             raise ValueError(f"{self.config.architecture} makes its logits of several streams, not of the first alone")
-        norm = stack.final_norm
-        if norm is None:
-            return self.logits(stream)
-        return self.logits(norm(stream))
+        return self.logits(stream if stack.final_norm is None else stack.final_norm(stream))
