@@ -136,8 +136,13 @@ def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
         file = f"{pooling.folder('path')}/config.json"
         pooled = Fields(read_object(folder / file), file)
         modes = _pooling_modes(pooled)
-        refusal = _refusal(kinds)
-        if refusal is None and prompts and not pooled.flag("include_prompt", True):
+        refusal = None
+        if not _SUPPORTED.fullmatch(" ".join(kinds)):
+            refusal = (
+                f"modules.json: the modules are {', '.join(kinds)}; only a Transformer, a Pooling, any Dense and "
+                "perhaps a Normalize, in this order, are supported"
+            )
+        elif prompts and not pooled.flag("include_prompt", True):
             refusal = f"{file}: include_prompt is False, so prompts would be left out of the vectors; True is supported"
     dense: tuple[DenseConfig, ...] = ()
     if refusal is None:
@@ -199,16 +204,6 @@ def _pooling_modes(pooling: Fields) -> tuple[str, ...]:
     if not isinstance(modes, list) or not modes or any(mode not in _OLD_POOLINGS.values() for mode in modes):
         raise pooling.refuse("pooling_mode", f"one or more of {', '.join(_OLD_POOLINGS.values())} are expected")
     return tuple(modes)
-
-
-def _refusal(kinds: list[str]) -> str | None:
-    """Return why modules of these kinds cannot be imitated, or None if they can."""
-    if not _SUPPORTED.fullmatch(" ".join(kinds)):
-        return (
-            f"modules.json: the modules are {', '.join(kinds)}; only a Transformer, a Pooling, any Dense and perhaps a "
-            "Normalize, in this order, are supported"
-        )
-    return None
 
 
 def _why_not_late(folder: Path, modules: list[Fields], kinds: list[str], limits: Fields) -> str | None:
