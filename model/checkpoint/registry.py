@@ -151,7 +151,10 @@ def read_config(folder: Path) -> ModelConfig:
             raise fields.refuse("eos_token_id", f"ids of the vocabulary, 0 to {config.vocab_size - 1}, are expected")
     config = _with_own_head(config, architecture.family.own_head, hf, written.parent)
     if architecture.name.endswith(SUFFIX):
-        config = _with_classifier(config, architecture.family, hf, written.parent)
+        # This head replaces the one for words. Embedding models that were trained from such a class may lack it.
+        has_one = _holds(written.parent, architecture.family, "classifier.weight")
+        head = architecture.family.read_classifier(hf) if has_one else None
+        config = replace(config, classifier=head, has_head=False)
     # Models for embeddings may lack the head that fills in masked words, though config.json names a class that has it
     # (all-mpnet-base-v2).
     if config.head_transform is not None and not _holds(written.parent, architecture.family, "head_transform.weight"):
@@ -176,14 +179,6 @@ def _with_own_head(config: ModelConfig, own_head: str | None, hf: Fields, folder
     names = tensor_names(folder)
     is_tied = hf.flag("tie_word_embeddings", True) if names is None else own_head not in names
     return replace(config, tie_word_embeddings=is_tied)
-
-
-def _with_classifier(config: ModelConfig, family: Family, hf: Fields, folder: Path) -> ModelConfig:
-    """Set the head that labels an input, which stands in place of one for words, unless the files lack it: so it is in
-    models for embeddings that were trained from such a class.
-    """
-    head = family.read_classifier(hf) if _holds(folder, family, "classifier.weight") else None
-    return replace(config, classifier=head, has_head=False)
 
 
 def _holds(folder: Path, family: Family, weight: str) -> bool:
