@@ -147,10 +147,12 @@ def _moved(
     reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, torch.Tensor]]:
     """Yield the layer and M of each pair: [D, d_model], or [largest D, d_model] with zeros behind."""
-    written: dict[int, torch.Tensor] = {}
+    name, written = _output_name(part), dict[int, torch.Tensor]()
     for layer, head in pairs:
         if layer not in written:
-            written = {layer: _written(reader, config, part, layer)}  # pairs come layer by layer; one is kept
+            heads = reader.heads_of_output(f"layers.{layer}.{name}.weight", config.at(layer).head_dim)
+            # Pairs come layer by layer; one is kept.
+            written = {layer: _as_added(reader, config, name, layer, heads.to(torch.float64))}
         moved = written[layer][head]
         yield layer, torch.nn.functional.pad(moved, (0, 0, 0, config.largest_head_dim - len(moved)))
 
@@ -189,13 +191,6 @@ def head_output(reader: WeightReader, config: ModelConfig, part: str, layer: int
 
 def _output_name(part: str) -> str:
     return "cross_out" if part == "cross" else "attn_out"
-
-
-def _written(reader: WeightReader, config: ModelConfig, part: str, layer: int) -> torch.Tensor:
-    """Return M of every head of a layer: [H, D, d_model]."""
-    name = _output_name(part)
-    heads = reader.heads_of_output(f"layers.{layer}.{name}.weight", config.at(layer).head_dim).to(torch.float64)
-    return _as_added(reader, config, name, layer, heads)
 
 
 def _as_added(reader: WeightReader, config: ModelConfig, name: str, layer: int, vectors: torch.Tensor) -> torch.Tensor:
