@@ -54,10 +54,11 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Mat
     Without a prefix a block's matrix of an encoder-decoder means the decoder's. Raises UnknownMatrix.
     """
     stack, layer, rest = split_name(config, name, layer)
-    short = _spelt(config, stack, rest)
+    known = [*_short_names(config, stack), "embed.W_E"]  # attention's own W_Q comes before cross attention's
+    short = next((each for each in known if rest in (each, each.rpartition(".")[2])), None)
     if short is None:
-        known = [known for has in stacks(config) for known in _short_names(config, has)]
-        near = difflib.get_close_matches(rest, known, 4, cutoff=0.0)
+        every = [each for has in stacks(config) for each in _short_names(config, has)]
+        near = difflib.get_close_matches(rest, every, 4, cutoff=0.0)
         raise UnknownMatrix(
             f"this model has no matrix {name[:80]!r}; near ones are {', '.join(near)}; it has "
             f"{', '.join(names_of(config))}"
@@ -122,12 +123,6 @@ def split_name(config: ModelConfig, name: str, layer: int | None) -> tuple[Stack
     if layer not in (None, int(match[1])):
         raise UnknownMatrix(f"{name[:80]!r} names layer {int(match[1])} and layer says {layer}")
     return stack, int(match[1]), match[2]
-
-
-def _spelt(config: ModelConfig, stack: Stack, name: str) -> str | None:
-    """Return the short name that is meant, or None; attention's own W_Q comes before cross attention's."""
-    known = [*_short_names(config, stack), "embed.W_E"]
-    return next((short for short in known if name in (short, short.rpartition(".")[2])), None)
 
 
 def _outside(config: ModelConfig, stack: Stack, short: str) -> MatrixLocation:
