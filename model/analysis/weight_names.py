@@ -68,13 +68,13 @@ def list_weights(config: ModelConfig) -> WeightList:
     """Return every weight of the model, and our names of those that have no name here."""
     found: list[NamedWeight] = []
     used: set[str] = set()
-    ours = _our_names(config)
     for stack in stacks(config):
-        maker = _Stack(config, stack, ours, used)
+        maker = _Stack(config, stack)
         found += maker.outside()
         for layer in range(stack_config(config, stack).num_layers):
             found += maker.in_block(layer)
-    rest = (re.sub(r"(layers|experts)\.\d+\.", "", name) for name in ours if name not in used)
+        used |= maker.used
+    rest = (re.sub(r"(layers|experts)\.\d+\.", "", name) for name in _our_names(config) if name not in used)
     return WeightList(_in_order(found), tuple(dict.fromkeys(rest)))
 
 
@@ -86,11 +86,8 @@ def find_weight(config: ModelConfig, name: str, layer: int | None = None) -> Nam
     num_layers = stack_config(config, stack).num_layers
     if at is not None and not 0 <= at < num_layers:
         raise UnknownMatrix(f"there is no layer {at}; accepted are 0 to {num_layers - 1}")
-    ours = _our_names(config)
-    outside = [
-        each for of in dict.fromkeys((stack, stacks(config)[0])) for each in _Stack(config, of, ours, set()).outside()
-    ]
-    maker = _Stack(config, stack, ours, set())
+    outside = [each for of in dict.fromkeys((stack, stacks(config)[0])) for each in _Stack(config, of).outside()]
+    maker = _Stack(config, stack)
     inside = [*maker.in_block(at or 0), *maker.rotary(at or 0)]
     found = _meant(short, outside if at is None else inside)
     if found is not None:
@@ -131,10 +128,11 @@ def _in_order(found: list[NamedWeight]) -> tuple[NamedWeight, ...]:
 class _Stack:
     """Makes the weights of one stack."""
 
-    def __init__(self, config: ModelConfig, stack: Stack, ours: dict[str, tuple[int, ...]], used: set[str]) -> None:
-        """Make a stack's weights. ours: the shapes of our weights; used: gets those that have a name here."""
-        self._config, self._stack, self._used = config, stack, used
-        self.ours = ours
+    def __init__(self, config: ModelConfig, stack: Stack) -> None:
+        self._config, self._stack = config, stack
+        self.ours = _our_names(config)
+        self.used: set[str] = set()
+        """Our weights that have got a name here."""
         self._own = stack_config(config, stack)
         self._ours_before = "encoder." if stack == "encoder" and config.encoder is not None else ""
         self._before = f"{stack}." if config.kind == "encoder-decoder" else ""
@@ -209,7 +207,7 @@ class _Stack:
 
     def _has(self, name: str) -> bool:
         if name in self.ours:
-            self._used.add(name)
+            self.used.add(name)
         return name in self.ours
 
     def _norm(self, name: str, ours: str, live: str) -> Iterator[NamedWeight]:
