@@ -141,10 +141,9 @@ def singular_values(matrix: torch.Tensor, check: Check) -> torch.Tensor:
     tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
     width = tall.shape[1]
     gram = torch.zeros(width, width, dtype=torch.float64)
-    for start in range(0, len(tall), _BLOCK):
-        check()
-        block = tall[start : start + _BLOCK].to(torch.float64)
-        gram += block.T @ block
+    for block in _blocks(tall, check):
+        wide = block.to(torch.float64)
+        gram += wide.T @ wide
     check()
     eigenvalues: torch.Tensor = torch.linalg.eigvalsh(gram)  # ascending
     return eigenvalues.clamp(min=0.0).sqrt().flip(0)
