@@ -40,7 +40,7 @@ from model.checkpoint.families.family import Family
 from model.checkpoint.families.fields import Fields, read_object
 from model.checkpoint.families.masked_head import NO_HEAD
 from model.checkpoint.folder import GGUF_NAME, ModelLoadError
-from model.checkpoint.quantized.scheme import Scheme, read_scheme
+from model.checkpoint.quantized.scheme import read_scheme
 from model.checkpoint.tensor_names import tensor_names
 from model.config import ModelConfig
 
@@ -140,7 +140,7 @@ def read_config(folder: Path) -> ModelConfig:
         "architecture": architecture.name,
         "family": architecture.family.name,
         "dtype": hf.dtype(),
-        "stored_as": _stored_as(written.parent, scheme),
+        "stored_as": "gguf" if (written.parent / GGUF_NAME).is_file() else scheme and scheme.method,
         "bos_token_id": hf.optional_int("bos_token_id"),
         "eos_token_ids": tuple(dict.fromkeys(generation.ids("eos_token_id") + hf.ids("eos_token_id"))),
         "pad_token_id": hf.optional_int("pad_token_id"),
@@ -160,12 +160,6 @@ def read_config(folder: Path) -> ModelConfig:
     if config.head_transform is not None and not _holds(written.parent, architecture.family, "head_transform.weight"):
         config = replace(config, **NO_HEAD)
     return config if config.encoder is None else _with_start(config, hf, generation)
-
-
-def _stored_as(folder: Path, scheme: Scheme | None) -> str | None:
-    if (folder / GGUF_NAME).is_file():
-        return "gguf"
-    return None if scheme is None else scheme.method
 
 
 def _with_own_head(config: ModelConfig, own_head: str | None, hf: Fields, folder: Path) -> ModelConfig:
