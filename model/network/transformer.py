@@ -122,7 +122,7 @@ class Transformer:
         scratch = self._scratch
         if scratch is None or len(scratch.keys) < batch.num_blocks or scratch.values.shape[2] != batch.block_size:
             self._scratch = None  # its memory may serve for the larger one
-            scratch = LayerCache.zeros(
+            scratch = self._scratch = LayerCache.zeros(
                 self.encoder.config,
                 batch.num_blocks,
                 batch.block_size,
@@ -130,7 +130,6 @@ class Transformer:
                 self.device,
                 keys_in_rows=self.keys_in_rows,
             )
-            self._scratch = scratch
         return self.encoder(batch, [scratch] * self.encoder.config.num_layers, hooks)
 
     @torch.inference_mode()
