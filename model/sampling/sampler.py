@@ -208,10 +208,20 @@ class Sampler:
         for r, row in enumerate(rows):
             edits.add(r, row.params, row.token_ids, row.num_prompt_tokens)
         edits.apply(buffers.scores)
-        for r, row in enumerate(rows):
-            if row.forbidden is not None:
-                buffers.scores[r].masked_fill_(torch.from_numpy(row.forbidden).to(self.device), -math.inf)
+        self._forbid(buffers.scores, rows)
         return buffers
+
+    def _forbid(self, scores: Tensor, rows: Sequence[SamplerRow]) -> None:
+        """Set the scores [R, V] of forbidden tokens to minus infinity."""
+        masked = [r for r, row in enumerate(rows) if row.forbidden is not None]
+        if not masked:
+            return
+        masks = np.stack([row.forbidden for row in rows if row.forbidden is not None])
+        forbidden = torch.from_numpy(masks).to(self.device)
+        if len(masked) == len(rows):
+            scores.masked_fill_(forbidden, -math.inf)
+        else:
+            scores[masked] = scores[masked].masked_fill_(forbidden, -math.inf)
 
     def _largest(self, logits: Tensor, row: SamplerRow) -> int:
         """Return the token with the largest logit of [V] that is not forbidden."""
