@@ -196,9 +196,14 @@ def plan_attention(
 
 def value_bytes(capture: AttentionCapture, wire: Wire) -> float:
     """Return the bytes of one number of the answer, with its index if there is a top_k."""
+    return number_bytes(capture.dtype, wire, has_index=capture.top_k is not None)
+
+
+def number_bytes(dtype: str, wire: Wire, *, has_index: bool = False) -> float:
+    """Return the bytes of one number of an answer, and of its index if it has one."""
     if wire == "json":
-        return _JSON_BYTES[capture.dtype] + (_JSON_INDEX_BYTES if capture.top_k is not None else 0.0)
-    raw = _ITEM_BYTES[capture.dtype] + (_INDEX_BYTES if capture.top_k is not None else 0)
+        return _JSON_BYTES[dtype] + (_JSON_INDEX_BYTES if has_index else 0.0)
+    raw = _ITEM_BYTES[dtype] + (_INDEX_BYTES if has_index else 0)
     return raw * 4 / 3 if wire == "base64" else float(raw)
 
 

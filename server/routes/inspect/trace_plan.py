@@ -22,12 +22,9 @@ from model.hooks.points import Point, Stack, is_cross, reads_encoder
 from server.engine.request import PointCapture
 from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.tensor_formats import Wire
-from server.routes.inspect.selectors import resolve, span
+from server.routes.inspect.selectors import number_bytes, resolve, span
 from server.schemas.inspect.trace import TraceRequest
 
-_ITEM_BYTES = {"float32": 4, "float16": 2}
-_JSON_BYTES = {"float32": 14.0, "float16": 13.0}
-"""Characters of one number and its comma in JSON."""
 _Counts = npt.NDArray[np.int64]
 _Size = TypeVar("_Size", int, _Counts)
 
@@ -78,7 +75,7 @@ class PlannedPoint:
     @property
     def num_bytes(self) -> int:
         """Return how many bytes the engine keeps and sends."""
-        return self.num_values * _ITEM_BYTES[self.capture.dtype]
+        return round(self.num_values * number_bytes(self.capture.dtype, "binary"))
 
 
 def choose_points(request: TraceRequest, config: ModelConfig) -> list[ChosenPoint]:
@@ -194,13 +191,6 @@ def _positions(selector: Any, count: int, field: str) -> tuple[int, ...] | None:
     return None if selector == "all" else resolve(selector, count, field, "position")
 
 
-def value_bytes(dtype: str, wire: Wire) -> float:
-    """Return the bytes of one number of the answer."""
-    if wire == "json":
-        return _JSON_BYTES[dtype]
-    return _ITEM_BYTES[dtype] * (4 / 3 if wire == "base64" else 1.0)
-
-
 def check_trace_size(
     request: TraceRequest,
     chosen: Sequence[ChosenPoint],
@@ -256,7 +246,7 @@ def _estimate(
             one_position = one_position // (own.num_heads if "head" in one.point.axes else own.num_kv_heads)
             one_position *= len(one.heads)
         values += number * one_position * int(counts.sum())
-    return math.ceil(values * value_bytes(request.dtype, wire))
+    return math.ceil(values * number_bytes(request.dtype, wire))
 
 
 def _like(one: ChosenPoint, config: ModelConfig) -> int | None:
