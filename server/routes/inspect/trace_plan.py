@@ -124,16 +124,11 @@ def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterato
         raise BadRequest(f"points: {error}.", param="points", code="unknown_point") from None
     stack, point = written.stack, written.point
     own = stack_config(config, stack)
-    if not point.in_block:
-        heads = choose_heads(request.heads, own, point, "heads")
-        yield ChosenPoint(full_name(config, stack, point.name, None), stack, None, point, heads)
-        return
-    is_named = written.layer is not None
-    selector = written.layer if written.layer is not None else request.layers
-    for layer in resolve(selector, own.num_layers, "points" if is_named else "layers", "layer"):
+    selector, field = (request.layers, "layers") if written.layer is None else (written.layer, "points")
+    for layer in resolve(selector, own.num_layers, field, "layer") if point.in_block else (None,):
         absent = why_absent(config, stack, point, layer)
         if absent is None:
-            heads = choose_heads(request.heads, own.at(layer), point, "heads")
+            heads = choose_heads(request.heads, own.at(layer or 0), point, "heads")
             yield ChosenPoint(full_name(config, stack, point.name, layer), stack, layer, point, heads)
         elif selector != "all":
             reported = short_name(config, stack, point.name)
