@@ -30,7 +30,7 @@ from server.engine.request import Intervention, Op, PointCapture
 from server.http.errors import BadRequest, shown
 from server.http.tensor_formats import NumpyArray
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.trace_plan import choose_heads, head_axis
+from server.routes.inspect.trace_plan import Lengths, choose_heads, head_axis
 from server.schemas.base import Selector
 from server.schemas.inspect.interventions import InterventionField
 
@@ -46,14 +46,6 @@ _OPS: dict[str, Op] = {
 
 MAX_MAP_CHANGES = 4
 """Most changes that a request may make to each score, or weight, of its attention."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """The token counts of one input: of the only stack or of the decoder, and of an encoder before it."""
-
-    own: int
-    encoder: int = 0
 
 
 @dataclass(frozen=True, slots=True)

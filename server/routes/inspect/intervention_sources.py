@@ -19,13 +19,13 @@ from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.intervention_plan import (
     InterventionTarget,
-    Lengths,
     Place,
     mean_target,
     place_of,
     wrong,
 )
 from server.routes.inspect.intervention_values import check_fits
+from server.routes.inspect.trace_plan import Lengths
 from server.routes.prompts import Prompt
 from server.routes.tasks import Work, run_all
 from server.schemas.inspect.inputs import InputFields

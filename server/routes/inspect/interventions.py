@@ -20,7 +20,6 @@ from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.intervention_plan import (
     InterventionTarget,
-    Lengths,
     Place,
     check_map_changes,
     check_operation,
@@ -40,6 +39,7 @@ from server.routes.inspect.intervention_sources import (
     lengths_of,
 )
 from server.routes.inspect.intervention_values import check_fits, check_masked, read_value
+from server.routes.inspect.trace_plan import Lengths
 from server.routes.prompts import Prompt
 from server.schemas.inspect.interventions import InterventionField
 

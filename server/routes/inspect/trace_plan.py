@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,13 @@ from server.schemas.inspect.trace import TraceRequest
 
 _Counts = npt.NDArray[np.int64]
 _Size = TypeVar("_Size", int, _Counts)
+
+
+class Lengths(NamedTuple):
+    """The token counts of one input: of the only stack or of the decoder, and of an encoder before it."""
+
+    own: int
+    encoder: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +140,6 @@ def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterato
         elif selector != "all":
             reported = short_name(config, stack, point.name)
             raise BadRequest(f"points: layer {layer} has no {reported}: {absent}.", param="points")
-
-
-Lengths = tuple[int, int]
-"""The token counts of one input: of the only stack or of the decoder, and of an encoder before it."""
 
 
 def plan_inputs(
