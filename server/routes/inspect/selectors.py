@@ -153,17 +153,12 @@ class AttentionPlan:
     capture: AttentionCapture
 
     @property
-    def row_width(self) -> int:
-        """Return how many numbers one row has."""
-        if self.capture.resize is not None:
-            return self.capture.resize
-        return len(self.keys) if self.capture.top_k is None else self.capture.top_k
-
-    @property
     def num_values(self) -> int:
         """Return how many numbers the answer has."""
-        rows = len(self.queries) if self.capture.resize is None else self.capture.resize
-        return math.prod(self.heads.shape) * rows * self.row_width
+        if self.capture.resize is not None:
+            return math.prod(self.heads.shape) * self.capture.resize**2
+        row_width = len(self.keys) if self.capture.top_k is None else self.capture.top_k
+        return math.prod(self.heads.shape) * len(self.queries) * row_width
 
     @property
     def capture_bytes(self) -> int:
