@@ -75,14 +75,13 @@ def build_parser() -> argparse.ArgumentParser:
         "lightwell key NAME >> keys.toml",
     )
     key.add_argument("name", metavar="NAME", help="how logs, metrics and GET /admin/keys name it")
-    commands.add_parser(
+    key.add_argument("--admin", action="store_true", help="may use /admin/...")
+    add(
         "health",
         help="tell whether the server is ready",
         description="Ask the `lightwell serve` that runs in this container or on this machine whether it is ready, at "
         "the address that its flags or variables name. The exit status is 0 if it is, else 1.",
-        allow_abbrev=False,
     )
-    key.add_argument("--admin", action="store_true", help="may use /admin/...")
     return parser
 
 

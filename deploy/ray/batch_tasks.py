@@ -29,7 +29,7 @@ from server.routes.inspect.attention import attention_entry, plan_of
 from server.routes.inspect.interventions import read_all_interventions
 from server.routes.inspect.selectors import select_heads
 from server.routes.inspect.trace import asked_of, trace_entry
-from server.routes.inspect.trace_plan import choose_points, plan_inputs
+from server.routes.inspect.trace_plan import Lengths, choose_points, plan_inputs
 from server.routes.openai.embeddings import embed_inputs, embed_task, embedding_entry, embedding_work
 from server.routes.prompts import Prompt
 from server.routes.supported_routes import check_part
@@ -165,7 +165,7 @@ class Planner:
 
         async def plan(text: str) -> Planned:
             prompt = await self._input(body, text)
-            lengths = (len(prompt.ids), len(prompt.encoder_ids))
+            lengths = Lengths(len(prompt.ids), len(prompt.encoder_ids))
             (points,) = plan_inputs(body, chosen, self._context.config, [lengths])
             (changes,) = await read_all_interventions(self._context, body.interventions, [prompt])
             asked, num_bytes = asked_of(points)

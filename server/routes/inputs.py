@@ -59,7 +59,9 @@ async def between_stacks(
         return prompts
     limit = encoder_limit(context)
     sources = [fit_input(context, prompt, truncate, field, limit) async for prompt in in_turns(prompts, 64)]
-    started = await _started(context, decoder_input, len(prompts))
+    count = len(prompts)
+    texts = [None] * count if decoder_input is None else _one_each(decoder_input, count, "decoder_input")
+    started = [await read_decoder_start(context, text) for text in texts]
     return [replace(own, encoder=source, is_cut=source.is_cut) for own, source in zip(started, sources, strict=True)]
 
 
@@ -104,12 +106,6 @@ async def _read(
     if value and isinstance(value[0], ChatMessage):
         return [await read_chat(context, value, is_continued, keep=keep)]  # type: ignore[arg-type]
     return await read_prompts(context, value, "input", add_special, keep)  # type: ignore[arg-type]
-
-
-async def _started(context: AppContext, value: PromptInput | None, count: int) -> list[Prompt]:
-    if value is None:
-        return [await read_decoder_start(context, None)] * count
-    return [await read_decoder_start(context, item) for item in _one_each(value, count, "decoder_input")]
 
 
 def _one_each(value: PromptInput, count: int, field: str = "completion") -> list[_OneText]:

@@ -41,8 +41,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         (head,) = resolve(body.head, own.num_heads, "head", "head")
         inspection = await begin(context, request, body, "/v1/explain", 14)
         heads = [
-            _Head(own, part, layer, head, _query(body, len(rows_of(prompt, part).ids)))
-            async for prompt in in_turns(inspection.inputs, 64)
+            _Head(own, part, layer, head, *resolve(body.query_position, length, "query_position", "position"))
+            async for length in in_turns([len(rows_of(prompt, part).ids) for prompt in inspection.inputs], 64)
         ]
         num_keys = [len(keys_of(prompt, part).ids) for prompt in inspection.inputs]
         # The keys' k (twice), v, products and weighted v; some numbers of each key; q, z, and rows of the stream.
@@ -57,11 +57,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         *found, weights = await inspection.run(asked, [question])
         entries = (_entry(inspection, i, one, found[i], weights) for i, one in enumerate(heads))
         return await inspection.answer_with(entries)
-
-
-def _query(body: ExplainRequest, length: int) -> int:
-    (query,) = resolve(body.query_position, length, "query_position", "position")
-    return query
 
 
 @dataclass(frozen=True, slots=True)

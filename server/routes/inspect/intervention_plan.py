@@ -6,7 +6,7 @@ It knows no HTTP and no running engine; `server.routes.inspect.interventions` ca
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy as np
 from model.config import ModelConfig
 from model.hooks.point_names import (
     UnknownPoint,
-    full_name,
     near_names,
     points_of,
     read_name,
@@ -30,7 +29,7 @@ from server.engine.request import Intervention, Op, PointCapture
 from server.http.errors import BadRequest, shown
 from server.http.tensor_formats import NumpyArray
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.trace_plan import choose_heads, head_axis
+from server.routes.inspect.trace_plan import Lengths, choose_heads, head_axis
 from server.schemas.base import Selector
 from server.schemas.inspect.interventions import InterventionField
 
@@ -46,14 +45,6 @@ _OPS: dict[str, Op] = {
 
 MAX_MAP_CHANGES = 4
 """Most changes that a request may make to each score, or weight, of its attention."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lengths:
-    """The token counts of one input: of the only stack or of the decoder, and of an encoder before it."""
-
-    own: int
-    encoder: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +100,13 @@ class InterventionTarget(Place):
         """Return the axis of `shape` that counts positions or queries."""
         return next(i for i, axis in enumerate(self.point.axes) if axis in ("position", "query"))
 
-    def captures(self, config: ModelConfig) -> tuple[PointCapture, ...]:
-        """Return what a trace must capture of it, one capture for each layer."""
+    def captures(self) -> tuple[PointCapture, ...]:
+        """Return what a trace must capture of it, one capture for each layer. They have no names, so that captures of
+        equal numbers are equal.
+        """
         return tuple(
             PointCapture(
-                name=full_name(config, self.stack, self.point.name, layer),
+                name="",
                 stack=self.stack,
                 layer=layer,
                 point=self.point.name,
@@ -269,10 +262,3 @@ def _tells_positions(value: NumpyArray, place: InterventionTarget) -> bool:
     lengths = dict(zip(range(-len(place.shape), 0), place.shape, strict=True))
     along = {place.row_axis - len(place.shape)} | ({-1} if place.is_map else set())
     return any(axis >= -value.ndim and value.shape[axis] == lengths[axis] > 1 for axis in along)
-
-
-def mean_target(place: InterventionTarget) -> InterventionTarget:
-    """Return the target after its positions are averaged: one row."""
-    shape = list(place.shape)
-    shape[place.row_axis] = 1
-    return replace(place, shape=tuple(shape))

@@ -19,13 +19,12 @@ from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.intervention_plan import (
     InterventionTarget,
-    Lengths,
     Place,
-    mean_target,
     place_of,
     wrong,
 )
 from server.routes.inspect.intervention_values import check_fits
+from server.routes.inspect.trace_plan import Lengths
 from server.routes.prompts import Prompt
 from server.routes.tasks import Work, run_all
 from server.schemas.inspect.inputs import InputFields
@@ -61,8 +60,11 @@ class Source:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return the shape of what one layer is changed with."""
-        return (mean_target(self.place) if self.is_mean else self.place).shape
+        """Return the shape of what one layer is changed with: one row of means, or all rows."""
+        if not self.is_mean:
+            return self.place.shape
+        axis = self.place.row_axis
+        return (*self.place.shape[:axis], 1, *self.place.shape[axis + 1 :])
 
 
 def check_number(of: str, number: int) -> None:
@@ -217,10 +219,8 @@ async def _trace(context: AppContext, sources: Sequence[Source]) -> list[list[Nu
     """Return what the sources of one prompt need of it, as it is without interventions: for each one array for each
     layer.
     """
-    wanted = [  # without their names, so that captures of equal numbers are equal
-        [(replace(capture, name=""), source) for capture in source.place.captures(context.config)] for source in sources
-    ]
-    places = {capture: source.place for captures in wanted for capture, source in captures}
+    wanted = [source.place.captures() for source in sources]
+    places = {capture: source.place for captures, source in zip(wanted, sources, strict=True) for capture in captures}
     names = {capture: str(i) for i, capture in enumerate(places)}  # one point may be wanted with different heads
     work = Work(
         TraceTask(points=tuple(replace(capture, name=name) for capture, name in names.items())),
@@ -229,4 +229,4 @@ async def _trace(context: AppContext, sources: Sequence[Source]) -> list[list[Nu
         is_sent=False,
     )
     (result,) = await run_all(context, [work], time.monotonic())
-    return [[as_numpy(result.tensors[names[capture]]) for capture, _ in captures] for captures in wanted]
+    return [[as_numpy(result.tensors[names[capture]]) for capture in captures] for captures in wanted]

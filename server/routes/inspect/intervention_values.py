@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from model.config import ModelConfig
-from model.hooks.point_names import (
-    stack_config,
-)
+from model.hooks.point_names import stack_config
 from model.hooks.points import is_cross
 from server.http.errors import shown
 from server.http.tensor_formats import NumpyArray

@@ -20,7 +20,6 @@ from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.intervention_plan import (
     InterventionTarget,
-    Lengths,
     Place,
     check_map_changes,
     check_operation,
@@ -40,6 +39,7 @@ from server.routes.inspect.intervention_sources import (
     lengths_of,
 )
 from server.routes.inspect.intervention_values import check_fits, check_masked, read_value
+from server.routes.inspect.trace_plan import Lengths
 from server.routes.prompts import Prompt
 from server.schemas.inspect.interventions import InterventionField
 
@@ -72,8 +72,7 @@ async def read_all_interventions(
     check_number("inputs", len(prompts) * sum(len(place.layers) for place in places))
     planned: dict[Lengths, Sequence[InterventionTarget]] = {}
     async for lengths in in_turns(dict.fromkeys(map(lengths_of, prompts)), 1):
-        planned[lengths] = _targets(context, items, places, lengths, given)
-        await asyncio.to_thread(_check_masked, context, items, planned[lengths], given)
+        planned[lengths] = await asyncio.to_thread(_targets, context, items, places, lengths, given)
     sources = await all_sources(context, items, prompts, places, planned)
     # Of inputs that are alike, one has the shared changes: of equal length, or equal if their own numbers are taken.
     is_own = any(index is not None for _, index in sources)
@@ -114,25 +113,18 @@ def _targets(
 ) -> list[InterventionTarget]:
     """Return where the items apply in inputs of these lengths, after their values are checked. Raises BadRequest"""
     targets = [place.at(context.config, item.positions, lengths) for item, place in zip(items, places, strict=True)]
-    for number, target in enumerate(targets):
-        for value in given.get((number, None), ()):
-            if not isinstance(value, float):
-                check_fits(value.shape, target, f"{target.field}.value")
+    arrays = [
+        (item.op, target, value)
+        for number, (item, target) in enumerate(zip(items, targets, strict=True))
+        for value in given.get((number, None), ())
+        if not isinstance(value, float)
+    ]
+    for _, target, value in arrays:
+        check_fits(value.shape, target, f"{target.field}.value")
     check_map_changes(context.config, targets, lengths)
+    for op, target, value in arrays:
+        check_masked(context.config, target, op, value, target.field)
     return targets
-
-
-def _check_masked(
-    context: AppContext,
-    items: Sequence[InterventionField],
-    places: Sequence[InterventionTarget],
-    given: Mapping[Key, _Values],
-) -> None:
-    """Raise BadRequest for numbers of one input's interventions that are visible to no query."""
-    for number, (item, place) in enumerate(zip(items, places, strict=True)):
-        for value in given.get((number, None), ()):
-            if not isinstance(value, float):
-                check_masked(context.config, place, item.op, value, f"interventions[{number}]")
 
 
 def _for_one(

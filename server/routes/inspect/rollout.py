@@ -18,7 +18,7 @@ from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, described, stack_of
-from server.routes.inspect.selectors import resolve
+from server.routes.inspect.selectors import Selector, resolve
 from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
 from server.schemas.inspect.mechanisms import RolloutAnswer, RolloutRequest
@@ -39,14 +39,14 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         own = stack_config(context.config, stack_of(part))
         layers = resolve(body.layers, own.num_layers, "layers", "layer")
         heads = resolve(body.heads, own.num_heads, "heads", "head")
-        inspection = await begin(context, request, body, "/v1/rollout", 1 if body.method == "rollout" else 2)
+        num_arrays = 1 if body.method == "rollout" else 2
+        inspection = await begin(context, request, body, "/v1/rollout", num_arrays)
         lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
-        queries = [
-            resolve(_rows(body), length, "query_positions", "position") async for length in in_turns(lengths, 64)
-        ]
+        by_default: Selector = "all" if body.method == "rollout" else -1
+        rows = by_default if body.query_positions is None else body.query_positions
+        queries = [resolve(rows, length, "query_positions", "position") async for length in in_turns(lengths, 64)]
         _check_work(body, layers, lengths, queries)
-        arrays = 1 if body.method == "rollout" else 2
-        numbers = sum(arrays * len(layers) * len(q) * n for q, n in zip(queries, lengths, strict=True))
+        numbers = sum(num_arrays * len(layers) * len(q) * n for q, n in zip(queries, lengths, strict=True))
         inspection.check_size(numbers, "fewer layers or query_positions")
         needed = range(max(layers) + 1)
         task = AttentionTask(
@@ -60,12 +60,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         reported = {"part": part, "method": body.method, "layers": layers, "heads": heads}
         entries = (_entry(inspection, i, reported, queries[i], each["attention"]) for i, each in enumerate(found))
         return await inspection.answer_with(entries)
-
-
-def _rows(body: RolloutRequest) -> Any:
-    if body.query_positions is not None:
-        return body.query_positions
-    return "all" if body.method == "rollout" else -1
 
 
 def _check_work(

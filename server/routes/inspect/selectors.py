@@ -153,17 +153,12 @@ class AttentionPlan:
     capture: AttentionCapture
 
     @property
-    def row_width(self) -> int:
-        """Return how many numbers one row has."""
-        if self.capture.resize is not None:
-            return self.capture.resize
-        return len(self.keys) if self.capture.top_k is None else self.capture.top_k
-
-    @property
     def num_values(self) -> int:
         """Return how many numbers the answer has."""
-        rows = len(self.queries) if self.capture.resize is None else self.capture.resize
-        return math.prod(self.heads.shape) * rows * self.row_width
+        if self.capture.resize is not None:
+            return math.prod(self.heads.shape) * self.capture.resize**2
+        row_width = len(self.keys) if self.capture.top_k is None else self.capture.top_k
+        return math.prod(self.heads.shape) * len(self.queries) * row_width
 
     @property
     def capture_bytes(self) -> int:
@@ -196,9 +191,14 @@ def plan_attention(
 
 def value_bytes(capture: AttentionCapture, wire: Wire) -> float:
     """Return the bytes of one number of the answer, with its index if there is a top_k."""
+    return number_bytes(capture.dtype, wire, has_index=capture.top_k is not None)
+
+
+def number_bytes(dtype: str, wire: Wire, *, has_index: bool = False) -> float:
+    """Return the bytes of one number of an answer, and of its index if it has one."""
     if wire == "json":
-        return _JSON_BYTES[capture.dtype] + (_JSON_INDEX_BYTES if capture.top_k is not None else 0.0)
-    raw = _ITEM_BYTES[capture.dtype] + (_INDEX_BYTES if capture.top_k is not None else 0)
+        return _JSON_BYTES[dtype] + (_JSON_INDEX_BYTES if has_index else 0.0)
+    raw = _ITEM_BYTES[dtype] + (_INDEX_BYTES if has_index else 0)
     return raw * 4 / 3 if wire == "base64" else float(raw)
 
 

@@ -11,7 +11,7 @@ from server.http.tensor_formats import as_numpy
 from server.http.trace_body import DescribedArray, DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Asked, begin
-from server.routes.inspect.trace_plan import PlannedPoint, check_trace_size, choose_points, plan_inputs
+from server.routes.inspect.trace_plan import Lengths, PlannedPoint, check_trace_size, choose_points, plan_inputs
 from server.routes.prompts import Prompt
 from server.routes.responses import both_stacks_fields, counted_refusals, tensor_route, token_bytes, wire_of
 from server.routes.tasks import TaskResult
@@ -29,7 +29,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         chosen = choose_points(body, context.config)
         inspection = await begin(context, request, body, "/v1/trace", len(chosen))
         inputs = inspection.inputs
-        lengths = [(len(prompt.ids), len(prompt.encoder_ids)) for prompt in inputs]
+        lengths = [Lengths(len(prompt.ids), len(prompt.encoder_ids)) for prompt in inputs]
         with counted_refusals(context):
             check_trace_size(
                 body,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,14 +22,18 @@ from model.hooks.points import Point, Stack, is_cross, reads_encoder
 from server.engine.request import PointCapture
 from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.tensor_formats import Wire
-from server.routes.inspect.selectors import resolve, span
+from server.routes.inspect.selectors import number_bytes, resolve, span
 from server.schemas.inspect.trace import TraceRequest
 
-_ITEM_BYTES = {"float32": 4, "float16": 2}
-_JSON_BYTES = {"float32": 14.0, "float16": 13.0}
-"""Characters of one number and its comma in JSON."""
 _Counts = npt.NDArray[np.int64]
 _Size = TypeVar("_Size", int, _Counts)
+
+
+class Lengths(NamedTuple):
+    """The token counts of one input: of the only stack or of the decoder, and of an encoder before it."""
+
+    own: int
+    encoder: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +82,7 @@ class PlannedPoint:
     @property
     def num_bytes(self) -> int:
         """Return how many bytes the engine keeps and sends."""
-        return self.num_values * _ITEM_BYTES[self.capture.dtype]
+        return round(self.num_values * number_bytes(self.capture.dtype, "binary"))
 
 
 def choose_points(request: TraceRequest, config: ModelConfig) -> list[ChosenPoint]:
@@ -127,24 +131,15 @@ def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterato
         raise BadRequest(f"points: {error}.", param="points", code="unknown_point") from None
     stack, point = written.stack, written.point
     own = stack_config(config, stack)
-    if not point.in_block:
-        heads = choose_heads(request.heads, own, point, "heads")
-        yield ChosenPoint(full_name(config, stack, point.name, None), stack, None, point, heads)
-        return
-    is_named = written.layer is not None
-    selector = written.layer if written.layer is not None else request.layers
-    for layer in resolve(selector, own.num_layers, "points" if is_named else "layers", "layer"):
+    selector, field = (request.layers, "layers") if written.layer is None else (written.layer, "points")
+    for layer in resolve(selector, own.num_layers, field, "layer") if point.in_block else (None,):
         absent = why_absent(config, stack, point, layer)
         if absent is None:
-            heads = choose_heads(request.heads, own.at(layer), point, "heads")
+            heads = choose_heads(request.heads, own.at(layer or 0), point, "heads")
             yield ChosenPoint(full_name(config, stack, point.name, layer), stack, layer, point, heads)
         elif selector != "all":
             reported = short_name(config, stack, point.name)
             raise BadRequest(f"points: layer {layer} has no {reported}: {absent}.", param="points")
-
-
-Lengths = tuple[int, int]
-"""The token counts of one input: of the only stack or of the decoder, and of an encoder before it."""
 
 
 def plan_inputs(
@@ -192,13 +187,6 @@ def _first(count: int) -> tuple[int, ...]:
 
 def _positions(selector: Any, count: int, field: str) -> tuple[int, ...] | None:
     return None if selector == "all" else resolve(selector, count, field, "position")
-
-
-def value_bytes(dtype: str, wire: Wire) -> float:
-    """Return the bytes of one number of the answer."""
-    if wire == "json":
-        return _JSON_BYTES[dtype]
-    return _ITEM_BYTES[dtype] * (4 / 3 if wire == "base64" else 1.0)
 
 
 def check_trace_size(
@@ -256,7 +244,7 @@ def _estimate(
             one_position = one_position // (own.num_heads if "head" in one.point.axes else own.num_kv_heads)
             one_position *= len(one.heads)
         values += number * one_position * int(counts.sum())
-    return math.ceil(values * value_bytes(request.dtype, wire))
+    return math.ceil(values * number_bytes(request.dtype, wire))
 
 
 def _like(one: ChosenPoint, config: ModelConfig) -> int | None:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from model.analysis.trajectory import trajectory as measure
 from model.hooks.point_names import stack_config
-from server.engine.request import PointCapture, TraceTask
+from server.engine.request import Part, PointCapture, TraceTask
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
@@ -44,7 +44,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "fewer positions or compare_positions",
         )
         rows = [tuple(dict.fromkeys(p + o)) for p, o in zip(chosen, others, strict=True)]
-        points = [_points(context, body, kept) async for kept in in_turns(rows, 64)]
+        points = [_points(context, part, kept) async for kept in in_turns(rows, 64)]
         asked = [
             (TraceTask(points=states_of), 4 * states * len(kept) * own.hidden_size)
             for states_of, kept in zip(points, rows, strict=True)
@@ -55,13 +55,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             for index, tensors in enumerate(found):
                 streams = np.stack([tensors[point.name] for point in points[index]])
                 place = {position: i for i, position in enumerate(rows[index])}
-                yield _entry(inspection, index, streams, place, chosen[index], others[index])
+                yield _entry(inspection, index, part, streams, place, chosen[index], others[index])
 
         return await inspection.answer_with(report())
 
 
-def _points(context: AppContext, body: TrajectoryRequest, positions: tuple[int, ...]) -> tuple[PointCapture, ...]:
-    stack = stack_of(check_part(context, body.part))
+def _points(context: AppContext, part: Part, positions: tuple[int, ...]) -> tuple[PointCapture, ...]:
+    stack = stack_of(part)
     num_layers = stack_config(context.config, stack).num_layers
     return (
         capture(context, stack, "hook_resid_pre", 0, positions=positions),
@@ -72,6 +72,7 @@ def _points(context: AppContext, body: TrajectoryRequest, positions: tuple[int, 
 def _entry(
     inspection: Inspection,
     index: int,
+    part: Part,
     streams: NumpyArray,
     place: dict[int, int],
     chosen: tuple[int, ...],
@@ -79,14 +80,12 @@ def _entry(
 ) -> DescribedEntry:
     """Return the entry of residual streams [state, row, d], where `place` gives the row of a position."""
     found = measure(streams[:, [place[p] for p in chosen]], streams[:, [place[p] for p in others]])
-    body = inspection.body
-    assert isinstance(body, TrajectoryRequest)
-    fields: dict[str, Any] = {"part": check_part(inspection.context, body.part), "positions": chosen}
+    fields: dict[str, Any] = {"part": part, "positions": chosen}
     arrays = {
         name: described(getattr(found, name), "position", "state")
         for name in ("norms", "steps", "cosine_to_start", "cosine_to_previous")
     }
-    if body.compare_positions is not None:
+    if others:
         fields["compare_positions"] = others
         arrays["cosine_to_others"] = described(found.cosine_to_others, "position", "state", "other")
     return inspection.entry(index, "trajectory", fields, arrays)

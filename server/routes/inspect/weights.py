@@ -168,10 +168,9 @@ async def answer_about_weights(
 
 def check_once(request: Request) -> None:
     """Raise BadRequest for a name that the query gives twice: only one of its values would count."""
-    names = [name for name, _ in request.query_params.multi_items()]
-    for name in names:
-        if names.count(name) > 1:
-            values = request.query_params.getlist(name)
+    for name in request.query_params:
+        values = request.query_params.getlist(name)
+        if len(values) > 1:
             raise BadRequest(f"{name}: given {len(values)} times, {shown(values)}; once is accepted.", param=name)
 
 

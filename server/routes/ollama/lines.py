@@ -84,11 +84,6 @@ def truncated(prompts: Sequence[Prompt]) -> dict[str, bool]:
     return {"truncated": True} if any(prompt.is_cut for prompt in prompts) else {}
 
 
-def loaded(model: str, fields: Fields) -> bytes:
-    """Return the answer to a request that only asks whether the model is loaded."""
-    return orjson.dumps({"model": model, "created_at": now(), **fields(Message()), "done": True, "done_reason": "load"})
-
-
 class LineWriter:
     """Writes one answer, and remembers how far it has come."""
 

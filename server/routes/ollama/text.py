@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.tokenization.chat_formats.message import MessageDelta
+from model.tokenization.chat_formats.message import Message, MessageDelta
 from server.http.error_handlers import retold
 from server.http.sse import EventStream, unless_disconnected
 from server.routes.context import AppContext
@@ -18,13 +18,13 @@ from server.routes.ollama.lines import (
     chat_fields,
     error_line,
     generate_fields,
-    loaded,
+    now,
 )
 from server.routes.ollama.translation import NAMES, accept_named, chat_of, chat_of_prompt, completion_of
 from server.routes.openai.completions import completion_jobs
 from server.routes.openai.conversation import ChatPiece, begin_conversation
 from server.routes.openai.generation import Arrived, Started, begin
-from server.routes.responses import large_response
+from server.routes.responses import json_response, large_response
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest
 from server.schemas.ollama import (
     OllamaChatAnswer,
@@ -83,7 +83,9 @@ def _model(context: AppContext, body: OllamaTextFields) -> str:
 
 
 def _loaded(context: AppContext, body: OllamaTextFields, fields: Fields) -> Response:
-    return Response(loaded(_model(context, body), fields), media_type="application/json")
+    """Answer a request that only asks whether the model is loaded."""
+    told = {"model": _model(context, body), "created_at": now(), **fields(Message())}
+    return json_response({**told, "done": True, "done_reason": "load"})
 
 
 async def _answer(

@@ -7,6 +7,7 @@ thousands of numbers: they become JSON in pieces of a few milliseconds, between 
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -39,17 +40,16 @@ def _items(values: list[Any]) -> orjson.Fragment:
     return orjson.Fragment(orjson.dumps(values)[1:-1])
 
 
+@dataclass
 class LegacyLogprobs:
     """The `logprobs` object of completions."""
 
-    def __init__(self, tokenizer: Tokenizer, num_top: int, text: Detokenizer, offset: int = 0) -> None:
-        """Make the object. `text` writes the tokens as the choice's text does; the first of them is at `offset`, in
-        characters.
-        """
-        self._tokenizer = tokenizer
-        self._num_top = num_top
-        self._text = text
-        self._offset = offset
+    tokenizer: Tokenizer
+    num_top: int
+    text: Detokenizer
+    """It writes the tokens as the choice's text does."""
+    offset: int = 0
+    """Where the next token begins, in characters."""
 
     async def entries(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
@@ -57,23 +57,19 @@ class LegacyLogprobs:
         """Return the entries of the next tokens, one list per field. A missing entry (a prompt's first token) is
         null.
         """
-        fields: dict[str, list[orjson.Fragment]] = {
-            "tokens": [],
-            "token_logprobs": [],
-            "top_logprobs": [],
-            "text_offset": [],
-        }
+        names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+        fields: dict[str, list[orjson.Fragment]] = {name: [] for name in names}
         async for piece in _pieces(len(token_ids)):
             for name, values in self._piece(token_ids[piece], logprobs[piece]).items():
                 fields[name].append(_items(values))
         return fields
 
     def _piece(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]) -> dict[str, list[Any]]:
-        strings = self._tokenizer.token_strings(token_ids)
+        strings = self.tokenizer.token_strings(token_ids)
         offsets = []
         for token_id in token_ids:  # a token within a character has the offset where that begins
-            offsets.append(self._offset)
-            self._offset += len(self._text.push(token_id))
+            offsets.append(self.offset)
+            self.offset += len(self.text.push(token_id))
         return {
             "tokens": strings,
             "token_logprobs": [None if entry is None else _finite(entry.logprob) for entry in logprobs],
@@ -90,8 +86,8 @@ class LegacyLogprobs:
         Another token whose text is taken already (parts of characters all have U+FFFD) is under "token_id:N", as vLLM
         writes tokens whose texts would not do.
         """
-        top = entry.top[: self._num_top]
-        names = self._tokenizer.token_strings([token_id for token_id, _ in top])
+        top = entry.top[: self.num_top]
+        names = self.tokenizer.token_strings([token_id for token_id, _ in top])
         named: dict[str, float] = {}
         for name, (token_id, logprob) in zip(names, top, strict=True):
             is_taken = name in named or (name == string and token_id != entry.token_id)

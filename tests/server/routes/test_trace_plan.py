@@ -10,7 +10,7 @@ from model.checkpoint.registry import read_config
 from model.config import ModelConfig
 from model.hooks.point_names import points_of, stacks
 from server.http.errors import PayloadTooLarge
-from server.routes.inspect.trace_plan import check_trace_size, choose_points, plan_inputs
+from server.routes.inspect.trace_plan import Lengths, check_trace_size, choose_points, plan_inputs
 from server.schemas.inspect.trace import TraceRequest
 from tests import tiny
 from tests.support.examples import examples
@@ -29,7 +29,7 @@ def test_the_estimate_is_the_size_of_the_plans(config: ModelConfig, data: st.Dat
         for stack in stacks(config)
         for point in points_of(config, stack)
     ]
-    lengths = data.draw(st.lists(st.tuples(st.integers(3, 9), st.integers(3, 9)), min_size=1, max_size=4))
+    lengths = data.draw(st.lists(st.builds(Lengths, st.integers(3, 9), st.integers(3, 9)), min_size=1, max_size=4))
     selector = st.sampled_from(["all", 1, -2, [0], [2, 0]])
     fields = {
         "input": "x",
@@ -57,6 +57,6 @@ def test_inputs_of_one_length_share_a_plan(config: ModelConfig) -> None:
     """Share plans: a request may have thousands of inputs and points, and a plan for each pair would take minutes."""
     asked = TraceRequest.model_validate({"input": "x", "points": ["hook_resid_post"]})
     chosen = choose_points(asked, config)
-    plans = plan_inputs(asked, chosen, config, [(5, 6), (7, 6), (5, 6)])
+    plans = plan_inputs(asked, chosen, config, [Lengths(5, 6), Lengths(7, 6), Lengths(5, 6)])
     assert plans[0] is plans[2]
     assert plans[0] is not plans[1]
