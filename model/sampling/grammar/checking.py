@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, wraps
 from graphlib import CycleError, TopologicalSorter
+from hashlib import sha256
 from typing import Any, ParamSpec, TypeVar, cast
 
 import llguidance
@@ -169,19 +170,19 @@ def _either(alternatives: Sequence[Sequence[_Part]]) -> _Part:
 
 
 def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Keep the results of the last calls of a function. A result that is longer than `_MOST_KEPT` characters, arguments
-    included, is made again each time: some hundred would fill the memory for good.
+    """Keep the results of the last calls of a function, by digests of the arguments. A result that is longer than
+    `_MOST_KEPT` characters is made again each time: some hundred would fill the memory for good.
     """
-    results: OrderedDict[Any, Result] = OrderedDict()
+    results: OrderedDict[bytes, Result] = OrderedDict()
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        key = args, *kwargs.items()
+        key = sha256(repr((args, kwargs)).encode()).digest()
         with suppress(KeyError):
             results.move_to_end(key)
             return results[key]
         result = function(*args, **kwargs)
-        if len(repr((key, result))) <= _MOST_KEPT:
+        if len(repr(result)) <= _MOST_KEPT:
             results[key] = result
             if len(results) > _MAX_KEPT:
                 results.popitem(last=False)

@@ -1,0 +1,38 @@
+"""Values of arguments that are no JSON: what the grammar takes is what the reader reads."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
+from model.tokenization.chat_formats.grammar import Answers, answer_grammar
+from tests.model.tokenization.chat_formats.conftest import with_grammars
+from tests.model.tokenization.chat_formats.test_grammar import Reader, reader
+from tests.model.tokenization.chat_formats.test_parser import LIST, XML
+
+__all__ = ["reader"]
+FREE: dict[str, Any] = {"path": {"type": "string"}, "options": {"type": "object"}, "items": {"type": "array"}}
+
+
+def of_values(values: dict[str, str]) -> str:
+    """Return a call in XML."""
+    written = [f"\n<parameter={name}>\n{value}\n</parameter>" for name, value in values.items()]
+    return f"<tool_call>\n<function=f>{''.join(written)}\n</function>\n</tool_call>"
+
+
+@pytest.mark.parametrize("syntax", [XML, LIST], ids=["xml", "list"])
+def test_many_tools_with_free_arguments_share_the_rules_of_these(syntax: CallSyntax) -> None:
+    sizes = []
+    for number in (1, 2, 3):
+        properties = [{**FREE, "deep": {"properties": {f"a{n}": {}, "b": {"type": "object"}}}} for n in range(number)]
+        tools = [with_grammars(Tool(f"f{n}", {"properties": each}), syntax, {}) for n, each in enumerate(properties)]
+        sizes.append(len(answer_grammar(Answers(syntax=syntax, tools=tools))))
+    assert all(after - before < 2000 for before, after in pairwise(sizes))
+
+
+def test_no_number_of_free_arguments_is_too_large(reader: Reader) -> None:
+    tools = [Tool("f", {"properties": FREE}), *(Tool(f"f{number}", {"properties": FREE}) for number in range(600))]
+    asked = {"syntax": XML, "tools": tools, "calls": "required"}
+    assert reader.takes(of_values({"items": "[1, [{'a': None}]]", "options": '{"a": [true]}'}), **asked)
+    assert not reader.takes(of_values({"items": '{"a": 1}'}), **asked)
