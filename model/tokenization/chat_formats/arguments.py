@@ -186,7 +186,8 @@ class PythonReader(BareReader):
     _name_pattern = re.compile(r"[^=)]*")
     _name_end = "="
     _named = "("
-    _word = re.compile(r"[^\s,:()\[\]{}'\"]+")
+    _word = re.compile(r"(?:[^\s,:()\[\]{}'\"]\s*)+")
+    """One or several words: literals without a comma between them are none."""
     _inner: ClassVar = {
         quote: re.compile(
             rf"([^{quote}\\]|\\([^xu]|x(?![0-9a-fA-F]?\Z)|u(?![0-9a-fA-F]{{0,3}}\Z))"
@@ -196,8 +197,10 @@ class PythonReader(BareReader):
     }
     """The inside of a text, up to its end, or to a quote or an escape that needs more text."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_strict: bool = False) -> None:
+        """If it `is_strict`, a word that is no literal raises ValueError; else it is a text."""
         super().__init__("'", '"')
+        self._is_strict = is_strict
 
     def _text(self, text: str, position: int, is_over: bool) -> tuple[str, int]:
         match = self._inner[self._quote].match(text, position)
@@ -210,7 +213,11 @@ class PythonReader(BareReader):
         return _of_python(text[position:end]), end
 
     def _constant(self, word: str) -> str:
-        return _as_json(_OF_PYTHON.get(word, word), KINDS)
+        word = word.rstrip()
+        word = _OF_PYTHON.get(word, word)
+        if self._is_strict:
+            json.loads(word, parse_constant=int)
+        return _as_json(word, KINDS)
 
 
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[\s\S])")
@@ -251,7 +258,7 @@ def _as_json(value: str, kinds: frozenset[str]) -> str:
         except ValueError:
             if not stripped.startswith(("[", "{")):
                 raise
-            written, end = PythonReader().read(stripped, True)  # a list or a dict as Python writes it
+            written, end = PythonReader(is_strict=True).read(stripped, True)  # a list or a dict as Python writes it
             read = json.loads(written + stripped[end:], parse_constant=int)
     except (ValueError, RecursionError):
         return json.dumps(value, ensure_ascii=False)

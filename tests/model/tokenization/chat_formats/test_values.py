@@ -1,5 +1,6 @@
 """Values of arguments that are no JSON: what the grammar takes is what the reader reads."""
 
+import json
 from itertools import pairwise
 from typing import Any
 
@@ -7,9 +8,11 @@ import pytest
 
 from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar
+from model.tokenization.chat_formats.message import joined
+from model.tokenization.chat_formats.parser import TaggedText
 from tests.model.tokenization.chat_formats.conftest import with_grammars
 from tests.model.tokenization.chat_formats.test_grammar import Reader, reader
-from tests.model.tokenization.chat_formats.test_parser import LIST, XML
+from tests.model.tokenization.chat_formats.test_parser import LIST, XML, cut, deltas
 
 __all__ = ["reader"]
 FREE: dict[str, Any] = {"path": {"type": "string"}, "options": {"type": "object"}, "items": {"type": "array"}}
@@ -36,3 +39,24 @@ def test_no_number_of_free_arguments_is_too_large(reader: Reader) -> None:
     asked = {"syntax": XML, "tools": tools, "calls": "required"}
     assert reader.takes(of_values({"items": "[1, [{'a': None}]]", "options": '{"a": [true]}'}), **asked)
     assert not reader.takes(of_values({"items": '{"a": 1}'}), **asked)
+
+
+def read(text: str, syntax: CallSyntax, properties: dict[str, Any], cuts: list[int] | None = None) -> Any:
+    """Return the arguments of the one call, from a text that comes in pieces, or the content of a text without one."""
+    parser = TaggedText(syntax=syntax, tools=[Tool("f", {"properties": properties})])
+    message = joined(deltas(parser, cut(text, cuts or [])))
+    return json.loads(message.tool_calls[0].arguments) if message.tool_calls else message.content
+
+
+@pytest.mark.parametrize("value", ["[ERROR]", "[a, b]", "[1 2]", "{x: y}", "{'a' : 5 6}", "[1, None 2]", "[NaN]"])
+def test_a_text_in_brackets_that_is_no_literal_is_a_text(reader: Reader, value: str) -> None:
+    properties = {"a": {"type": ["string", "array", "object"]}}
+    text = of_values({"a": value})
+    assert reader.takes(text, syntax=XML, tools=[Tool("f", {"properties": properties})])
+    assert read(text, XML, properties) == {"a": value}
+    assert read(of_values({"a": "[1 , None, {'b' : 5 }]"}), XML, properties) == {"a": [1, None, {"b": 5}]}
+
+
+@pytest.mark.parametrize("cuts", [[], list(range(40))], ids=["whole", "by character"])
+def test_literals_without_a_comma_are_no_number(cuts: list[int]) -> None:
+    assert read("[f(a=[1 2, 3 ], b=4 )]", LIST, {"a": {}, "b": {}}, cuts) == {"a": ["1 2", 3], "b": 4}
