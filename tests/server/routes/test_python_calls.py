@@ -79,7 +79,10 @@ async def test_a_named_tool_is_called_whatever_the_model_would_write(tmp_path: P
     assert arguments.get("days", 3) >= 3
 
 
-@pytest.mark.parametrize("text", ["[1] says so.", "[f is](a link)", "[f]", "Look: [f(city='Bern')]"])
+@pytest.mark.parametrize(
+    "text",
+    ["[1] says so.", "[f is](a link)", "[f]", "Look: [f(city='Bern')]", "[f (the web)] is a link", "[f\n(town=1)]"],
+)
 async def test_a_list_that_is_no_call_is_content(tmp_path: Path, text: str) -> None:
     body = {"messages": USER, "tools": [tool()]}
     answer = await messages_of(tmp_path, templates.LLAMA_PYTHON, text, LFM2, body)
