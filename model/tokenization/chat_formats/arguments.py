@@ -178,6 +178,16 @@ class BareReader:
 _BRACES = str.maketrans("()", "{}")
 
 
+_HEX = "[0-9a-fA-F]"
+_BEGUN = rf"x{_HEX}?|u{_HEX}{{0,3}}|u[dD][89abAB]{_HEX}{{2}}(\\(u{_HEX}{{0,3}})?)?|U{_HEX}{{0,7}}"
+"""The beginning of an escape, without its backslash. The first half of a pair may be the beginning of both."""
+_ESCAPE = re.compile(
+    rf"\\(x{_HEX}{{2}}|u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}|u(?![dD][89a-fA-F]){_HEX}{{4}}"
+    rf"|U(?!0000[dD][89a-fA-F])00(?:10|0{_HEX}){_HEX}{{4}}|[\s\S])"
+)
+"""An escape of a text in Python. Half a pair, which is no character, is none."""
+
+
 class PythonReader(BareReader):
     """Reads the arguments of a call in Python, and writes them as JSON. A quote within a text needs no escape unless a
     comma, a colon or a closing bracket follows it: some templates write none.
@@ -189,10 +199,7 @@ class PythonReader(BareReader):
     _word = re.compile(r"(?:[^\s,:()\[\]{}'\"]\s*)+")
     """One or several words: literals without a comma between them are none."""
     _inner: ClassVar = {
-        quote: re.compile(
-            rf"([^{quote}\\]|\\([^xu]|x(?![0-9a-fA-F]?\Z)|u(?![0-9a-fA-F]{{0,3}}\Z))"
-            rf"|{quote}(?![ \t\r\n]*([,:)\]}}]|\Z)))*+"
-        )
+        quote: re.compile(rf"([^{quote}\\]|\\(?!({_BEGUN})?\Z)[\s\S]|{quote}(?![ \t\r\n]*([,:)\]}}]|\Z)))*+")
         for quote in ("'", '"')
     }
     """The inside of a text, up to its end, or to a quote or an escape that needs more text."""
@@ -220,9 +227,6 @@ class PythonReader(BareReader):
         return _as_json(word, KINDS)
 
 
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[\s\S])")
-
-
 def _of_python(text: str) -> str:
     """Return the inside of a Python text as the inside of a JSON text. Unknown escapes are text."""
     pieces = _ESCAPE.split(text)  # every second one is an escape, without its backslash
@@ -230,6 +234,8 @@ def _of_python(text: str) -> str:
 
 
 def _escape(escape: str) -> str:
+    if escape[0] == "U" and len(escape) > 1:
+        return _escaped(chr(int(escape[1:], 16)))
     if len(escape) > 1:
         return f"\\u{escape[1:]:0>4}"
     return f"\\{escape}" if escape in 'nrtbf"\\' else _escaped(escape if escape == "'" else f"\\{escape}")

@@ -60,3 +60,31 @@ def test_a_text_in_brackets_that_is_no_literal_is_a_text(reader: Reader, value: 
 @pytest.mark.parametrize("cuts", [[], list(range(40))], ids=["whole", "by character"])
 def test_literals_without_a_comma_are_no_number(cuts: list[int]) -> None:
     assert read("[f(a=[1 2, 3 ], b=4 )]", LIST, {"a": {}, "b": {}}, cuts) == {"a": ["1 2", 3], "b": 4}
+
+
+@pytest.mark.parametrize("value", ["\U0001fae9", "a\U000e0001b", "\xad", "\u200b'\"", "\U0001f600"])
+@pytest.mark.parametrize("cuts", [[], list(range(40))], ids=["whole", "by character"])
+def test_a_choice_keeps_its_value_in_each_spelling(reader: Reader, value: str, cuts: list[int]) -> None:
+    properties = {"a": {"enum": [value, 1]}}
+    for text in (f"[f(a={written})]" for written in (repr(value), json.dumps(value, ensure_ascii=False))):
+        assert reader.takes(text, syntax=LIST, tools=[Tool("f", {"properties": properties})])
+        assert read(text, LIST, properties, cuts) == {"a": value}
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        (r"\ud83d\ude00 \uD83D\uDE00 \U0001F600", "\U0001f600 \U0001f600 \U0001f600"),
+        (r"\ud800 \udc00 \ud800\n", "\\ud800 \\udc00 \\ud800\n"),
+        (r"\ud800\ud83d\ude00", "\\ud800\U0001f600"),
+        (r"\ud83d", "\\ud83d"),
+        (r"\U0000d800 \U00110000 \U12 \u12 \x1", "\\U0000d800 \\U00110000 \\U12 \\u12 \\x1"),
+    ],
+)
+@pytest.mark.parametrize("cuts", [[], list(range(90))], ids=["whole", "by character"])
+def test_an_escape_that_is_no_character_is_text(reader: Reader, written: str, value: str, cuts: list[int]) -> None:
+    properties = {"a": {"type": "string"}}
+    text = f"[f(a='{written}')]"
+    assert reader.takes(text, syntax=LIST, tools=[Tool("f", {"properties": properties})])
+    assert read(text, LIST, properties, cuts) == {"a": value}
+    assert value.encode()
