@@ -183,4 +183,4 @@ def _tool(parameters: str, syntax: CallSyntax, quote_id: int | None, is_lenient:
     if pairs is None:
         return tool
     texts = [] if pairs.is_python else [each for each in schema.get("properties") or () if "string" in tool.kinds(each)]
-    return replace(tool, value_grammars=value_grammars(schema, texts, is_lenient=is_lenient))
+    return replace(tool, value_grammars=value_grammars(schema, pairs, texts, is_lenient=is_lenient))

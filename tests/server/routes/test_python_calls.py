@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from model.sampling.grammar.errors import step
 from tests.model.tokenization.chat_formats import templates
 from tests.server.routes.test_call_forms import NULLABLE, USER, calls_of, tool
 from tests.server.routes.test_tools import PATH, prompt_of, tool_site
@@ -148,3 +149,15 @@ async def test_a_strict_schema_to_which_calls_in_tags_cannot_be_held_is_refused(
         error = answer.json()["error"]
         assert (answer.status_code, error["param"]) == (400, f"tools[0].function.parameters{place}")
         assert "this model's calls cannot be held to it" in error["message"]
+
+
+@pytest.mark.parametrize(("template", "name"), [("LFM2", "a=b"), ("LFM2", "a "), ("XML", "a>\nb")])
+async def test_a_strict_schema_of_a_name_that_calls_cannot_hold_is_refused(
+    tmp_path: Path, template: str, name: str
+) -> None:
+    described = tool(city={"type": "string"}, **{name: {"type": "integer"}})
+    described["function"]["strict"] = True
+    async with tool_site(tmp_path, "ok", getattr(templates, template)) as at:
+        error = (await at.post(PATH, {"messages": USER, "tools": [described], "max_tokens": 9})).json()["error"]
+    assert error["param"] == f"tools[0].function.parameters.properties{step(name)}"
+    assert "this model's calls cannot hold the name" in error["message"]

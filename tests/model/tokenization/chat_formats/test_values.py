@@ -62,6 +62,23 @@ def test_literals_without_a_comma_are_no_number(cuts: list[int]) -> None:
     assert read("[f(a=[1 2, 3 ], b=4 )]", LIST, {"a": {}, "b": {}}, cuts) == {"a": ["1 2", 3], "b": 4}
 
 
+@pytest.mark.parametrize(("name", "in_list", "in_xml"), [
+    ("a=b", False, True), ("a)", False, True), (" a", False, True), ("a\n", False, True), ("b>\nc", True, False),
+])  # fmt: skip
+def test_a_name_that_is_not_read_as_it_is_written_is_left_out(
+    reader: Reader, name: str, in_list: bool, in_xml: bool
+) -> None:
+    properties = {name: {"type": "integer"}, "d": {"type": "integer"}}
+    asked = {"tools": [Tool("f", {"properties": properties, "required": [name, "d"]})]}
+    texts = {f"[f({name}=1, d=2)]": (LIST, in_list), of_values({name: "1", "d": "2"}): (XML, in_xml)}
+    for text, (syntax, is_held) in texts.items():
+        assert reader.takes(text, syntax=syntax, **asked) == is_held
+        if is_held:
+            assert read(text, syntax, properties) == {name: 1, "d": 2}
+    assert reader.takes("[f(d=2)]", syntax=LIST, **asked) != in_list
+    assert reader.takes(of_values({"d": "2"}), syntax=XML, **asked) != in_xml
+
+
 @pytest.mark.parametrize("value", ["\U0001fae9", "a\U000e0001b", "\xad", "\u200b'\"", "\U0001f600"])
 @pytest.mark.parametrize("cuts", [[], list(range(40))], ids=["whole", "by character"])
 def test_a_choice_keeps_its_value_in_each_spelling(reader: Reader, value: str, cuts: list[int]) -> None:
