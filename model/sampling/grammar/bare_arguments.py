@@ -68,8 +68,8 @@ def value_grammars(
             _refuse([alternatives.root], _OF_ALL_ARGUMENTS)
             for name in texts:
                 _refuse([each for parts in alternatives.of((places[name],)) for each in parts], _OF_VALUES)
-        writers = {name: _ValueWriter(alternatives, place) for name, place in places.items() if name not in texts}
-        written = {name: writer.grammar_or_none() for name, writer in writers.items()}
+        own = {name: _ValueWriter(alternatives, place, syntax) for name, place in places.items() if name not in texts}
+        written = {name: writer.grammar_or_none() for name, writer in own.items()}
         return written | dict.fromkeys(name for name in places if not syntax.holds(name))
 
     return _held(write, schema, is_lenient)
@@ -202,12 +202,14 @@ class _Writer(Writer):
 class _ValueWriter(Writer):
     """Writes the values of an argument as JSON, or as Python writes them."""
 
-    def __init__(self, alternatives: Alternatives, place: Place) -> None:
+    def __init__(self, alternatives: Alternatives, place: Place, syntax: PairSyntax) -> None:
         super().__init__(alternatives, r"[ \n]{0,40}")
         self.place = place
+        end = quoted(syntax.after_value)
+        self._without_end = f" & ~( /(.|\\n)*/ {end} /(.|\\n)*/ )" if syntax.after_value else ""
 
     def any_text(self) -> Sequence_:
-        return (self.rules.terminal(f"{STRING} | {_PYTHON_TEXT}"),)
+        return (self.rules.terminal(f"( {STRING} | {_PYTHON_TEXT} ){self._without_end}"),)
 
     def texts(self, parts: Conjunction) -> list[Sequence_]:
         is_free = not any(part.schema.keys() & {*HONOURED["string"]} for part in parts)
@@ -225,4 +227,5 @@ class _ValueWriter(Writer):
 
     def other_name(self, taken: Sequence[str], patterns: Sequence[str] = (), admitted: str = KEY) -> str:
         own = super().other_name(taken, patterns, admitted)
-        return own if taken or patterns or admitted != KEY else f"{own} | {_PYTHON_TEXT}"
+        both = own if taken or patterns or admitted != KEY else f"{own} | {_PYTHON_TEXT}"
+        return f"( {both} ){self._without_end}"

@@ -1,12 +1,13 @@
 """Values of arguments that are no JSON: what the grammar takes is what the reader reads."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
+from model.tokenization.chat_formats.call_syntax import CallSyntax, PairSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar
 from model.tokenization.chat_formats.message import joined
 from model.tokenization.chat_formats.parser import TaggedText
@@ -60,6 +61,21 @@ def test_a_text_in_brackets_that_is_no_literal_is_a_text(reader: Reader, value: 
 @pytest.mark.parametrize("cuts", [[], list(range(40))], ids=["whole", "by character"])
 def test_literals_without_a_comma_are_no_number(cuts: list[int]) -> None:
     assert read("[f(a=[1 2, 3 ], b=4 )]", LIST, {"a": {}, "b": {}}, cuts) == {"a": ["1 2", 3], "b": 4}
+
+
+GLM = replace(XML, pairs=PairSyntax("\n<parameter=", ">\n", "</parameter>"))
+
+
+@pytest.mark.parametrize("value", ["['{}']", "{{\"a\": '{}'}}", '["{}"]', '{{"{}": 1}}', '{{"b": 1, "{}": 2}}'])
+@pytest.mark.parametrize(("syntax", "end"), [(XML, "\n</parameter>"), (GLM, "</parameter>")], ids=["line", "tag"])
+def test_no_text_in_a_value_holds_the_tag_that_ends_it(
+    reader: Reader, syntax: CallSyntax, end: str, value: str
+) -> None:
+    properties = {"a": {"type": ["array", "object"], "properties": {"b": {}}, "additionalProperties": True}}
+    asked = {"syntax": syntax, "tools": [Tool("f", {"properties": properties})]}
+    for inner, is_taken in ((f"x{end}y", False), ("x</parameter y", True)):
+        text = f"<tool_call>\n<function=f>\n<parameter=a>\n{value.format(inner)}{end}\n</function>\n</tool_call>"
+        assert reader.takes(text, **asked) == is_taken
 
 
 @pytest.mark.parametrize(("name", "in_list", "in_xml"), [
