@@ -205,7 +205,7 @@ class PythonReader(BareReader):
     """The inside of a text, up to its end, or to a quote or an escape that needs more text."""
 
     def __init__(self, *, is_strict: bool = False) -> None:
-        """If it `is_strict`, a word that is no literal raises ValueError; else it is a text."""
+        """If it `is_strict`, a word that is no literal stays as it is, which is no JSON; else it is a text."""
         super().__init__("'", '"')
         self._is_strict = is_strict
 
@@ -220,11 +220,8 @@ class PythonReader(BareReader):
         return _of_python(text[position:end]), end
 
     def _constant(self, word: str) -> str:
-        word = word.rstrip()
-        word = _OF_PYTHON.get(word, word)
-        if self._is_strict:
-            json.loads(word, parse_constant=int)
-        return _as_json(word, KINDS)
+        word = _OF_PYTHON.get(word.rstrip(), word.rstrip())
+        return word if self._is_strict else _as_json(word, KINDS)
 
 
 def _of_python(text: str) -> str:
@@ -234,10 +231,8 @@ def _of_python(text: str) -> str:
 
 
 def _escape(escape: str) -> str:
-    if escape[0] == "U" and len(escape) > 1:
-        return _escaped(chr(int(escape[1:], 16)))
     if len(escape) > 1:
-        return f"\\u{escape[1:]:0>4}"
+        return f"\\{escape}" if escape[0] == "u" else _escaped(chr(int(escape[1:], 16)))
     return f"\\{escape}" if escape in 'nrtbf"\\' else _escaped(escape if escape == "'" else f"\\{escape}")
 
 

@@ -300,24 +300,20 @@ class _Writer:
         if grammar in self._merged:
             return self._merged[grammar]
         names: dict[str, str] = {}
-
-        def renamed(text: str) -> str:
-            """Return a text with the new names; a rule that is used before its line has one of its own."""
-            pieces = _NAMES.split(text)
-            for name in pieces[1::2]:
-                if name[0] == "r" and name not in names:
-                    names[name] = f"value_{len(self._merged)}_{name}"
-            return "".join([names.get(piece, piece) for piece in pieces])
-
-        start, *lines = [line.partition(": ")[::2] for line in grammar.removeprefix(HEADER).splitlines()]
-        for name, written in sorted(lines, key=lambda line: line[0][0] == "r"):  # lexemes, which use no others, first
-            of, kind, body = self._lexemes, "VALUE", written
+        start, *lines = grammar.removeprefix(HEADER).splitlines()
+        for line in sorted(lines, key=lambda line: line[0] == "r"):  # lexemes, which use no others, first
+            name, _, body = line.partition(": ")
+            pieces, of, kind = [body], self._lexemes, "VALUE"
             if name[0] == "r":
-                of, kind, body = self._rules, "value", renamed(written)
+                pieces, of, kind = _NAMES.split(body), self._rules, "value"
+            for each in pieces[1::2]:
+                if each[0] == "r":  # a rule that is used before its line has a name of its own
+                    names.setdefault(each, f"value_{len(self._merged)}_{each}")
+            body = "".join([names.get(piece, piece) for piece in pieces])
             if name not in names:
                 names[name] = self._merged.setdefault(f"{kind}: {body}", f"{kind}_{len(self._merged)}")
             of[names[name]] = body
-        self._merged[grammar] = renamed(start[1])
+        self._merged[grammar] = names[start.removeprefix("start: ")]
         return self._merged[grammar]
 
     def _parts(self, text: str) -> list[str]:
