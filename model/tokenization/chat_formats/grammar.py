@@ -25,7 +25,7 @@ _MOST_NOTED = 64
 """Arguments of a tool for which llguidance notes whether they were given. Further ones may be left out and repeated."""
 _JSON_LEXEMES = re.compile(r'"[^"]*"|[:,] |.', re.DOTALL)
 _NAMES = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*"|/[^/\\]*(?:\\.[^/\\]*)*/|\b[rT][0-9]+\b)')
-"""What is not split further in a rule: texts, patterns, and names of rules and lexemes."""
+"""The texts and patterns of a rule, and the names of rules and lexemes in it."""
 _SHARED = ("$defs", "definitions", "x-guidance")
 """What parts of a schema refer to, which stands at its top."""
 

@@ -1,4 +1,4 @@
-"""Values of arguments that are no JSON: what the grammar takes is what the reader reads."""
+"""Values of arguments that are no JSON: the reader reads each value that the grammar takes."""
 
 import json
 from dataclasses import replace
