@@ -70,7 +70,7 @@ def name_of(name_or_path: str | None, folder: Path) -> str:
     """
     if name_or_path is None:
         return default_name()
-    if not exists(expanduser(name_or_path)):
+    if not exists(Path(expanduser(name_or_path))):
         return name_or_path
     root = root_of(folder)
     return root.stem if root != folder.resolve() else root.name

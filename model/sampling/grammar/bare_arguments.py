@@ -18,7 +18,7 @@ from model.sampling.grammar.parts import Conjunction
 from model.sampling.grammar.places import HONOURED, Place, shown
 from model.sampling.grammar.rules import Sequence_, Symbol, as_json, quoted
 from model.sampling.grammar.strings import FORMATS, MAX_SHAPES, REFUSED_FORMATS, STRING, lengths, slashed
-from model.tokenization.chat_formats.call_syntax import BareSyntax
+from model.tokenization.chat_formats.call_syntax import BareSyntax, PairSyntax
 
 _CHARACTER = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]"
 """A character of a text: what JSON may escape, and none of the other control characters."""
@@ -48,9 +48,12 @@ def bare_arguments_grammar(
     return _held(lambda part: _Writer(part, syntax, quote_id).grammar(), schema, is_lenient)
 
 
-def value_grammars(schema: Any, texts: Collection[str] = (), *, is_lenient: bool = False) -> dict[str, str | None]:
+def value_grammars(
+    schema: Any, syntax: PairSyntax, texts: Collection[str] = (), *, is_lenient: bool = False
+) -> dict[str, str | None]:
     """Write the grammars of the properties of a schema, by their names, or refuse it by the place that cannot be held.
-    Values are JSON, or as Python writes them; None if there is no value that satisfies the schema.
+    Values are JSON, or as Python writes them; None if there is no value that satisfies the schema, or
+    calls cannot hold the name.
 
     `texts` are the names of properties that may be texts without quotes: only their choices are held, and they have no
     grammar. If it `is_lenient`, keywords that cannot be enforced are left out.
@@ -60,11 +63,14 @@ def value_grammars(schema: Any, texts: Collection[str] = (), *, is_lenient: bool
         alternatives = Alternatives(part)
         places = alternatives.root.named("properties")
         if not is_lenient:
+            for name in places:
+                _check_name(alternatives.root.at("properties") + step(name), name, syntax.holds(name))
             _refuse([alternatives.root], _OF_ALL_ARGUMENTS)
             for name in texts:
                 _refuse([each for parts in alternatives.of((places[name],)) for each in parts], _OF_VALUES)
-        writers = {name: _ValueWriter(alternatives, place) for name, place in places.items() if name not in texts}
-        return {name: writer.grammar_or_none() for name, writer in writers.items()}
+        own = {name: _ValueWriter(alternatives, place, syntax) for name, place in places.items() if name not in texts}
+        written = {name: writer.grammar_or_none() for name, writer in own.items()}
+        return written | dict.fromkeys(name for name in places if not syntax.holds(name))
 
     return _held(write, schema, is_lenient)
 
@@ -107,8 +113,8 @@ def _without(value: Any, path: str, here: str = "", is_schema: bool = True) -> A
     return kept if isinstance(value, dict) else list(kept.values())
 
 
-def _check_name(path: str, name: str) -> None:
-    if not _NAME.fullmatch(name):
+def _check_name(path: str, name: str, is_held: object) -> None:
+    if not is_held:
         raise GrammarError(path, f"this model's calls cannot hold the name {shown(name)}")
 
 
@@ -162,7 +168,7 @@ class _Writer(Writer):
         return [*written, self._text(" | ".join(map(quoted, texts)))] if texts else written
 
     def name(self, name: str) -> Symbol:
-        _check_name("", name)
+        _check_name("", name, _NAME.fullmatch(name))
         return self.literal(name)
 
     def other_name(self, taken: Sequence[str], patterns: Sequence[str] = (), admitted: str = KEY) -> str:
@@ -178,9 +184,9 @@ class _Writer(Writer):
                 if keyword in part.schema:
                     raise GrammarError(part.at(keyword), "this model's calls cannot be held to it; name the properties")
             for name in part.named("properties"):
-                _check_name(part.at("properties") + step(name), name)
+                _check_name(part.at("properties") + step(name), name, _NAME.fullmatch(name))
             for name in part.schema.get("required", []):
-                _check_name(part.at("required"), name)
+                _check_name(part.at("required"), name, _NAME.fullmatch(name))
         return super()._properties(parts)
 
     def _text(self, expression: str) -> Sequence_:
@@ -196,12 +202,14 @@ class _Writer(Writer):
 class _ValueWriter(Writer):
     """Writes the values of an argument as JSON, or as Python writes them."""
 
-    def __init__(self, alternatives: Alternatives, place: Place) -> None:
+    def __init__(self, alternatives: Alternatives, place: Place, syntax: PairSyntax) -> None:
         super().__init__(alternatives, r"[ \n]{0,40}")
         self.place = place
+        end = quoted(syntax.after_value)
+        self._without_end = f" & ~( /(.|\\n)*/ {end} /(.|\\n)*/ )" if syntax.after_value else ""
 
     def any_text(self) -> Sequence_:
-        return (self.rules.terminal(f"{STRING} | {_PYTHON_TEXT}"),)
+        return (self.rules.terminal(f"( {STRING} | {_PYTHON_TEXT} ){self._without_end}"),)
 
     def texts(self, parts: Conjunction) -> list[Sequence_]:
         is_free = not any(part.schema.keys() & {*HONOURED["string"]} for part in parts)
@@ -219,4 +227,5 @@ class _ValueWriter(Writer):
 
     def other_name(self, taken: Sequence[str], patterns: Sequence[str] = (), admitted: str = KEY) -> str:
         own = super().other_name(taken, patterns, admitted)
-        return own if taken or patterns or admitted != KEY else f"{own} | {_PYTHON_TEXT}"
+        both = own if taken or patterns or admitted != KEY else f"{own} | {_PYTHON_TEXT}"
+        return f"( {both} ){self._without_end}"

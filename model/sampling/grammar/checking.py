@@ -1,6 +1,5 @@
 """Checks a grammar without a model's tokenizer: what llguidance refuses, and what is larger than its limits."""
 
-import hashlib
 import json
 import re
 from collections import OrderedDict
@@ -8,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, wraps
 from graphlib import CycleError, TopologicalSorter
+from hashlib import sha256
 from itertools import zip_longest
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -188,21 +188,15 @@ def _either(alternatives: Sequence[Sequence[_Part]]) -> _Part:
     return any(all(is_optional for is_optional, _ in sequence) for sequence in alternatives), longest
 
 
-def _short(value: object) -> object:
-    if isinstance(value, str) and len(value) > 1000:
-        return hashlib.sha256(value.encode(errors="surrogatepass")).digest()
-    return value
-
-
 def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Keep the results of the last calls of a function. A result that is longer than `_MOST_KEPT` characters is made
-    again each time: some hundred would fill the memory for good. Of long arguments a digest is kept.
+    """Keep the results of the last calls of a function, by digests of the arguments. A result that is longer than
+    `_MOST_KEPT` characters is made again each time: some hundred would fill the memory for good.
     """
-    results: OrderedDict[Any, Result] = OrderedDict()
+    results: OrderedDict[bytes, Result] = OrderedDict()
 
     @wraps(function)
     def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        key = *map(_short, args), *((name, _short(value)) for name, value in kwargs.items())
+        key = sha256(repr((args, kwargs)).encode()).digest()
         with suppress(KeyError):
             results.move_to_end(key)
             return results[key]

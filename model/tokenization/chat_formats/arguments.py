@@ -178,6 +178,16 @@ class BareReader:
 _BRACES = str.maketrans("()", "{}")
 
 
+_HEX = "[0-9a-fA-F]"
+_BEGUN = rf"x{_HEX}?|u{_HEX}{{0,3}}|u[dD][89abAB]{_HEX}{{2}}(\\(u{_HEX}{{0,3}})?)?|U{_HEX}{{0,7}}"
+"""The beginning of an escape, without its backslash. The first half of a pair may be the beginning of both."""
+_ESCAPE = re.compile(
+    rf"\\(x{_HEX}{{2}}|u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}|u(?![dD][89a-fA-F]){_HEX}{{4}}"
+    rf"|U(?!0000[dD][89a-fA-F])00(?:10|0{_HEX}){_HEX}{{4}}|[\s\S])"
+)
+"""An escape of a text in Python. Half a pair, which is no character, is none."""
+
+
 class PythonReader(BareReader):
     """Reads the arguments of a call in Python, and writes them as JSON. A quote within a text needs no escape unless a
     comma, a colon or a closing bracket follows it: some templates write none.
@@ -186,18 +196,18 @@ class PythonReader(BareReader):
     _name_pattern = re.compile(r"[^=)]*")
     _name_end = "="
     _named = "("
-    _word = re.compile(r"[^\s,:()\[\]{}'\"]+")
+    _word = re.compile(r"(?:[^\s,:()\[\]{}'\"]\s*)+")
+    """One or several words: literals without a comma between them are none."""
     _inner: ClassVar = {
-        quote: re.compile(
-            rf"([^{quote}\\]|\\([^xu]|x(?![0-9a-fA-F]?\Z)|u(?![0-9a-fA-F]{{0,3}}\Z))"
-            rf"|{quote}(?![ \t\r\n]*([,:)\]}}]|\Z)))*+"
-        )
+        quote: re.compile(rf"([^{quote}\\]|\\(?!({_BEGUN})?\Z)[\s\S]|{quote}(?![ \t\r\n]*([,:)\]}}]|\Z)))*+")
         for quote in ("'", '"')
     }
     """The inside of a text, up to its end, or to a quote or an escape that needs more text."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_strict: bool = False) -> None:
+        """If it `is_strict`, a word that is no literal stays as it is, which is no JSON; else it is a text."""
         super().__init__("'", '"')
+        self._is_strict = is_strict
 
     def _text(self, text: str, position: int, is_over: bool) -> tuple[str, int]:
         match = self._inner[self._quote].match(text, position)
@@ -210,10 +220,8 @@ class PythonReader(BareReader):
         return _of_python(text[position:end]), end
 
     def _constant(self, word: str) -> str:
-        return _as_json(_OF_PYTHON.get(word, word), KINDS)
-
-
-_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|[\s\S])")
+        word = _OF_PYTHON.get(word.rstrip(), word.rstrip())
+        return word if self._is_strict else _as_json(word, KINDS)
 
 
 def _of_python(text: str) -> str:
@@ -224,7 +232,7 @@ def _of_python(text: str) -> str:
 
 def _escape(escape: str) -> str:
     if len(escape) > 1:
-        return f"\\u{escape[1:]:0>4}"
+        return f"\\{escape}" if escape[0] == "u" else _escaped(chr(int(escape[1:], 16)))
     return f"\\{escape}" if escape in 'nrtbf"\\' else _escaped(escape if escape == "'" else f"\\{escape}")
 
 
@@ -251,7 +259,7 @@ def _as_json(value: str, kinds: frozenset[str]) -> str:
         except ValueError:
             if not stripped.startswith(("[", "{")):
                 raise
-            written, end = PythonReader().read(stripped, True)  # a list or a dict as Python writes it
+            written, end = PythonReader(is_strict=True).read(stripped, True)  # a list or a dict as Python writes it
             read = json.loads(written + stripped[end:], parse_constant=int)
     except (ValueError, RecursionError):
         return json.dumps(value, ensure_ascii=False)

@@ -36,6 +36,12 @@ class PairSyntax:
         """Return the texts with one of which a name ends."""
         return (self.after_name, *([self.after_name_of_json] if self.after_name_of_json else []))
 
+    def holds(self, name: str) -> bool:
+        """Return whether an argument's name is read as it is written."""
+        if self.is_python:
+            return name == name.strip() and not re.search("[=)]", name)
+        return all(f"{name}{end}".find(end.partition(ID)[0]) == len(name) for end in self.name_ends)
+
 
 @dataclass(frozen=True, slots=True)
 class BareSyntax:

@@ -24,6 +24,8 @@ _CALL_ID = f"/{ID_CHARACTERS}{{1,64}}/"
 _MOST_NOTED = 64
 """Arguments of a tool for which llguidance notes whether they were given. Further ones may be left out and repeated."""
 _JSON_LEXEMES = re.compile(r'"[^"]*"|[:,] |.', re.DOTALL)
+_NAMES = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*"|/[^/\\]*(?:\\.[^/\\]*)*/|\b[rT][0-9]+\b)')
+"""The texts and patterns of a rule, and the names of rules and lexemes in it."""
 _SHARED = ("$defs", "definitions", "x-guidance")
 """What parts of a schema refer to, which stands at its top."""
 
@@ -73,6 +75,8 @@ class _Writer:
         self._special = re.compile(f"({'|'.join(names)})") if names else None
         self._lexemes = dict(_LEXEMES)
         self._rules: dict[str, str] = {}
+        self._merged: dict[str, str] = {}
+        """The names of other grammars' rules and lexemes, by their bodies, and of their starts, by the grammars."""
 
     def grammar(self) -> str:
         answers = self._answers
@@ -285,9 +289,32 @@ class _Writer:
     def _value(self, tool: Tool, name: str) -> str:
         """Write the values of an argument that are no text between tags."""
         if grammar := tool.value_grammars.get(name):
-            return _nested(grammar)
+            return self._merge(grammar)
         shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
         return _json({**shared, **tool.argument(name)})
+
+    def _merge(self, grammar: str) -> str:
+        """Add the rules and lexemes of a grammar, equal ones once, and return the name of its start: most rules of
+        tools that take free objects are equal.
+        """
+        if grammar in self._merged:
+            return self._merged[grammar]
+        names: dict[str, str] = {}
+        start, *lines = grammar.removeprefix(HEADER).splitlines()
+        for line in sorted(lines, key=lambda line: line[0] == "r"):  # lexemes, which use no others, first
+            name, _, body = line.partition(": ")
+            pieces, of, kind = [body], self._lexemes, "VALUE"
+            if name[0] == "r":
+                pieces, of, kind = _NAMES.split(body), self._rules, "value"
+            for each in pieces[1::2]:
+                if each[0] == "r":  # a rule that is used before its line has a name of its own
+                    names.setdefault(each, f"value_{len(self._merged)}_{each}")
+            body = "".join([names.get(piece, piece) for piece in pieces])
+            if name not in names:
+                names[name] = self._merged.setdefault(f"{kind}: {body}", f"{kind}_{len(self._merged)}")
+            of[names[name]] = body
+        self._merged[grammar] = names[start.removeprefix("start: ")]
+        return self._merged[grammar]
 
     def _parts(self, text: str) -> list[str]:
         """Return a text as symbols of the grammar: special tokens by their ids, and strings."""

@@ -210,7 +210,7 @@ class TaggedText:
             length = num_matched(text, head)
             if length is None:
                 continue
-            rest = text[max(length, 0) :].lstrip(_SPACE)
+            rest = text[max(length, 0) :].lstrip("" if form.after_between == ("(",) else _SPACE)  # "f (x)" is prose
             if length >= 0 and rest.startswith(form.after_between):
                 self._release_before(begin)
                 self._add_call(tool, form, id_in(text[:length], head) if form.has_ids else "")

@@ -144,13 +144,13 @@ def _read_tool(field: str, definition: ToolDefinition, write: Callable[..., Tool
     parameters = function.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
     schema = {"type": "object", **parameters}  # what a call is given is an object, even if the schema leaves that out
     try:
-        return write(function.name, json.dumps(schema), is_lenient=False)
+        return replace(write(json.dumps(schema), is_lenient=False), name=function.name)
     except GrammarError as error:
         # Constraints that a grammar cannot express are left out: many tools contain some.
         if function.strict or _why_impossible(schema := _possible(schema)):
             place = field + error.path
             raise BadRequest(f"{place}: {error.message}.", param=place, code="grammar_refused") from None
-    return write(function.name, json.dumps(schema), is_lenient=True)
+    return replace(write(json.dumps(schema), is_lenient=True), name=function.name)
 
 
 def _possible(schema: dict[str, Any]) -> dict[str, Any]:
@@ -170,15 +170,17 @@ def _why_impossible(schema: Mapping[str, Any]) -> str:
 
 
 @remembered
-def _tool(name: str, parameters: str, syntax: CallSyntax, quote_id: int | None, is_lenient: bool) -> Tool:
-    """Return a tool with its grammars. Raises GrammarError for keywords that cannot be enforced, unless lenient."""
+def _tool(parameters: str, syntax: CallSyntax, quote_id: int | None, is_lenient: bool) -> Tool:
+    """Return a tool, still without its name, with its grammars. Raises GrammarError for keywords that cannot be
+    enforced, unless lenient.
+    """
     schema = json.loads(parameters)
     held, bare, pairs = lenient(schema) if is_lenient else schema, syntax.bare, syntax.pairs
     if bare is not None:
-        return Tool(name, held, bare_arguments_grammar(schema, bare, quote_id, is_lenient=is_lenient))
+        return Tool("", held, bare_arguments_grammar(schema, bare, quote_id, is_lenient=is_lenient))
     # some models write no space after a colon
-    tool = Tool(name, held, None if is_lenient else json_schema_grammar(schema, whitespace_pattern=" ?"))
+    tool = Tool("", held, None if is_lenient else json_schema_grammar(schema, whitespace_pattern=" ?"))
     if pairs is None:
         return tool
     texts = [] if pairs.is_python else [each for each in schema.get("properties") or () if "string" in tool.kinds(each)]
-    return replace(tool, value_grammars=value_grammars(schema, texts, is_lenient=is_lenient))
+    return replace(tool, value_grammars=value_grammars(schema, pairs, texts, is_lenient=is_lenient))

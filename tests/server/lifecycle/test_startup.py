@@ -211,7 +211,7 @@ def test_the_api_process_reads_a_model_without_torch() -> None:
 
 def test_the_name_on_the_wire_is_the_hub_id_or_the_folders_last_part(folder: Path) -> None:
     assert name_of("org/name", folder) == "org/name"
-    assert name_of(str(folder), folder) == "model"
+    assert [name_of(path, folder) for path in (str(folder), f"{folder}/config.json/", "")] == ["model"] * 3
     assert load_model_files(Settings(model=str(folder), served_model_name="mine")).model_id == "mine"
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from model.sampling.grammar.errors import step
 from tests.model.tokenization.chat_formats import templates
 from tests.server.routes.test_call_forms import NULLABLE, USER, calls_of, tool
 from tests.server.routes.test_tools import PATH, prompt_of, tool_site
@@ -79,7 +80,10 @@ async def test_a_named_tool_is_called_whatever_the_model_would_write(tmp_path: P
     assert arguments.get("days", 3) >= 3
 
 
-@pytest.mark.parametrize("text", ["[1] says so.", "[f is](a link)", "[f]", "Look: [f(city='Bern')]"])
+@pytest.mark.parametrize(
+    "text",
+    ["[1] says so.", "[f is](a link)", "[f]", "Look: [f(city='Bern')]", "[f (the web)] is a link", "[f\n(town=1)]"],
+)
 async def test_a_list_that_is_no_call_is_content(tmp_path: Path, text: str) -> None:
     body = {"messages": USER, "tools": [tool()]}
     answer = await messages_of(tmp_path, templates.LLAMA_PYTHON, text, LFM2, body)
@@ -145,3 +149,15 @@ async def test_a_strict_schema_to_which_calls_in_tags_cannot_be_held_is_refused(
         error = answer.json()["error"]
         assert (answer.status_code, error["param"]) == (400, f"tools[0].function.parameters{place}")
         assert "this model's calls cannot be held to it" in error["message"]
+
+
+@pytest.mark.parametrize(("template", "name"), [("LFM2", "a=b"), ("LFM2", "a "), ("XML", "a>\nb")])
+async def test_a_strict_schema_of_a_name_that_calls_cannot_hold_is_refused(
+    tmp_path: Path, template: str, name: str
+) -> None:
+    described = tool(city={"type": "string"}, **{name: {"type": "integer"}})
+    described["function"]["strict"] = True
+    async with tool_site(tmp_path, "ok", getattr(templates, template)) as at:
+        error = (await at.post(PATH, {"messages": USER, "tools": [described], "max_tokens": 9})).json()["error"]
+    assert error["param"] == f"tools[0].function.parameters.properties{step(name)}"
+    assert "this model's calls cannot hold the name" in error["message"]

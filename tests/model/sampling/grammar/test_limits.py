@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from model.sampling.grammar.checking import remembered
 from model.sampling.grammar.constraint import Kind, grammar_text
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import MAX_BYTES
@@ -140,3 +141,15 @@ def test_long_names_that_begin_alike_are_told_apart_by_short_paths() -> None:
     with pytest.raises(GrammarError) as raised:
         grammar_text("json", {"properties": {"x" * 100_000: {"properties": {"y" * 100_000: 1}}}})
     assert len(raised.value.path) < 400
+
+
+def test_a_long_grammar_is_checked_once() -> None:
+    asked: list[int] = []
+
+    @remembered
+    def problem(grammar: str) -> str:
+        asked.append(len(grammar))
+        return "no" if grammar.endswith("x") else ""
+
+    assert [problem(LONG + end) for end in ("", "x", "", "x")] == ["", "no", "", "no"]
+    assert asked == [len(LONG), len(LONG) + 1]

@@ -48,7 +48,7 @@ def with_grammars(tool: Tool, syntax: CallSyntax, special_ids: Mapping[str, int]
         return tool
     texts = [name for name in tool.parameters.get("properties", ()) if "string" in tool.kinds(name)]
     texts = [] if syntax.pairs.is_python else texts
-    return replace(tool, value_grammars=value_grammars(tool.parameters, texts, is_lenient=True))
+    return replace(tool, value_grammars=value_grammars(tool.parameters, syntax.pairs, texts, is_lenient=True))
 
 
 @pytest.fixture(scope="session")
