@@ -134,6 +134,16 @@ class ToolResultBlock(RequestModel):
     is_error: bool = Field(False, description="Whether the tool failed: the model then reads `Error: ` before it.")
 
 
+BLOCKS: dict[str, type[RequestModel]] = {
+    "text": TextBlock,
+    "thinking": ThinkingBlock,
+    "redacted_thinking": RedactedThinkingBlock,
+    "tool_use": ToolUseBlock,
+    "tool_result": ToolResultBlock,
+}
+"""The blocks that are read, by their type."""
+
+
 ContentBlock = Annotated[
     Annotated[TextBlock, Tag("a text")]
     | Annotated[ThinkingBlock, Tag("a thinking")]
@@ -141,7 +151,7 @@ ContentBlock = Annotated[
     | Annotated[ToolUseBlock, Tag("a tool_use")]
     | Annotated[ToolResultBlock, Tag("a tool_result")],
     Discriminator(_tag),
-    BeforeValidator(_of_type("text", "thinking", "redacted_thinking", "tool_use", "tool_result")),
+    BeforeValidator(_of_type(*BLOCKS)),
 ]
 
 _BLOCKS_OF_A_ROLE = {
