@@ -151,7 +151,7 @@ def _tokens_of(grammar: str, begin: int, end: int) -> Iterator[tuple[str, str]]:
 
 
 _Part = tuple[bool, int]
-"""Whether a part may be left out, and the longest row of such parts in it."""
+"""A pair: whether a part is optional, and the length of its longest row of optional parts."""
 
 
 def _whole(tokens: Iterable[tuple[str, str]], known: Mapping[str, _Part]) -> _Part:

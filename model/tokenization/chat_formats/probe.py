@@ -60,7 +60,7 @@ class ToolUse:
     by_template: bool
     """Whether the template writes tools, calls and results itself. If not, they are written into the messages."""
     writes_calls: bool = True
-    """Whether the template writes calls itself, and not the tools and results only."""
+    """True if the template writes calls, not only tools and their results."""
     takes_system: bool = True
     """Whether the template writes a system message."""
     arguments_as_text: bool = False

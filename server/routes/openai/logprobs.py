@@ -49,7 +49,7 @@ class LegacyLogprobs:
     text: Detokenizer
     """It writes the tokens as the choice's text does."""
     offset: int = 0
-    """Where the next token begins, in characters."""
+    """Position of the next token, in characters."""
 
     async def entries(
         self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None]

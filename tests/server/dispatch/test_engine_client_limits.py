@@ -67,7 +67,7 @@ async def test_what_is_held_counts_until_the_http_request_is_over(client: Engine
     for call in record.at_end:
         call()
     assert client.stats().inflight_capture_bytes == 0
-    client.hold_capture(900, request_context=RequestContext())  # nobody's answer
+    client.hold_capture(900, request_context=RequestContext())  # the answer of no client
     assert client.stats().inflight_capture_bytes == 0
 
 

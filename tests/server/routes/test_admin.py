@@ -37,7 +37,7 @@ async def test_the_file_decides_who_comes_in(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("key", ["voilà", "Åland", "你"])
 async def test_a_key_may_have_any_letters(key: str, tmp_path: Path) -> None:
-    """Of the bytes of these in UTF-8 the first or the last is white space in Latin-1."""
+    """In UTF-8 the first or the last byte of each key is white space in Latin-1."""
     headers = {b"authorization": b"Bearer  " + key.encode() + b" "}
     async with site(tmp_path, api_key=(key,)) as at:
         assert (await at.http.post("/v1/completions", json=BODY, headers=headers)).status_code == 200
