@@ -1,6 +1,7 @@
 """Durations of test files: the committed ones put the longest files first, the measured ones are summed per folder."""
 
 import json
+import math
 from collections import Counter
 from pathlib import Path, PurePosixPath
 
@@ -8,13 +9,13 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "tests" / "durations.json"
-UNKNOWN = 10.0
-"""Seconds that are assumed for a file without a committed duration."""
+UNKNOWN = math.inf
+"""A file without a committed duration runs first: a long one that started last would leave one process at work."""
 
 
 def sort_longest_first(items: list[pytest.Item]) -> None:
     """Sort the tests by the committed duration of their file; the order inside a file stays the same."""
-    seconds = json.loads(FILE.read_text())
+    seconds = dict(_recorded())
     items.sort(key=lambda item: (-seconds.get(_file(item.nodeid), UNKNOWN), _file(item.nodeid)))
 
 
@@ -38,11 +39,16 @@ class Durations:
         for folder, seconds in folders.most_common():
             terminalreporter.write_line(f"{seconds:8.1f}  {folder}")
         if self._record:
-            known = {**json.loads(FILE.read_text()), **{file: round(s, 1) for file, s in self._seconds.items()}}
+            # A file has tests of both levels. The longer duration is kept: a file that starts too early costs nothing.
+            known = _recorded() | Counter({file: round(seconds, 1) for file, seconds in self._seconds.items()})
             there = {
                 file: known[file] for file in sorted(known, key=lambda file: -known[file]) if (ROOT / file).exists()
             }
             FILE.write_text(json.dumps(there, indent=1) + "\n")
+
+
+def _recorded() -> Counter[str]:
+    return Counter(json.loads(FILE.read_text()) if FILE.exists() else {})
 
 
 def _file(nodeid: str) -> str:
