@@ -54,9 +54,10 @@ def local_cluster() -> Iterator[tuple[Cluster, list[Any]]]:
     services.resolve_ip_for_localhost = lambda host: host
     # Not where TMPDIR says: the path of a socket has 107 bytes at most.
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as folder:
+        os.environ["RAY_TMPDIR"] = folder
         cluster = Cluster()
         try:
-            cluster.add_node(**node, num_cpus=0, include_dashboard=False, temp_dir=folder)
+            cluster.add_node(**node, num_cpus=0, include_dashboard=False)
             nodes = [cluster.add_node(**node, num_cpus=1) for _ in range(max(REPLICAS))]
             ray.init(address=cluster.address, _node_ip_address=LOOPBACK, log_to_driver=False)
             yield cluster, nodes

@@ -38,7 +38,7 @@ class RayCluster:
     def __init__(self, process: subprocess.Popen[str], url: str, log: Path) -> None:
         self._process = process
         self._log = log
-        self._lines: queue.Queue[str] = queue.Queue()
+        self._lines: queue.Queue[str | None] = queue.Queue()
         Thread(target=self._read, daemon=True).start()
         self.http = httpx.Client(base_url=url, timeout=PATIENCE)
 
@@ -47,13 +47,14 @@ class RayCluster:
         with self._process.stdout as lines:
             for line in lines:
                 self._lines.put(line.strip())
+        self._lines.put(None)
 
     def expect(self, word: str) -> None:
-        """Wait until the cluster has written the word."""
+        """Wait until the cluster has written the word; fail at once if it has ended."""
         with suppress(queue.Empty):
-            while self._lines.get(timeout=PATIENCE) != word:
-                pass
-            return
+            while (line := self._lines.get(timeout=PATIENCE)) is not None:
+                if line == word:
+                    return
         raise AssertionError(f"the cluster did not write {word!r}: {self._log.read_text()[-4000:]}")
 
     def tell(self, word: str) -> None:

@@ -28,9 +28,9 @@ SCALING = {"max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0
            "look_back_period_s": 11}  # fmt: skip
 
 
-def main(folder: str) -> None:
+def main() -> None:
     node: dict[str, Any] = {"object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1"}
-    head = {**node, "num_cpus": 0, "include_dashboard": False, "temp_dir": folder}
+    head = {**node, "num_cpus": 0, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(**node, num_cpus=1) for _ in range(2)]
     # Ray would put the machine's outer address in the loopback's place, where nobody listens.
@@ -72,4 +72,5 @@ def application(**arguments: int) -> serve.Application:
 if __name__ == "__main__":
     # Not where TMPDIR says: the path of a socket has 107 bytes at most.
     with TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as temporary:
-        main(temporary)
+        os.environ["RAY_TMPDIR"] = temporary
+        main()
