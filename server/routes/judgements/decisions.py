@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.http.error_handlers import retold
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.answering import Judgement, Judgements
@@ -13,6 +14,7 @@ from server.routes.judgements.questions import Option, Question, user_message
 from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
 from server.routes.responses import json_response, model_name
+from server.routes.text_parts import WITHOUT_TRUNCATE
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.decisions import (
     AnyQuestion,
@@ -40,7 +42,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         arrival = accept(context, body, "/v1/decisions")
         questions = [_question(each, f"questions[{i}]") for i, each in enumerate(body.questions)]
         judging = judge_with_reasons(context, body, _messages(body), questions, arrival)
-        found, reasons = await unless_disconnected(request, judging)
+        with retold({}, WITHOUT_TRUNCATE):
+            found, reasons = await unless_disconnected(request, judging)
         answers = [
             _answer(question, each) | why
             for question, each, why in zip(body.questions, found.each, reasons, strict=True)

@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.http.error_handlers import retold
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.answering import Judgement
@@ -12,6 +13,7 @@ from server.routes.judgements.questions import Option, Question, user_message
 from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
 from server.routes.responses import json_response, model_name
+from server.routes.text_parts import WITHOUT_TRUNCATE
 from server.schemas.judgements.fields import json_text
 from server.schemas.judgements.systemone import (
     ChoiceOfCriteria,
@@ -20,6 +22,8 @@ from server.schemas.judgements.systemone import (
     SystemOneQuestion,
     SystemOneRequest,
 )
+
+_WORDING = (*WITHOUT_TRUNCATE, ("input and question", "state and question"))
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -35,8 +39,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
         messages = [user_message("\n\n".join(texts))]
         questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
+        names = {"input": "state"} | {f"questions[{i}]": f"questions.{name}" for i, name in enumerate(body.questions)}
         judging = judge_with_reasons(context, body, messages, questions, arrival)
-        found, reasons = await unless_disconnected(request, judging)
+        with retold(names, _WORDING):
+            found, reasons = await unless_disconnected(request, judging)
         named = list(zip(body.questions.items(), found.each, strict=True))
         answer = {
             "model": model_name(context),
