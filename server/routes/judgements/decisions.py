@@ -1,5 +1,6 @@
 """POST /v1/decisions: the probability of each option of questions about one input, as OpenAI's clients ask."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
@@ -40,8 +41,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         where the answer begins. The input is computed once.
         """
         arrival = accept(context, body, "/v1/decisions")
-        questions = [_question(each, f"questions[{i}]") for i, each in enumerate(body.questions)]
-        judging = judge_with_reasons(context, body, _messages(body), questions, arrival)
+        messages, questions = await asyncio.to_thread(_written, body)
+        judging = judge_with_reasons(context, body, messages, questions, arrival)
         with retold({}, WITHOUT_TRUNCATE):
             found, reasons = await unless_disconnected(request, judging)
         answers = [
@@ -50,6 +51,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         ]
         answer = {"answers": answers, "model": model_name(context), "usage": _usage(found)}
         return json_response(answer)
+
+
+def _written(body: DecisionsRequest) -> tuple[list[ChatMessage], list[Question]]:
+    """Return the conversation and the questions with JSON as text, which takes long for megabytes."""
+    return _messages(body), [_question(each, f"questions[{i}]") for i, each in enumerate(body.questions)]
 
 
 def _messages(body: DecisionsRequest) -> list[ChatMessage]:

@@ -1,5 +1,6 @@
 """POST /v1/systemone: the probability of each option of questions about one state, as TypeSafe's clients ask."""
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -14,6 +15,7 @@ from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
 from server.routes.responses import json_response, model_name
 from server.routes.text_parts import WITHOUT_TRUNCATE
+from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.fields import json_text
 from server.schemas.judgements.systemone import (
     ChoiceOfCriteria,
@@ -36,9 +38,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def systemone(request: Request, body: SystemOneRequest) -> Response:
         """Return, by the name of each question, the probability of each option, as POST /v1/decisions finds it."""
         arrival = accept(context, body, "/v1/systemone")
-        texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
-        messages = [user_message("\n\n".join(texts))]
-        questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
+        messages, questions = await asyncio.to_thread(_written, body)
         names = {"input": "state"} | {f"questions[{i}]": f"questions.{name}" for i, name in enumerate(body.questions)}
         judging = judge_with_reasons(context, body, messages, questions, arrival)
         with retold(names, _WORDING):
@@ -60,6 +60,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             },
         }
         return json_response(answer)
+
+
+def _written(body: SystemOneRequest) -> tuple[list[ChatMessage], list[Question]]:
+    """Return the state and the questions with JSON as text, which takes long for megabytes."""
+    texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
+    questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
+    return [user_message("\n\n".join(texts))], questions
 
 
 def _text(content: Any) -> str | None:
