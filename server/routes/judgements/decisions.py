@@ -14,7 +14,7 @@ from server.routes.judgements.answering import Judgement, Judgements
 from server.routes.judgements.questions import Option, Question, user_message
 from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
-from server.routes.responses import json_response, model_name
+from server.routes.responses import large_response, model_name
 from server.routes.text_parts import WITHOUT_TRUNCATE
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.decisions import (
@@ -45,12 +45,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         judging = judge_with_reasons(context, body, messages, questions, arrival)
         with retold({}, WITHOUT_TRUNCATE):
             found, reasons = await unless_disconnected(request, judging)
-        answers = [
+        answers = (
             _answer(question, each) | why
             for question, each, why in zip(body.questions, found.each, reasons, strict=True)
-        ]
+        )
         answer = {"answers": answers, "model": model_name(context), "usage": _usage(found)}
-        return json_response(answer)
+        return await large_response(answer)
 
 
 def _written(body: DecisionsRequest) -> tuple[list[ChatMessage], list[Question]]:

@@ -13,7 +13,7 @@ from server.routes.judgements.answering import Judgement
 from server.routes.judgements.questions import Option, Question, user_message
 from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
-from server.routes.responses import json_response, model_name
+from server.routes.responses import large_response, model_name
 from server.routes.text_parts import WITHOUT_TRUNCATE
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.fields import json_text
@@ -59,7 +59,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 name: {"label_mass": each.label_mass, "argmax_is_label": each.is_label} for (name, _), each in named
             },
         }
-        return json_response(answer)
+        return await large_response(answer)
 
 
 def _written(body: SystemOneRequest) -> tuple[list[ChatMessage], list[Question]]:
