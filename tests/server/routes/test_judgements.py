@@ -105,6 +105,11 @@ async def test_more_options_than_labels_are_refused(tmp_path: Path) -> None:
         ({"input": [{"type": "custom_tool_call"}]}, "input[0].type", "arguments are JSON"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input", "no call before it"),
         (
+            {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": ""}] * 129},
+            "input",
+            "at most 128",
+        ),
+        (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             "input[0].content[0].type",
             "reads no images",
