@@ -210,10 +210,7 @@ class DecisionsRequest(JudgementFields):
         for i, item in enumerate(self.input if isinstance(self.input, list) else ()):
             num_in_a_row = num_in_a_row + 1 if isinstance(item, FunctionCall) else 0
             if num_in_a_row > MAX_CALLS:  # they are one message
-                told = (
-                    f"the calls that end with number {i} are {num_in_a_row} in a row; at most {MAX_CALLS} are accepted"
-                )
-                raise wrong("input", told)
+                raise wrong("input", f"number {i} is call {num_in_a_row} in a row; at most {MAX_CALLS} are accepted")
             if isinstance(item, FunctionCall):
                 called.add(item.call_id)
             elif isinstance(item, FunctionCallOutput) and item.call_id not in called:
