@@ -78,7 +78,9 @@ Text = Annotated[str, AfterValidator(encodable)]
 
 
 def in_groups(most: int = MAX_TEXTS) -> WrapValidator:
-    """Return a validator of an object with at most so many entries: it checks them in groups, and ends at a wrong one.
+    """Return a validator that checks the entries of an object in groups, and ends at the first wrong group. It refuses
+    more than `most` entries.
+
     pydantic reports an error for each wrong entry, and a body with 65,536 of them would be read for seconds.
     """
 

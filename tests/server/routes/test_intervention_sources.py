@@ -147,7 +147,7 @@ async def test_a_failed_pass_over_a_source_is_the_requests_own_failure(tmp_path:
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
 
 
-async def test_a_source_that_is_too_long_is_told_without_a_field_that_it_lacks(tmp_path: Path) -> None:
+async def test_the_error_of_a_long_source_advises_no_field(tmp_path: Path) -> None:
     item = {"point": "resid_pre.0", "op": "mean", "from": {"input": "x" * 3_000}}
     async with site(tmp_path) as at:
         error = await at.error("/v1/trace", {"input": "a", "points": ["logits"], "interventions": [item]}, 400)

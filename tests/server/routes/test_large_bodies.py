@@ -1,4 +1,4 @@
-"""Large bodies: how they are validated, and what ends the reading of them."""
+"""Large bodies: validation in a thread, and early ends of validation."""
 
 import threading
 from pathlib import Path
