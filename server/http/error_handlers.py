@@ -49,14 +49,15 @@ def _steps(error: Mapping[str, Any], body: Any) -> list[int | str | None]:
     steps: list[int | str | None] = []
     location: Sequence[int | str] = error["loc"][1:]
     for number, part in enumerate(location, 1):
+        step: int | str | None = part
         if isinstance(body, dict) and part in body:
             body = body[part]
         elif isinstance(part, int):
             body = body[part] if isinstance(body, list) and part < len(body) else None
         elif not (error["type"] == "extra_forbidden" and number == len(location)):  # that one, whatever it is
-            part = part if part.isidentifier() and part not in _branches() else None
-            body = body if part is None else None
-        steps.append(part)
+            step = part if part.isidentifier() and part not in _branches() else None
+            body = body if step is None else None
+        steps.append(step)
     return steps
 
 
