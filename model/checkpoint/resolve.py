@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from os.path import exists, expanduser, isdir, isfile  # a path that cannot be looked up is no file for these
 from pathlib import Path
 
-from model.checkpoint.folder import GGUF_NAME, PACKAGED, ModelLoadError, one_line
+from model.checkpoint.folder import GGUF_NAME, PACKAGED, ModelLoadError
 
 FABLES, SMOLLM2 = "fables", "smollm2"
 """The names of the built-in model, and of the model that answers, SmolLM2-135M-Instruct."""
@@ -56,6 +56,16 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None) -> Path:
     if not _HUB_ID.fullmatch(name_or_path) or name_or_path.endswith(_GGUF):
         raise ModelLoadError(f"model {name_or_path!r:.200}: no such folder or file; a hub id is like 'owner/name'")
     return _of_folder(_download(name_or_path, gguf_file), gguf_file)
+
+
+_REASONS = {
+    "GatedRepoError": "the hub gives it to accounts with access only (HF_TOKEN)",
+    "RepositoryNotFoundError": "the hub has no such model, or it is private (HF_TOKEN)",
+    "EntryNotFoundError": "the model has no such file",
+    "LocalEntryNotFoundError": "the hub cannot be reached, and the cache does not contain the model",
+    "HFValidationError": "a hub id is like 'owner/name', of letters, digits, -, _ and .",
+}
+"""Why the hub gives no model, by the names of its client's errors."""
 
 
 def default_name() -> str:
@@ -185,7 +195,10 @@ def _download(hub_id: str, gguf_file: str | None) -> Path:
 
 
 def _not_given(hub_id: str, error: Exception, needed: str) -> ModelLoadError:
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    reason = next((_REASONS[kind] for kind in kinds if kind in _REASONS), "the hub cannot be reached")
+    system = error.strerror if isinstance(error, OSError) and isinstance(error.errno, int) else None
     return ModelLoadError(
-        f"model {hub_id!r:.200} is no local folder and the hub did not give it ({one_line(error)[:200]}); without a "
-        f"network give the path of {needed}"
+        f"model {hub_id!r:.200} is no local folder and the hub did not give it: {system or reason}; without a network "
+        f"the path of {needed} is accepted"
     )

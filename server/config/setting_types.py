@@ -8,7 +8,8 @@ from typing import Any, Literal, cast
 from server.config.devices import Devices
 
 _SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
-_ORIGIN = re.compile(r"https?://([a-z0-9.-]+|\[[0-9a-f:.]+\])(:\d{1,5})?")
+_HOST = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|\[[0-9a-f:.]+\]"
+_URL = re.compile(rf"https?://(?:{_HOST})(?::(\d{{1,5}}))?(/[!-~]*)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -99,8 +100,13 @@ def choice(*choices: str) -> SettingType:
     return SettingType(parse, "|".join(choices))
 
 
-def text(metavar: str) -> SettingType:
-    return SettingType(str, metavar)
+def text(metavar: str, *, may_be_empty: bool = False) -> SettingType:
+    def parse(text: str) -> str:
+        if not may_be_empty and not text.strip():
+            raise ValueError("text that is not empty is accepted")
+        return text
+
+    return SettingType(parse, metavar)
 
 
 def texts(metavar: str, read: Callable[[str], Any] = str, *, is_secret: bool = False) -> SettingType:
@@ -124,11 +130,26 @@ def origins(itself: str = "") -> SettingType:
     def read(text: str) -> str:
         if itself and text.lower().strip("'") == itself:
             return f"'{itself}'"
-        if not _ORIGIN.fullmatch(text.lower()):
-            raise ValueError(f"{accepted} is accepted")
+        _check_url(text, accepted, may_have_path=False)
         return text.lower()
 
     return texts("ORIGIN", read)
+
+
+def url() -> SettingType:
+    """Return the type of the address of another server."""
+
+    def parse(text: str) -> str:
+        _check_url(text, "an address such as http://localhost:4318", may_have_path=True)
+        return text
+
+    return SettingType(parse, "URL")
+
+
+def _check_url(text: str, accepted: str, *, may_have_path: bool) -> None:
+    match = _URL.fullmatch(text)
+    if match is None or int(match[1] or 0) > 65535 or (match[2] and not may_have_path):
+        raise ValueError(f"{accepted} is accepted")
 
 
 def switch() -> SettingType:

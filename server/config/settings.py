@@ -44,7 +44,7 @@ class Settings:
     host: str = _setting("127.0.0.1", types.text("HOST"), "Address to listen on; 0.0.0.0 is every interface.")
     port: int = _setting(8000, types.integer(0, 65535), "Port to listen on; 0 picks a free one and prints it.")
     root_path: str = _setting(
-        "", types.text("PATH"), "Path under which a proxy serves this server.", shown_default="none"
+        "", types.text("PATH", may_be_empty=True), "Path under which a proxy serves this server.", shown_default="none"
     )
     api_key: tuple[str, ...] = _setting(
         (),
@@ -248,7 +248,7 @@ class Settings:
     shutdown_grace: float = _setting(30.0, types.seconds(), "Time for running requests to end after SIGTERM.")
     otlp_endpoint: str | None = _setting(
         None,
-        types.text("URL"),
+        types.url(),
         "OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs lightwell[otel].",
         shown_default="OTEL_EXPORTER_OTLP_ENDPOINT; without it no traces",
     )

@@ -298,8 +298,11 @@ class Admission:
                 seconds - self.max_queue_time,
             )
 
-    def check_size(self, num_tokens: int, num_blocks: int | None = None, client: str = "") -> None:
+    def check_size(
+        self, num_tokens: int, num_blocks: int | None = None, client: str = "", *, is_inspection: bool = False
+    ) -> None:
         """Raise QueueFull (429) if there is no room for them. `num_blocks` defaults to the blocks that they fill."""
+        client = _account(client, is_inspection=is_inspection)
         num_blocks = num_tokens // self._block_size if num_blocks is None else num_blocks
         if not self.tokens.has_room(num_tokens, client):
             raise self._refusal(

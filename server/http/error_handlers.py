@@ -30,6 +30,8 @@ from server.observability.access_log import RECORD_IN_SCOPE
 Model = TypeVar("Model", bound=BaseModel)
 
 MAX_SHOWN_PROBLEMS = 4
+_MAX_PROBLEMS = 64
+"""Most problems that are compared: they are compared with each other, and no union has as many branches."""
 
 
 @cache
@@ -42,16 +44,27 @@ def _branches() -> frozenset[str]:
     return frozenset({"str", "int", "float", "bool", "none", *own})
 
 
-def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
-    """Return the path to the field as the user wrote it, without the union branches that pydantic tried."""
+def _steps(error: Mapping[str, Any], body: Any) -> list[int | str | None]:
+    """Return the path to the field as the user wrote it, with None for each union branch that pydantic tried."""
+    steps: list[int | str | None] = []
     location: Sequence[int | str] = error["loc"][1:]
-    unknown = location[-1:] if error["type"] == "extra_forbidden" else ()  # as the user wrote it, whatever it is
-    known = location[: len(location) - len(unknown)]
-    path = [part for part in known if isinstance(part, int) or (part.isidentifier() and part not in _branches())]
-    path += unknown
-    if error["type"] == "wrong_field":
-        path.append(error["ctx"]["field"])
-    return tuple(path)
+    for number, part in enumerate(location, 1):
+        step: int | str | None = part
+        if isinstance(body, dict) and part in body:
+            body = body[part]
+        elif isinstance(part, int):
+            body = body[part] if isinstance(body, list) and part < len(body) else None
+        elif not (error["type"] == "extra_forbidden" and number == len(location)):  # that one, whatever it is
+            step = part if part.isidentifier() and part not in _branches() else None
+            body = body if step is None else None
+        steps.append(step)
+    return steps
+
+
+def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
+    """Return the path to the field as the user wrote it."""
+    path = [part for part in error["steps"] if part is not None]
+    return (*path, error["ctx"]["field"]) if error["type"] == "wrong_field" else tuple(path)
 
 
 def _field(path: Sequence[int | str]) -> str:
@@ -77,8 +90,8 @@ def _problem(error: Mapping[str, Any]) -> str:
     message = str(error["msg"]).removeprefix("Value error, ")
     if error["type"] == "wrong_field":
         return message
-    message = re.sub(" or object to extract fields from| after validation", "", message).replace("dictionary", "object")
-    message = message[:1].lower() + message[1:]
+    message = re.sub(" or object to extract fields from| after validation", "", message)
+    message = (message[:1].lower() + message[1:]).replace("dictionary", "object")
     return f"{message}, got {shown(error.get('input'))}"
 
 
@@ -110,18 +123,17 @@ def _telling(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _are_branches(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Return whether two errors may be of two branches of one union, and not of two fields or items."""
-    ways = zip(first["loc"][1:], other["loc"][1:], strict=False)
-    parted = next((both for both in ways if both[0] != both[1]), None)
-    if parted is None:
-        return _path(first)[:1] == _path(other)[:1]
-    return any(isinstance(part, str) and (not part.isidentifier() or part in _branches()) for part in parted)
+    ways = zip(first["loc"][1:], other["loc"][1:], first["steps"], other["steps"], strict=False)
+    parted = next((both[2:] for both in ways if both[0] != both[1]), None)
+    return _path(first)[:1] == _path(other)[:1] if parted is None else None in parted
 
 
-def validation_error(errors: Sequence[Mapping[str, Any]]) -> BadRequest:
-    """Return pydantic's list of errors as one BadRequest about the first offending field.
+def validation_error(errors: Sequence[Mapping[str, Any]], body: Any = None) -> BadRequest:
+    """Return pydantic's list of errors as one BadRequest about the first offending field of a body.
 
     A union reports one error for each of its branches; they are joined, so that the message lists what is accepted.
     """
+    errors = [{**error, "steps": _steps(error, body)} for error in errors[:_MAX_PROBLEMS]]
     errors = _telling(errors) or errors
     first = errors[0]
     if first["type"] == "json_invalid":
@@ -148,7 +160,7 @@ def translated(schema: type[Model], fields: dict[str, Any]) -> Model:
     try:
         return schema.model_validate(fields)
     except ValidationError as error:
-        raise validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+        raise validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()], fields) from None
 
 
 @contextmanager
@@ -215,7 +227,7 @@ def _as_api_error(request: Request, error: Exception) -> ApiError:
         case ApiError():
             return error
         case RequestValidationError():
-            return validation_error(error.errors())
+            return validation_error(error.errors(), error.body)
         case HTTPException():
             return http_error(error, request.method, request.url.path)
     logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)

@@ -90,7 +90,7 @@ def shape_of(path: str, body: Any = None) -> Shape:
     """Return the shape of the errors of a path's API. Of the two that have /rerank, the body tells which one it is."""
     if path == "/":
         return tgi_shape
-    if path == "/rerank" and isinstance(body, dict) and "texts" in body:
+    if path == "/rerank" and ("texts" in body if isinstance(body, dict) else hasattr(body, "texts")):
         return tei_shape
     return next((shape for beginning, shape in SHAPES.items() if path.startswith(beginning)), openai_shape)
 

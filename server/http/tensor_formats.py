@@ -151,9 +151,9 @@ def json_value(value: NumpyArray, encoding_format: EncodingFormat) -> orjson.Fra
     return orjson.Fragment(b"".join(json_pieces(value, encoding_format)))
 
 
-def json_parts(value: Any, depth: int = 5) -> Iterator[bytes]:
-    """Yield a value as JSON: the arrays in it in pieces, and the entries of lists of objects and of iterators one by
-    one. An entry of an iterator is written whole.
+def json_parts(value: Any, depth: int = 8) -> Iterator[bytes]:
+    """Yield a value as JSON: the arrays in it in pieces, and the entries of iterators and of lists of objects or
+    fragments one by one. An entry of an iterator is written whole.
     """
     if isinstance(value, JsonArray):
         yield from json_pieces(value.value, value.encoding_format)
@@ -164,7 +164,9 @@ def json_parts(value: Any, depth: int = 5) -> Iterator[bytes]:
             yield from json_parts(each, depth - 1)
             before = b","
         yield b"}"
-    elif isinstance(value, Iterator) or (isinstance(value, list) and depth and isinstance((value or [0])[0], dict)):
+    elif isinstance(value, Iterator) or (
+        isinstance(value, list) and depth and isinstance((value or [0])[0], dict | orjson.Fragment)
+    ):
         inner = 0 if isinstance(value, Iterator) else depth - 1
         yield b"["
         for number, each in enumerate(value):

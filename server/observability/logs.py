@@ -19,6 +19,8 @@ from server.observability.access_log import current_record
 
 _MAX_WAITING_CHARACTERS = 4 << 20
 """Most characters of lines that stderr has not taken yet."""
+_MAX_CHAIN = 9
+"""Most exceptions of a chain that are looked at."""
 _LAST_WRITES = 1.0
 """Seconds that stderr has at the end to take the waiting lines."""
 _STDERR = 2
@@ -52,8 +54,17 @@ class _Formatter(logging.Formatter):
         return event | getattr(record, "fields", {})
 
     def exception(self, record: logging.LogRecord) -> str:
-        """Return the traceback, or an empty string."""
-        return self.formatException(record.exc_info) if record.exc_info else ""
+        """Return the traceback, or an empty string. Errors of pydantic repeat values of the request: they are left
+        out.
+        """
+        text = self.formatException(record.exc_info) if record.exc_info else ""
+        error = record.exc_info[1] if record.exc_info else None
+        for _ in range(_MAX_CHAIN):
+            title, errors = getattr(error, "title", None), getattr(error, "errors", None)
+            if title and errors:
+                text = text.replace(str(error), f"{title}: {', '.join([each['type'] for each in errors()])}")
+            error = error and (error.__cause__ or error.__context__)
+        return text
 
 
 def as_json(level: str, message: str) -> str:

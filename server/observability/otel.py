@@ -15,6 +15,7 @@ from typing import Any
 
 from starlette.datastructures import Headers
 
+from server.config.setting_types import url
 from server.config.settings import SettingsError
 from server.engine.outputs import Timing
 from server.observability.access_log import RequestRecord
@@ -50,6 +51,11 @@ class Tracing:
         named = next((name for name in _PROTOCOLS if environ.get(name)), None)  # the one for traces goes first
         if named is not None and environ[named] != "http/protobuf":
             raise SettingsError(f"{named} {environ[named]!r} is not usable; http/protobuf is accepted")
+        for name in _VARIABLES:
+            try:
+                url().read(environ.get(name) or "http://localhost")
+            except ValueError as error:
+                raise SettingsError(f"{name}: {error}") from None
         try:
             from opentelemetry import trace
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

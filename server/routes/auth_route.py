@@ -9,6 +9,7 @@ import asyncio
 import json
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -141,7 +142,7 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
 
             async def guarded(request: Request) -> Response:
                 if reads_body:
-                    await read_body(request, max_body_bytes)
+                    await read_body(request, max_body_bytes, self.body_field)
                 return await handle(request)
 
             return guarded
@@ -184,10 +185,10 @@ def check_key(headers: Headers, keys: Keyring) -> KnownKey | None:
     raise Unauthorized(f"{problem} Send it as: Authorization: Bearer KEY, or x-api-key: KEY.", code=code)
 
 
-async def read_body(request: Request, max_bytes: int) -> None:
-    """Read the body into the request. Raises UnsupportedMediaType, PayloadTooLarge, or BadRequest.
+async def read_body(request: Request, max_bytes: int, field: Any = None) -> None:
+    """Read the body into the request; a large one is also validated, as `field` of FastAPI has it.
 
-    BadRequest is for broken UTF-8.
+    Raises UnsupportedMediaType, PayloadTooLarge, RequestValidationError, or BadRequest for broken UTF-8.
     """
     _check_content_type(request)
     encoding = request.headers.get("content-encoding", "").strip()
@@ -223,7 +224,13 @@ async def read_body(request: Request, max_bytes: int) -> None:
         request._body = b"{}"  # never read
         parser, turns = _PARSERS[size > _SMALL_BODY]
         async with turns.turn(current_key(), size):
-            request._json = await asyncio.get_running_loop().run_in_executor(parser, _parse, chunks)
+            run = partial(asyncio.get_running_loop().run_in_executor, parser)
+            request._json = await run(_parse, chunks)
+            if field is not None:  # FastAPI takes the model as it is
+                model, errors = await run(partial(field.validate, request._json, loc=("body",)))
+                if errors:
+                    raise RequestValidationError(errors, body=request._json)
+                request._json = model
         return
     request._body = body = b"".join(chunks)
     try:

@@ -5,13 +5,14 @@ For an encoder-decoder, `input` is what the encoder reads; the decoder reads its
 the start token included. It knows no engine and no answer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from server.http.errors import BadRequest
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt, encoder_limit, fit_input, packed, read_chat, read_following, read_prompts
+from server.routes.tasks import within_room
 from server.routes.text_parts import Keep
 from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
@@ -26,7 +27,8 @@ async def read_inputs(context: AppContext, body: InputFields) -> list[Prompt]:
     Raises BadRequest, also for a completion of an encoder's input, and for a decoder_input if the model has one stack.
     """
     value, completion, decoder_input, truncate = body.input, body.completion, body.decoder_input, body.truncate
-    prompts = await _read(context, value, completion is not None, body.add_special_tokens, truncate)
+    fit = within_room(context, lambda prompt: prompt, encoder_limit(context), is_inspection=True)
+    prompts = await _read(context, value, completion is not None, body.add_special_tokens, truncate, fit)
     prompts = await between_stacks(context, prompts, decoder_input, truncate, "input")
     if completion is not None:
         if context.config.kind == "encoder":
@@ -100,12 +102,17 @@ def joined(prompt: Prompt, end: Prompt) -> Prompt:
 
 
 async def _read(
-    context: AppContext, value: PromptInput | list[ChatMessage], is_continued: bool, add_special: bool, truncate: bool
+    context: AppContext,
+    value: PromptInput | list[ChatMessage],
+    is_continued: bool,
+    add_special: bool,
+    truncate: bool,
+    fit: Callable[[Prompt], Prompt],
 ) -> list[Prompt]:
     keep: Keep | None = "start" if truncate else None
     if value and isinstance(value[0], ChatMessage):
         return [await read_chat(context, value, is_continued, keep=keep)]  # type: ignore[arg-type]
-    return await read_prompts(context, value, "input", add_special, keep)  # type: ignore[arg-type]
+    return await read_prompts(context, value, "input", add_special, keep, fit)  # type: ignore[arg-type]
 
 
 def _one_each(value: PromptInput, count: int, field: str = "completion") -> list[_OneText]:

@@ -74,7 +74,9 @@ def check_capture(context: AppContext, num_bytes: int) -> None:
         raise error
 
 
-def within_room(context: AppContext, fit: Callable[[Prompt], Prompt], most: int) -> Callable[[Prompt], Prompt]:
+def within_room(
+    context: AppContext, fit: Callable[[Prompt], Prompt], most: int, *, is_inspection: bool = False
+) -> Callable[[Prompt], Prompt]:
     """Return `fit` for the prompts of one HTTP request, one after the other. It raises QueueFull also for the first
     prompt for which the engine has no room next to those before it, so that the following ones are not tokenised.
     A longer prompt than `most` tokens counts as so many: it is cut, or refused for its length.
@@ -85,7 +87,8 @@ def within_room(context: AppContext, fit: Callable[[Prompt], Prompt], most: int)
         prompt = fit(prompt)
         lengths.append(min(prompt.num_tokens, most))
         if 1 < len(lengths) <= min(_MAX_TOGETHER, context.settings.max_num_seqs):
-            context.engine.admission.check_size(sum(lengths), client=current_request().client)
+            client = current_request().client
+            context.engine.admission.check_size(sum(lengths), client=client, is_inspection=is_inspection)
         return prompt
 
     return fitted

@@ -29,6 +29,11 @@ _GROUP_SIZE = 250_000
 """Most bytes or characters of them, unless one has more: a thread tokenises as many in some tenths of a second."""
 _CUT_TOKENS = 64
 """Tokens at the place where a part is cut off that may differ from those of the whole text."""
+_CUT_ADVICE = "Set truncate to cut it"
+WITHOUT_TRUNCATE = ((rf" {_CUT_ADVICE}\.", ""),)
+"""The advice of `too_long`, as `retold` words it for routes without the field `truncate`."""
+IN_PARAMETERS = ((_CUT_ADVICE, "Set parameters.truncate to cut it"),)
+"""The same for routes that have it in `parameters`."""
 
 T = TypeVar("T")
 Keep = Literal["start", "end"]
@@ -101,7 +106,7 @@ def groups_of(inputs: Sequence[T], size: Callable[[T], int]) -> Iterator[tuple[i
 def too_long(length: int | str, limit: int, field: str, rest: str) -> BadRequest:
     """Return the error of a prompt of so many tokens."""
     return BadRequest(
-        f"{field}: the prompt has {length} tokens; at most {limit} are accepted{rest}. Set truncate to cut it.",
+        f"{field}: the prompt has {length} tokens; at most {limit} are accepted{rest}. {_CUT_ADVICE}.",
         param=field,
         code="context_length_exceeded",
     )

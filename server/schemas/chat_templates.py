@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from server.http.errors import shown
-from server.schemas.base import RequestModel, Text, wrong
+from server.schemas.base import RequestModel, Text, in_groups, wrong
 from server.schemas.chat_messages import ChatMessage
 
 MAX_TEMPLATE_ARGUMENTS = 32
@@ -20,7 +20,10 @@ def _check_template_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 TemplateArguments = Annotated[
-    dict[Text, Any], Field(max_length=MAX_TEMPLATE_ARGUMENTS), AfterValidator(_check_template_arguments)
+    dict[Text, Any],
+    Field(max_length=MAX_TEMPLATE_ARGUMENTS),
+    in_groups(MAX_TEMPLATE_ARGUMENTS),
+    AfterValidator(_check_template_arguments),
 ]
 TEMPLATE_ARGUMENTS = (
     "Further variables of the model's chat template, such as enable_thinking; the model's card says which there are."

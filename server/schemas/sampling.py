@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from server.schemas.base import RunFields, TokenId, encodable
+from server.schemas.base import RunFields, TokenId, encodable, in_groups
 from server.schemas.inspect.attention import AttentionFields
 from server.schemas.inspect.interventions import CanIntervene
 
@@ -74,7 +74,7 @@ class SamplingFields(CanIntervene, RunFields):
         le=2.0,
         description="Taken from the logit of a token each time it was generated; null is the model's own, or 0.",
     )
-    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_LOGIT_BIAS)] | None = Field(
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=MAX_LOGIT_BIAS), in_groups(MAX_LOGIT_BIAS)] | None = Field(
         None, description="Token id to a number from -100 to 100 that is added to its logit."
     )
     seed: int | None = Field(

@@ -11,6 +11,10 @@ from model.sampling.grammar.rules import quoted
 
 MAX_TAGS = 200
 """How many tags there may be."""
+MAX_CHARACTERS = 500_000
+"""How many characters the grammars of all schemas may have together. llguidance takes 100 bytes of memory for each, and
+a time that grows faster.
+"""
 ANY_TEXT = r"/(?s:.*)/"
 
 
@@ -54,6 +58,7 @@ class _Tags:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self._num_characters = 0
 
     def written(self, start: str) -> str:
         return "\n".join(["%llguidance {}", f"start: {start}", *self.lines]) + "\n"
@@ -69,6 +74,13 @@ class _Tags:
             lines = json_schema_grammar(schema).splitlines()[1:]
         except GrammarError as error:
             raise GrammarError(path + error.path, error.message) from None
+        self._num_characters += sum(map(len, lines))
+        if self._num_characters > MAX_CHARACTERS:
+            raise GrammarError(
+                path,
+                f"with this one, the schemas of the tags make a grammar of {self._num_characters} characters; at most "
+                f"{MAX_CHARACTERS} are accepted",
+            )
         number = len(self.lines)
         names = {line.partition(":")[0] for line in lines}
         renamed = {name: f"{'S' if name[0] == 'T' else 's'}{number}_{name}" for name in names}

@@ -6,6 +6,7 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.http.error_handlers import retold
 from server.http.errors import BadRequest
 from server.http.tensor_formats import Format, json_lists
 from server.observability.version import lightwell_version
@@ -15,6 +16,7 @@ from server.routes.prompts import encoder_limit
 from server.routes.request_context import accept
 from server.routes.responses import json_response, tensor_response
 from server.routes.supported_routes import is_for_text
+from server.routes.text_parts import IN_PARAMETERS
 from server.schemas.base import MAX_PROMPTS
 from server.schemas.embeddings import TeiCut, TeiInputFields
 from server.schemas.huggingface import EmbedRequest, SimilarityRequest
@@ -101,7 +103,8 @@ async def similarity(context: AppContext, request: Request, body: SimilarityRequ
     found: list[Any] = []
     for field, each in texts.items():
         asked = {"input": each, "normalize": True, **cut_fields(context, body.parameters)}
-        _, vectors = await embed_vectors(context, request, asked, arrival, field)
+        with retold({}, IN_PARAMETERS):
+            _, vectors = await embed_vectors(context, request, asked, arrival, field)
         if vectors[0].ndim > 1:
             message = "inputs: this model makes a vector of each token, not of a text; POST /embed_all is accepted."
             raise BadRequest(message, param="inputs")

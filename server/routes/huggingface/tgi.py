@@ -25,6 +25,7 @@ from server.routes.openai.generation import Arrived, Job, begin
 from server.routes.openai.logprobs import prefill_entries, token_entry
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route, is_for_text, why_not
+from server.routes.text_parts import IN_PARAMETERS
 from server.schemas.base import RequestModel
 from server.schemas.generation import CompletionRequest
 from server.schemas.huggingface import EmbedRequest, GenerateAnswer, GenerateRequest, SimilarityRequest
@@ -87,7 +88,7 @@ async def generate(context: AppContext, request: Request, body: GenerateRequest)
         raise BadRequest(f"{name}: a stream does not contain the prompt; false is accepted.", param=name)
     accept(context, body if asked.adapter_id is None else body.model_copy(update={"model": asked.adapter_id}))
     check_route(context, "/generate")
-    with retold(_NAMES):
+    with retold(_NAMES, IN_PARAMETERS):
         completion = _completion_of(body)
         (job,) = await completion_jobs(context, completion)
         if asked.max_new_tokens is None:
@@ -96,7 +97,9 @@ async def generate(context: AppContext, request: Request, body: GenerateRequest)
         writer = _Writer(context, body, job, arrivals)
         if body.stream:
             write_error = lambda error: event(error_json(error, "/generate"))  # noqa: E731
-            return EventStream(writer.events(), started.close, write_error=write_error, retelling=retold(_NAMES))
+            return EventStream(
+                writer.events(), started.close, write_error=write_error, retelling=retold(_NAMES, IN_PARAMETERS)
+            )
         try:
             return await unless_disconnected(request, writer.whole())
         finally:

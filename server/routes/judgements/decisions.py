@@ -1,18 +1,21 @@
 """POST /v1/decisions: the probability of each option of questions about one input, as OpenAI's clients ask."""
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.http.error_handlers import retold
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.answering import Judgement, Judgements
 from server.routes.judgements.questions import Option, Question, user_message
 from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
-from server.routes.responses import json_response, model_name
+from server.routes.responses import large_response, model_name
+from server.routes.text_parts import WITHOUT_TRUNCATE
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.decisions import (
     AnyQuestion,
@@ -38,15 +41,21 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         where the answer begins. The input is computed once.
         """
         arrival = accept(context, body, "/v1/decisions")
-        questions = [_question(each, f"questions[{i}]") for i, each in enumerate(body.questions)]
-        judging = judge_with_reasons(context, body, _messages(body), questions, arrival)
-        found, reasons = await unless_disconnected(request, judging)
-        answers = [
+        messages, questions = await asyncio.to_thread(_written, body)
+        judging = judge_with_reasons(context, body, messages, questions, arrival)
+        with retold({}, WITHOUT_TRUNCATE):
+            found, reasons = await unless_disconnected(request, judging)
+        answers = (
             _answer(question, each) | why
             for question, each, why in zip(body.questions, found.each, reasons, strict=True)
-        ]
+        )
         answer = {"answers": answers, "model": model_name(context), "usage": _usage(found)}
-        return json_response(answer)
+        return await large_response(answer)
+
+
+def _written(body: DecisionsRequest) -> tuple[list[ChatMessage], list[Question]]:
+    """Return the conversation and the questions with JSON as text, which takes long for megabytes."""
+    return _messages(body), [_question(each, f"questions[{i}]") for i, each in enumerate(body.questions)]
 
 
 def _messages(body: DecisionsRequest) -> list[ChatMessage]:

@@ -64,9 +64,15 @@ async def ask(
     """Return the questions as prompts about one conversation. Raises BadRequest, also where the options of a question
     have no labels, or the answer would not begin with one.
     """
+    for message in messages:  # or megabytes would be joined first
+        bounded(context, _content(message), "input")
     before, after = await _around(context, messages, arguments)
-    found = await asyncio.to_thread(_labels_of, context, questions, after)
-    texts = [_written(question, labels) + after for question, labels in zip(questions, found, strict=True)]
+
+    def labelled() -> tuple[list[dict[str, int]], list[str]]:
+        labels = _labels_of(context, questions, after)
+        return labels, [_written(*each) + after for each in zip(questions, labels, strict=True)]
+
+    found, texts = await asyncio.to_thread(labelled)
     prompts = await _prompts(context, before, texts, [question.field for question in questions])
     limit = context.context_limit - 1
     for question, prompt in zip(questions, prompts, strict=True):

@@ -1,17 +1,21 @@
 """POST /v1/systemone: the probability of each option of questions about one state, as TypeSafe's clients ask."""
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.http.error_handlers import retold
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.answering import Judgement
 from server.routes.judgements.questions import Option, Question, user_message
 from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
-from server.routes.responses import json_response, model_name
+from server.routes.responses import large_response, model_name
+from server.routes.text_parts import WITHOUT_TRUNCATE
+from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.fields import json_text
 from server.schemas.judgements.systemone import (
     ChoiceOfCriteria,
@@ -20,6 +24,8 @@ from server.schemas.judgements.systemone import (
     SystemOneQuestion,
     SystemOneRequest,
 )
+
+_WORDING = (*WITHOUT_TRUNCATE, ("input and question", "state and question"))
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -32,11 +38,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def systemone(request: Request, body: SystemOneRequest) -> Response:
         """Return, by the name of each question, the probability of each option, as POST /v1/decisions finds it."""
         arrival = accept(context, body, "/v1/systemone")
-        texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
-        messages = [user_message("\n\n".join(texts))]
-        questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
+        messages, questions = await asyncio.to_thread(_written, body)
+        names = {"input": "state"} | {f"questions[{i}]": f"questions.{name}" for i, name in enumerate(body.questions)}
         judging = judge_with_reasons(context, body, messages, questions, arrival)
-        found, reasons = await unless_disconnected(request, judging)
+        with retold(names, _WORDING):
+            found, reasons = await unless_disconnected(request, judging)
         named = list(zip(body.questions.items(), found.each, strict=True))
         answer = {
             "model": model_name(context),
@@ -53,7 +59,14 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 name: {"label_mass": each.label_mass, "argmax_is_label": each.is_label} for (name, _), each in named
             },
         }
-        return json_response(answer)
+        return await large_response(answer)
+
+
+def _written(body: SystemOneRequest) -> tuple[list[ChatMessage], list[Question]]:
+    """Return the state and the questions with JSON as text, which takes long for megabytes."""
+    texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
+    questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
+    return [user_message("\n\n".join(texts))], questions
 
 
 def _text(content: Any) -> str | None:

@@ -11,6 +11,7 @@ import orjson
 
 from model.tokenization.chat_formats.message import ToolCallDelta
 from server.engine.outputs import Array
+from server.http.tensor_formats import JsonArray
 from server.routes.openai.attention_rows import RowWriter
 
 Status = Literal["in_progress", "completed", "incomplete"]
@@ -36,12 +37,14 @@ CALL = Kind("function_call", "fc", "response.function_call_arguments", "argument
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An item that is over. What several events repeat is JSON, since the log-probabilities may be megabytes."""
+    """An item that is over. In a stream, its values are JSON: events repeat them, and log-probabilities may be
+    megabytes.
+    """
 
     done: dict[str, Any]
     """The fields of the event that ends its text."""
-    part: orjson.Fragment | None
-    whole: orjson.Fragment
+    part: Any
+    whole: Any
 
 
 def _json(value: Any) -> orjson.Fragment:
@@ -89,17 +92,18 @@ class Item:
         """Return the part before it has any text."""
         return {"type": self.kind.part, **self._text_fields("", [])}
 
-    def written(self, status: Status) -> "Written":
+    def written(self, status: Status, *, streams: bool) -> "Written":
         """Return the item with the text so far."""
-        text, logprobs = "".join(self.texts), _json(self.logprobs or [])
+        kept = _json if streams else lambda value: value
+        text, logprobs = "".join(self.texts), kept(self.logprobs or [])
         done = {self.kind.text_field: text, **({"logprobs": logprobs} if self.kind is MESSAGE else {})}
         fields = self._text_fields(text, logprobs)
         if self.rows is not None and self.tensors:
-            fields["attention"] = self.rows.whole(self.tensors, self.first_query)
+            fields["attention"] = self.rows.whole(self.tensors, self.first_query, JsonArray)
         if self.kind.part is None:
-            return Written(done, None, _json(self._as(fields, status)))
-        part = _json({"type": self.kind.part, **fields})
-        return Written(done, part, _json(self._as({"content": [part]}, status)))
+            return Written(done, None, kept(self._as(fields, status)))
+        part = kept({"type": self.kind.part, **fields})
+        return Written(done, part, kept(self._as({"content": [part]}, status)))
 
     def _text_fields(self, text: str, logprobs: orjson.Fragment | list[Any]) -> dict[str, Any]:
         fields: dict[str, Any] = {self.kind.text_field: text}

@@ -12,7 +12,7 @@ from server.routes.openai.conversation import Conversation, begin_conversation
 from server.routes.openai_responses.request import Translation
 from server.routes.openai_responses.writer import ResponseWriter
 from server.routes.request_context import accept
-from server.routes.responses import json_response
+from server.routes.responses import large_response
 from server.schemas.openai_responses.responses import ResponsesAnswer, ResponsesRequest
 
 
@@ -46,7 +46,7 @@ async def _whole(context: AppContext, body: ResponsesRequest, beginning: Corouti
     writer = ResponseWriter(context, body, conversation)
     async for piece in conversation.pieces():
         await writer.push(piece)
-    return json_response(writer.response())
+    return await large_response(writer.response())
 
 
 async def _events(writer: ResponseWriter, conversation: Conversation) -> AsyncIterator[bytes]:

@@ -37,8 +37,8 @@ class ResponseWriter:
         self._head = _head(context, body, conversation)
         self._called = _called(body)
         self._status = "in_progress"
-        self._done: list[orjson.Fragment] = []
-        """The items that are over, as JSON."""
+        self._done: list[Any] = []
+        """The items that are over, in a stream as JSON."""
         self._open: Item | None = None
         self._pending: list[Piece] = []
         """Tokens whose text has not come yet."""
@@ -193,7 +193,7 @@ class ResponseWriter:
         item, self._open = self._open, None
         if item is None:
             return
-        written = item.written(status)
+        written = item.written(status, streams=bool(self._body.stream))
         self._emit(f"{item.kind.events}.done", **item.place(), **written.done)
         if written.part is not None:
             self._emit("response.content_part.done", **item.place(), part=written.part)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from server.http.errors import shown
-from server.schemas.base import RequestModel, Text, wrong
+from server.schemas.base import JsonDict, RequestModel, Text, wrong
 from server.schemas.chat_messages import MAX_PARTS
 from server.schemas.known_fields import Ignored, Refused, RefusedFields
 
@@ -71,7 +71,7 @@ class ToolUseBlock(RequestModel):
     type: Literal["tool_use"] = Field(description="tool_use.")
     id: Text = Field(min_length=1, description="Id of the call, which its result repeats.")
     name: Text = Field(min_length=1, description="Name of the tool.")
-    input: dict[Text, Any] = Field(description="The arguments.")
+    input: JsonDict = Field(description="The arguments.")
 
 
 def _of_type(*types: str) -> Callable[[Any], Any]:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from server.http.errors import shown
 from server.schemas.anthropic.blocks import AnthropicMessage, OnlyText, ToolUseBlock
-from server.schemas.base import AnswerModel, ErrorDetail, ModelField, RequestModel, Text, check_equal, wrong
+from server.schemas.base import AnswerModel, ErrorDetail, JsonDict, ModelField, RequestModel, Text, check_equal, wrong
 from server.schemas.chat_messages import MAX_MESSAGES
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, Ignored, Refused, RefusedFields
@@ -65,7 +65,7 @@ class Tool(RequestModel):
     type: Text | None = Field(None, description="custom, or null, which is the same.")
     name: Text = Field(min_length=1, max_length=256, description="Name of the tool.")
     description: Text | None = Field(None, description="What it does, for the model.")
-    input_schema: dict[Text, Any] = Field(description="JSON schema of its arguments.")
+    input_schema: JsonDict = Field(description="JSON schema of its arguments.")
     strict: bool | None = Field(None, description="Let the arguments keep to the schema.")
     defer_loading: bool | None = Field(
         None, description="Leave it out of the prompt until a tool_reference in the result of a tool names it."
@@ -132,7 +132,7 @@ class JsonFormat(RequestModel):
     IGNORED: ClassVar[Ignored] = {"name": IGNORED_EVERYWHERE["metadata"]}
 
     type: Literal["json_schema"] = Field(description="json_schema.")
-    json_schema: dict[Text, Any] = Field(alias="schema", description="The schema that the text keeps to.")
+    json_schema: JsonDict = Field(alias="schema", description="The schema that the text keeps to.")
 
 
 class OutputConfig(RequestModel):

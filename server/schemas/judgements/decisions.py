@@ -7,7 +7,7 @@ from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
 from server.http.errors import shown
 from server.schemas.base import AnswerModel, RequestModel, Text, wrong
-from server.schemas.chat_messages import MAX_MESSAGES, MAX_PARTS
+from server.schemas.chat_messages import MAX_CALLS, MAX_MESSAGES, MAX_PARTS
 from server.schemas.judgements.fields import (
     MAX_LEVELS,
     MAX_OPTIONS,
@@ -206,8 +206,11 @@ class DecisionsRequest(JudgementFields):
 
     @model_validator(mode="after")
     def _outputs_have_calls(self) -> "DecisionsRequest":
-        called = set()
+        called, num_in_a_row = set(), 0
         for i, item in enumerate(self.input if isinstance(self.input, list) else ()):
+            num_in_a_row = num_in_a_row + 1 if isinstance(item, FunctionCall) else 0
+            if num_in_a_row > MAX_CALLS:  # they are one message
+                raise wrong("input", f"number {i} is call {num_in_a_row} in a row; at most {MAX_CALLS} are accepted")
             if isinstance(item, FunctionCall):
                 called.add(item.call_id)
             elif isinstance(item, FunctionCallOutput) and item.call_id not in called:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from server.http.errors import shown
-from server.schemas.base import AnswerModel, RunFields, Text, encodable, wrong
+from server.schemas.base import AnswerModel, JsonDict, RunFields, Text, encodable, wrong
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.judgements.reasons import EXPLAIN, ExplainField
 
@@ -48,9 +48,9 @@ def _check_json(value: Any) -> Any:
     return value
 
 
-JsonObject = Annotated[dict[Text, Any], AfterValidator(_check_json)]
+JsonObject = Annotated[JsonDict, AfterValidator(_check_json)]
 JsonList = Annotated[list[Any], AfterValidator(_check_json)]
-JsonObjects = Annotated[list[dict[Text, Any]], AfterValidator(_check_json)]
+JsonObjects = Annotated[list[JsonDict], Field(fail_fast=True), AfterValidator(_check_json)]
 Content = Text | JsonObject | JsonList
 """A text, or JSON that is written as its text."""
 

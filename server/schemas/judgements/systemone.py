@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Discriminator, Field, Tag, model_validator
 
-from server.schemas.base import AnswerModel, ErrorDetail, RequestModel, Text, wrong
+from server.schemas.base import AnswerModel, ErrorDetail, RequestModel, Text, in_groups, wrong
 from server.schemas.judgements.fields import (
     MAX_LEVELS,
     MAX_OPTIONS,
@@ -46,9 +46,9 @@ class ChoiceOfCriteria(RequestModel):
 
     type: Literal["choice"] = Field(description='"choice".')
     instructions: Content | None = Field(None, description="What is to be chosen.")
-    criteria: Annotated[dict[Text, Content | None], Field(min_length=1, max_length=MAX_OPTIONS)] = Field(
-        description="The options by their names, each with when it applies, or null."
-    )
+    criteria: Annotated[
+        dict[Text, Content | None], Field(min_length=1, max_length=MAX_OPTIONS), in_groups(MAX_OPTIONS)
+    ] = Field(description="The options by their names, each with when it applies, or null.")
 
 
 class ScoreOfCriteria(RequestModel):
@@ -81,9 +81,9 @@ class SystemOneRequest(JudgementFields):
     }
 
     state: Content = Field(description="What the questions are about: a text, or JSON that is written as its text.")
-    questions: Annotated[dict[QuestionName, SystemOneQuestion], Field(min_length=1, max_length=MAX_QUESTIONS)] = Field(
-        description="The questions by their names."
-    )
+    questions: Annotated[
+        dict[QuestionName, SystemOneQuestion], Field(min_length=1, max_length=MAX_QUESTIONS), in_groups(MAX_QUESTIONS)
+    ] = Field(description="The questions by their names.")
     instructions: Text | None = Field(None, description="A text before the state.")
 
 

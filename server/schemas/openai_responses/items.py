@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 from typing_extensions import TypedDict  # of Python 3.12, which pydantic needs
 
 from server.http.errors import shown
-from server.schemas.base import RequestModel, Text, wrong
+from server.schemas.base import JsonDict, RequestModel, Text, wrong
 from server.schemas.chat_messages import MAX_PARTS
 from server.schemas.known_fields import Ignored, Refused, RefusedFields
 
@@ -151,7 +151,7 @@ class FunctionTool(RequestModel):
     type: Literal["function"] = Field(description='"function".')
     name: Text = Field(min_length=1, max_length=128, description="What the tool is called.")
     description: Text | None = Field(None, description="What it does, for the assistant to read.")
-    parameters: dict[Text, Any] | None = Field(None, description="JSON Schema of its arguments.")
+    parameters: JsonDict | None = Field(None, description="JSON Schema of its arguments.")
     strict: bool | None = Field(None, description="Let arguments keep to the schema; null is false.")
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from server.schemas.base import AnswerModel, RequestModel, Text, wrong
+from server.schemas.base import AnswerModel, JsonDict, RequestModel, Text, in_groups, wrong
 from server.schemas.chat_messages import MAX_MESSAGES
 from server.schemas.chat_templates import TEMPLATE_ARGUMENTS, TemplateArguments
 from server.schemas.known_fields import (
@@ -78,7 +78,7 @@ class TextFormat(RequestModel):
     )
     name: Text | None = Field(None, description="Name of the schema.")
     description: Text | None = Field(None, description="What it is for.")
-    json_schema: dict[Text, Any] | None = Field(None, alias="schema", description="The JSON Schema.")
+    json_schema: JsonDict | None = Field(None, alias="schema", description="The JSON Schema.")
     strict: bool | None = Field(None, description="Keep to it exactly.")
 
     @model_validator(mode="after")
@@ -184,7 +184,9 @@ class ResponsesRequest(ThinkingFields, SamplingFields):
     chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
     metadata: (
         Annotated[
-            dict[Annotated[Text, Field(max_length=64)], Annotated[Text, Field(max_length=512)]], Field(max_length=16)
+            dict[Annotated[Text, Field(max_length=64)], Annotated[Text, Field(max_length=512)]],
+            Field(max_length=16),
+            in_groups(16),
         ]
         | None
     ) = Field(None, description=_ECHOED)

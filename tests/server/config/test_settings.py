@@ -84,6 +84,12 @@ def test_switches_are_off_until_named() -> None:
         (["--max-num-batched-tokens", "8"], ["--max-num-batched-tokens 8", "--max-num-seqs 64"]),
         (["--root-path", "proxy/"], ["--root-path", "'proxy/'", "/lightwell"]),
         (["--api-key", "a,,b"], ["--api-key", "empty"]),
+        (["--otlp-endpoint", "x..y"], ["--otlp-endpoint", "'x..y'", "http://localhost:4318"]),
+        (["--otlp-endpoint", "http://x..y"], ["--otlp-endpoint", "'http://x..y'"]),
+        (["--otlp-endpoint", "http://x:70000"], ["--otlp-endpoint", "'http://x:70000'"]),
+        (["--cors-origin", "https://x..y"], ["--cors-origin", "https://x..y", "http://localhost:3000"]),
+        (["--cors-origin", "https://x/page"], ["--cors-origin", "https://x/page", "http://localhost:3000"]),
+        (["--served-model-name", " "], ["--served-model-name", "' '", "not empty"]),
         (["--kernels", "numba"], ["--kernels", "'numba'", "auto, native, triton, torch"]),
         (["--kernel-arithmetic", "bf16"], ["--kernel-arithmetic", "'bf16'", "auto, float32, bf16-dot"]),
         (["--no-compile", "--kernels", "native"], ["--no-compile", "--kernels native", "give one"]),
@@ -95,6 +101,11 @@ def test_a_bad_value_is_named_with_its_flag_and_what_is_accepted(argv: list[str]
         read(*argv)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["http://otel_collector:4318", "https://[::1]:4318/otlp", "HTTP://Localhost"])
+def test_addresses_of_collectors_are_accepted_as_they_are(address: str) -> None:
+    assert read("--otlp-endpoint", address).otlp_endpoint == address
 
 
 def test_a_bad_variable_is_named() -> None:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import numpy as np
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +15,18 @@ from safetensors.numpy import load as load_safetensors
 from server.engine.outputs import Array
 from server.http import tensor_formats
 from server.http.errors import BadRequest, NotAcceptable
-from server.http.tensor_formats import Entry, Format, as_numpy, body_pieces, check_npy, json_pieces, negotiate, paced
+from server.http.tensor_formats import (
+    Entry,
+    Format,
+    JsonArray,
+    as_numpy,
+    body_pieces,
+    check_npy,
+    json_parts,
+    json_pieces,
+    negotiate,
+    paced,
+)
 
 
 @pytest.mark.parametrize(
@@ -148,3 +160,16 @@ def test_ndjson_names_each_pair_by_its_layer_and_head() -> None:
 async def test_pacing_changes_no_byte() -> None:
     pieces = [bytes([i % 256]) * (i * 1000) for i in range(60)]
     assert b"".join([part async for part in paced(iter(pieces))]) == b"".join(pieces)
+
+
+def test_fragments_and_arrays_at_any_depth_of_an_answer_are_pieces_of_their_own() -> None:
+    """As log-probabilities and attention in a message of POST /v1/responses."""
+    part = {
+        "logprobs": [orjson.Fragment(b"1"), orjson.Fragment(b'{"a":2}')],
+        "attention": {"prompt": {"values": JsonArray(cube(), "float")}},
+    }
+    pieces = list(json_parts({"output": [{"content": [part]}]}))
+    assert {b"1", b'{"a":2}'} < set(pieces)
+    (read,) = json.loads(b"".join(pieces))["output"][0]["content"]
+    assert read["logprobs"] == [1, {"a": 2}]
+    assert np.array_equal(np.float32(read["attention"]["prompt"]["values"]), cube())

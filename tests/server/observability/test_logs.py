@@ -58,6 +58,16 @@ def test_an_exception_that_nobody_catches_is_an_event(code: str, says: str) -> N
     assert event["exception"].startswith("Traceback")
 
 
+@pytest.mark.parametrize("around", ["{}", "try:\n  {}\nexcept ValueError as e:\n  raise KeyError('k') from e"])
+def test_values_that_pydantic_refuses_are_not_logged(around: str) -> None:
+    code = "from server.schemas.chat_messages import ChatMessage\n"
+    check = "ChatMessage.model_validate({'role': 'secret', 'name': 5555, 'tool_calls': [], 'content': ['words']})"
+    event = json.loads(output_of(code + around.format(check))[-1])
+    assert "ValidationError: ChatMessage: string_type" in event["exception"]
+    assert "5555" not in event["exception"].replace(check, "")
+    assert "'words'" not in event["exception"].replace(check, "")
+
+
 def test_a_warning_is_an_event() -> None:
     event = event_of("warnings.warn('mind this')")
     assert (event["logger"], event["level"]) == ("py.warnings", "warning")

@@ -145,3 +145,11 @@ async def test_a_failed_pass_over_a_source_is_the_requests_own_failure(tmp_path:
     async with site(tmp_path, engine) as at:
         answer = await at.post("/v1/completions", {**ROUTES["/v1/completions"], "interventions": [item]})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+
+
+async def test_the_error_of_a_long_source_advises_no_field(tmp_path: Path) -> None:
+    item = {"point": "resid_pre.0", "op": "mean", "from": {"input": "x" * 3_000}}
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/trace", {"input": "a", "points": ["logits"], "interventions": [item]}, 400)
+    assert error["message"].startswith("interventions[0].from.input: the prompt has more than 64 tokens")
+    assert error["message"].endswith(" are accepted.")

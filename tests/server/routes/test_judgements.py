@@ -23,6 +23,7 @@ REASONING = (
     "{% for m in messages %}{{ m.content }}{% endfor %}"
     "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% else %}<think>{% endif %}"
 )
+LONG = {"type": "noul", "instructions": "x" * 3_000}
 STATE = {"state": "s", "questions": {"q": {"type": "noul", "instructions": "y"}}}
 
 
@@ -104,6 +105,11 @@ async def test_more_options_than_labels_are_refused(tmp_path: Path) -> None:
         ({"input": [{"type": "custom_tool_call"}]}, "input[0].type", "arguments are JSON"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "input", "no call before it"),
         (
+            {"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": ""}] * 129},
+            "input",
+            "at most 128",
+        ),
+        (
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             "input[0].content[0].type",
             "reads no images",
@@ -119,6 +125,37 @@ async def test_bad_input_names_the_field(change: dict[str, Any], field: str, rea
         error = await at.error("/v1/decisions", {"input": "I", "questions": [PREDICATE], **change}, 400)
     assert error["param"] == field
     assert reason in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"questions": {"a-b c": {"type": "noul", "instructions": 5}}}, "questions.a-b c.instructions"),
+        ({"questions": {"str": {"type": "noul", "instructions": 5}}}, "questions.str.instructions"),
+        ({"questions": {"é.0": {"type": "choice", "criteria": {"x y": 1}}}}, "questions.é.0.criteria.x y"),
+        ({"questions": {"a-b": {"type": "noul"}}}, "questions.a-b.instructions"),
+        ({"questions": {"a-b": {"type": "guess"}}}, "questions.a-b.type"),
+        ({"state": "x" * 3_000}, "state"),
+        ({"state": "x" * 300_000}, "state"),
+        ({"questions": {"first": {"type": "noul", "instructions": "y"}, "a-b": LONG}}, "questions.a-b"),
+    ],
+)
+async def test_systemones_errors_name_fields_as_the_client_wrote_them(
+    change: dict[str, Any], field: str, tmp_path: Path
+) -> None:
+    async with site(tmp_path) as at:
+        error = error_of(await at.post("/v1/systemone", STATE | change))
+    assert error["param"] == field
+    assert error["message"].startswith(field + ":")
+    assert "truncate" not in error["message"]
+    assert "input and" not in error["message"]
+
+
+async def test_decisions_do_not_advise_a_field_that_they_lack(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        error = await at.error("/v1/decisions", {"input": "x" * 3_000, "questions": [PREDICATE]}, 400)
+    assert error["param"] == "input"
+    assert error["message"].endswith("at most 64 are accepted.")
 
 
 async def test_json_of_an_input_is_bounded(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ from model.tokenization.tokenizer import Encoding, Tokenizer
 from server.dispatch.admission import Admission
 from server.http.errors import QueueFull
 from server.http.tensor_formats import WRITE_BYTES, Format
+from server.routes.inputs import read_inputs
 from server.routes.openai.completions import completion_jobs
 from server.routes.openai.embeddings import embed_inputs
 from server.routes.prompts import read_prompts
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.generation import CompletionRequest
+from server.schemas.inspect.inputs import InputFields
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.routes.test_long_texts import Lines
 from tests.server.serving import Site, site, tiny_config, tiny_encoder_decoder
@@ -81,6 +83,22 @@ async def test_texts_without_room_are_rejected_before_all_are_tokenised(path: st
         for accepted in (texts[:10], ["a" * 200] * 1000):  # of many short texts only those count that run at once
             assert (await at.post(path, {field: accepted})).status_code == 200
     assert len(at.engine.submitted) == 1010
+
+
+async def test_inputs_of_inspection_without_room_are_rejected_before_all_are_tokenised(tmp_path: Path) -> None:
+    texts = ["a" * LONG] * 1000
+    async with site(tmp_path, engine_with_room_for(10 * LONG), max_model_len=1000, max_num_seqs=32) as at:
+        counting = Counting(at.context.tokenizer)
+        context = replace(at.context, tokenizer=counting)  # type: ignore[arg-type]  # it has all that is called
+        with pytest.raises(QueueFull) as caught:
+            await read_inputs(context, InputFields(input=texts))
+        assert caught.value.code == "queue_tokens_full"
+        assert 10 < counting.num_texts < 400
+        for path, more in (("/v1/trace", {"points": ["ln_final.hook_scale"]}), ("/v1/attention", {}), ("/v1/lens", {})):
+            assert (await at.error(path, {"input": texts, **more}, 429))["code"] == "queue_tokens_full"
+        assert not at.engine.submitted
+        accepted = {"input": ["a" * 200] * 1000, "points": ["ln_final.hook_scale"]}
+        assert (await at.post("/v1/trace", accepted)).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])

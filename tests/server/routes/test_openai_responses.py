@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -15,6 +16,7 @@ from server.http.errors import EngineError
 from tests.server.bare_server import PATIENCE, serving
 from tests.server.fake_client import FakeEngine
 from tests.server.routes.test_disconnect import Visitor
+from tests.server.routes.test_judgements import WideEngine
 from tests.server.serving import build_site, site
 
 PATH = "/v1/responses"
@@ -172,6 +174,15 @@ async def test_attention_comes_with_the_text_and_in_a_stream_with_each_delta(tmp
     assert [row["query_positions"] for row in rows] == [[first], [first + 1], [first + 2]]
     assert rows[0]["prompt"] == expected["attention"]["prompt"]
     assert "attention" not in events[-1]["response"]["output"][0]["content"][0]  # it was told once
+
+
+async def test_a_large_answer_is_written_in_pieces(tmp_path: Path) -> None:
+    asked = {"max_output_tokens": 2, "attention": {"layers": "all", "heads": "all", "prompt": True}}
+    async with site(tmp_path, WideEngine(), max_model_len=4000) as at:
+        answer = await at.post(PATH, {"input": "x" * 200, **asked})
+    assert "content-length" not in answer.headers
+    (item,) = answer.json()["output"]
+    assert np.shape(item["content"][0]["attention"]["prompt"]["attention"])[-2:] == (209, 209)
 
 
 async def test_what_is_asked_for_reaches_the_engine(tmp_path: Path) -> None:

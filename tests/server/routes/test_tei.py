@@ -54,6 +54,7 @@ async def test_similarities_are_cosines(engine: InlineEngine) -> None:
             assert np.abs(np.subtract(found, others @ first)).max() <= 1e-6
         error = await at.error("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b", "x " * 999]}}, 400)
         assert error["message"].startswith("inputs.sentences[1]: the prompt has ")
+        assert error["message"].endswith(" Set parameters.truncate to cut it.")
         late = EmbeddingDefaults(pooling="none", normalize=True)  # type: ignore[arg-type]
     async with serving(engine, defaults=late) as at:
         error = await at.error("/similarity", {"inputs": {"source_sentence": "a", "sentences": ["b"]}}, 400)

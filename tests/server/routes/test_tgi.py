@@ -45,6 +45,12 @@ async def test_an_answer_has_tgis_form(tmp_path: Path) -> None:
     assert task.sampling.temperature == 0
 
 
+async def test_the_advice_for_a_long_prompt_names_tgis_field(tmp_path: Path) -> None:
+    async with site(tmp_path) as at:
+        error = (await at.post("/generate", {"inputs": "x" * 3_000})).json()
+    assert error["error"].endswith(" are accepted. Set parameters.truncate to cut it.")
+
+
 async def test_a_streams_texts_join_to_the_whole_text(tmp_path: Path) -> None:
     script = tuple("aé世".encode())
     async with site(tmp_path, FakeEngine(script=script)) as at:

@@ -67,6 +67,7 @@ def limits() -> str:
         ("rules and brackets of a grammar, and rules that a schema needs", deep_stack.MAX_NESTED),
         ("repetitions of one part of a grammar", gbnf.MAX_REPEATED),
         ("tags", structural_tags.MAX_TAGS),
+        ("characters of the grammars of all tags' schemas", structural_tags.MAX_CHARACTERS),
     ]
     rows_ = [(name, str(number)) for name, number in rows]
     return (

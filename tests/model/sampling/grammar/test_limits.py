@@ -153,3 +153,13 @@ def test_a_long_grammar_is_checked_once() -> None:
 
     assert [problem(LONG + end) for end in ("", "x", "", "x")] == ["", "no", "", "no"]
     assert asked == [len(LONG), len(LONG) + 1]
+
+
+def test_the_schemas_of_all_tags_together_are_bounded() -> None:
+    """Each is within its own limits: 67 of them are refused, before the grammar of all is tried, and 20 are not."""
+    schema = {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(100)}}
+    tags = [{"begin": f"<{i}>", "schema": schema, "end": "</>"} for i in range(200)]
+    with pytest.raises(GrammarError, match=r"make a grammar of 5[0-9]* characters; at most 500000 are") as caught:
+        grammar_text("structural_tag", {"structures": tags, "triggers": ["<"]})
+    assert caught.value.path == ".structures[66].schema"
+    assert grammar_text("structural_tag", {"structures": tags[:20], "triggers": ["<"]})
