@@ -202,7 +202,7 @@ def _syntax(
     optional_id = "" if id_after is None else re.sub(_ANY_ID, ID, id_after[0])
     syntax = CallSyntax(opening, between, closing, next_call, end_of_calls, optional_id)
     if not opening:  # text and calls begin alike, and the generation prompt ends with that
-        if not next_call:
+        if not next_call or not text.endswith(next_call, 0, name):
             return None
         syntax = replace(syntax, others=(replace(syntax, opening=next_call),))
     if with_id != _without_ids(raw_between):
