@@ -193,8 +193,8 @@ def _either(alternatives: Sequence[Sequence[_Part]]) -> _Part:
 
 
 class remembered(Generic[Arguments, Result]):
-    """A function whose last results are kept, by the JSON of the arguments: at most `_MOST_KEPT` characters of all
-    functions together. A result that is longer than `_LONGEST_KEPT` is made again each time.
+    """A function that keeps its last results by the JSON of the arguments: at most `_MOST_KEPT` characters of all
+    functions together. A result longer than `_LONGEST_KEPT` is made again each time.
     """
 
     _results: ClassVar[OrderedDict[bytes, tuple[Any, int]]] = OrderedDict()

@@ -3,7 +3,7 @@
 import re
 
 HEADER = "%llguidance {}\n"
-"""The first line of a grammar, which says that it is in this dialect."""
+"""The first line of a grammar: it names the dialect."""
 
 _NAMES = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*"|/[^/\\]*(?:\\.[^/\\]*)*/|\b[rT][0-9]+\b)')
 """The texts and patterns of a rule, and the names of rules and lexemes in it."""

@@ -112,7 +112,7 @@ def start_of(tags: ThoughtTags | None, prompt: str) -> Start:
     end = prompt.rstrip()
     if tags.opening and end.endswith(tags.opening.rstrip()):
         return Start.THOUGHT
-    # An empty thought, as templates write it that are told not to think, or an answer that goes on.
+    # An empty thought, which templates write if thinking is off, or an answer that continues a text.
     if end.endswith(tags.closing + tags.answer.rstrip()):
         return Start.ANSWER
     return Start.MAYBE if tags.opening else Start.TAG
