@@ -6,7 +6,9 @@ variables; templates may also use `append` and `pop` of lists. The process that 
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from model.tokenization.tokenizer import Tokenizer
 __all__ = ["MAX_SOURCE_CHARACTERS", "ChatTemplate", "ChatTemplateError", "read_template_option"]
 
 MAX_SOURCE_CHARACTERS = 1_000_000
+_READS_FUNCTIONS = re.compile(r"(?s)(?!.*\btools\b).*[+~{]\s*functions\b")
 _THREAD_CHARACTERS = 20_000
 """Longer conversations are written as JSON in a thread."""
 
@@ -142,6 +145,7 @@ class ChatTemplate:
         if not messages:
             raise ChatTemplateError("messages is empty; a chat needs at least one message")
         variables = {
+            **(_functions(tools or ()) if _READS_FUNCTIONS.search(self.source) else {}),
             **(arguments or {}),
             **self._tokenizer.special_tokens,
             "messages": [{key: value for key, value in row.items() if value is not None} for row in messages],
@@ -167,6 +171,12 @@ def read_template_option(option: str) -> str:
     except ValueError as error:
         what = f"--chat-template {option!r:.200} is neither a jinja template nor a file that can be read"
         raise ChatTemplateError(f"{what}: {one_line(error)[-200:]}") from error
+
+
+def _functions(tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the variables of templates that read tools as a text (Firefunction)."""
+    written = json.dumps(tools, indent=4, ensure_ascii=False) if tools else ""
+    return {"functions": written, "datetime": str(date.today())}
 
 
 def _json_line(value: Any) -> bytes:

@@ -5,13 +5,15 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, wraps
+from functools import cache, update_wrapper
 from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
-from itertools import zip_longest
-from typing import Any, ParamSpec, TypeVar, cast
+from itertools import count, zip_longest
+from threading import Lock
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, cast
 
 import llguidance
+import orjson
 
 from model.sampling.grammar.errors import GrammarError
 
@@ -24,8 +26,10 @@ MAX_OPTIONAL = 500
 in proportion to the square of their number.
 """
 TOO_MANY_OPTIONAL = f"more than {MAX_OPTIONAL} parts in a row may be left out"
-_MAX_KEPT = 256
-_MOST_KEPT = 1 << 15
+_MOST_KEPT = 1 << 24
+_LONGEST_KEPT = _MOST_KEPT // 8
+_SIZE_OF_ENTRY = 500
+"""Bytes that each result takes besides its characters."""
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 CLASS = r"\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)"
@@ -188,26 +192,56 @@ def _either(alternatives: Sequence[Sequence[_Part]]) -> _Part:
     return any(all(is_optional for is_optional, _ in sequence) for sequence in alternatives), longest
 
 
-def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """Keep the results of the last calls of a function, by digests of the arguments. A result that is longer than
-    `_MOST_KEPT` characters is made again each time: some hundred would fill the memory for good.
+class remembered(Generic[Arguments, Result]):
+    """A function that keeps its last results by the JSON of the arguments: at most `_MOST_KEPT` characters of all
+    functions together. A result longer than `_LONGEST_KEPT` is made again each time.
     """
-    results: OrderedDict[bytes, Result] = OrderedDict()
 
-    @wraps(function)
-    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        key = sha256(repr((args, kwargs)).encode()).digest()
+    _results: ClassVar[OrderedDict[bytes, tuple[Any, int]]] = OrderedDict()
+    """The results and their sizes, the one used last at the end."""
+    _lock: ClassVar = Lock()
+    _num_kept: ClassVar = 0
+    _numbers: ClassVar = count()
+
+    def __init__(self, function: Callable[Arguments, Result]) -> None:
+        self._function, self._number = function, next(self._numbers)
+        update_wrapper(self, function)
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        key = self._key(*args, **kwargs)
         with suppress(KeyError):
-            results.move_to_end(key)
-            return results[key]
-        result = function(*args, **kwargs)
-        if len(repr(result)) <= _MOST_KEPT:
-            results[key] = result
-            if len(results) > _MAX_KEPT:
-                results.popitem(last=False)
+            return self._found(key)
+        result = self._function(*args, **kwargs)
+        size = len(repr(result)) + _SIZE_OF_ENTRY
+        if key is not None and size <= _LONGEST_KEPT:
+            self._keep(key, result, size)
         return result
 
-    return call
+    def known(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result | None:
+        """Return the result if it is kept, or None."""
+        with suppress(KeyError):
+            return self._found(self._key(*args, **kwargs))
+        return None
+
+    def _key(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> bytes | None:
+        """Return the key of a result, or None for arguments that orjson does not write: they are refused, or rare."""
+        try:
+            return sha256(orjson.dumps([self._number, args, kwargs])).digest()
+        except TypeError:
+            return None
+
+    def _found(self, key: bytes | None) -> Result:
+        with self._lock:
+            self._results.move_to_end(key)  # type: ignore[arg-type]  # None is no key
+            return cast(Result, self._results[key][0])  # type: ignore[index]
+
+    def _keep(self, key: bytes, result: Result, size: int) -> None:
+        with self._lock:
+            _, before = self._results.pop(key, (None, 0))
+            self._results[key] = result, size
+            remembered._num_kept += size - before
+            while self._num_kept > _MOST_KEPT:
+                remembered._num_kept -= self._results.popitem(last=False)[1][1]
 
 
 @remembered

@@ -3,6 +3,9 @@
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from math import isfinite
 from typing import ClassVar
 
 from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KIND_OF, KINDS, CallSyntax, PairSyntax, Tool
@@ -117,15 +120,21 @@ class BareReader:
         """The brackets that are open."""
         self._in_text = False
         self._is_name_next = False
+        self._comma = ""
+        """A comma that is written before what follows, unless a bracket closes."""
 
     def read(self, text: str, is_over: bool) -> tuple[str, int]:
         written: list[str] = []
         position = 0
         while position < len(text) and not self.is_whole:
-            read = self._text if self._in_text else self._name if self._is_name_next else self._mark
+            was_in_text = self._in_text
+            read = self._text if was_in_text else self._name if self._is_name_next else self._mark
             new, end = read(text, position, is_over)
             if end == position:
                 break
+            if not was_in_text and new.strip():
+                written.append(self._comma if new not in ("]", "}") else "")
+                self._comma, new = (", ", "") if new == "," else ("", new)
             written.append(new)
             position = end
         return "".join(written), position
@@ -163,13 +172,15 @@ class BareReader:
             return "", position
         if word is not None:
             return self._constant(word[0]), end
+        if char == "(" and self._open:
+            char = "["  # a tuple is a list
         if char in "{[(":
             self._open.append(char)
         elif char in "}])":
-            self._open.pop()
+            char = "]" if self._open.pop() == "[" and char == ")" else char
             self.is_whole = not self._open
-        self._is_name_next = bool(self._open) and char in (self._named, ",") and self._open[-1] == self._named
-        return ", " if char == "," else "" if char.isspace() else char.translate(_BRACES), position + 1
+        self._is_name_next = char in (self._named, ",") and self._open[-1:] == [self._named]
+        return char.strip().translate(_BRACES), position + 1
 
     def _constant(self, word: str) -> str:
         return _OF_PYTHON.get(word, word)
@@ -179,10 +190,10 @@ _BRACES = str.maketrans("()", "{}")
 
 
 _HEX = "[0-9a-fA-F]"
-_BEGUN = rf"x{_HEX}?|u{_HEX}{{0,3}}|u[dD][89abAB]{_HEX}{{2}}(\\(u{_HEX}{{0,3}})?)?|U{_HEX}{{0,7}}"
+_BEGUN = rf"[0-3][0-7]?|x{_HEX}?|u{_HEX}{{0,3}}|u[dD][89abAB]{_HEX}{{2}}(\\(u{_HEX}{{0,3}})?)?|U{_HEX}{{0,7}}"
 """The beginning of an escape, without its backslash. The first half of a pair may be the beginning of both."""
 _ESCAPE = re.compile(
-    rf"\\(x{_HEX}{{2}}|u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}|u(?![dD][89a-fA-F]){_HEX}{{4}}"
+    rf"\\([0-3][0-7]{{2}}|x{_HEX}{{2}}|u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}|u(?![dD][89a-fA-F]){_HEX}{{4}}"
     rf"|U(?!0000[dD][89a-fA-F])00(?:10|0{_HEX}){_HEX}{{4}}|[\s\S])"
 )
 """An escape of a text in Python. Half a pair, which is no character, is none."""
@@ -221,6 +232,10 @@ class PythonReader(BareReader):
 
     def _constant(self, word: str) -> str:
         word = _OF_PYTHON.get(word.rstrip(), word.rstrip())
+        for read in (partial(int, base=0), float):
+            with suppress(ValueError, OverflowError):
+                if not _JSON_NUMBER.fullmatch(word) and isfinite(number := read(word)):
+                    return json.dumps(number)
         return word if self._is_strict else _as_json(word, KINDS)
 
 
@@ -232,7 +247,9 @@ def _of_python(text: str) -> str:
 
 def _escape(escape: str) -> str:
     if len(escape) > 1:
-        return f"\\{escape}" if escape[0] == "u" else _escaped(chr(int(escape[1:], 16)))
+        if escape[0] == "u":
+            return f"\\{escape}"
+        return _escaped(chr(int(escape, 8) if escape.isdecimal() else int(escape[1:], 16)))
     return f"\\{escape}" if escape in 'nrtbf"\\' else _escaped(escape if escape == "'" else f"\\{escape}")
 
 
@@ -245,6 +262,7 @@ def _escaped(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)[1:-1]
 
 
+_JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
 """Words that some templates write, and so their models, where others write JSON."""
 

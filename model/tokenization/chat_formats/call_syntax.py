@@ -4,10 +4,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
-_TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]|<[^<>\s]+")
+_TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]|<[^<>\s]+|>>+|\w+\[\{\"")
 _NINE_CHARACTER_IDS = "[TOOL_CALLS]"
 ID = "\0"
 """Placeholder, in the texts around a call, for an id or a number that the model writes there."""
@@ -78,6 +77,7 @@ class CallSyntax:
     """
 
     opening: str
+    """Empty where the prompt ends with the text before a first call."""
     between: str
     closing: str
     next_call: str | None = None
@@ -100,7 +100,7 @@ class CallSyntax:
         """Return all forms in which the model writes calls, the template's own first."""
         return (self, *self.others)
 
-    @cached_property
+    @property
     def trigger(self) -> str:
         """Return the beginning of `opening` after which nothing but a call may follow: its first tag, or all of it."""
         tag = _TAG.match(self.opening)

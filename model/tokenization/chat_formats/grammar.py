@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KINDS, CallSyntax, PairSyntax, Tool
+from model.tokenization.chat_formats.merging import HEADER, Merged
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
-
-HEADER = "%llguidance {}\n"
-"""The first line of a grammar, which says that it is in this dialect."""
 
 _LEXEMES = {"ANY": r"/(.|\n)*/", "SPACE": r"/[ \t\r\n]{0,8}/", "SPACES": r"/[ \t\r\n]*/"}
 _JSON_OPTIONS = {"whitespace_pattern": r"[ \n]{0,40}"}
@@ -24,8 +22,6 @@ _CALL_ID = f"/{ID_CHARACTERS}{{1,64}}/"
 _MOST_NOTED = 64
 """Arguments of a tool for which llguidance notes whether they were given. Further ones may be left out and repeated."""
 _JSON_LEXEMES = re.compile(r'"[^"]*"|[:,] |.', re.DOTALL)
-_NAMES = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*"|/[^/\\]*(?:\\.[^/\\]*)*/|\b[rT][0-9]+\b)')
-"""The texts and patterns of a rule, and the names of rules and lexemes in it."""
 _SHARED = ("$defs", "definitions", "x-guidance")
 """What parts of a schema refer to, which stands at its top."""
 
@@ -75,13 +71,12 @@ class _Writer:
         self._special = re.compile(f"({'|'.join(names)})") if names else None
         self._lexemes = dict(_LEXEMES)
         self._rules: dict[str, str] = {}
-        self._merged: dict[str, str] = {}
-        """The names of other grammars' rules and lexemes, by their bodies, and of their starts, by the grammars."""
+        self._merged = Merged(self._rules, self._lexemes)
 
     def grammar(self) -> str:
         answers = self._answers
         self._rules["start"] = "answer"
-        if answers.tags is not None and answers.start is not Start.ANSWER:
+        if answers.tags is not None and answers.start in (Start.THOUGHT, Start.MAYBE):
             self._write_thought(answers.tags, is_open=answers.start is Start.THOUGHT)
         self._write_answer()
         rules = [f"{name}: {rule}" for name, rule in self._rules.items()]
@@ -125,24 +120,26 @@ class _Writer:
             self._write_body()
             self._rules["answer"] = f"{tag}body" if answers.body is None else f"{tag}{space}body"
             return
-        for number, form in enumerate(answers.syntax.forms):
+        # Calls without an opening begin where the prompt has written it.
+        forms = {n: f for n, f in enumerate(answers.syntax.forms) if f.opening or answers.start is Start.TAG}
+        for number, form in forms.items():
             self._write_calls(number, form)
-        self._rules["calls"] = " | ".join(f"calls_{number}" for number in range(len(answers.syntax.forms)))
+        self._rules["calls"] = " | ".join(f"calls_{number}" for number in forms)
         if answers.calls == "required":
             self._rules["answer"] = "calls"
         elif answers.body is not None:
             self._write_body()
-            for number, form in enumerate(answers.syntax.forms):
-                if not form.is_tagged:
+            for number, form in forms.items():
+                if form.opening and not form.is_tagged:
                     self._rules[f"calls_{number}"] = f"{self._calls_like_json(form)} after_call_{number}"
             self._rules["answer"] = f"calls | {tag}{space}body"
         else:
-            self._write_text_or_calls(answers.syntax, tag)
+            self._write_text_or_calls(forms, tag)
 
     def _calls_like_json(self, syntax: CallSyntax) -> str:
         """Return a call that begins as JSON does, in the lexemes of JSON: a body that is JSON has the same."""
-        heads = [f"{syntax.opening}{tool.name}{syntax.between}" for tool in self._answers.tools]
-        calls = [f"{' '.join(map(_quoted, _JSON_LEXEMES.findall(head)))} arguments_{i}" for i, head in enumerate(heads)]
+        heads = enumerate(syntax.heads(syntax.opening, [tool.name for tool in self._answers.tools]))
+        calls = [f"{' '.join(map(_quoted, _JSON_LEXEMES.findall(head)))} arguments_{i}" for i, head in heads]
         return f"SPACE ({' | '.join(calls)})"
 
     def _write_body(self) -> None:
@@ -152,31 +149,41 @@ class _Writer:
         else:
             self._rules["body"] = _nested(self._answers.body)
 
-    def _write_text_or_calls(self, syntax: CallSyntax, tag: str) -> None:
-        tags, forms = self._answers.tags, syntax.forms
-        heads = [head for form in forms if not form.is_tagged for head in self._heads(form) or [form.opening]]
-        untagged = [f"(SPACES {_quoted(head)} ANY)" for head in heads]
-        self._lexemes["TEXT"] = self._text_without(*untagged)
-        if tag and tags is not None:  # calls are messages of their own, after the text
+    def _write_text_or_calls(self, forms: Mapping[int, CallSyntax], tag: str) -> None:
+        tags = self._answers.tags
+        untagged = [form for form in forms.values() if form.opening and not form.is_tagged]
+        heads = [head for form in untagged for head in self._heads(form) or [form.opening]]
+        self._lexemes["TEXT"] = self._text_without(*(f"(SPACES {_quoted(head)} ANY)" for head in heads))
+        if tag and tags is not None and tags.closing:  # calls are messages of their own, after the text
             texts = [f"{tag}TEXT", *(f"{' '.join(self._parts(other))} TEXT" for other in tags.other_answers)]
             self._rules["answer"] = f"({' | '.join(texts)}) ({' '.join(self._parts(tags.closing))} calls)? | calls"
             return
-        options = ["TEXT"]
-        for number, form in enumerate(forms):
+        options = [f"{tag}TEXT"]
+        for number, form in forms.items():
+            if tag or not form.is_tagged:
+                options.append(f"calls_{number}")
+            if not form.is_tagged:
+                continue
             trigger, *more = self._parts(form.trigger)
             rest = " ".join([*more, *self._parts(form.opening[len(form.trigger) :]), f"after_opening_{number}"])
-            if not form.is_tagged:
-                options.append(f"calls_{number}")
+            if not re.search(r"\w", form.trigger):  # only the name after it makes it a call
+                for i, head in enumerate(form.heads(form.opening, [tool.name for tool in self._answers.tools])):
+                    head = self._triggered(f"TRIGGERED_{number}_{i}", _quoted(head))
+                    options.append(f"{tag}{head} arguments_{i} after_call_{number}")
                 continue
             head = f"TEXT {trigger}"
             if not _is_token(trigger):
-                lexeme = self._lexeme(f"TRIGGERED_{number}", f"(ANY {trigger}) & {self._text_without()}")
-                head = lexeme.lower()
-                self._rules[f"{head}[lazy]"] = lexeme
-            options.append(f"{head} {rest}")
+                head = self._triggered(f"TRIGGERED_{number}", trigger)
+            options.append(f"{tag}{head} {rest}")
             if tags is not None and tags.end.startswith(form.trigger):
                 options.append(" ".join([head, *more, *self._parts(tags.end[len(form.trigger) :])]))
         self._rules["answer"] = " | ".join(options)
+
+    def _triggered(self, name: str, trigger: str) -> str:
+        """Return the name of the rule of text up to a text in which a call begins."""
+        lexeme = self._lexeme(name, f"(ANY {trigger}) & {self._text_without()}")
+        self._rules[f"{lexeme.lower()}[lazy]"] = lexeme
+        return lexeme.lower()
 
     def _text_without(self, *others: str) -> str:
         """Return free text in which no reasoning begins, nor any of the others."""
@@ -186,9 +193,9 @@ class _Writer:
 
     def _write_calls(self, form_number: int, form: CallSyntax) -> None:
         opening = self._parts(form.opening)
-        if not _is_token(opening[0]):
+        if opening and not _is_token(opening[0]):
             opening[0] = self._lexeme(f"OPENING_{form_number}", f"SPACE {opening[0]}")
-        else:
+        elif opening:
             opening.insert(0, "SPACE")
         self._rules[f"calls_{form_number}"] = f"{' '.join(opening)} after_opening_{form_number}"
         call = f"call_{form_number}"
@@ -209,7 +216,7 @@ class _Writer:
         for number, tool in enumerate(self._answers.tools):
             between = self._parts(form.between)
             options.append(" ".join([*self._parts(tool.name), *between, f"arguments_{number}", *optional_id]))
-            if form_number > 0:  # all forms have the same arguments
+            if f"arguments_{number}" in self._rules:  # all forms have the same arguments
                 continue
             if form.pairs is None:
                 own = tool.grammar
@@ -289,32 +296,9 @@ class _Writer:
     def _value(self, tool: Tool, name: str) -> str:
         """Write the values of an argument that are no text between tags."""
         if grammar := tool.value_grammars.get(name):
-            return self._merge(grammar)
+            return self._merged.start_of(grammar)
         shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
         return _json({**shared, **tool.argument(name)})
-
-    def _merge(self, grammar: str) -> str:
-        """Add the rules and lexemes of a grammar, equal ones once, and return the name of its start: most rules of
-        tools that take free objects are equal.
-        """
-        if grammar in self._merged:
-            return self._merged[grammar]
-        names: dict[str, str] = {}
-        start, *lines = grammar.removeprefix(HEADER).splitlines()
-        for line in sorted(lines, key=lambda line: line[0] == "r"):  # lexemes, which use no others, first
-            name, _, body = line.partition(": ")
-            pieces, of, kind = [body], self._lexemes, "VALUE"
-            if name[0] == "r":
-                pieces, of, kind = _NAMES.split(body), self._rules, "value"
-            for each in pieces[1::2]:
-                if each[0] == "r":  # a rule that is used before its line has a name of its own
-                    names.setdefault(each, f"value_{len(self._merged)}_{each}")
-            body = "".join([names.get(piece, piece) for piece in pieces])
-            if name not in names:
-                names[name] = self._merged.setdefault(f"{kind}: {body}", f"{kind}_{len(self._merged)}")
-            of[names[name]] = body
-        self._merged[grammar] = names[start.removeprefix("start: ")]
-        return self._merged[grammar]
 
     def _parts(self, text: str) -> list[str]:
         """Return a text as symbols of the grammar: special tokens by their ids, and strings."""

@@ -58,7 +58,7 @@ class TaggedText:
     ) -> None:
         """`special` are the special tokens that the text may hold: what is no tag of them is left out."""
         self._tags = tags
-        self._tags_of_thought = () if tags is None else tuple(filter(None, tags.texts))
+        self._tags_of_thought = () if tags is None or not tags.opening else tuple(filter(None, tags.texts))
         self._syntax = syntax
         self._unread = ""
         self._num_pushed = self._num_known = 0
@@ -74,6 +74,8 @@ class TaggedText:
         self._heads = {head: of for form in forms for head, of in form.heads(form.opening, self._tools).items()}
         self._form = syntax
         self._special = {*special, *filter(None, () if tags is None else [tags.end])}
+        if start is Start.TAG and tags is not None and syntax is not None and syntax.next_call:
+            self._special.add(syntax.next_call + tags.answer)  # text after a call, as if it were one
         self._triggers = {form.trigger for form in forms if form.is_tagged}
         # Tags that are special tokens may come at any place.
         anywhere = {tag for tag in self._tags_of_thought if tag.startswith(tuple(special))}
@@ -81,9 +83,10 @@ class TaggedText:
         self._marks = _Marks(marks)
         self._marks_of_thought = _Marks(marks.union(self._tags_of_thought[1:2]))
         self._is_thinking = False
-        self._answer_tags = () if start is Start.ANSWER else self._tags_of_thought[2:]
-        starts = {Start.THOUGHT: self._before_thought, Start.MAYBE: self._maybe_thought, Start.ANSWER: self._answer}
-        self._read: Callable[[], bool] = starts[start] if tags is not None else self._answer
+        is_answer = tags is None or start is Start.ANSWER
+        self._answer_tags = () if tags is None or is_answer else tuple(filter(None, tags.texts[2:]))
+        starts = {Start.THOUGHT: self._before_thought, Start.MAYBE: self._maybe_thought, Start.TAG: self._tagged_answer}
+        self._read: Callable[[], bool] = self._answer if is_answer else starts[start]
 
     def push(self, text: str) -> MessageDelta:
         """Return what is known of the message now that `text` has come, and was not before."""

@@ -184,7 +184,7 @@ def _syntax(
     written = pattern.search(text, max(name, 0))
     opening = text[len(_shared(text, plain)) : max(name, 0)]
     opening = (opening.rpartition(thought_end)[2] if thought_end else opening).lstrip()
-    if written is None or not opening or not plain:
+    if written is None or not plain:
         return None
     id_after = re.match(_ID_AFTER, text[written.end() :])
     closing = _closing(text[written.end() :], plain.partition("Zqplain")[2], end)
@@ -194,13 +194,17 @@ def _syntax(
     if next_call is not None:
         opening, next_call = _with_counts(opening, next_call)
         between, _ = _with_counts(between, next_between)
-        if next_call.endswith(opening):
+        if opening and next_call.endswith(opening):
             end_of_each = next_call.removesuffix(opening).rstrip()
             # Text behind the end of a call, such as a token that announces results, is no part of it.
             closing = end_of_each if end_of_each and closing.startswith(end_of_each) else closing
     end_of_calls = end_before_token(text[written.end() :].rstrip().removeprefix(closing))
     optional_id = "" if id_after is None else re.sub(_ANY_ID, ID, id_after[0])
     syntax = CallSyntax(opening, between, closing, next_call, end_of_calls, optional_id)
+    if not opening:  # text and calls begin alike, and the generation prompt ends with that
+        if not next_call or not text.endswith(next_call, 0, name):
+            return None
+        syntax = replace(syntax, others=(replace(syntax, opening=next_call),))
     if with_id != _without_ids(raw_between):
         syntax = replace(syntax, others=(replace(syntax, between=with_id),))
     if pattern is _AS_PYTHON:
@@ -289,7 +293,7 @@ def with_other_forms(syntax: CallSyntax, special: Collection[str]) -> CallSyntax
     are the tokenizer's special tokens.
     """
     others = list(syntax.others)
-    if not syntax.is_tagged:
+    if syntax.opening and not syntax.is_tagged:
         tags = [(tag, end) for tag, end in _PYTHON_TAGS if tag in special]
         others += [replace(syntax, opening=tag + syntax.opening, optional_end=end) for tag, end in tags]
     if syntax.opening == "to=functions." and syntax.between.startswith("<|channel|>commentary"):

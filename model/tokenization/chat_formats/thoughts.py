@@ -15,6 +15,7 @@ class ThoughtTags:
     """What stands around reasoning."""
 
     opening: str
+    """Empty, as `closing` is, for a template without reasoning, which has only `answer`."""
     closing: str
     answer: str = ""
     """What stands before an answer in text, with reasoning or without."""
@@ -53,6 +54,8 @@ class Start(Enum):
     """Reasoning: the prompt has opened it."""
     MAYBE = "maybe"
     """Reasoning, if its opening tag is there."""
+    TAG = "tag"
+    """The tag before the answer; there is no reasoning."""
     ANSWER = "answer"
     """The answer: there is no reasoning."""
 
@@ -67,18 +70,22 @@ def find_tags(source: str, special: Iterable[str] = ()) -> ThoughtTags | None:
 
 
 def probed_tags(render: Callable[[Sequence[Mapping[str, Any]], bool], str]) -> ThoughtTags | None:
-    """Return the tags around the reasoning of a message, or None if the template writes none. `render` writes messages,
-    with a generation prompt or without.
+    """Return the tags around the reasoning of a message, or those of a template without reasoning that writes a text
+    between the generation prompt and an answer; None if the template writes neither. `render` writes messages, with a
+    generation prompt or without.
     """
     user, plain = {"role": "user", "content": "Zquser"}, {"role": "assistant", "content": "Zqplain"}
     told = {**plain, **dict.fromkeys(REASONING_FIELDS, "Zqthought")}
     try:
         prompt, alone = render([user], True).rstrip(), render([user, plain], False).partition("Zqplain")[0]
-        before, _, after = render([user, told], False).partition("Zqthought")
+        before, has_thought, after = render([user, told], False).partition("Zqthought")
     except ChatTemplateError:
         return None
     before, (closing, found, end) = before.rstrip(), after.partition("Zqplain")
-    closing, tag = closing.strip(), alone.removeprefix(prompt).strip() if alone.startswith(prompt) else ""
+    closing, tag = closing.strip(), alone.removeprefix(prompt).lstrip() if alone.startswith(prompt) else ""
+    if not has_thought:
+        return ThoughtTags("", "", tag) if tag else None
+    tag = tag.strip()
     if not closing or not found or "Zqthought" in after:
         return None
     if tag == closing or not closing.endswith(tag):
@@ -103,8 +110,9 @@ def start_of(tags: ThoughtTags | None, prompt: str) -> Start:
     if tags is None:
         return Start.ANSWER
     end = prompt.rstrip()
-    if end.endswith(tags.opening.rstrip()):
+    if tags.opening and end.endswith(tags.opening.rstrip()):
         return Start.THOUGHT
-    if end.endswith(tags.closing + tags.answer):  # an empty thought, as templates write it that are told not to think
+    # An empty thought, which templates write if thinking is off, or an answer that continues a text.
+    if end.endswith(tags.closing + tags.answer.rstrip()):
         return Start.ANSWER
-    return Start.MAYBE
+    return Start.MAYBE if tags.opening else Start.TAG

@@ -101,7 +101,9 @@ def _chat(
 def can_think(context: AppContext) -> bool:
     """Return whether the model thinks, or can be told to, as far as its chat template says."""
     template = context.chat_template
-    return template is not None and (template.thought_tags is not None or "enable_thinking" in template.source)
+    if template is None:
+        return False
+    return bool(template.thought_tags and template.thought_tags.opening) or "enable_thinking" in template.source
 
 
 def shared_fields(body: OllamaTextFields) -> dict[str, Any]:

@@ -69,7 +69,7 @@ async def answer_form(
         tools = await in_grammar_thread(_read_tools, definitions, syntax, context.tokenizer.ids_of_special)
     body_grammar = grammar
     limit = None
-    if thinking_budget is not None and tags is not None and start is not Start.ANSWER:
+    if thinking_budget is not None and tags is not None and start in (Start.THOUGHT, Start.MAYBE):
         limit = ThoughtLimit(
             max_tokens=thinking_budget,
             is_open=start is Start.THOUGHT,
@@ -101,6 +101,7 @@ async def answer_form(
     return AnswerForm(grammar, parser.copy, frozenset(kept.values()), _pieces(context, prefilled), limit)
 
 
+@remembered
 def _composed(answers: Answers, form_field: str) -> str:
     """Return the grammar. Raises BadRequest if the tools' schemas, each of which is right, make none together."""
     grammar = answer_grammar(answers)

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -10,6 +9,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from model.sampling.grammar.checking import remembered
 from model.sampling.grammar.constraint import grammar_text
 from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.errors import GrammarError
@@ -22,13 +22,7 @@ _SWITCH_SECONDS = 0.0005
 """How long a thread may keep the interpreter's lock while another wants it. Beside a large schema, and with Python's
 5 ms, a request that takes the lock several times waited up to 76 ms.
 """
-_MAX_KEPT = 256
-_MOST_KEPT_BYTES = 1 << 16
-"""Longer descriptions are read anew each time."""
-
-_kept: OrderedDict[bytes, str] = OrderedDict()
-"""Grammars by the JSON of what they were made from, the one used last at the end."""
-
+_grammar_text = remembered(grammar_text)
 
 Result = TypeVar("Result")
 
@@ -61,32 +55,13 @@ async def read_grammar(context: AppContext, body: CanConstrain) -> str | None:
     value = constraint.value
     if isinstance(value, str) and constraint.kind in ("json", "structural_tag"):
         value = _parsed(constraint, value)
-    key = _key(constraint.kind, value, constraint.whitespace_pattern)
-    grammar = None if key is None else _kept.get(key)
-    if grammar is not None and key is not None:
-        _kept.move_to_end(key)
-        return grammar
+    args = (constraint.kind, value, constraint.whitespace_pattern)
     try:
-        grammar = await in_grammar_thread(grammar_text, constraint.kind, value, constraint.whitespace_pattern)
+        return _grammar_text.known(*args) or await in_grammar_thread(_grammar_text, *args)
     except GrammarError as error:
         context.metrics.grammars_refused.inc()
         place = f"{constraint.field}{error.path}"
         raise BadRequest(f"{place}: {error.message}.", param=place, code="grammar_refused") from None
-    if key is not None and len(key) + len(grammar) <= _MOST_KEPT_BYTES:
-        _kept[key] = grammar
-        if len(_kept) > _MAX_KEPT:
-            _kept.popitem(last=False)
-    return grammar
-
-
-def _key(*values: Any) -> bytes | None:
-    """Return what a grammar is kept by, or None for what is nested so deeply, or holds such numbers or half characters,
-    that it is no JSON that orjson writes: it will be refused, or is rare.
-    """
-    try:
-        return orjson.dumps(values)
-    except TypeError:
-        return None
 
 
 def _parsed(constraint: Constraint, text: str) -> Any:

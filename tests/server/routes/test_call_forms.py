@@ -202,3 +202,16 @@ async def test_the_model_counts_its_calls(tmp_path: Path) -> None:
     answer = await messages_of(tmp_path, templates.COUNTED, text, ("<eos>", "<|START_ACTION|>"), body)
     assert calls_of(answer) == 2 * [("f", {"city": "Bern"})]
     assert answer["message"]["content"] is None
+
+
+@pytest.mark.parametrize("form", ["XML", "LFM2", "HERMES"])
+@pytest.mark.parametrize("number", [1, 12])
+async def test_equal_tools_are_read_once(tmp_path: Path, form: str, number: int) -> None:
+    free = {f"p{n}": {"type": "object"} for n in range(10)}
+    own = [{"p": {"type": "object", "properties": {f"x{n}": {"type": "integer", "minimum": n}}}} for n in range(number)]
+    tools = [tool(f"f{n}", **(free if number == 1 else own[n])) for n in range(number)]
+    async with tool_site(tmp_path, "ok", getattr(templates, form)) as at:
+        for _ in range(2):
+            assert (await at.post(PATH, {"messages": USER, "tools": tools, "max_tokens": 9})).status_code == 200
+        first, second = (request.task.grammar for request in at.engine.submitted)
+    assert first is second

@@ -163,3 +163,24 @@ def test_the_schemas_of_all_tags_together_are_bounded() -> None:
         grammar_text("structural_tag", {"structures": tags, "triggers": ["<"]})
     assert caught.value.path == ".structures[66].schema"
     assert grammar_text("structural_tag", {"structures": tags[:20], "triggers": ["<"]})
+
+
+def test_the_results_used_last_are_kept_up_to_a_number_of_characters() -> None:
+    asked: list[int] = []
+
+    @remembered
+    def repeated(number: int, text: str = "x") -> str:
+        asked.append(number)
+        return text * 1_500_000
+
+    for number in [*range(8), 7, 0, 8, 0, 1]:  # eleven of them fit
+        repeated(number)
+    assert asked == [*range(9)]
+    assert repeated.known(1) is repeated.known(1) is not None
+    for number in (*range(10, 19), 1, 2):
+        repeated(number)
+    assert asked == [*range(9), *range(10, 19), 2]
+    asked.clear()
+    assert [repeated(20, "xy"), repeated(20, "xy")] == ["xy" * 1_500_000] * 2
+    assert (asked, repeated.known(20, "xy")) == ([20, 20], None)
+    repeated.known(10**30)

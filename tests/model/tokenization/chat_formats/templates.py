@@ -298,3 +298,39 @@ List of tools: {{ tools | tojson }}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
 """LFM2, Granite 3: tools, and no calls."""
+
+FUNCTIONARY = """<|start|>system
+
+Respond in this format:
+>>>${recipient}
+${content}
+Available functions:
+{{ tools | tojson if tools }}<|eot|>
+{%- for m in messages %}<|start|>{{ m.role }}
+
+{% if m.role == 'assistant' %}
+    {%- if m.content %}{{ '>>>all\n' ~ m.content }}{% endif %}
+    {%- for call in m.tool_calls or [] %}
+        {{- '>>>' + call.function.name + '\n' + call.function.arguments }}
+    {%- endfor %}
+{%- else %}{{ m.content }}{% endif %}<|eot|>
+{%- endfor %}{% if add_generation_prompt %}<|start|>assistant
+
+>>>{% endif %}"""
+"""Functionary 3.2: each part of an answer has its recipient, and the prompt ends with the mark of the first part."""
+
+FIREFUNCTION = """{% for m in messages %}
+    {%- if loop.first %}<|start|>system
+
+Functions as JSON:
+{{ '' + functions + '\nToday is ' + datetime }}.<|eot|>{% endif %}<|start|>{{ m.role }}
+
+{{ m.content }}
+    {%- for call in m.tool_calls or [] %}{{ ' functools[' if loop.first }}
+        {{- '{"name": "' + call.function.name + '", "arguments": ' + call.function.arguments + '}' }}
+        {{- ', ' if not loop.last else ']' }}
+    {%- endfor %}<|eot|>
+{%- endfor %}<|start|>assistant
+
+"""
+"""Firefunction 2: a word before the list of calls, and tools that are a text by another name."""

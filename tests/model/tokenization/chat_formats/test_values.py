@@ -121,3 +121,30 @@ def test_an_escape_that_is_no_character_is_text(reader: Reader, written: str, va
     assert reader.takes(text, syntax=LIST, tools=[Tool("f", {"properties": properties})])
     assert read(text, LIST, properties, cuts) == {"a": value}
     assert value.encode()
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("[1, 2,]", [1, 2]),
+        ("[1, [',', ']',], ]", [1, [",", "]"]]),
+        ("{'a': 1, 'b': {'c': None,},\n}", {"a": 1, "b": {"c": None}}),
+        ("(1, 'b')", [1, "b"]),
+        ("[(1, (2,)), ()]", [[1, [2]], []]),
+        ("{'a': (True, {'b': ()})}", {"a": [True, {"b": []}]}),
+        (r"'\033[1m \101\7 \1 \x41\9'", "\033[1m A\\7 \\1 A\\9"),
+        ("[0x1F, 0o17, 0b11, 1_000, +5, .5, 5., -2e3, 1E+2]", [31, 15, 3, 1000, 5, 0.5, 5.0, -2000.0, 100.0]),
+        ("[inf, nan, 0x, 1__0]", ["inf", "nan", "0x", "1__0"]),
+    ],
+)
+@pytest.mark.parametrize("cuts", [[], list(range(90))], ids=["whole", "by character"])
+@pytest.mark.parametrize("end", ["", ",", ", "])
+def test_literals_have_the_values_that_python_gives_them(written: str, value: Any, cuts: list[int], end: str) -> None:
+    text = f"[f(a={written}{end}), f(a=1)]"
+    parser = TaggedText(syntax=LIST, tools=[Tool("f", {})])
+    calls = joined(deltas(parser, cut(text, cuts))).tool_calls
+    assert [json.loads(call.arguments) for call in calls] == [{"a": value}, {"a": 1}]
+
+
+def test_lists_between_tags_may_hold_tuples() -> None:
+    assert read(of_values({"a": "[(1, 'x'), 0x10,]"}), XML, {"a": {"type": "array"}}) == {"a": [[1, "x"], 16]}
