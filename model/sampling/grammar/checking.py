@@ -2,18 +2,18 @@
 
 import json
 import re
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cache, update_wrapper
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from hashlib import sha256
-from itertools import count, zip_longest
+from itertools import zip_longest
 from threading import Lock
-from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import llguidance
 import orjson
+from cachetools import LRUCache, cached
 
 from model.sampling.grammar.errors import GrammarError
 
@@ -26,10 +26,9 @@ MAX_OPTIONAL = 500
 in proportion to the square of their number.
 """
 TOO_MANY_OPTIONAL = f"more than {MAX_OPTIONAL} parts in a row may be left out"
-_MOST_KEPT = 1 << 24
-_LONGEST_KEPT = _MOST_KEPT // 8
-_SIZE_OF_ENTRY = 500
-"""Bytes that each result takes besides its characters."""
+_results: LRUCache[bytes, Any] = LRUCache(1 << 24, getsizeof=lambda result: 500 + len(repr(result)))
+"""Results of `remembered` functions. A size is in characters; a longer result than all of it is not kept."""
+_lock = Lock()
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 CLASS = r"\[\^?\]?(?:\\.?|[^\]\\])*+(?:\]|\Z)"
@@ -192,56 +191,24 @@ def _either(alternatives: Sequence[Sequence[_Part]]) -> _Part:
     return any(all(is_optional for is_optional, _ in sequence) for sequence in alternatives), longest
 
 
-class remembered(Generic[Arguments, Result]):
-    """A function that keeps its last results by the JSON of the arguments: at most `_MOST_KEPT` characters of all
-    functions together. A result longer than `_LONGEST_KEPT` is made again each time.
-    """
+def remembered(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Keep the last results of a function, by the JSON of the arguments; all functions share `_results`."""
 
-    _results: ClassVar[OrderedDict[bytes, tuple[Any, int]]] = OrderedDict()
-    """The results and their sizes, the one used last at the end."""
-    _lock: ClassVar = Lock()
-    _num_kept: ClassVar = 0
-    _numbers: ClassVar = count()
-
-    def __init__(self, function: Callable[Arguments, Result]) -> None:
-        self._function, self._number = function, next(self._numbers)
-        update_wrapper(self, function)
-
-    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-        key = self._key(*args, **kwargs)
-        with suppress(KeyError):
-            return self._found(key)
-        result = self._function(*args, **kwargs)
-        size = len(repr(result)) + _SIZE_OF_ENTRY
-        if key is not None and size <= _LONGEST_KEPT:
-            self._keep(key, result, size)
-        return result
-
-    def known(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result | None:
-        """Return the result if it is kept, or None."""
-        with suppress(KeyError):
-            return self._found(self._key(*args, **kwargs))
-        return None
-
-    def _key(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> bytes | None:
-        """Return the key of a result, or None for arguments that orjson does not write: they are refused, or rare."""
+    def key(*args: Arguments.args, **kwargs: Arguments.kwargs) -> bytes:
         try:
-            return sha256(orjson.dumps([self._number, args, kwargs])).digest()
-        except TypeError:
-            return None
+            written = orjson.dumps([function.__qualname__, args, kwargs])
+        except TypeError:  # a whole number of more than 64 bits
+            written = repr((function.__qualname__, args, kwargs)).encode()
+        return sha256(written).digest()
 
-    def _found(self, key: bytes | None) -> Result:
-        with self._lock:
-            self._results.move_to_end(key)  # type: ignore[arg-type]  # None is no key
-            return cast(Result, self._results[key][0])  # type: ignore[index]
+    return cast(Callable[Arguments, Result], cached(_results, key, _lock)(function))
 
-    def _keep(self, key: bytes, result: Result, size: int) -> None:
-        with self._lock:
-            _, before = self._results.pop(key, (None, 0))
-            self._results[key] = result, size
-            remembered._num_kept += size - before
-            while self._num_kept > _MOST_KEPT:
-                remembered._num_kept -= self._results.popitem(last=False)[1][1]
+
+def kept(function: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result | None:
+    """Return the result of a `remembered` function if it is kept, or None."""
+    cache = cast(Any, function)
+    with cache.cache_lock:
+        return cast(Result | None, cache.cache.get(cache.cache_key(*args, **kwargs)))
 
 
 @remembered

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from model.sampling.grammar.checking import remembered
+from model.sampling.grammar.checking import kept, remembered
 from model.sampling.grammar.constraint import grammar_text
 from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.errors import GrammarError
@@ -57,7 +57,7 @@ async def read_grammar(context: AppContext, body: CanConstrain) -> str | None:
         value = _parsed(constraint, value)
     args = (constraint.kind, value, constraint.whitespace_pattern)
     try:
-        return _grammar_text.known(*args) or await in_grammar_thread(_grammar_text, *args)
+        return kept(_grammar_text, *args) or await in_grammar_thread(_grammar_text, *args)
     except GrammarError as error:
         context.metrics.grammars_refused.inc()
         place = f"{constraint.field}{error.path}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from model.sampling.grammar.checking import remembered
+from model.sampling.grammar.checking import kept, remembered
 from model.sampling.grammar.constraint import Kind, grammar_text
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import MAX_BYTES
@@ -176,11 +176,12 @@ def test_the_results_used_last_are_kept_up_to_a_number_of_characters() -> None:
     for number in [*range(8), 7, 0, 8, 0, 1]:  # eleven of them fit
         repeated(number)
     assert asked == [*range(9)]
-    assert repeated.known(1) is repeated.known(1) is not None
+    assert kept(repeated, 1) is kept(repeated, 1) is not None
     for number in (*range(10, 19), 1, 2):
         repeated(number)
     assert asked == [*range(9), *range(10, 19), 2]
     asked.clear()
-    assert [repeated(20, "xy"), repeated(20, "xy")] == ["xy" * 1_500_000] * 2
-    assert (asked, repeated.known(20, "xy")) == ([20, 20], None)
-    repeated.known(10**30)
+    longest = "x" * 12
+    assert [repeated(20, longest), repeated(20, longest)] == [longest * 1_500_000] * 2
+    assert (asked, kept(repeated, 20, longest)) == ([20, 20], None)
+    assert repeated(10**30) is repeated(10**30)
