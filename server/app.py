@@ -4,15 +4,16 @@ It reads what the API process needs of the model (config, tokenizer, chat templa
 a folder that cannot be served ends the start with one line. It imports no torch.
 """
 
+import asyncio
 import ipaddress
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from fastapi import FastAPI
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp
 
 from model.checkpoint import resolve as checkpoint
@@ -125,7 +126,8 @@ def create_app(
         title="Lightwell",
         version=lightwell_version(),
         description=_DESCRIPTION,
-        lifespan=_described(lifespan),
+        lifespan=lifespan,
+        openapi_url=None,
         docs_url=None,  # FastAPI's own pages load their scripts from the network; ours are routes
         redoc_url=None,
     )
@@ -146,24 +148,22 @@ def create_app(
         max_model_len=settings.max_model_len or files.config.max_model_len,
     )
     install_error_handlers(app)
+    _add_openapi(app)
     app.router.routes += build_routes(context)
     on_end = [metrics.observe_exchange] if tracing is None else [metrics.observe_exchange, tracing.record]
     return RequestLog(BrowserHeaders(app, settings.cors_origin), *on_end)
 
 
-def _described(lifespan: processes.Lifespan) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    """Return the lifespan, with the OpenAPI document made at its beginning.
-
-    That takes most of a second, once: it is done while the workers load, and not when a client asks and streams run.
+def _add_openapi(app: FastAPI) -> None:
+    """Add GET /openapi.json. The document takes most of a second to make, once: a thread makes it, so that streams go
+    on.
     """
 
-    @asynccontextmanager
-    async def described(app: FastAPI) -> AsyncIterator[None]:
-        async with lifespan(app):
-            app.openapi()
-            yield
+    async def openapi(request: Request) -> Response:
+        root = request.scope.get("root_path", "").rstrip("/")
+        return JSONResponse(await asyncio.to_thread(app.openapi) | ({"servers": [{"url": root}]} if root else {}))
 
-    return described
+    app.add_route("/openapi.json", openapi, include_in_schema=False)
 
 
 def is_loopback(host: str) -> bool:
