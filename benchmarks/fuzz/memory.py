@@ -5,7 +5,7 @@ Half of the cases call kernels with drawn shapes, also shapes that do not fit ea
 ValueError, or computed. The others are small checkpoints of every format in which bytes, values of JSON files, shapes
 or dtypes were changed. They are refused with a ModelLoadError of one line, or loaded, and then the network computes.
 
-The levels of this CPU take turns, each in a process of its own with a library of its own. It ends with status 1 when a
+The levels of this CPU take turns, each in a process of its own. It ends with status 1 when a
 case ends otherwise, takes longer than `SLOW` seconds, or the sanitizers find an address outside or undefined behaviour.
 A case depends on the seed and its number only: `--first NUMBER --count 1` repeats it.
 """
@@ -30,16 +30,14 @@ import torch
 from benchmarks.fuzz.checkpoints import Sources, read_and_run
 from benchmarks.fuzz.kernels import CASES, run_kernel
 from model.checkpoint.folder import ModelLoadError, is_failure
-from model.kernels import build, library
+from model.kernels import library
 from tests.model.kernels.levels import at_level
-from tests.model.kernels.sanitizers import sanitizer_variables
+from tests.model.kernels.sanitizers import sanitized_library, sanitizer_variables
 
 SLOW, HANGS = 30.0, 300.0
 """Seconds of a case that are a fault, and at which its process is ended; with sanitizers, on a busy machine."""
 MOST_CRASHES = 10
 """Processes that may end in the middle of a case before a level is given up."""
-CACHE = Path(__file__).parents[1] / ".cache"
-"""The folder of the kernels with sanitizers, a library for each level, built once for the sources."""
 
 
 def run_cases(first: int, count: int, seed: int, note: Callable[[int], None]) -> list[str]:
@@ -94,15 +92,10 @@ def _run_case(number: int, seed: int, sources: Sources) -> tuple[str, str | None
 
 def check(first: int, count: int, seed: int) -> list[str]:
     """Run the cases with the sanitizers, in a process for each level. Return the faults."""
-    environment = os.environ | sanitizer_variables()
-    for level in library.levels():
-        if not build.is_current(path := CACHE / f"sanitized-{level}.so"):
-            print(f"building the kernels of {level} with sanitizers, which takes minutes", flush=True)
-            build.build(path, compiler=("g++",), levels=[level], sanitize=True)
+    environment = os.environ | sanitizer_variables() | {library.LIBRARY_VARIABLE: str(sanitized_library())}
 
     def check_level(level: str) -> list[str]:
-        names = {library.LEVEL_VARIABLE: level, library.LIBRARY_VARIABLE: str(CACHE / f"sanitized-{level}.so")}
-        return _check_level(first, count, seed, environment | names)
+        return _check_level(first, count, seed, environment | {library.LEVEL_VARIABLE: level})
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return [fault for faults in pool.map(check_level, library.levels()) for fault in faults]

@@ -1,6 +1,12 @@
-"""The environment in which Python loads kernels with sanitizers."""
+"""Kernels with sanitizers, and the environment in which Python loads them."""
 
+import fcntl
 import subprocess
+from pathlib import Path
+
+from model.kernels import build, library
+
+_LIBRARY = Path(__file__).parents[3] / "benchmarks" / ".cache" / "sanitized.so"
 
 _OPTIONS = {
     "detect_leaks": 0,  # Python's own
@@ -19,6 +25,17 @@ def sanitizer_variables() -> dict[str, str]:
         "LD_PRELOAD": f"{_path_of('libasan.so')} {_path_of('libstdc++.so')}",
         "ASAN_OPTIONS": ":".join(f"{name}={value}" for name, value in _OPTIONS.items()),
     }
+
+
+def sanitized_library() -> Path:
+    """Return the library of this CPU's levels with sanitizers. Its build takes minutes, once for the sources."""
+    _LIBRARY.parent.mkdir(exist_ok=True)
+    with _LIBRARY.with_suffix(".lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # several processes of a run need it
+        if not build.is_current(_LIBRARY):
+            print("building the kernels with sanitizers, which takes minutes", flush=True)
+            build.build(_LIBRARY, compiler=("g++",), levels=library.levels(), sanitize=True)
+    return _LIBRARY
 
 
 def _path_of(library: str) -> str:

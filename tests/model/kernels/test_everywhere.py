@@ -15,7 +15,7 @@ import pytest
 
 from model.kernels import build, library
 from tests.model.kernels import emulated_tiles
-from tests.model.kernels.sanitizers import sanitizer_variables
+from tests.model.kernels.sanitizers import sanitized_library, sanitizer_variables
 from tests.model.kernels.tape import Call
 
 pytestmark = [
@@ -133,14 +133,12 @@ def test_a_compiler_has_nothing_to_warn_of(compiler: str, room: Path) -> None:
     run(sys.executable, "model/kernels/build.py", "--strict", "--compiler", compiler, "--output", room / "strict.so")
 
 
-def test_no_address_is_outside_and_nothing_is_undefined(room: Path) -> None:
+def test_no_address_is_outside_and_nothing_is_undefined() -> None:
     """Run the tests next to this one, with kernels by g++ whose every access is checked."""
-    kernels = room / "sanitized.so"
-    build.build(kernels, compiler=("g++",), levels=library.levels(), sanitize=True)
     run(
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", HERE),
         **sanitizer_variables(),
-        LIGHTWELL_KERNEL_LIBRARY=str(kernels),
+        LIGHTWELL_KERNEL_LIBRARY=str(sanitized_library()),
     )
 
 
