@@ -51,6 +51,7 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._client = shared_client() if client is None else client
         self._source_line = _json_line(source)
+        self._reads_functions = _READS_FUNCTIONS.match(source) is not None
         self._client.ask(self._source_line, _json_line(None))
         self.thought_tags = find_tags(source) or probed_tags(self.render) or find_tags(source, tokenizer.ids_of_special)
         """The tags around reasoning in the model's answers, or None if it does not reason."""
@@ -145,7 +146,7 @@ class ChatTemplate:
         if not messages:
             raise ChatTemplateError("messages is empty; a chat needs at least one message")
         variables = {
-            **(_functions(tools or ()) if _READS_FUNCTIONS.search(self.source) else {}),
+            **(_functions(tools or ()) if self._reads_functions else {}),
             **(arguments or {}),
             **self._tokenizer.special_tokens,
             "messages": [{key: value for key, value in row.items() if value is not None} for row in messages],

@@ -9,7 +9,7 @@ from server.config.devices import Devices
 
 _SIZE = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 _HOST = r"[a-z0-9_-]+(?:\.[a-z0-9_-]+)*\.?|\[[0-9a-f:.]+\]"
-_URL = re.compile(rf"https?://(?:{_HOST})(?::(\d{{1,5}}))?(/[!-~]*)?", re.IGNORECASE)
+_URL = re.compile(rf"https?://([!-.0-~]+@)?(?:{_HOST})(?::(\d{{1,5}}))?(/[!-~]*)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -130,7 +130,7 @@ def origins(itself: str = "") -> SettingType:
     def read(text: str) -> str:
         if itself and text.lower().strip("'") == itself:
             return f"'{itself}'"
-        _check_url(text, accepted, may_have_path=False)
+        _check_url(text, accepted, is_origin=True)
         return text.lower()
 
     return texts("ORIGIN", read)
@@ -140,15 +140,15 @@ def url() -> SettingType:
     """Return the type of the address of another server."""
 
     def parse(text: str) -> str:
-        _check_url(text, "an address such as http://localhost:4318", may_have_path=True)
+        _check_url(text, "an address such as http://localhost:4318", is_origin=False)
         return text
 
     return SettingType(parse, "URL")
 
 
-def _check_url(text: str, accepted: str, *, may_have_path: bool) -> None:
+def _check_url(text: str, accepted: str, *, is_origin: bool) -> None:
     match = _URL.fullmatch(text)
-    if match is None or int(match[1] or 0) > 65535 or (match[2] and not may_have_path):
+    if match is None or int(match[2] or 0) > 65535 or (is_origin and (match[1] or match[3])):
         raise ValueError(f"{accepted} is accepted")
 
 

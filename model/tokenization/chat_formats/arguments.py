@@ -232,9 +232,9 @@ class PythonReader(BareReader):
 
     def _constant(self, word: str) -> str:
         word = _OF_PYTHON.get(word.rstrip(), word.rstrip())
-        for read in (partial(int, base=0), float):
+        for read in (partial(int, base=0), float) if re.search("[.eE]", word) else (partial(int, base=0),):
             with suppress(ValueError, OverflowError):
-                if not _JSON_NUMBER.fullmatch(word) and isfinite(number := read(word)):
+                if word.isascii() and not _JSON_NUMBER.fullmatch(word) and isfinite(number := read(word)):
                     return json.dumps(number)
         return word if self._is_strict else _as_json(word, KINDS)
 

@@ -251,6 +251,14 @@ def test_a_hostile_source_ends_in_an_error(tokenizer: Tokenizer, impatient: Temp
         rendered(tokenizer, source, client=impatient)
 
 
+@pytest.mark.parametrize("end", ["{% if tools %}{% endif %}", "{{ functions }}", ""])
+def test_the_longest_source_is_rendered(tokenizer: Tokenizer, end: str) -> None:
+    """Whether it reads tools by another name takes one look: a look at each character would take days."""
+    words = "{% if true %}a {% endif %}" * 400
+    source = words.ljust(MAX_SOURCE_CHARACTERS - len(end), "x") + end
+    assert rendered(tokenizer, source) == "a " * 400 + "x" * (len(source) - len(words) - len(end))
+
+
 def test_a_template_may_be_given_as_a_file_or_as_itself(tmp_path: Path) -> None:
     path = tmp_path / "chat.jinja"
     path.write_text("{{ messages }}")

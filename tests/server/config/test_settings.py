@@ -88,6 +88,7 @@ def test_switches_are_off_until_named() -> None:
         (["--otlp-endpoint", "http://x..y"], ["--otlp-endpoint", "'http://x..y'"]),
         (["--otlp-endpoint", "http://x:70000"], ["--otlp-endpoint", "'http://x:70000'"]),
         (["--cors-origin", "https://x..y"], ["--cors-origin", "https://x..y", "http://localhost:3000"]),
+        (["--cors-origin", "https://u@x"], ["--cors-origin", "https://u@x", "http://localhost:3000"]),
         (["--cors-origin", "https://x/page"], ["--cors-origin", "https://x/page", "http://localhost:3000"]),
         (["--served-model-name", " "], ["--served-model-name", "' '", "not empty"]),
         (["--kernels", "numba"], ["--kernels", "'numba'", "auto, native, triton, torch"]),
@@ -103,7 +104,10 @@ def test_a_bad_value_is_named_with_its_flag_and_what_is_accepted(argv: list[str]
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("address", ["http://otel_collector:4318", "https://[::1]:4318/otlp", "HTTP://Localhost"])
+@pytest.mark.parametrize(
+    "address",
+    ["http://otel_collector:4318", "https://[::1]:4318/otlp", "HTTP://Localhost", "https://u:p%40@[::1]:4318/a@b"],
+)
 def test_addresses_of_collectors_are_accepted_as_they_are(address: str) -> None:
     assert read("--otlp-endpoint", address).otlp_endpoint == address
 

@@ -135,6 +135,7 @@ def test_an_escape_that_is_no_character_is_text(reader: Reader, written: str, va
         (r"'\033[1m \101\7 \1 \x41\9'", "\033[1m A\\7 \\1 A\\9"),
         ("[0x1F, 0o17, 0b11, 1_000, +5, .5, 5., -2e3, 1E+2]", [31, 15, 3, 1000, 5, 0.5, 5.0, -2000.0, 100.0]),
         ("[inf, nan, 0x, 1__0]", ["inf", "nan", "0x", "1__0"]),
+        ("[01234, -007, ٣, 0x1E, 01e2]", ["01234", "-007", "٣", 30, 100.0]),
     ],
 )
 @pytest.mark.parametrize("cuts", [[], list(range(90))], ids=["whole", "by character"])
