@@ -112,14 +112,6 @@ def json_pieces(value: NumpyArray, encoding_format: EncodingFormat) -> Iterator[
     yield from _list_pieces(value)
 
 
-def json_lists(arrays: Sequence[NumpyArray]) -> Iterator[bytes]:
-    """Yield a list of arrays as JSON."""
-    for i, array in enumerate(arrays):
-        yield b"," if i else b"["
-        yield from json_pieces(array, "float")
-    yield b"]"
-
-
 def _list_pieces(value: NumpyArray) -> Iterator[bytes]:
     if value.size <= PIECE_VALUES or value.ndim == 1:
         yield _list_json(value)
