@@ -85,6 +85,13 @@ def as_numpy(array: Array) -> NumpyArray:
     return np.frombuffer(array.data, np.dtype(array.dtype).newbyteorder("<")).reshape(array.shape)
 
 
+def for_engine(value: NumpyArray) -> Array:
+    """Return float32 numbers as the engine takes them, without a copy if they are so already: many inputs may share
+    them.
+    """
+    return Array("float32", value.shape, np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
+
+
 @dataclass(frozen=True)
 class Entry:
     """One input's part of an answer: plain fields and, by their names, arrays."""
