@@ -45,19 +45,19 @@ class Format(Enum):
     NDJSON = "application/x-ndjson"
 
 
-def negotiate(accept: str | None, offered: Sequence[Format] = tuple(Format)) -> Format:
-    """Return the offered format that the Accept header prefers; the first offered wins ties. Raises NotAcceptable."""
+def negotiate(accept: str | None) -> Format:
+    """Return the format that the Accept header prefers; the first one wins ties. Raises NotAcceptable."""
     if not accept or not accept.strip():
-        return offered[0]
+        return Format.JSON
     wishes = [_wish(part) for part in accept.split(",") if part.strip()]
     best, best_quality = None, 0.0
-    for candidate in offered:
+    for candidate in Format:
         matching = [(specific, quality) for kind, specific, quality in wishes if _matches(kind, candidate.value)]
         quality = max(matching)[1] if matching else 0.0  # the most specific type decides
         if quality > best_quality:
             best, best_quality = candidate, quality
     if best is None:
-        formats = ", ".join(candidate.value for candidate in offered)
+        formats = ", ".join(candidate.value for candidate in Format)
         raise NotAcceptable(f"Accept: {shown(accept)} names no format of this route; accepted: {formats}.")
     return best
 
@@ -121,7 +121,8 @@ def json_pieces(value: NumpyArray, encoding_format: EncodingFormat) -> Iterator[
 
 def _list_pieces(value: NumpyArray) -> Iterator[bytes]:
     if value.size <= PIECE_VALUES or value.ndim == 1:
-        yield _list_json(value)
+        value = value.astype(np.float32) if value.dtype == np.float16 else value
+        yield orjson.dumps(np.ascontiguousarray(value), option=orjson.OPT_SERIALIZE_NUMPY)
         return
     yield b"["
     for i, part in enumerate(value):
@@ -129,12 +130,6 @@ def _list_pieces(value: NumpyArray) -> Iterator[bytes]:
             yield b","
         yield from _list_pieces(part)
     yield b"]"
-
-
-def _list_json(value: NumpyArray) -> bytes:
-    if value.dtype == np.float16:
-        value = value.astype(np.float32)
-    return orjson.dumps(np.ascontiguousarray(value), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 @dataclass(frozen=True)
