@@ -82,7 +82,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         router.add_api_route(f"/api/{route}", _not_there(context, route), methods=[method], include_in_schema=False)
 
 
-def add_open_routes(router: APIRouter) -> None:
+def add_open_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route that needs no key to the router."""
 
     @router.get("/api/version", tags=["Ollama"], summary="Version of the server, where Ollama's clients look for it")
