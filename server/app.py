@@ -36,7 +36,7 @@ from server.http.security_headers import BrowserHeaders
 from server.lifecycle import processes
 from server.observability.access_log import RequestLog
 from server.observability.logs import configure_logging
-from server.observability.metrics import Metrics
+from server.observability.metrics import Metrics, of_adapters, of_caches, of_engine, of_keys
 from server.observability.otel import Tracing, is_wanted
 from server.observability.version import lightwell_version
 from server.worker.engine_worker import ENGINE_FACTORY
@@ -117,10 +117,10 @@ def create_app(
     from server.routes import build_routes
     from server.routes.context import AppContext
 
-    metrics.watch(client)
-    metrics.watch_caches(lambda: [worker.info for worker in client.workers if worker.info is not None])
-    metrics.watch_keys(keys)
-    metrics.watch_adapters(client.adapters.num_requests)
+    metrics.watch(lambda: of_engine(client))
+    metrics.watch(lambda: of_caches([worker.info for worker in client.workers if worker.info is not None]))
+    metrics.watch(lambda: of_keys(keys))
+    metrics.watch(lambda: of_adapters(client.adapters.num_requests()))
     client.on_step = metrics.observe_step
     app = FastAPI(
         title="Lightwell",

@@ -66,7 +66,14 @@ def settings_table() -> str:
 
 def metrics_table() -> str:
     from server.engine.outputs import EngineInfo, EngineStats
-    from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers
+    from server.observability.metrics import (
+        ClientCounters,
+        Metrics,
+        WorkerNumbers,
+        of_adapters,
+        of_caches,
+        of_engine,
+    )
 
     class Idle:
         counts = ClientCounters()
@@ -78,9 +85,9 @@ def metrics_table() -> str:
             return [WorkerNumbers(True, EngineStats(), 0)]
 
     metrics = Metrics()
-    metrics.watch(Idle())
-    metrics.watch_caches(lambda: [EngineInfo(max_model_len=1, num_blocks=2, block_size=1, dtype="", device="")])
-    metrics.watch_adapters(lambda: {"": 0})
+    metrics.watch(lambda: of_engine(Idle()))
+    metrics.watch(lambda: of_caches([EngineInfo(max_model_len=1, num_blocks=2, block_size=1, dtype="", device="")]))
+    metrics.watch(lambda: of_adapters({"": 0}))
     lines = ["| metric | type | meaning |", "|---|---|---|"]
     for family in sorted(metrics.registry.collect(), key=lambda family: family.name):
         if family.name.startswith("lightwell_"):

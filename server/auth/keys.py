@@ -223,9 +223,9 @@ def _read_key(name: str, table: Any, where: str) -> ApiKey:
         is_admin=admin,
         expires=_expiry(table.get("expires"), where),
         limits=KeyLimits(
-            max_requests=_limit(table, "max_requests", where),
-            tokens_per_minute=_limit(table, "tokens_per_minute", where),
-            min_priority=_priority(table.get("min_priority"), where),
+            max_requests=_number(table, "max_requests", where, *_LIMIT),
+            tokens_per_minute=_number(table, "tokens_per_minute", where, *_LIMIT),
+            min_priority=_number(table, "min_priority", where, *_PRIORITY),
         ),
     )
 
@@ -241,21 +241,15 @@ def _digest(hashed: str) -> bytes:
     return bytes.fromhex(hashed.removeprefix("sha256:"))
 
 
-def _limit(table: dict[str, Any], field: str, where: str) -> int | None:
+_LIMIT = range(1, _MAX_LIMIT + 1), f"an integer from 1 to {_MAX_LIMIT} is accepted, or none for no limit"
+_PRIORITY = PRIORITIES, f"{PRIORITIES[0]} to {PRIORITIES[-1]} are accepted, or none for what --allow-priority says"
+
+
+def _number(table: dict[str, Any], field: str, where: str, numbers: range, accepted: str) -> int | None:
     value = table.get(field)
-    if value is not None and (type(value) is not int or not 1 <= value <= _MAX_LIMIT):
-        accepted = f"an integer from 1 to {_MAX_LIMIT} is accepted, or none for no limit"
+    if value is not None and (type(value) is not int or value not in numbers):  # not bool, which is an int too
         raise KeyFileError(f"{where}: {field} is {_shown(value)}; {accepted}")
     return value
-
-
-def _priority(value: Any, where: str) -> int | None:
-    if value is None or (type(value) is int and value in PRIORITIES):  # not bool, which is an int too
-        return value
-    raise KeyFileError(
-        f"{where}: min_priority is {_shown(value)}; {min(PRIORITIES)} to {max(PRIORITIES)} are accepted, or "
-        "none for what --allow-priority says"
-    )
 
 
 def _expiry(value: Any, where: str) -> float | None:

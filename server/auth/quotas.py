@@ -75,11 +75,13 @@ class KeyUse:
         limits = self._limits
         if limits.max_requests is not None and self.num_requests >= limits.max_requests:
             self.refusals["max_requests"] += 1
+            self._advance_ends()  # at the rate at which its own requests end: other keys' make no room for it
+            seconds = self._ends.seconds_for(self.num_requests + 1 - limits.max_requests)
             raise LimitReached(
                 f"The API key {self.name!r} has {self.num_requests} requests in flight; at most "
                 f"{limits.max_requests} are accepted.",
                 code="key_requests_exceeded",
-                retry_after=self._seconds_until_ends(self.num_requests + 1 - limits.max_requests),
+                retry_after=retry_after(seconds),
             )
         if limits.tokens_per_minute is not None and takes_tokens:
             self._fill()
@@ -105,13 +107,6 @@ class KeyUse:
         self.tokens_total += num_tokens
         self._fill()
         self._level -= num_tokens
-
-    def _seconds_until_ends(self, num_requests: int) -> int:
-        """Return how many seconds pass until so many of its own requests end, at the rate at which they end now.
-        Other keys' requests make no room for it.
-        """
-        self._advance_ends()
-        return retry_after(self._ends.seconds_for(num_requests))
 
     def _advance_ends(self) -> None:
         self._ends.advance(self._clock(), busy=self.num_requests > 0)

@@ -111,10 +111,8 @@ def as_table(report: KernelReport) -> str:
     if report.rates is not None:
         text += ["", f"{'on one thread':<20}{'1 row':>12}{'256 rows':>18}"]
         text += [f"{n:<20}{r.bandwidth:>7.1f} GB/s{r.compute:>10.1f} GFLOP/s" for n, r in report.rates.items()]
-        text += ["", "for TABLE of model/kernels/cpus.py:", f"    {_as_source(row_of(report.rates))}"]
+        found = row_of(report.rates)
+        fields = (found.name, found.vendor, found.family, found.models, found.dot_levels)
+        source = ", ".join(map(repr, fields)).replace("'", '"')
+        text += ["", "for TABLE of model/kernels/cpus.py:", f"    CpuRow({source}),"]
     return "\n".join(text)
-
-
-def _as_source(row: CpuRow) -> str:
-    fields = ", ".join(repr(each).replace("'", '"') for each in (row.name, row.vendor, row.family, row.models))
-    return f"CpuRow({fields}, {repr(row.dot_levels).replace(chr(39), chr(34))}),"

@@ -95,7 +95,10 @@ def sizes(config: ModelConfig, settings: Settings, file: Path | None = None) -> 
     num_processes = num_workers * ranks
     dtype = resolved_dtype(config, settings)
     per_token = kv_bytes_per_token(config, dtype, ranks)
-    one_sequence = _context_tokens(config, settings) * per_token + config.state_bytes(BYTES_OF[dtype])
+    context = settings.max_model_len or config.max_model_len
+    lengths = [context] if config.encoder is None else [context, min(context, config.encoder.max_model_len)]
+    context_tokens = sum(-(-length // settings.block_size) for length in lengths) * settings.block_size  # whole blocks
+    one_sequence = context_tokens * per_token + config.state_bytes(BYTES_OF[dtype])
     kv_cache = settings.kv_cache_memory or settings.max_num_seqs * one_sequence
     num_adapters = len(settings.lora) if settings.lora_root is None else settings.max_loras
     stored, kept = (weight_bytes(config, dtype, quantize, ranks) for quantize in ("none", settings.quantize))
@@ -116,15 +119,6 @@ def sizes(config: ModelConfig, settings: Settings, file: Path | None = None) -> 
         adapters=num_workers * num_adapters * adapter_parameters(config, settings.max_lora_rank) * BYTES_OF[dtype],
         captures=2 * settings.max_capture_bytes,
     )
-
-
-def _context_tokens(config: ModelConfig, settings: Settings) -> int:
-    """Return the tokens of the blocks that one full context takes: what an encoder-decoder's decoder did, and what
-    its encoder read.
-    """
-    context = settings.max_model_len or config.max_model_len
-    lengths = [context] if config.encoder is None else [context, min(context, config.encoder.max_model_len)]
-    return sum(-(-length // settings.block_size) for length in lengths) * settings.block_size
 
 
 def resolved_dtype(config: ModelConfig, settings: Settings) -> str:

@@ -314,30 +314,18 @@ class Settings:
 
     def engine_config(self, folder: Path) -> EngineConfig:
         """Return the part of the settings that the worker needs, for the model in `folder`."""
-        return EngineConfig(
-            model=folder,
-            dtype=self.dtype,
-            quantize=self.quantize,
-            device=self.device,
-            max_model_len=self.max_model_len,
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-            max_capture_tokens=self.max_capture_tokens or self.max_look_tokens,
-            kv_cache_bytes=_share(self.kv_cache_memory, self.tensor_parallel),
-            gpu_memory_utilization=self.gpu_memory_utilization,
-            worker_memory=_share(self.worker_memory, self.tensor_parallel),
-            tensor_parallel=self.tensor_parallel,
-            block_size=self.block_size,
-            enable_prefix_caching=not self.no_prefix_caching,
-            batch_invariant=True if self.batch_invariant else False if self.no_batch_invariant else None,
-            cuda_graphs=self.cuda_graphs,
-            kernels=self.engine_kernels,
-            kernel_arithmetic=self.kernel_arithmetic,
-            activations=self.activations,
-            threads=self.threads,
-            adapters=adapter_folders(self.lora),
-            max_lora_rank=self.max_lora_rank,
-        )
+        own: dict[str, Any] = {
+            "model": folder,
+            "max_capture_tokens": self.max_capture_tokens or self.max_look_tokens,
+            "kv_cache_bytes": _share(self.kv_cache_memory, self.tensor_parallel),
+            "worker_memory": _share(self.worker_memory, self.tensor_parallel),
+            "enable_prefix_caching": not self.no_prefix_caching,
+            "batch_invariant": True if self.batch_invariant else False if self.no_batch_invariant else None,
+            "kernels": self.engine_kernels,
+            "adapters": adapter_folders(self.lora),
+        }
+        alike = {field.name for field in dataclasses.fields(EngineConfig)}.intersection(setting_names())
+        return EngineConfig(**{name: getattr(self, name) for name in alike} | own)
 
 
 def _share(whole: int | None, count: int) -> int | None:

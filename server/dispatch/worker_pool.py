@@ -109,7 +109,10 @@ class WorkerPool:
                 worker.stalled_for = 0.0
             case messages.Loading(done, total):
                 worker.note_progress(done, total)
-                self._log_progress(worker, message)
+                now = time.monotonic()
+                if now - worker.progress_logged > _PROGRESS_INTERVAL:  # a small model needs no line
+                    worker.progress_logged, percent = now, 100 * done // max(1, total)
+                    logger.info("worker %d is loading the model: %d %%", worker.worker_id, percent)
             case messages.Ready(info):
                 self.last_info = info
                 worker.become_ready(info)
@@ -132,14 +135,6 @@ class WorkerPool:
         worker.silent_for = worker.stalled_for = 0.0
         worker.gone.clear()
         self._by_protocol[protocol] = worker
-
-    def _log_progress(self, worker: WorkerState, message: messages.Loading) -> None:
-        """Write a line every few seconds: a small model needs none."""
-        now = time.monotonic()
-        if now - worker.progress_logged > _PROGRESS_INTERVAL:
-            worker.progress_logged = now
-            percent = 100 * message.done // max(1, message.total)
-            logger.info("worker %d is loading the model: %d %%", worker.worker_id, percent)
 
     def _on_disconnect(self, protocol: link.LinkProtocol, reason: str) -> None:
         worker = self._by_protocol.pop(protocol, None)

@@ -93,11 +93,6 @@ class PointCapture:
             return Depth(stacks.encoder if self.stack == "encoder" else stacks.decoder, needs_output=True)
         return Depth(0, needs_output=False)
 
-    @property
-    def is_along_decoder(self) -> bool:
-        """Return whether its rows are the decoder's positions; if not, they are the encoder's."""
-        return self.stack == "decoder" and not reads_encoder(BY_NAME[self.point])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateTask(BaseTask):
@@ -218,7 +213,8 @@ class TraceTask(BaseTask):
         )
 
     def captured_positions(self, num_tokens: int) -> Sequence[int]:
-        selections = [each.positions for each in self.points if each.is_along_decoder]
+        along = [each for each in self.points if each.stack == "decoder" and not reads_encoder(BY_NAME[each.point])]
+        selections = [each.positions for each in along]
         if None in selections:
             return range(num_tokens)
         return sorted({position for selection in selections for position in selection or ()})

@@ -45,19 +45,19 @@ class Format(Enum):
     NDJSON = "application/x-ndjson"
 
 
-def negotiate(accept: str | None, offered: Sequence[Format] = tuple(Format)) -> Format:
-    """Return the offered format that the Accept header prefers; the first offered wins ties. Raises NotAcceptable."""
+def negotiate(accept: str | None) -> Format:
+    """Return the format that the Accept header prefers; the first one wins ties. Raises NotAcceptable."""
     if not accept or not accept.strip():
-        return offered[0]
+        return Format.JSON
     wishes = [_wish(part) for part in accept.split(",") if part.strip()]
     best, best_quality = None, 0.0
-    for candidate in offered:
+    for candidate in Format:
         matching = [(specific, quality) for kind, specific, quality in wishes if _matches(kind, candidate.value)]
         quality = max(matching)[1] if matching else 0.0  # the most specific type decides
         if quality > best_quality:
             best, best_quality = candidate, quality
     if best is None:
-        formats = ", ".join(candidate.value for candidate in offered)
+        formats = ", ".join(candidate.value for candidate in Format)
         raise NotAcceptable(f"Accept: {shown(accept)} names no format of this route; accepted: {formats}.")
     return best
 
@@ -83,6 +83,13 @@ def _matches(kind: str, media_type: str) -> bool:
 def as_numpy(array: Array) -> NumpyArray:
     """Return a read-only view of an array from the engine."""
     return np.frombuffer(array.data, np.dtype(array.dtype).newbyteorder("<")).reshape(array.shape)
+
+
+def for_engine(value: NumpyArray) -> Array:
+    """Return float32 numbers as the engine takes them, without a copy if they are so already: many inputs may share
+    them.
+    """
+    return Array("float32", value.shape, np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
 
 
 @dataclass(frozen=True)
@@ -112,17 +119,10 @@ def json_pieces(value: NumpyArray, encoding_format: EncodingFormat) -> Iterator[
     yield from _list_pieces(value)
 
 
-def json_lists(arrays: Sequence[NumpyArray]) -> Iterator[bytes]:
-    """Yield a list of arrays as JSON."""
-    for i, array in enumerate(arrays):
-        yield b"," if i else b"["
-        yield from json_pieces(array, "float")
-    yield b"]"
-
-
 def _list_pieces(value: NumpyArray) -> Iterator[bytes]:
     if value.size <= PIECE_VALUES or value.ndim == 1:
-        yield _list_json(value)
+        value = value.astype(np.float32) if value.dtype == np.float16 else value
+        yield orjson.dumps(np.ascontiguousarray(value), option=orjson.OPT_SERIALIZE_NUMPY)
         return
     yield b"["
     for i, part in enumerate(value):
@@ -130,12 +130,6 @@ def _list_pieces(value: NumpyArray) -> Iterator[bytes]:
             yield b","
         yield from _list_pieces(part)
     yield b"]"
-
-
-def _list_json(value: NumpyArray) -> bytes:
-    if value.dtype == np.float16:
-        value = value.astype(np.float32)
-    return orjson.dumps(np.ascontiguousarray(value), option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 @dataclass(frozen=True)

@@ -202,10 +202,9 @@ def _decode(decoder: msgspec.msgpack.Decoder[T], encoded: Buffer | msgspec.Raw, 
         raise MessageError(f"not {what}: {error}") from None
 
 
-_AS_THEY_ARE = (
-    "uid", "prompt_token_ids", "arrival_time", "deadline", "encoder_token_ids", "priority", "client", "request_id",
-    "second_segment", "adapter", "cache_salt",
-)  # fmt: skip
+_AS_THEY_ARE = tuple(
+    name for name in NewRequest.__struct_fields__ if name not in ("task_name", "task", "interventions")
+)
 """Fields of an `EngineRequest` that its message has too."""
 
 

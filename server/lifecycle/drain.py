@@ -82,7 +82,9 @@ class DrainServer(uvicorn.Server):
         if self._drain_started is None:
             self._drain_started = time.monotonic()
             self._client.begin_drain()
-            self._close_after_answers()
+            # Each client hears with its answer that the connection ends: the next request belongs to another server.
+            self.config.encoded_headers.append(_CLOSE)  # for the ticks, which renew the line below with the date
+            self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
         else:
             self.stop_now()
 
@@ -108,11 +110,6 @@ class DrainServer(uvicorn.Server):
             return True
         # An answer that is complete for the engine may still be on its way to a slow client.
         return self._client.num_inflight == 0 and not self.server_state.tasks
-
-    def _close_after_answers(self) -> None:
-        """Send each client, with its answer, that the connection ends: the next request belongs to another server."""
-        self.config.encoded_headers.append(_CLOSE)  # for the ticks, which renew the line below with the date
-        self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
 
     async def _fail_rest(self) -> None:
         is_waited_for = self._client.num_inflight > 0

@@ -120,7 +120,8 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        record = RequestRecord(request_id(Headers(scope=scope).get("x-request-id", "")), _shown_path(scope), scope)
+        path = scope["path"].removeprefix(scope.get("root_path", ""))[:_MAX_SHOWN_PATH]
+        record = RequestRecord(request_id(Headers(scope=scope).get("x-request-id", "")), _in_text(path), scope)
         status: int | None = None
         without_answer = CLIENT_CLOSED_REQUEST
 
@@ -149,11 +150,6 @@ class RequestLog:
 def request_id(sent: str) -> str:
     """Return the id that a client sent, if it can be kept, or else a new one."""
     return sent if _TAKEN_IDS.fullmatch(sent) else f"req-{uuid.uuid4().hex}"
-
-
-def _shown_path(scope: Scope) -> str:
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    return quote(path[:_MAX_SHOWN_PATH], "/:@,+")
 
 
 def _log_end(record: RequestRecord, more: dict[str, str]) -> None:

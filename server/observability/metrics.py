@@ -118,7 +118,7 @@ class EngineStatus(Protocol):
     def worker_numbers(self) -> Sequence[WorkerNumbers]: ...
 
 
-def _of_engine(engine: EngineStatus) -> Iterable[Metric]:
+def of_engine(engine: EngineStatus) -> Iterable[Metric]:
     """Read the engine's gauges and counters, and each worker's own."""
     stats = engine.stats()
     for name, text in _GAUGES.items():
@@ -163,7 +163,7 @@ def _of_this_process() -> Iterable[Metric]:
     )
 
 
-def _of_caches(engines: Sequence[EngineInfo]) -> Iterable[Metric]:
+def of_caches(engines: Sequence[EngineInfo]) -> Iterable[Metric]:
     """Describe the KV cache of all workers that have one now, in labels, as vLLM's: it never changes while it is."""
     num_blocks = sum(engine.num_blocks - 1 for engine in engines)  # the first, the null block, holds no tokens
     yield gauge(
@@ -174,7 +174,7 @@ def _of_caches(engines: Sequence[EngineInfo]) -> Iterable[Metric]:
     )
 
 
-def _of_keys(keys: Keyring) -> Iterable[Metric]:
+def of_keys(keys: Keyring) -> Iterable[Metric]:
     """Read the use of each API key that is known now: labels are names in the operator's file, so they are not many."""
     uses = [known.use for known in keys.known]
     in_flight = [((use.name,), use.num_requests) for use in uses]
@@ -190,7 +190,7 @@ def _of_keys(keys: Keyring) -> Iterable[Metric]:
     )
 
 
-def _of_adapters(num_requests: Mapping[str, int]) -> Iterable[Metric]:
+def of_adapters(num_requests: Mapping[str, int]) -> Iterable[Metric]:
     """Read the LoRA adapters that are loaded now: labels are names that operators gave, at most --max-loras."""
     names = [(name,) for name in num_requests]
     yield gauge("lora_adapter_info", "1 for each LoRA adapter that is loaded.", [(n, 1) for n in names], ["lora_name"])
@@ -211,7 +211,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self._shown = Shown(self.registry, aliases)
         ProcessCollector(registry=self.registry)
-        self.registry.register(ReadAtScrape(_of_this_process))
+        self.watch(_of_this_process)
         self.request_success = self._counter(
             "request_success_total",
             "Requests of the engine that ended well (stop, length, done) or were aborted, mostly as their client left.",
@@ -288,21 +288,9 @@ class Metrics:
         """Give every sample the label `model_name`, as vLLM's have it."""
         self._shown.labels["model_name"] = name
 
-    def watch(self, engine: EngineStatus) -> None:
-        """Read the engine's counters and gauges at each scrape. Call once."""
-        self.registry.register(ReadAtScrape(lambda: _of_engine(engine)))
-
-    def watch_caches(self, engines: Callable[[], Sequence[EngineInfo]]) -> None:
-        """Report the KV cache of the workers that are loaded, read at each scrape. Call once."""
-        self.registry.register(ReadAtScrape(lambda: _of_caches(engines())))
-
-    def watch_keys(self, keys: Keyring) -> None:
-        """Read the use of the API keys at each scrape. Call once."""
-        self.registry.register(ReadAtScrape(lambda: _of_keys(keys)))
-
-    def watch_adapters(self, num_requests: Callable[[], Mapping[str, int]]) -> None:
-        """Read how many requests each loaded LoRA adapter had, by its name, at each scrape. Call once."""
-        self.registry.register(ReadAtScrape(lambda: _of_adapters(num_requests())))
+    def watch(self, read: Callable[[], Iterable[Metric]]) -> None:
+        """Call `read` at each scrape, and show what it returns."""
+        self.registry.register(ReadAtScrape(read))
 
     def observe_step(self, stats: EngineStats) -> None:
         """Count the tokens of one engine step; the engine's client calls it for each step, never for a heartbeat."""

@@ -103,36 +103,16 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     def api_of(route_class: type[APIRoute], error: type[AnswerModel] = ErrorAnswer) -> APIRouter:
         return APIRouter(route_class=route_class, responses=_errors(error), dependencies=key)
 
+    def routes_of(router: APIRouter, *parts: Any) -> list[BaseRoute]:
+        """Return the routes that modules, or functions of theirs, add to the router."""
+        for part in parts:
+            (part if callable(part) else part.add_routes)(router, context)
+        return router.routes
+
     run = running_route(guarded, context)
-    looking = api_of(running_route(guarded, context, is_inspection=True))
-    running, api = api_of(run), api_of(guarded)
-    ollama_running, ollama_api = api_of(run, OllamaErrorAnswer), api_of(guarded, OllamaErrorAnswer)
-    anthropic_running, anthropic_api = api_of(run, MessagesErrorAnswer), api_of(guarded, MessagesErrorAnswer)
-    tei_running, tei_api = api_of(run, TeiErrorAnswer), api_of(guarded, TeiErrorAnswer)
-    system_one, reranking = api_of(run, SystemOneErrorAnswer), api_of(run, RerankErrorAnswer)
+    looking = running_route(guarded, context, is_inspection=True)
     admins = admin_route(keys, max_body_bytes)
     operators = APIRouter(route_class=admins, responses=errors, dependencies=_KEY, include_in_schema=keys.has_admin)
-    for part in (completions, chat, responses, embeddings, decisions, score, classify):
-        part.add_routes(running, context)
-    for part in (ollama_text, ollama_embed):
-        part.add_routes(ollama_running, context)
-    ollama_models.add_routes(ollama_api, context)
-    messages.add_routes(anthropic_running, context)
-    systemone.add_routes(system_one, context)
-    rerank.add_routes(reranking, context)
-    for part in (labels, tei, sparse, tgi):
-        part.add_routes(tei_running, context)
-    messages.add_counting(anthropic_api, context)
-    for part in (*_INSPECTIONS, *_OF_WEIGHTS):
-        part.add_routes(looking, context)
-    for part in (tokenize, capabilities, models):
-        part.add_routes(api, context)
-    tei.add_info(tei_api, context)
-    open_to_all = APIRouter(route_class=OpenRoute)
-    for part in (health, page):
-        part.add_routes(open_to_all, context)
-    ollama_models.add_open_routes(open_to_all)
-    admin.add_routes(operators, context)
     # What everybody may do on a server without keys, and admins alone on one with keys.
     loading = APIRouter(
         route_class=guarded if keys.is_open else admins,
@@ -140,20 +120,21 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         dependencies=key,
         include_in_schema=keys.is_open or keys.has_admin,
     )
-    adapters.add_routes(loading, context)
     return [
-        *running.routes,  # first: these have the most to do
-        *looking.routes,
-        *ollama_running.routes,
-        *anthropic_running.routes,
-        *system_one.routes,
-        *reranking.routes,
-        *tei_running.routes,
-        *open_to_all.routes,
-        *api.routes,  # after the others: its path of one model would take those of that model's weights
-        *ollama_api.routes,
-        *anthropic_api.routes,
-        *tei_api.routes,
-        *operators.routes,
-        *loading.routes,
+        # First: these have the most to do.
+        *routes_of(api_of(run), completions, chat, responses, embeddings, decisions, score, classify),
+        *routes_of(api_of(looking), *_INSPECTIONS, *_OF_WEIGHTS),
+        *routes_of(api_of(run, OllamaErrorAnswer), ollama_text, ollama_embed),
+        *routes_of(api_of(run, MessagesErrorAnswer), messages),
+        *routes_of(api_of(run, SystemOneErrorAnswer), systemone),
+        *routes_of(api_of(run, RerankErrorAnswer), rerank),
+        *routes_of(api_of(run, TeiErrorAnswer), labels, tei, sparse, tgi),
+        *routes_of(APIRouter(route_class=OpenRoute), health, page, ollama_models.add_open_routes),
+        # After the others: its path of one model would take those of that model's weights.
+        *routes_of(api_of(guarded), tokenize, capabilities, models),
+        *routes_of(api_of(guarded, OllamaErrorAnswer), ollama_models),
+        *routes_of(api_of(guarded, MessagesErrorAnswer), messages.add_counting),
+        *routes_of(api_of(guarded, TeiErrorAnswer), tei.add_info),
+        *routes_of(operators, admin),
+        *routes_of(loading, adapters),
     ]

@@ -79,7 +79,10 @@ NOTHING = Prompt(packed(()))
 def check_model(context: AppContext, model: str) -> None:
     """Raise NotFound unless `model` names the model that is served."""
     if model not in (context.model_id, *PLACEHOLDERS):
-        raise _unknown_model(context, model)
+        names = [context.model_id, *(each.name for each in context.adapters)]
+        served = f"{names[0]!r} is served" if len(names) == 1 else f"{', '.join(map(repr, names))} are served"
+        message = f"The model {shown(model)} does not exist here; {served}."
+        raise NotFound(message, param="model", code="model_not_found")
 
 
 def find_adapter(context: AppContext, model: str | None) -> ServedAdapter | None:
@@ -92,12 +95,6 @@ def find_adapter(context: AppContext, model: str | None) -> ServedAdapter | None
     if adapter is None:
         check_model(context, model)
     return adapter
-
-
-def _unknown_model(context: AppContext, model: str) -> NotFound:
-    names = [context.model_id, *(each.name for each in context.adapters)]
-    served = f"{names[0]!r} is served" if len(names) == 1 else f"{', '.join(map(repr, names))} are served"
-    return NotFound(f"The model {shown(model)} does not exist here; {served}.", param="model", code="model_not_found")
 
 
 async def read_prompts(

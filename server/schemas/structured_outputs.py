@@ -119,16 +119,11 @@ class StructuredOutputs(RequestModel):
     @property
     def constraints(self) -> list[Constraint]:
         """Return what its fields ask for; at most one is accepted."""
-        named: tuple[tuple[Kind, Any], ...] = (
-            ("json", self.json_),
-            ("json_object", self.json_object or None),
-            ("regex", self.regex),
-            ("choice", self.choice),
-            ("grammar", self.grammar),
-            ("structural_tag", self.structural_tag),
-        )
+        kinds: tuple[Kind, ...] = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
+        values = {**vars(self), "json": self.json_, "json_object": self.json_object or None}
+        asked = [kind for kind in kinds if values[kind] is not None]
         blanks = self.whitespace_pattern
-        return [Constraint(f"structured_outputs.{k}", k, value, blanks) for k, value in named if value is not None]
+        return [Constraint(f"structured_outputs.{kind}", kind, values[kind], blanks) for kind in asked]
 
 
 class CanConstrain(RequestModel):

@@ -32,7 +32,7 @@ from server.config.settings import Settings
 from server.http.error_handlers import install_error_handlers
 from server.http.security_headers import BrowserHeaders
 from server.observability.access_log import RequestLog, RequestRecord
-from server.observability.metrics import Metrics
+from server.observability.metrics import Metrics, of_engine, of_keys
 from server.routes import build_routes
 from server.routes.context import AppContext
 from server.routes.ops.web_assets import WebAssets
@@ -256,9 +256,9 @@ def build_site(
     engine.config = config = config or replace(tiny_config(), max_model_len=max_model_len)
     tokenizer = Tokenizer.from_folder(folder)
     metrics = Metrics()
-    metrics.watch(engine)
+    metrics.watch(lambda: of_engine(engine))
     keys = Keyring(tuple(map(hash_of, api_key)), api_key_file)
-    metrics.watch_keys(keys)
+    metrics.watch(lambda: of_keys(keys))
     context = AppContext(
         settings=Settings(**settings),
         keys=keys,

@@ -60,9 +60,11 @@ class RequestCaptures:
             check_heads(rows.pairs, rows.part, model.config)
         scored = seq.sampling_params is not None and seq.sampling_params.prompt_logprobs is not None
         patches = patches_of(seq.request.interventions, model.config)
+        # In deeper layers, which other sequences may need, it has no rows.
+        depths = {"encoder": seq.num_encoder_layers_needed, "decoder": seq.num_layers_needed}
         return cls(
             sinks=[_SINKS[type(capture)](capture, seq, model) for capture in seq.task.captures()],
-            patches=[patch for patch in patches if _is_reached(patch, seq)],
+            patches=[patch for patch in patches if patch.layer is None or patch.layer < depths[patch.stack]],
             prompt_logprobs=[None] if scored else None,
             row_pairs=None if rows is None else asked_pairs(rows, model.config),
         )
@@ -147,14 +149,6 @@ class HooksBuilder:
             attention=[hook for hook in self.found if isinstance(hook, AttentionTap)],
             attention_changes=[hook for hook in self.found if isinstance(hook, AttentionChange)],
         )
-
-
-def _is_reached(patch: Patch, seq: Sequence) -> bool:
-    """Return whether the sequence runs the layer of a patch. In deeper layers, which others may need, it has no
-    rows.
-    """
-    depth = seq.num_encoder_layers_needed if patch.stack == "encoder" else seq.num_layers_needed
-    return patch.layer is None or patch.layer < depth
 
 
 def _attention_sink(capture: AttentionCapture, seq: Sequence, model: Transformer) -> AttentionSink:

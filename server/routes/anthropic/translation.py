@@ -131,9 +131,11 @@ def to_chat(body: ConversationFields, turns: Sequence[Turn]) -> ChatCompletionRe
 
 
 def chat_fields(body: ConversationFields, turns: Sequence[Turn]) -> dict[str, Any]:
+    thinks = body.thinking is not None and body.thinking.type != "disabled"
+    arguments = dict.fromkeys(THINKING_SWITCHES if thinks else (), True) | (body.chat_template_kwargs or {})
     fields: dict[str, Any] = {
         "messages": [turn.message for turn in turns],
-        "chat_template_kwargs": _template_arguments(body),
+        "chat_template_kwargs": arguments or None,
     }
     if body.tools:
         fields["tools"] = [_tool(tool) for tool in loaded_tools(body).values()]
@@ -181,9 +183,3 @@ def _tool_choice(choice: ToolChoice | None) -> dict[str, Any]:
     if choice.disable_parallel_tool_use:
         fields["parallel_tool_calls"] = False
     return fields
-
-
-def _template_arguments(body: ConversationFields) -> dict[str, Any] | None:
-    """Return the arguments of the chat template that the body asks for; the client's own come last."""
-    thinks = body.thinking is not None and body.thinking.type != "disabled"
-    return dict.fromkeys(THINKING_SWITCHES if thinks else (), True) | (body.chat_template_kwargs or {}) or None

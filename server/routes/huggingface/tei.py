@@ -8,13 +8,13 @@ from starlette.responses import Response
 
 from server.http.error_handlers import retold
 from server.http.errors import BadRequest
-from server.http.tensor_formats import Format, json_lists
+from server.http.tensor_formats import JsonArray
 from server.observability.version import lightwell_version
 from server.routes.context import AppContext
 from server.routes.openai.embeddings import embed_vectors
 from server.routes.prompts import encoder_limit
 from server.routes.request_context import accept
-from server.routes.responses import json_response, tensor_response
+from server.routes.responses import json_response, large_response
 from server.routes.supported_routes import is_for_text
 from server.routes.text_parts import IN_PARAMETERS
 from server.schemas.base import MAX_PROMPTS
@@ -85,7 +85,7 @@ async def _vectors(context: AppContext, request: Request, body: TeiInputFields, 
     arrival = accept(context, body)
     asked |= {"input": body.inputs, **cut_fields(context, body)}
     _, vectors = await embed_vectors(context, request, asked, arrival, "inputs")
-    return await tensor_response(Format.JSON, json_lists(vectors), vectors)
+    return await large_response(JsonArray(vector, "float") for vector in vectors)
 
 
 def cut_fields(context: AppContext, body: TeiCut) -> dict[str, Any]:

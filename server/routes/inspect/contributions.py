@@ -180,7 +180,8 @@ class _Plan:
         norm = output_norm(self.config, self.part)
         names = ["hook_pattern", "hook_v", *(["hook_gate"] if self.is_gated else []), *([] if norm is None else [norm])]
         points = [self.point(context, name, layer) for layer in self.layers for name in names]
-        points += [] if self.logit is None else [*self.logit.captures(), self.logit.logits_capture()]
+        if self.logit is not None:  # with the model's own logits of the last query, to compare with
+            points += [*self.logit.captures(), self.logit.capture("logits", None, self.logit.queries[-1:])]
         points += [] if self.stream is None else self.stream.captures(self.queries)
         return tuple({point.name: point for point in points}.values())
 

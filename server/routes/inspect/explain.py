@@ -124,7 +124,10 @@ def _entry(
     )
     config = head.config
     cap = config.attn_logit_softcap
-    bias = _at_distances(weights.get("position_bias"), head.query, len(observed.keys))
+    bias = weights.get("position_bias")  # by distance, 0 in the middle
+    if bias is not None:
+        first = len(bias) // 2 - head.query
+        bias = bias[first : first + len(observed.keys)]
     visible = head.visible(len(observed.keys))
     sink = float(weights["sink"][0]) if "sink" in weights else None
     steps = take_steps(observed, visible, weights["w_o"], config.attention_scale, cap, bias, sink)
@@ -164,14 +167,6 @@ def _entry(
     if "b_o" in weights:
         arrays["output_bias"] = described(weights["b_o"], "d_model")
     return inspection.entry(index, "explanation", fields, arrays)
-
-
-def _at_distances(bias: NumpyArray | None, query: int, num_keys: int) -> NumpyArray | None:
-    """Return what is added for each key [K], from a head's bias by distance."""
-    if bias is None:
-        return None
-    distance_0 = len(bias) // 2
-    return bias[distance_0 - query : distance_0 - query + num_keys]
 
 
 def _step_arrays(steps: Steps, scores: NumpyArray, has_cap: bool, has_bias: bool) -> dict[str, DescribedArray]:

@@ -27,7 +27,7 @@ from server.http.trace_body import DescribedArray, DescribedEntry, described_bod
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.interventions import read_all_interventions
-from server.routes.prompts import NOTHING, Prompt
+from server.routes.prompts import NOTHING, Prompt, check_ids
 from server.routes.request_context import accept
 from server.routes.responses import (
     both_stacks_fields,
@@ -241,12 +241,7 @@ def read_token(context: AppContext, value: str | int | None, name: str) -> Named
     if value is None:
         return None
     if isinstance(value, int):
-        if value >= context.config.vocab_size:
-            raise BadRequest(
-                f"{name}: there is no token {value}; accepted are 0 to {context.config.vocab_size - 1}.",
-                param=name,
-                code="invalid_token_id",
-            )
+        check_ids(context, (value,), name)
         return NamedToken(value, context.tokenizer.token_strings([value])[0])
     with naming(name):
         ids = context.tokenizer.encode(value, add_special_tokens=False).ids if len(value) <= _MAX_TOKEN_TEXT else []

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from model.config import ModelConfig
 from model.hooks.point_names import (
     UnknownPoint,
@@ -24,10 +22,9 @@ from model.hooks.point_names import (
     why_absent,
 )
 from model.hooks.points import Point, Stack, is_cross, reads_encoder
-from server.engine.outputs import Array
 from server.engine.request import Intervention, Op, PointCapture
 from server.http.errors import BadRequest, shown
-from server.http.tensor_formats import NumpyArray
+from server.http.tensor_formats import NumpyArray, for_engine
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_plan import Lengths, choose_heads, head_axis
 from server.schemas.base import Selector
@@ -238,7 +235,7 @@ def intervention(
     layer: int | None, place: InterventionTarget, item: InterventionField, value: float | NumpyArray
 ) -> Intervention:
     """Return the change of one layer, as the engine takes it. An array has been checked by `check_fits`."""
-    positions, numbers = place.positions, value if isinstance(value, float) else _array(value)
+    positions, numbers = place.positions, value if isinstance(value, float) else for_engine(value)
     if positions is None and not isinstance(value, float) and _tells_positions(value, place):
         positions = tuple(range(place.shape[place.row_axis]))
     return Intervention(
@@ -250,11 +247,6 @@ def intervention(
         heads=place.heads,
         positions=positions,
     )
-
-
-def _array(value: NumpyArray) -> Array:
-    """Return the numbers as the engine takes them: they are not copied, since many inputs may share them."""
-    return Array("float32", value.shape, np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
 
 
 def _tells_positions(value: NumpyArray, place: InterventionTarget) -> bool:

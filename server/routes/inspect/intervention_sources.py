@@ -192,8 +192,10 @@ async def capture_sources(context: AppContext, sources: Mapping[Key, Sequence[So
         for (key, source), arrays in zip(users, traced, strict=True):
             if source.is_mean:
                 sums = await asyncio.to_thread(_sums, arrays, source.count)
+            elif source.times == 1.0:
+                sums = arrays
             else:
-                sums = _scaled(arrays, source.times)
+                sums = [np.multiply(value, source.times, dtype=np.float32) for value in arrays]
             found[key] = _added(found[key], sums) if key in found else sums
     for key, each in sources.items():
         if each[0].is_mean:
@@ -211,11 +213,6 @@ def _added(some: list[NumpyArray], more: list[NumpyArray]) -> list[NumpyArray]:
     """Return the sums, layer by layer; numbers of a single layer are added to those of each."""
     count = max(len(some), len(more))
     return [some[i % len(some)] + more[i % len(more)] for i in range(count)]
-
-
-def _scaled(traced: list[NumpyArray], times: float) -> list[NumpyArray]:
-    """Return the arrays times a number, in float32."""
-    return traced if times == 1.0 else [np.multiply(value, times, dtype=np.float32) for value in traced]
 
 
 async def _trace(context: AppContext, sources: Sequence[Source]) -> list[list[NumpyArray]]:

@@ -1,19 +1,15 @@
 """POST /api/embed and /api/embeddings: vectors of texts, over the path of /v1/embeddings."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
-
-import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.http.error_handlers import retold
-from server.http.tensor_formats import Format, NumpyArray, json_lists, json_pieces
+from server.http.tensor_formats import JsonArray
 from server.routes.context import AppContext
 from server.routes.ollama.lines import nanoseconds, truncated
 from server.routes.ollama.translation import NAMES, accept_named
 from server.routes.openai.embeddings import embed_vectors
-from server.routes.responses import tensor_response
+from server.routes.responses import large_response
 from server.schemas.ollama import OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaEmbeddingsRequest, OllamaEmbedRequest
 
 
@@ -30,14 +26,15 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             arrival = accept_named(context, body)
             asked = {"input": body.input, "truncate": body.truncate, "dimensions": body.dimensions, "normalize": True}
             inputs, vectors = await embed_vectors(context, request, asked, arrival)
-        head = {
+        answer = {
             "model": context.model_id if body.model is None else body.model,
             "total_duration": nanoseconds(arrival),
             "load_duration": 0,
             "prompt_eval_count": sum(prompt.num_tokens for prompt in inputs),
             **truncated(inputs),
+            "embeddings": (JsonArray(vector, "float") for vector in vectors),
         }
-        return await tensor_response(Format.JSON, _embeddings(head, vectors), vectors)
+        return await large_response(answer)
 
     @router.post(
         "/api/embeddings",
@@ -51,11 +48,4 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             arrival = accept_named(context, body)
             asked = {"input": body.prompt, "truncate": True, "normalize": False}
             inputs, (vector,) = await embed_vectors(context, request, asked, arrival)
-        end = b',"truncated":true}' if truncated(inputs) else b"}"
-        return Response(b'{"embedding":' + b"".join(json_pieces(vector, "float")) + end, media_type="application/json")
-
-
-def _embeddings(head: dict[str, Any], vectors: Sequence[NumpyArray]) -> Iterator[bytes]:
-    yield orjson.dumps(head)[:-1] + b',"embeddings":'
-    yield from json_lists(vectors)
-    yield b"}"
+        return await large_response({"embedding": JsonArray(vector, "float"), **truncated(inputs)})

@@ -1,7 +1,6 @@
 """GET /api/tags, /api/ps and /api/version, POST /api/show: what is served, as Ollama's clients want to know it."""
 
-from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
@@ -21,6 +20,7 @@ from server.routes.prompts import find_adapter
 from server.routes.supported_routes import why_not
 from server.schemas.ollama import OllamaShowRequest
 
+_OPTIONS = {"repetition_penalty": "repeat_penalty"}
 _NEVER = "9999-12-31T23:59:59Z"
 _DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _NOT_THERE = {"pull": "POST", "push": "POST", "create": "POST", "copy": "POST", "delete": "DELETE"}
@@ -68,13 +68,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the model's sizes, its chat template, the settings that requests have by default, and what it can."""
         name = body.name if body.model is None else body.model
         adapter = find_adapter(context, served_name(context, name))
-        told = card(adapter)
+        told, defaults = card(adapter), asdict(context.sampling_defaults)
         return {
             "modified_at": told["modified_at"],
             "details": told["details"],
             "model_info": _model_info(context),
             "template": "" if context.chat_template is None else context.chat_template.source,
-            "parameters": "\n".join(_parameters(context)),
+            "parameters": "\n".join(f"{_OPTIONS.get(name, name)} {value}" for name, value in defaults.items()),
             "capabilities": _capabilities(context),
         }
 
@@ -82,7 +82,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         router.add_api_route(f"/api/{route}", _not_there(context, route), methods=[method], include_in_schema=False)
 
 
-def add_open_routes(router: APIRouter) -> None:
+def add_open_routes(router: APIRouter, context: AppContext) -> None:
     """Add the route that needs no key to the router."""
 
     @router.get("/api/version", tags=["Ollama"], summary="Version of the server, where Ollama's clients look for it")
@@ -145,13 +145,6 @@ def _model_info(context: AppContext) -> dict[str, Any]:
         "general.parameter_count": take_census(config).total,
         **{f"{config.family}.{name}": value for name, value in of_the_family.items()},
     }
-
-
-def _parameters(context: AppContext) -> Iterator[str]:
-    """Yield the default of each option, a line each, as a Modelfile has them."""
-    for field in fields(context.sampling_defaults):
-        name = {"repetition_penalty": "repeat_penalty"}.get(field.name, field.name)
-        yield f"{name} {getattr(context.sampling_defaults, field.name)}"
 
 
 def _capabilities(context: AppContext) -> list[str]:

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions: the assistant's next message, whole or as a stream."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import orjson
@@ -8,9 +8,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.tokenization.chat_formats.message import Message, MessageDelta, ToolCallDelta
-from model.tokenization.chat_formats.parser import TaggedText
 from server.engine.outputs import TokenLogprobs
-from server.http.connection import BodyWriter
 from server.http.errors import ApiError
 from server.http.sse import EventStream, event, unless_disconnected
 from server.http.tensor_formats import JsonArray
@@ -20,7 +18,7 @@ from server.routes.inspect.inspection import NamedToken
 from server.routes.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
 from server.routes.openai.choices import Piece
 from server.routes.openai.conversation import Answered, ChatPiece, Conversation, begin_conversation
-from server.routes.openai.generation import AnswerWriter, token_writer
+from server.routes.openai.generation import AnswerWriter
 from server.routes.openai.logprobs import chat_entries, prompt_entries
 from server.routes.request_context import accept
 from server.routes.responses import large_response
@@ -45,7 +43,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             return await unless_disconnected(request, _whole(context, body, arrival, versus))
         conversation = await unless_disconnected(request, begin_conversation(context, body, arrival))
         writer = _ChatWriter(conversation)
-        return EventStream(_events(writer), conversation.close, _direct(writer))
+        direct = conversation.token_writer(
+            lambda text: writer.stream_chunk([writer.choice(ChatPiece(0, MessageDelta(content=text), None, Piece()))])
+        )
+        return EventStream(_events(writer), conversation.close, direct)
 
 
 async def _whole(
@@ -71,17 +72,6 @@ async def _whole(
         logprobs = next((each.prompt_logprobs for each in choices[0].pieces if each.prompt_logprobs is not None), None)
         answer["prompt_logprobs"] = await writer.prompt_logprobs(logprobs)
     return await large_response(answer)
-
-
-def _direct(writer: "_ChatWriter") -> Callable[[BodyWriter], None] | None:
-    """Return what writes each token as it comes, or None unless all text is content."""
-    if writer.job.new_parser is not TaggedText:
-        return None
-    return token_writer(
-        writer.started,
-        writer.body,
-        lambda text: writer.stream_chunk([writer.choice(ChatPiece(0, MessageDelta(content=text), None, Piece()))]),
-    )
 
 
 async def _events(writer: "_ChatWriter") -> AsyncIterator[bytes]:
@@ -121,7 +111,7 @@ class _ChatWriter(AnswerWriter):
 
     def _delta(self, delta: MessageDelta) -> dict[str, Any]:
         written: dict[str, Any] = {}
-        if delta.content or self.job.new_parser is TaggedText:
+        if delta.content or self.conversation.is_plain:
             written["content"] = delta.content
         if delta.reasoning and self.body.include_reasoning:
             written |= _reasoning(delta.reasoning)

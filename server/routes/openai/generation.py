@@ -74,7 +74,10 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     writer = None if body.attention is None else row_writer(context, body.attention)
     with counted_refusals(context):
         jobs = _fit_logprobs(context, jobs, num_choices)
-        row_bytes = [_row_bytes(context, body, job, writer, len(jobs) * num_choices) for job in jobs]
+        row_bytes = [0] * len(jobs)
+        if writer is not None:
+            whole = (len(jobs) * num_choices, bool(body.stream), context.settings.max_response_bytes)
+            row_bytes = [check_rows(writer, job.prompt, job.sampling.max_tokens, *whole) for job in jobs]
     changes = await read_all_interventions(context, body.interventions, [job.prompt for job in jobs])
     form_field = body.form_field
     capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
@@ -152,15 +155,6 @@ def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) ->
         advice = "Ask for fewer alternatives, tokens or choices, or send fewer or shorter prompts."
         raise answer_too_large(size, limit, advice, of="The log-probabilities")
     return fitted
-
-
-def _row_bytes(
-    context: AppContext, body: GenerationFields, job: Job, writer: RowWriter | None, num_choices: int
-) -> int:
-    if writer is None:
-        return 0
-    limit = context.settings.max_response_bytes
-    return check_rows(writer, job.prompt, job.sampling.max_tokens, num_choices, streams=bool(body.stream), limit=limit)
 
 
 def _choice_text(context: AppContext, body: GenerationFields, job: Job) -> ChoiceText:

@@ -10,6 +10,7 @@ from typing import Any
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
+from server.routes.prompts import check_ids
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest, GenerationFields
 
 _SEEDS = 2**63
@@ -31,8 +32,9 @@ def sampling_params(
     """
     bias = {int(key): value for key, value in (body.logit_bias or {}).items()}
     stop_ids = tuple(body.stop_token_ids or ())
-    _check_vocabulary(context, "logit_bias", bias)
-    _check_vocabulary(context, "stop_token_ids", stop_ids)
+    for field, ids in (("logit_bias", tuple(bias)), ("stop_token_ids", stop_ids)):
+        if ids:
+            check_ids(context, ids, field)
     # What the model's files forbid stays forbidden.
     bias |= {i: -math.inf for i in context.config.suppressed_token_ids if i < context.config.vocab_size}
     min_tokens = body.min_tokens or 0
@@ -73,14 +75,3 @@ def seed_of_choice(seed: int, choice: int) -> int:
     if choice == 0:
         return seed
     return int.from_bytes(sha256(b"%d %d" % (seed, choice)).digest()[:8], "little") % _SEEDS
-
-
-def _check_vocabulary(context: AppContext, field: str, ids: dict[int, float] | tuple[int, ...]) -> None:
-    size = context.config.vocab_size
-    for token_id in ids:
-        if token_id >= size:
-            raise BadRequest(
-                f"{field}: there is no token {token_id}; accepted are 0 to {size - 1}.",
-                param=field,
-                code="invalid_token_id",
-            )

@@ -95,10 +95,6 @@ class LogitParts:
             wanted.append(("ln_final.hook_scale", None))
         return [self.capture(point, layer, self.queries) for point, layer in dict.fromkeys(wanted)]
 
-    def logits_capture(self) -> PointCapture:
-        """Return the capture of the last query's logits, to compare with."""
-        return self.capture("logits", None, self.queries[-1:])
-
     def num_captured(self) -> int:
         """Return how many numbers those captures have."""
         config = self.config

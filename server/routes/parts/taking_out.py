@@ -16,7 +16,7 @@ from model.hooks.point_names import stack_config
 from model.hooks.points import Stack
 from server.engine.outputs import Array
 from server.engine.request import Intervention
-from server.http.tensor_formats import NumpyArray
+from server.http.tensor_formats import NumpyArray, for_engine
 
 _SCORES = "attn.hook_attn_scores"
 
@@ -45,7 +45,7 @@ def without(
         if not taken:
             continue
         if mean_embeddings:
-            value = _array(mean_embeddings[stack])
+            value = for_engine(mean_embeddings[stack])
             found.append(
                 Intervention(stack=stack, layer=None, point="hook_embed", op="set", value=value, positions=tuple(taken))
             )
@@ -90,9 +90,4 @@ def _hidden(keys: Sequence[int], length: int) -> Array:
     """Return what is added to the scores of all keys, for every head and query alike: [1, 1, key]."""
     added = np.zeros((1, 1, length), np.float32)
     added[..., list(keys)] = -np.inf
-    return _array(added)
-
-
-def _array(numbers: NumpyArray) -> Array:
-    small = np.ascontiguousarray(numbers, np.float32)
-    return Array(small.dtype.name, small.shape, small.tobytes())
+    return for_engine(added)

@@ -9,7 +9,7 @@ from server.config.command_line import add_arguments, from_arguments
 from server.config.metric_aliases import METRICS
 from server.config.settings import Settings, SettingsError
 from server.engine.outputs import EngineInfo
-from server.observability.metrics import Metrics
+from server.observability.metrics import Metrics, of_caches
 
 
 def read(*argv: str, **environ: str) -> Settings:
@@ -66,7 +66,7 @@ def test_a_name_stands_for_one_gauge() -> None:
 def test_the_cache_of_all_workers_is_told_without_the_block_that_holds_nothing() -> None:
     metrics = Metrics()
     workers = [engine(101), engine(61)]
-    metrics.watch_caches(lambda: workers)
+    metrics.watch(lambda: of_caches(workers))
     assert shown(metrics)["lightwell_cache_config_info"] == [({"block_size": "32", "num_gpu_blocks": "160"}, 1.0)]
     workers.clear()
     assert shown(metrics)["lightwell_cache_config_info"] == []
@@ -74,7 +74,7 @@ def test_the_cache_of_all_workers_is_told_without_the_block_that_holds_nothing()
 
 def test_an_alias_has_the_labels_and_values_of_its_gauge_and_a_gauge_may_have_several() -> None:
     metrics = Metrics([("a", "cache_config_info"), ("b:c", "cache_config_info")])
-    metrics.watch_caches(lambda: [engine(11)])
+    metrics.watch(lambda: of_caches([engine(11)]))
     told = shown(metrics)
     assert told["a"] == told["b:c"] == told["lightwell_cache_config_info"] != []
 

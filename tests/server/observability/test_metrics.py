@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from server.engine.outputs import EngineStats, Timing
 from server.observability.access_log import RequestLog
 from server.observability.collectors import Histogram
-from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers
+from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers, of_engine
 from server.observability.version import lightwell_version
 
 
@@ -45,7 +45,11 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def test_counters_and_gauges_are_the_engines_snapshot() -> None:
     metrics = Metrics()
-    metrics.watch(Engine(EngineStats(num_requests_running=2, generation_tokens_total=40, capture_seconds_total=0.5)))
+    metrics.watch(
+        lambda: of_engine(
+            Engine(EngineStats(num_requests_running=2, generation_tokens_total=40, capture_seconds_total=0.5))
+        )
+    )
     assert value(metrics, "lightwell_num_requests_running") == 2
     assert value(metrics, "lightwell_generation_tokens_total") == 40
     assert value(metrics, "lightwell_capture_seconds_total") == 0.5
@@ -54,7 +58,7 @@ def test_counters_and_gauges_are_the_engines_snapshot() -> None:
 
 def test_every_name_and_unit_is_of_the_design() -> None:
     metrics = Metrics()
-    metrics.watch(Engine(EngineStats()))
+    metrics.watch(lambda: of_engine(Engine(EngineStats())))
     families = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
     ours = {name.removeprefix("lightwell_") for name in families if name.startswith("lightwell_")}
     assert ours >= {
@@ -71,7 +75,7 @@ def test_every_name_and_unit_is_of_the_design() -> None:
 
 def test_failed_requests_are_told_by_the_code_of_their_error() -> None:
     metrics = Metrics()
-    metrics.watch(Engine(EngineStats()))
+    metrics.watch(lambda: of_engine(Engine(EngineStats())))
     assert value(metrics, "lightwell_requests_submitted_total") == 9
     assert value(metrics, "lightwell_request_failed_total", reason="worker_lost") == 2
     assert value(metrics, "lightwell_request_failed_total", reason="no_memory") == 0
@@ -79,20 +83,20 @@ def test_failed_requests_are_told_by_the_code_of_their_error() -> None:
 
 def test_refused_requests_are_told_by_the_code_of_their_error() -> None:
     metrics = Metrics()
-    metrics.watch(Engine(EngineStats()))
+    metrics.watch(lambda: of_engine(Engine(EngineStats())))
     assert value(metrics, "lightwell_requests_refused_total", reason="queue_full") == 4
     assert value(metrics, "lightwell_requests_refused_total", reason="queue_time_exceeded") == 0
 
 
 def test_each_worker_is_up_or_not() -> None:
     metrics = Metrics()
-    metrics.watch(Engine(EngineStats()))
+    metrics.watch(lambda: of_engine(Engine(EngineStats())))
     assert [value(metrics, "lightwell_worker_up", worker=each) for each in "01"] == [1, 0]
 
 
 def test_each_worker_has_its_own_numbers() -> None:
     metrics = Metrics()
-    metrics.watch(Engine(EngineStats()))
+    metrics.watch(lambda: of_engine(Engine(EngineStats())))
     expected = {"requests_running": 2, "requests_waiting": 1, "kv_cache_usage_ratio": 0.5, "requests_total": 7}
     assert {name: value(metrics, f"lightwell_worker_{name}", worker="0") for name in expected} == expected
     assert value(metrics, "lightwell_worker_requests_total", worker="1") == 2
@@ -135,7 +139,7 @@ def test_tokens_of_requests_are_counted_in_histograms() -> None:
 
 def test_every_sample_of_ours_names_the_model_and_one_the_build() -> None:
     metrics = Metrics()
-    metrics.watch(Engine(EngineStats()))
+    metrics.watch(lambda: of_engine(Engine(EngineStats())))
     metrics.name_model('a "model"')
     metrics.observe_end("stop", 1.0, None, 3, 20)
     families = [*text_string_to_metric_families(metrics.render().decode())]
