@@ -26,7 +26,7 @@ MAX_OPTIONAL = 500
 in proportion to the square of their number.
 """
 TOO_MANY_OPTIONAL = f"more than {MAX_OPTIONAL} parts in a row may be left out"
-_results: LRUCache[bytes, Any] = LRUCache(1 << 24, getsizeof=lambda result: 500 + len(repr(result)))
+_results: LRUCache[bytes, Any] = LRUCache(1 << 22, getsizeof=lambda result: 500 + len(repr(result)))
 """Results of `remembered` functions. A size is in characters; a longer result than all of it is not kept."""
 _lock = Lock()
 Arguments = ParamSpec("Arguments")

@@ -171,7 +171,7 @@ def test_the_results_used_last_are_kept_up_to_a_number_of_characters() -> None:
     @remembered
     def repeated(number: int, text: str = "x") -> str:
         asked.append(number)
-        return text * 1_500_000
+        return text * 375_000
 
     for number in [*range(8), 7, 0, 8, 0, 1]:  # eleven of them fit
         repeated(number)
@@ -182,6 +182,6 @@ def test_the_results_used_last_are_kept_up_to_a_number_of_characters() -> None:
     assert asked == [*range(9), *range(10, 19), 2]
     asked.clear()
     longest = "x" * 12
-    assert [repeated(20, longest), repeated(20, longest)] == [longest * 1_500_000] * 2
+    assert [repeated(20, longest), repeated(20, longest)] == [longest * 375_000] * 2
     assert (asked, kept(repeated, 20, longest)) == ([20, 20], None)
     assert repeated(10**30) is repeated(10**30)
