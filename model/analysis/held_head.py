@@ -34,21 +34,6 @@ class HeldHead:
     """[T] the logits that the state gives, capped."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Layers:
-    """The layers of a head, float64."""
-
-    rows: torch.Tensor
-    """[T, d] of W."""
-    bias: torch.Tensor | None
-    """[T] of b."""
-    owner: str
-    """What the names of the layers before W begin with."""
-    activation: DenseActivation | None
-    """That of D, or None if there is no such layer."""
-    has_norm: bool
-
-
 def hold_head(
     reader: WeightReader, config: ModelConfig, kind: HeadKind, state: torch.Tensor, targets: tuple[int, ...]
 ) -> HeldHead:
@@ -61,29 +46,42 @@ def hold_head(
         state: [d].
         targets: the token or label whose logit is meant; with a second one, that less the second's.
     """
-    layers = _of_words(reader, config, targets) if kind == "words" else _of_labels(reader, config, targets)
-    scale = config.logit_scale if kind == "words" else 1.0
+    activation: DenseActivation | None
+    ids = list(targets)
+    if kind == "words":
+        owner, head = "transform", "embed" if config.tie_word_embeddings else "head"
+        activation, has_norm = config.head_transform, config.head_transform is not None
+        scale, cap = config.logit_scale, config.final_logit_softcap
+        bias_of_targets, project = _wide(reader, "head.bias", ids), _wide(reader, "embed_out.weight")
+    elif config.classifier is None:
+        raise ValueError(f"{config.architecture} has no head that labels an input")
+    else:
+        owner = head = "classifier"
+        activation, has_norm = config.classifier.dense, config.classifier.norm
+        scale, cap = 1.0, None
+        bias_of_targets, project = _wide(reader, "classifier.bias", ids), None
+    rows = reader.need(f"{head}.weight")[ids].to(torch.float64)
+    rows = rows if project is None else rows @ project
     x = state.to(torch.float64) * scale
     dense = c = gain = beta = None
     factor = sigma = torch.ones((), dtype=torch.float64)
-    if layers.activation is not None:
-        dense, c = _wide(reader, f"{layers.owner}_dense.weight"), _wide(reader, f"{layers.owner}_dense.bias")
+    if activation is not None:
+        dense, c = _wide(reader, f"{owner}_dense.weight"), _wide(reader, f"{owner}_dense.bias")
         assert dense is not None
         y = dense @ x if c is None else dense @ x + c
-        factor = held_factor(y, layers.activation)
+        factor = held_factor(y, activation)
         x = y * factor
-    if layers.has_norm:
-        gain, beta = _wide(reader, f"{layers.owner}_norm.gain"), _wide(reader, f"{layers.owner}_norm.bias")
+    if has_norm:
+        gain, beta = _wide(reader, f"{owner}_norm.gain"), _wide(reader, f"{owner}_norm.bias")
         assert gain is not None
         sigma = torch.sqrt(x.var(correction=0) + config.norm_eps)
         x = (x - x.mean()) / sigma * gain
         x = x if beta is None else x + beta
-    logits = layers.rows @ x if layers.bias is None else layers.rows @ x + layers.bias
-    cap = config.final_logit_softcap if kind == "words" else None
+    logits = rows @ x if bias_of_targets is None else rows @ x + bias_of_targets
     capped = torch.ones_like(logits) if cap is None else held_factor(logits / cap, "tanh")
     signs = torch.tensor([1.0, -1.0], dtype=torch.float64)[: len(targets)] * capped
-    u = signs @ layers.rows  # back from the logits to the state
-    bias = torch.zeros((), dtype=torch.float64) if layers.bias is None else signs @ layers.bias
+    u = signs @ rows  # back from the logits to the state
+    bias = torch.zeros((), dtype=torch.float64) if bias_of_targets is None else signs @ bias_of_targets
     if gain is not None:
         bias = bias if beta is None else bias + beta @ u
         u = gain * u / sigma
@@ -99,28 +97,6 @@ def held_factor(y: torch.Tensor, activation: DenseActivation) -> torch.Tensor:
     """Return what an activation multiplies each number by: its output over its input, the slope where that is 0."""
     z = y.tanh() if activation == "tanh" else activate(y, activation)
     return torch.where(y == 0, _SLOPES_AT_0[activation], z / torch.where(y == 0, 1.0, y))
-
-
-def _of_words(reader: WeightReader, config: ModelConfig, targets: tuple[int, ...]) -> _Layers:
-    ids = list(targets)
-    rows = reader.need("embed.weight" if config.tie_word_embeddings else "head.weight")[ids].to(torch.float64)
-    out = _wide(reader, "embed_out.weight")
-    return _Layers(
-        rows if out is None else rows @ out,
-        _wide(reader, "head.bias", ids),
-        "transform",
-        config.head_transform,
-        config.head_transform is not None,
-    )
-
-
-def _of_labels(reader: WeightReader, config: ModelConfig, targets: tuple[int, ...]) -> _Layers:
-    if config.classifier is None:
-        raise ValueError(f"{config.architecture} has no head that labels an input")
-    ids = list(targets)
-    rows = reader.need("classifier.weight")[ids].to(torch.float64)
-    bias = _wide(reader, "classifier.bias", ids)
-    return _Layers(rows, bias, "classifier", config.classifier.dense, config.classifier.norm)
 
 
 def _wide(reader: WeightReader, name: str, rows: list[int] | slice = slice(None)) -> torch.Tensor | None:

@@ -127,18 +127,16 @@ def split_name(config: ModelConfig, name: str, layer: int | None) -> tuple[Stack
 
 def _outside(config: ModelConfig, stack: Stack, short: str) -> MatrixLocation:
     own = stack_config(config, stack)
-    d, narrow = own.hidden_size, config.embedding_size or config.hidden_size
     full = _prefix(config, stack, short) + short
     ours = "encoder." if stack == "encoder" and config.encoder is not None else ""
+    if short == "pos_embed.W_pos":
+        count, shape = own.max_model_len, (own.max_model_len, own.hidden_size)
+        return MatrixLocation(full, f"{ours}pos_embed.weight", 0, count, False, ("position", "d_model"), shape)
+    count, narrow = config.vocab_size, config.embedding_size or config.hidden_size
     if short == "embed.W_E":
-        axes, shape = ("d_vocab", "d_model"), (config.vocab_size, narrow)
-        return MatrixLocation(full, "embed.weight", 0, config.vocab_size, False, axes, shape)
-    if short == "unembed.W_U":
-        weight = "embed.weight" if config.tie_word_embeddings else "head.weight"
-        axes, shape = ("d_model", "d_vocab"), (narrow, config.vocab_size)
-        return MatrixLocation(full, weight, 0, config.vocab_size, True, axes, shape)
-    count = own.max_model_len
-    return MatrixLocation(full, f"{ours}pos_embed.weight", 0, count, False, ("position", "d_model"), (count, d))
+        return MatrixLocation(full, "embed.weight", 0, count, False, ("d_vocab", "d_model"), (count, narrow))
+    weight = "embed.weight" if config.tie_word_embeddings else "head.weight"
+    return MatrixLocation(full, weight, 0, count, True, ("d_model", "d_vocab"), (narrow, count))
 
 
 def _inside(config: ModelConfig, own: ModelConfig, stack: Stack, short: str, layer: int) -> MatrixLocation:

@@ -75,7 +75,9 @@ def list_weights(config: ModelConfig) -> WeightList:
             found += maker.in_block(layer)
         used |= maker.used
     rest = (re.sub(r"(layers|experts)\.\d+\.", "", name) for name in _our_names(config) if name not in used)
-    return WeightList(_in_order(found), tuple(dict.fromkeys(rest)))
+    ends = {"ln_final": 1, "unembed": 2}  # the order of a forward pass: what comes after the blocks last
+    found.sort(key=lambda each: ends.get(_short(each.name).partition(".")[0], 0))
+    return WeightList(tuple(found), tuple(dict.fromkeys(rest)))
 
 
 def find_weight(config: ModelConfig, name: str, layer: int | None = None) -> NamedWeight:
@@ -117,12 +119,6 @@ def _short(name: str) -> str:
 def _our_names(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return the shape of each weight that the network has."""
     return {weight.name: weight.shape for weight in weights_of(config)}
-
-
-def _in_order(found: list[NamedWeight]) -> tuple[NamedWeight, ...]:
-    """Return the weights in the order of a forward pass: what comes after the blocks last."""
-    ends = {"ln_final": 1, "unembed": 2}
-    return tuple(sorted(found, key=lambda each: ends.get(_short(each.name).partition(".")[0], 0)))
 
 
 class _Stack:

@@ -15,7 +15,7 @@ from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.lora_config import CONFIG_FILE, WEIGHTS_FILE, LoraConfig, changeable_weights, read_lora_config
 from model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
 from model.checkpoint.weight_files import arranged, safetensors_entries, some_of
-from model.checkpoint.weight_maps import MappedWeight, Source, table_of
+from model.checkpoint.weight_maps import MappedWeight, table_of
 from model.config import ModelConfig
 
 _NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
@@ -59,8 +59,7 @@ def read_changes(folder: Path, config: ModelConfig, max_rank: int, root: Path | 
         ]
         if any(module is not None for module in modules):
             taken |= {module for module in modules if module is not None}
-            parts = [_Part(source, module, weight) for source, module in zip(weight.sources, modules, strict=True)]
-            changes[weight.name] = _stacked(path, parts, pairs, lora)
+            changes[weight.name] = _stacked(path, weight, modules, pairs, lora)
     if strange := sorted(pairs.keys() - taken):
         raise ModelLoadError(
             f"{path}: {len(strange)} modules are no matrices of this network's blocks, the only ones that adapters may "
@@ -71,21 +70,6 @@ def read_changes(folder: Path, config: ModelConfig, max_rank: int, root: Path | 
 
 Pair = dict[str, StoredTensor]
 """An adapter's two tensors of one module, by "A" and "B"."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One of the tensors that a weight is made of, and the module that an adapter changes there, if any."""
-
-    source: Source
-    module: str | None
-    weight: MappedWeight
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Return (out, in)."""
-        rows, columns = self.source.shape
-        return (columns, rows) if self.weight.arrange == "transpose" else (rows, columns)
 
 
 def _pairs(path: Path, entries: dict[str, StoredTensor]) -> dict[str, Pair]:
@@ -107,20 +91,22 @@ def _pairs(path: Path, entries: dict[str, StoredTensor]) -> dict[str, Pair]:
     return found
 
 
-def _stacked(path: Path, parts: list[_Part], pairs: dict[str, Pair], lora: LoraConfig) -> WeightChange:
-    """Return the change of a weight from those of the modules that it is made of."""
-    ranks = [0 if part.module is None else lora.rank_of(part.module) for part in parts]
-    inputs, outputs = parts[0].shape[1], sum(part.shape[0] for part in parts)
+def _stacked(
+    path: Path, weight: MappedWeight, modules: list[str | None], pairs: dict[str, Pair], lora: LoraConfig
+) -> WeightChange:
+    """Return the change of a weight from those of its modules; the adapter has none of those that are None."""
+    ranks = [0 if module is None else lora.rank_of(module) for module in modules]
+    outputs, inputs = weight.shape
     down, up = torch.zeros(sum(ranks), inputs), torch.zeros(outputs, sum(ranks))
     row = column = 0  # of each part in B
-    for part, rank in zip(parts, ranks, strict=True):
-        out, width = part.shape
-        if part.module is not None:
-            pair = pairs[part.module]
-            down[column : column + rank] = _read(path, part.module, "A", pair, (rank, width))
-            own = _read(path, part.module, "B", pair, (out, rank)) * lora.scale_of(part.module)
+    for source, module, rank in zip(weight.sources, modules, ranks, strict=True):
+        out, width = source.shape[::-1] if weight.arrange == "transpose" else source.shape
+        if module is not None:
+            pair = pairs[module]
+            down[column : column + rank] = _read(path, module, "A", pair, (rank, width))
+            own = _read(path, module, "B", pair, (out, rank)) * lora.scale_of(module)
             up[row : row + out, column : column + rank] = (
-                arranged(own, part.weight) if part.weight.arrange in ("heads first", "gates last") else own
+                arranged(own, weight) if weight.arrange in ("heads first", "gates last") else own
             )
         row, column = row + out, column + rank
     return WeightChange(down, up)

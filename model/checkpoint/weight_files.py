@@ -85,7 +85,9 @@ def _stored(
 
 def _torch_entries(path: Path) -> dict[str, StoredTensor]:
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_zip(path))
+        with path.open("rb") as file:
+            is_zip = file.read(2) == b"PK"  # only this format can be mapped; the one before torch 1.6 is read whole
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
     # torch reports a damaged or hostile file by whatever its parts happen to raise.
     except Exception as error:
         raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it; only tensors are accepted") from error
@@ -101,12 +103,6 @@ def _torch_entries(path: Path) -> dict[str, StoredTensor]:
 def _is_plain(value: Any) -> bool:
     is_dense = isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested
     return is_dense and value.device.type == "cpu"
-
-
-def _is_zip(path: Path) -> bool:
-    """Return whether a file has torch's zip format: only that can be mapped; the one before 1.6 is read whole."""
-    with path.open("rb") as file:
-        return file.read(2) == b"PK"
 
 
 _FORMATS: tuple[tuple[str, Callable[[Path], dict[str, StoredTensor]]], ...] = (

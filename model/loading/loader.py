@@ -188,7 +188,7 @@ def build_model(
     head = project_out = None
     if config.has_head:
         bias = weights.pop("head.bias", None)
-        head = _head(table if is_tied else matrix("head.weight"), bias, shares, kernels, invariant, quantize)
+        head = _head(table if is_tied else matrix("head.weight"), bias, shares, linear, quantize)
         if "embed_out.weight" in weights or "embed_out.weight" in matrices:
             project_out = linear(matrix("embed_out.weight"))
     transform = _head_transform(config, weights, linear, kernels, quantize)
@@ -241,14 +241,13 @@ def _head(
     weight: torch.Tensor | QuantizedMatrix,
     bias: torch.Tensor | None,
     shares: Mapping[str, Shares] | None,
-    kernels: KernelConfig,
-    batch_invariant: bool,
+    make: partial[Linear],
     quantize: Quantization,
 ) -> Linear:
     """Return the product that makes logits, of which a rank has its share."""
     if isinstance(weight, torch.Tensor) and shares is not None:
-        return GatheredLinear(weight, bias, shares[""].words, kernels=kernels, batch_invariant=batch_invariant)
-    return Linear(weight, bias, kernels=kernels, batch_invariant=batch_invariant, quantize=quantize)
+        return GatheredLinear(weight, bias, shares[""].words, **make.keywords)
+    return make(weight, bias, quantize=quantize)
 
 
 def _head_transform(

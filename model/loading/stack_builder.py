@@ -3,9 +3,8 @@
 The names are those of model/checkpoint/weight_files.py, without the stack's prefix.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -32,9 +31,6 @@ from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward,
 from model.sharding.parts import NormOfAllHeads, SplitHeads
 from model.sharding.shares import Share
 
-if TYPE_CHECKING:  # a CPU has no need of Triton
-    from model.network.triton_step import TritonStep
-
 
 class StackBuilder(LayerBuilder):
     """Builds the stack of the weights that it takes."""
@@ -48,6 +44,11 @@ class StackBuilder(LayerBuilder):
         blocks = [self._block(i, rule) for i in range(config.num_layers)]
         final_norm = self._norm("final_norm") if config.final_norm else None
         embedding = self.embedding()
+        triton_step = None
+        if self.kernels.uses_triton(self.tokens.dtype, self.tokens.device):
+            from model.network.triton_step import TritonStep  # here: a CPU has no need of Triton
+
+            triton_step = TritonStep.of(embedding, blocks, final_norm, ropes)
         stack = Stack(
             config,
             embedding,
@@ -56,26 +57,13 @@ class StackBuilder(LayerBuilder):
             final_norm=final_norm,
             decode_step=DecodeStep.of(blocks, final_norm, ropes) if config.causal and self.shares is None else None,
             encode_step=EncodeStep(blocks, config, self.kernels.bfloat16_arithmetic()) if self.is_whole else None,
-            triton_step=self._triton_step(embedding, blocks, final_norm, ropes),
+            triton_step=triton_step,
             stream_ends=self._stream_ends(),
             per_layer=self._per_layer_inputs(),
         )
         left = sorted((*self.weights, *self.quantized))
         assert not left, f"weights that no part took: {left}"
         return stack
-
-    def _triton_step(
-        self,
-        embedding: Embedding,
-        blocks: Sequence[Block],
-        final_norm: Norm | None,
-        ropes: Sequence[Rope | None],
-    ) -> "TritonStep | None":
-        if not self.kernels.uses_triton(self.tokens.dtype, self.tokens.device):
-            return None
-        from model.network.triton_step import TritonStep
-
-        return TritonStep.of(embedding, blocks, final_norm, ropes)
 
     def embedding(self) -> Embedding:
         """Build what comes before the blocks. Raises KeyError when a weight is missing."""

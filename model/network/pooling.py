@@ -11,7 +11,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -42,35 +42,6 @@ class DenseLayer:
         """Return the layer's output: x [rows, in] -> [rows, out]."""
         x = self.linear(x.to(self.dtype))
         return x.tanh() if self.is_tanh else x
-
-
-def pool(
-    hidden: Tensor,
-    pooling: Pooling,
-    normalize: bool,
-    dimensions: int | None = None,
-    dense: Sequence[DenseLayer] = (),
-) -> Tensor:
-    """Return the embedding [n] of hidden states [T, D], or [T, n] when pooling is "none"; float32, float64 if the input
-    is.
-
-    `dense` is applied to what is pooled. `dimensions` keeps the first n numbers, before normalisation (Kusupati et al.,
-    "Matryoshka representation learning", arXiv 2205.13147). `normalize` scales to length 1; a vector of zeros stays
-    zero. The result owns its memory. Raises ValueError for an unknown pooling, an empty sequence, a tensor that is not
-    [T, D], or dimensions that the vector does not have.
-    """
-    if pooling not in get_args(Pooling):
-        raise ValueError(f"pooling is {pooling!r}; expected one of {', '.join(get_args(Pooling))}")
-    if hidden.dim() != 2 or hidden.shape[0] == 0:
-        raise ValueError(f"hidden has shape {tuple(hidden.shape)}; expected [tokens, d] with at least one token")
-    width = dense[-1].linear.out_features if dense else hidden.shape[1]
-    if dimensions is not None and not 1 <= dimensions <= width:
-        raise ValueError(f"dimensions is {dimensions}; expected 1 to {width}")
-    dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-    running = RunningPooling(pooling)
-    running.add(hidden.contiguous() if dense else hidden[:, :dimensions].contiguous())
-    vectors = finished(running.vectors(), normalize, dimensions, dense).to(dtype, copy=True)
-    return vectors if pooling == "none" else vectors[0]
 
 
 def finished(

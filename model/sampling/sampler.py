@@ -185,18 +185,6 @@ class Sampler:
         seeds = [row.params.seed + (row.attempt << 64) for row in rows]
         return pick(buffers.weights, [random_uniform(s, row.position) for s, row in zip(seeds, rows, strict=True)])
 
-    def distribution(self, logits: Tensor, row: SamplerRow) -> Tensor:
-        """Return the probability [V], in float64, with which `sample` chooses each token of one row of raw logits [V].
-
-        A greedy row has one certain token. The result is all zeros when there is no usable distribution.
-        """
-        buffers = self._edited(logits.unsqueeze(0), [row])
-        if row.params.temperature < GREEDY_BELOW:
-            return torch.nn.functional.one_hot(argmax(buffers.scores), self.vocab_size)[0].double()
-        fill_weights(buffers, [row.params])
-        weights = buffers.weights[0, : self.vocab_size].clamp_min(0)  # a NaN became the least integer
-        return weights / weights.sum().clamp_min(1).double()
-
     def _edited(self, logits: Tensor, rows: Sequence[SamplerRow]) -> Buffers:
         """Return buffers whose scores are the logits [R, V] after their edits."""
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32

@@ -10,7 +10,6 @@ is `decode(completion)`. The text of a completion that keeps to a grammar is the
 
 import codecs
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from model.tokenization.tokenizer import CLEAN_UPS, Tokenizer, fallback_byte
 
@@ -131,16 +130,6 @@ class _StreamReplace:
         return held
 
 
-@dataclass(frozen=True, slots=True)
-class StopResult:
-    """The result of a piece of text."""
-
-    text: str
-    """Final text that can no longer be part of a stop string."""
-    stopped_by: str | None = None
-    """The stop string that ended the text, or None."""
-
-
 class StopMatcher:
     """Ends a text at the first stop string, and holds back characters as long as they may belong to one.
 
@@ -158,26 +147,28 @@ class StopMatcher:
         self._include = include
         self._held = ""
         self.stopped_by: str | None = None
+        """The stop string that ended the text, or None."""
 
-    def push(self, text: str, may_stop: bool = True) -> StopResult:
-        """Take the next piece of text; return what is safe. After a stop everything is dropped.
+    def push(self, text: str, may_stop: bool = True) -> str:
+        """Take the next piece of text; return what can no longer be part of a stop string. After a stop everything is
+        dropped.
 
         Unless it `may_stop`, no stop string ends with this piece; one that ends later may begin in it.
         """
         if self.stopped_by is not None:
-            return StopResult("", self.stopped_by)
+            return ""
         if not self._stops:
-            return StopResult(text)
+            return text
         for index, char in enumerate(text):
             stop = self._advance(char)
             if stop is not None and may_stop:
                 seen = self._held + text[: index + 1]
                 self.stopped_by, self._held = stop, ""
-                return StopResult(seen if self._include else seen[: len(seen) - len(stop)], stop)
+                return seen if self._include else seen[: len(seen) - len(stop)]
         seen = self._held + text
         safe = len(seen) - max(self._matched)
         self._held = seen[safe:]
-        return StopResult(seen[:safe])
+        return seen[:safe]
 
     def flush(self) -> str:
         """Return the text held back because a stop string might have begun there; call once, at the end."""

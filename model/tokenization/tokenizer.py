@@ -94,7 +94,9 @@ class Tokenizer:
         """Whether every token is a string of bytes, and text is their concatenation read as UTF-8."""
         self.byte_fallback: bool = "ByteFallback" in decoder
         """Whether characters outside the vocabulary are runs of tokens <0x00> .. <0xFF>."""
-        self._token_string = lru_cache(_REMEMBERED_TOKENS)(self._decode_alone)
+        self._token_string = lru_cache(_REMEMBERED_TOKENS)(
+            lambda token_id: self.decode_window([token_id], skip_special_tokens=False)
+        )
         self.token_bytes = lru_cache(_REMEMBERED_TOKENS)(self._token_bytes)
         """A cached function for the UTF-8 bytes that a token adds inside a text; None for an id that has no token."""
 
@@ -190,30 +192,19 @@ class Tokenizer:
         """
         return [self._token_string(token_id) for token_id in ids]
 
-    def _decode_alone(self, token_id: int) -> str:
-        return self.decode_window([token_id], skip_special_tokens=False)
-
     def _token_bytes(self, token_id: int) -> tuple[int, ...] | None:
         token = self.token(token_id)
         if token is None:
             return None
-        if self.byte_level:
-            return tuple(self.byte_level_bytes(token))
-        if token_id in self.special_ids:
+        if self.byte_level and _BYTE_OF_CHAR.keys() >= set(token):
+            return tuple(map(_BYTE_OF_CHAR.__getitem__, token))
+        if self.byte_level or token_id in self.special_ids:  # an added token is spelt in its own characters
             return tuple(token.encode())
         if self.byte_fallback and (byte := fallback_byte(token)) is not None:
             return (byte,)
         # Decoded twice in a row, the token is once at the start of the text, and once inside it.
         twice = self.decode_window([token_id, token_id], skip_special_tokens=False)
         return tuple(twice.removeprefix(self._token_string(token_id)).encode())
-
-    @staticmethod
-    def byte_level_bytes(token: str) -> bytes:
-        """Return the bytes of a byte-level token; added tokens outside the alphabet give their own UTF-8."""
-        try:
-            return bytes([_BYTE_OF_CHAR[char] for char in token])
-        except KeyError:
-            return token.encode()
 
 
 def _run(call: Callable[..., Any], *args: Any, **options: Any) -> Any:

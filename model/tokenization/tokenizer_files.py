@@ -79,7 +79,8 @@ def _read(folder: Path) -> TokenizerFiles:
     usual = "BertTokenizer" if file["model"].get("type") == "WordPiece" else "GPT2Tokenizer"
     if not from_tokenizer_json:
         declared = declared or usual
-    cls = choose_class(model_type, declared, byte_level=_mentions_byte_level(file))
+    parts = [file.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")]
+    cls = choose_class(model_type, declared, byte_level='"ByteLevel"' in json.dumps(parts))
     if cls.rebuild is None and not from_tokenizer_json:
         cls = choose_class(None, usual, byte_level=True)
 
@@ -149,11 +150,6 @@ def _vocabulary(folder: Path) -> Json:
         convert = _CONVERT.format(folder=folder)
         raise TokenizerError(f"{folder} has only {path.name}; it must be converted once to tokenizer.json: {convert}")
     raise TokenizerError(f"{folder} has no tokenizer: need tokenizer.json, vocab.json and merges.txt, or vocab.txt")
-
-
-def _mentions_byte_level(file: Json) -> bool:
-    parts = {key: file.get(key) for key in ("normalizer", "pre_tokenizer", "post_processor", "decoder")}
-    return '"ByteLevel"' in json.dumps(parts)
 
 
 def _build(folder: Path, rebuilt: Json | None) -> tokenizers.Tokenizer:

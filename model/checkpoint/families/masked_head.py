@@ -7,8 +7,8 @@ from typing import Any
 
 from model.checkpoint.families.family import Common
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.weight_table import WeightRow, has, linear, norm, untied
-from model.config import Activation, ModelConfig
+from model.checkpoint.families.weight_table import WeightRow, When, has, linear, norm, untied
+from model.config import Activation
 
 _has_transform = has("head_transform")
 NO_HEAD: dict[str, Any] = {
@@ -49,16 +49,13 @@ def masked_head_rows(dense: str, norm_name: str, decoder: str, bias: str) -> tup
     its names are in the files of heads that are not tied, and the decoder's is what transformers computes with.
     """
     return (
-        *linear("head_transform", dense, "d d", bias=_has_transform_bias, when=_has_transform),
-        *norm("head_norm", norm_name, bias=_has_norm_bias, when=_has_transform),
+        *linear("head_transform", dense, "d d", bias=_transforms_with("head_transform_bias"), when=_has_transform),
+        *norm("head_norm", norm_name, bias=_transforms_with("norm_bias"), when=_has_transform),
         WeightRow("head.weight", (f"{decoder}.weight",), ("vocab d",), untied),
         WeightRow("head.bias", (bias,), ("vocab",), attrgetter("head_bias")),
     )
 
 
-def _has_transform_bias(config: ModelConfig) -> bool:
-    return _has_transform(config) and config.head_transform_bias
-
-
-def _has_norm_bias(config: ModelConfig) -> bool:
-    return _has_transform(config) and config.norm_bias
+def _transforms_with(bias: str) -> When:
+    """Return a function that says whether a network has such a layer, with a bias of this field."""
+    return lambda config: _has_transform(config) and getattr(config, bias)

@@ -72,13 +72,14 @@ def config_of(header: Header) -> dict[str, Any]:
         )
     if "token_embd.weight" not in fields.tensors:
         raise ModelLoadError("the GGUF file has no tensor token_embd.weight")
+    formats = {entry.type.name for entry in fields.tensors.values() if len(entry.shape) > 1}
     shared = {
         "architectures": [name],
         "model_type": model_type,
         "vocab_size": fields.tensors["token_embd.weight"].shape[0],
         "tie_word_embeddings": "output.weight" not in fields.tensors,
         # Numbers that are quantised, or mixed, are computed with in the type that most models are trained in.
-        "dtype": {"F32": "float32", "F16": "float16"}.get(_only_format(header) or "", "bfloat16"),
+        "dtype": "float32" if formats == {"F32"} else "float16" if formats == {"F16"} else "bfloat16",
     }
     for theirs, ours in (("bos", "bos"), ("eos", "eos"), ("padding", "pad")):
         token_id = fields.metadata.get(f"tokenizer.ggml.{theirs}_token_id")
@@ -87,22 +88,22 @@ def config_of(header: Header) -> dict[str, Any]:
     return shared | own(fields)
 
 
-def _only_format(header: Header) -> str | None:
-    """Return the format of all matrices, or None if they have several."""
-    formats = {entry.type.name for entry in header.tensors.values() if len(entry.shape) > 1}
-    return formats.pop() if len(formats) == 1 else None
-
-
-def _like_llama(fields: _Fields) -> dict[str, Any]:
-    """Return the fields of Llama and of networks built on it."""
+def _sizes(fields: _Fields) -> dict[str, Any]:
+    """Return the sizes that most networks have by the same names."""
     return {
         "hidden_size": fields.need("embedding_length"),
         "intermediate_size": fields.need("feed_forward_length"),
         "num_hidden_layers": fields.need("block_count"),
         "num_attention_heads": fields.need("attention.head_count"),
+        "max_position_embeddings": fields.need("context_length"),
+    }
+
+
+def _like_llama(fields: _Fields) -> dict[str, Any]:
+    """Return the fields of Llama and of networks built on it."""
+    return _sizes(fields) | {
         "num_key_value_heads": fields.get("attention.head_count_kv") or fields.need("attention.head_count"),
         "head_dim": fields.head_dim,
-        "max_position_embeddings": fields.need("context_length"),
         "rms_norm_eps": fields.need("attention.layer_norm_rms_epsilon"),
         "rope_parameters": _rope(fields),
     }
@@ -220,12 +221,7 @@ def _gpt2(fields: _Fields) -> dict[str, Any]:
 
 def _bert(fields: _Fields) -> dict[str, Any]:
     types = fields.tensors.get("token_types.weight")
-    return {
-        "hidden_size": fields.need("embedding_length"),
-        "intermediate_size": fields.need("feed_forward_length"),
-        "num_hidden_layers": fields.need("block_count"),
-        "num_attention_heads": fields.need("attention.head_count"),
-        "max_position_embeddings": fields.need("context_length"),
+    return _sizes(fields) | {
         "layer_norm_eps": fields.need("attention.layer_norm_epsilon"),
         "type_vocab_size": 0 if types is None else types.shape[0],
         "hidden_act": "gelu",

@@ -187,15 +187,12 @@ def _split(*words: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence([*cuts, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def _digits() -> pre_tokenizers.PreTokenizer:
-    cut = pre_tokenizers.Digits(individual_digits=True)
-    return pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(add_prefix_space=False)])
-
-
 _WORDS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "default": lambda: _split(*_DEFAULT_WORDS),
     "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
-    "smollm": _digits,
+    "smollm": lambda: pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    ),
     **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "dbrx"), lambda: _split(_LLAMA3_WORDS)),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), lambda: _split(_QWEN2_WORDS)),
     "gpt-4o": lambda: _split(_GPT4O_WORDS),

@@ -68,9 +68,7 @@ def key_pattern(path: str, pattern: str) -> str:
     """
     named = found_pattern(path, pattern, r'[^"\\]')
     expression = f'/"{slashed(named)}"/ & {PLAIN}'
-    error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
-    if error:
-        raise GrammarError(path, error)
+    admits_a_name(path, expression)
     return expression
 
 
@@ -109,7 +107,7 @@ def _top_level(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def admits_a_name(path: str, expression: str) -> bool:
-    """Say whether any name matches an expression; refuse one that is too large."""
+    """Say whether any name or text matches an expression; refuse one that is too large."""
     error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
     if error:
         raise GrammarError(path, error)

@@ -33,7 +33,7 @@ def regex_grammar(pattern: str) -> str:
     return grammar
 
 
-def check_counts(pattern: str, path: str = "") -> None:
+def check_counts(pattern: str) -> None:
     """Refuse counted repetitions that in one another would make an automaton of too many states."""
     product, stack, largest = 1, [], 1
     for piece in re.findall(rf"\\.|{CLASS}|{COUNT}|.", pattern, re.DOTALL):
@@ -47,9 +47,7 @@ def check_counts(pattern: str, path: str = "") -> None:
             product *= max([1, *(int(number[:7]) for number in re.findall(r"[1-9]\d*", piece))])
             largest = max(largest, product)
             if product > MAX_COUNTED:
-                raise GrammarError(
-                    path, f"repetitions may count to {MAX_COUNTED}, multiplied where they hold each other"
-                )
+                raise GrammarError("", f"repetitions may count to {MAX_COUNTED}, multiplied where they hold each other")
             continue
         else:
             product = 1

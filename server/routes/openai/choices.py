@@ -76,10 +76,9 @@ class ChoiceText:
         raw = self._detokenizer.push(output.token_id) if shows_token and output.token_id is not None else ""
         if finish_reason is not None:
             raw += self._detokenizer.flush()
-        found = self._stops.push(raw, may_stop=self.num_tokens > self._min_tokens)
-        text = found.text
-        if found.stopped_by is not None:
-            finish_reason, stop_reason = "stop", found.stopped_by
+        text = self._stops.push(raw, may_stop=self.num_tokens > self._min_tokens)
+        if self._stops.stopped_by is not None:
+            finish_reason, stop_reason = "stop", self._stops.stopped_by
         elif finish_reason is not None:
             text += self._stops.flush()
         return Piece(

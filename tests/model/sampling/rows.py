@@ -5,7 +5,10 @@ from typing import Any
 
 import torch
 
-from model.sampling.sampler import SamplerRow
+from model.sampling.distribution import GREEDY_BELOW
+from model.sampling.filters import fill_weights
+from model.sampling.row_search import argmax
+from model.sampling.sampler import Sampler, SamplerRow
 from server.engine.sampling_params import SamplingParams
 
 
@@ -17,6 +20,19 @@ def params(**options: Any) -> SamplingParams:
 def make_logits(rows: int, vocab_size: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed % 2**63)
     return (torch.randn(rows, vocab_size, generator=generator, dtype=torch.float64) * 3).to(dtype)
+
+
+def distribution(sampler: Sampler, logits: torch.Tensor, row: SamplerRow) -> torch.Tensor:
+    """Return the probability [V], float64, with which the sampler chooses each token of one row of raw logits [V].
+
+    A greedy row has one certain token. The result is all zeros when there is no usable distribution.
+    """
+    buffers = sampler._edited(logits.unsqueeze(0), [row])
+    if row.params.temperature < GREEDY_BELOW:
+        return torch.nn.functional.one_hot(argmax(buffers.scores), sampler.vocab_size)[0].double()
+    fill_weights(buffers, [row.params])
+    weights = buffers.weights[0, : sampler.vocab_size].clamp_min(0)  # a NaN became the least integer
+    return weights / weights.sum().clamp_min(1).double()
 
 
 def make_params(vocab_size: int, rng: random.Random) -> SamplingParams:

@@ -23,7 +23,7 @@ from transformers.generation.logits_process import (
 from model.sampling.philox import random_uniform
 from model.sampling.sampler import SampledToken, Sampler, SamplerRow
 from server.engine.sampling_params import SamplingParams
-from tests.model.sampling.rows import make_logits, make_row, params
+from tests.model.sampling.rows import distribution, make_logits, make_row, params
 from tests.reference import sampling as reference
 from tests.support.examples import examples
 
@@ -151,7 +151,7 @@ def test_the_distribution_and_the_draw_are_the_references(seed: int, vocab_size:
     sampler = Sampler(vocab_size)
     assert isinstance(row.params, SamplingParams)
     expected = reference.distribution(logits[0].tolist(), row.params, prompt, output)
-    np.testing.assert_allclose(sampler.distribution(logits[0], row).numpy(), expected, rtol=1e-9, atol=1e-14)
+    np.testing.assert_allclose(distribution(sampler, logits[0], row).numpy(), expected, rtol=1e-9, atol=1e-14)
     if expected.any():
         possible = reference.draw(expected, random_uniform(row.params.seed, row.position))
         assert sampler.sample(logits, [row])[0].token_id in possible
@@ -161,7 +161,7 @@ def test_the_distribution_and_the_draw_are_the_references(seed: int, vocab_size:
 @settings(max_examples=50)
 def test_a_float32_nucleus_holds_top_p_and_not_a_token_more(seed: int, top_p: float, vocab_size: int) -> None:
     logits = make_logits(1, vocab_size, seed)[0]
-    kept = Sampler(vocab_size).distribution(logits, SamplerRow(params(top_p=top_p), 0)) > 0
+    kept = distribution(Sampler(vocab_size), logits, SamplerRow(params(top_p=top_p), 0)) > 0
     p = logits.double().softmax(-1)
     assert p[kept].sum() > top_p - 1e-5
     assert p[kept].sum() - p[kept].min() < top_p + 1e-5
@@ -193,7 +193,7 @@ def test_kept_tokens_are_those_of_transformers(seed: int, vocab_size: int, dtype
         cases.append((params(top_p=top_p), TopPLogitsWarper(top_p)))
     for filtered, warper in cases:
         theirs = warper(torch.empty(1, 0, dtype=torch.long), logits.clone()).softmax(-1)[0].double()
-        ours = Sampler(vocab_size).distribution(logits[0], SamplerRow(filtered, 0))
+        ours = distribution(Sampler(vocab_size), logits[0], SamplerRow(filtered, 0))
         assert not ours[theirs == 0].any(), filtered
         assert ours[theirs > 1e-17].all(), filtered  # ours are multiples of 2**-60
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-12)
@@ -201,7 +201,7 @@ def test_kept_tokens_are_those_of_transformers(seed: int, vocab_size: int, dtype
 
 def test_top_k_keeps_ties_at_its_edge_as_transformers_does() -> None:
     logits = torch.tensor([3.0, 1.0, 2.0, 2.0, 2.0, 0.0])
-    kept = Sampler(6).distribution(logits, SamplerRow(params(top_k=2), 0)) > 0
+    kept = distribution(Sampler(6), logits, SamplerRow(params(top_k=2), 0)) > 0
     theirs = TopKLogitsWarper(2)(torch.empty(1, 0, dtype=torch.long), logits[None].clone())[0] > -torch.inf
     assert kept.tolist() == theirs.tolist() == [True, False, True, True, True, False]
 
@@ -209,7 +209,7 @@ def test_top_k_keeps_ties_at_its_edge_as_transformers_does() -> None:
 @pytest.mark.parametrize("strict", [params(top_p=0.0), params(top_p=1e-300), params(min_p=1.0), params(top_k=1)])
 def test_the_strictest_filters_keep_the_likeliest_and_its_equals(strict: SamplingParams) -> None:
     logits = torch.tensor([0.0, 1.5, -3.0, 1.5])
-    assert Sampler(4).distribution(logits, SamplerRow(strict, 0)).tolist() == [0.0, 0.5, 0.0, 0.5]
+    assert distribution(Sampler(4), logits, SamplerRow(strict, 0)).tolist() == [0.0, 0.5, 0.0, 0.5]
 
 
 @given(seed=seeds, penalty=st.floats(0.3, 3))
@@ -220,8 +220,8 @@ def test_the_repetition_penalty_is_that_of_transformers(seed: int, penalty: floa
     logits = make_logits(1, 300, seed)
     theirs = RepetitionPenaltyLogitsProcessor(penalty)(torch.tensor([prompt + output]), logits.clone())
     row = SamplerRow(params(repetition_penalty=penalty), 0, prompt + output, len(prompt))
-    expected = Sampler(300).distribution(theirs[0], SamplerRow(params(), 0))
-    assert torch.equal(Sampler(300).distribution(logits[0], row), expected)
+    expected = distribution(Sampler(300), theirs[0], SamplerRow(params(), 0))
+    assert torch.equal(distribution(Sampler(300), logits[0], row), expected)
 
 
 # --- grammars ----------------------------------------------------------------------------------------------------

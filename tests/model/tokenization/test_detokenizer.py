@@ -153,10 +153,9 @@ def test_the_stop_matcher_agrees_with_a_search_of_the_whole_text(
     unheeded = len("".join(pieces[:num_unheeded]))
     out, fed = "", ""
     for number, piece in enumerate(pieces):
-        result = matcher.push(piece, may_stop=number >= num_unheeded)
-        out, fed = out + result.text, fed + piece
+        out, fed = out + matcher.push(piece, may_stop=number >= num_unheeded), fed + piece
         found = first_stop(fed, stops, unheeded)
-        assert result.stopped_by == (found[1] if found else None)
+        assert matcher.stopped_by == (found[1] if found else None)
         if found is None:
             held = fed[len(out) :]
             assert fed.startswith(out), "what is out is final"
@@ -169,16 +168,16 @@ def test_the_stop_matcher_agrees_with_a_search_of_the_whole_text(
 
 def test_a_stop_string_over_several_tokens_never_leaks_a_part() -> None:
     matcher = StopMatcher(["\n\nUser:"])
-    results = [matcher.push(piece) for piece in ("Hello", ".\n", "\n", "Us", "er", ": more")]
-    assert [result.text for result in results] == ["Hello", ".", "", "", "", ""]
-    assert results[-1].stopped_by == "\n\nUser:"
-    assert matcher.push("later").text == "" == matcher.flush()
+    pieces = ("Hello", ".\n", "\n", "Us", "er", ": more")
+    assert [matcher.push(piece) for piece in pieces] == ["Hello", ".", "", "", "", ""]
+    assert matcher.stopped_by == "\n\nUser:"
+    assert matcher.push("later") == "" == matcher.flush()
 
 
 def test_the_start_of_a_stop_string_comes_out_when_it_turns_out_not_to_be_one() -> None:
     matcher = StopMatcher(["STOP"])
-    assert [matcher.push(piece).text for piece in ("a S", "T", "A")] == ["a ", "", "STA"]
-    assert matcher.push("ST").text == ""
+    assert [matcher.push(piece) for piece in ("a S", "T", "A")] == ["a ", "", "STA"]
+    assert matcher.push("ST") == ""
     assert matcher.flush() == "ST"
 
 
@@ -192,8 +191,7 @@ def test_stop_strings_work_on_streamed_text(tokenizers: dict[str, Tokenizer], tm
     stream, matcher = Detokenizer(tokenizer), StopMatcher(["\u7a93"])
     out = ""
     for token_id in tokenizer.encode("\u5929\u7a93\u306f").ids:
-        result = matcher.push(stream.push(token_id))
-        out += result.text
-        if result.stopped_by:
+        out += matcher.push(stream.push(token_id))
+        if matcher.stopped_by:
             break
     assert (out, matcher.stopped_by) == ("\u5929", "\u7a93")
