@@ -1,44 +1,24 @@
 """Every kernel, as recorded by `tape.py` from the tests next to this file, repeated without Python: by libraries of
-other compilers, on other CPUs (qemu); and the same tests under sanitizers. All of it is compared bit for bit.
+another compiler, on other CPUs (qemu). All of it is compared bit for bit.
 """
 
 import os
 import pickle
 import re
-import shutil
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from model.kernels import build, library
-from tests.model.kernels import emulated_tiles
-from tests.model.kernels.sanitizers import sanitized_library, sanitizer_variables
 from tests.model.kernels.tape import Call
+from tests.model.kernels.tools import HERE, ZIG, needs_tools, needs_x86, run
 
-pytestmark = [
-    pytest.mark.tool,
-    pytest.mark.skipif(not os.environ.get("TEST_TOOLS"), reason="kernels are tried everywhere by `make test-nightly`"),
-]
+pytestmark = needs_tools
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent.parent
-ZIG = ROOT / ".tools" / "zig" / "bin" / "python"
 LOWEST = {arch: next(iter(levels)) for arch, levels in build.LEVELS.items()}
 ON_AARCH64 = ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu", "-cpu")
-needs_x86 = pytest.mark.skipif(build.architecture() != "x86_64", reason="levels of x86-64 are repeated on x86-64")
-
-
-def run(*command: str | Path, given: bytes = b"", **environment: str) -> bytes:
-    """Return what a command writes; it must succeed."""
-    wanted = {name: value for name, value in os.environ.items() if name != "TEST_TOOLS"} | environment
-    done = subprocess.run(command, input=given, env=wanted, cwd=ROOT, capture_output=True, check=False, timeout=1200)
-    assert done.returncode == 0, ((b"" if given else done.stdout[-5000:]) + done.stderr[-5000:]).decode(
-        errors="replace"
-    )
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -119,46 +99,3 @@ def test_aarch64_makes_the_same_bits(
     lowest = [call for call in calls if call.level == LOWEST[build.architecture()]]
     for threads in ("1", "3"):
         assert repeat(lowest, level, *ON_AARCH64, cpu, *foreign["aarch64"], threads) == []
-
-
-def test_macos_compiles(room: Path) -> None:
-    """Only compile for macOS: nothing here can run it."""
-    run(ZIG, "model/kernels/build.py", "--strict", "--target", "macosx_11_0_arm64", "--output", room / "kernels.dylib")
-
-
-@pytest.mark.parametrize("compiler", ["g++", "clang++"])
-def test_a_compiler_has_nothing_to_warn_of(compiler: str, room: Path) -> None:
-    if shutil.which(compiler) is None:
-        pytest.skip(f"there is no {compiler}")
-    run(sys.executable, "model/kernels/build.py", "--strict", "--compiler", compiler, "--output", room / "strict.so")
-
-
-def test_no_address_is_outside_and_nothing_is_undefined() -> None:
-    """Run the tests next to this one, with kernels by g++ whose every access is checked."""
-    run(
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", HERE),
-        **sanitizer_variables(),
-        LIGHTWELL_KERNEL_LIBRARY=str(sanitized_library()),
-    )
-
-
-@needs_x86
-def test_no_address_is_outside_where_tiles_are_read(room: Path) -> None:
-    """Check the reads of AMX tiles, in software, which reads whole tiles."""
-    kernels = room / "sanitized-tiles.so"
-    emulated_tiles.build_library(kernels, sanitize=True)
-    files = [f"{HERE}/test_{name}.py" for name in ("products", "int8", "decoder", "encoder")]
-    run(
-        *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "tests.model.kernels.emulated_tiles", *files),
-        **sanitizer_variables(),
-        LIGHTWELL_KERNEL_LIBRARY=str(kernels),
-    )
-
-
-def test_threads_of_the_pool_do_not_race(room: Path) -> None:
-    """Run several callers at once and change the pool's size, under ThreadSanitizer."""
-    sources = build.SOURCES / "threads" / "pool.cpp", HERE / "stress.cpp"
-    flags = "-std=c++20", "-O1", "-g", "-fsanitize=thread", "-DLEVEL=base", f"-I{build.SOURCES}", "-lpthread"
-    run("g++", *sources, *flags, "-o", room / "stress")
-    elsewhere = int(run(room / "stress", TSAN_OPTIONS="halt_on_error=1"))
-    assert elsewhere > 0
