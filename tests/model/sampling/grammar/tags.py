@@ -1,14 +1,15 @@
 """Random structural tags, and the judge of texts that are written for them: Python's JSON parser and `jsonschema`."""
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
-import jsonschema
 from hypothesis import strategies as st
 
 from tests.model.sampling.grammar.schemas import LEAVES, NAMES, SCHEMAS, Validator
 
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 TRIGGERS = ("]", "}", "[(")
 """Triggers that do not overlap. Random texts contain the first two often."""
 
@@ -81,16 +82,22 @@ def _is_triggered(form: Mapping[str, Any], text: str, num_tags: int = 0) -> bool
     return any(_is_triggered(form, rest, num_tags + 1) for rest in rests)
 
 
+def _ends(text: str) -> list[int]:
+    """Return the lengths of the JSON values that a text begins with: the beginnings of a number are numbers, too."""
+    try:
+        _, longest = json.JSONDecoder().raw_decode(text)
+    except json.JSONDecodeError:
+        return []
+    return [end for end in range(1, longest + 1) if _NUMBER.fullmatch(text, 0, end) or end == longest]
+
+
 def _rests(form: Mapping[str, Any], text: str) -> list[str]:
     """Return the rests of a text after each beginning that keeps to a format."""
     match form["type"]:
         case "json_schema":
-            try:
-                value, end = json.JSONDecoder().raw_decode(text)
-                Validator(form["json_schema"]).validate(value)
-            except (json.JSONDecodeError, jsonschema.ValidationError):
-                return []
-            return [text[end:]]
+            return [
+                text[end:] for end in _ends(text) if Validator(form["json_schema"]).is_valid(json.loads(text[:end]))
+            ]
         case "const_string":
             return [text.removeprefix(form["value"])] if text.startswith(form["value"]) else []
         case "or":
