@@ -299,7 +299,7 @@ def test_a_name_that_leads_nowhere_is_named_in_one_line(tmp_path: Path) -> None:
 def test_without_the_hub_the_error_points_to_a_local_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ModelLoadError, match=r"'nobody/nothing' is no local folder .* give the path") as caught:
+    with pytest.raises(ModelLoadError, match=r"'nobody/nothing' is no local folder .* the path of a folder") as caught:
         resolve("nobody/nothing")
     assert "\n" not in str(caught.value)
 
