@@ -13,7 +13,7 @@ import torch
 from playwright.sync_api import Page, expect
 
 from tests import tiny
-from tests.page.conftest import ask, family_folder, family_server, settle, show, written
+from tests.page.conftest import DRAWN, ask, family_folder, family_server, settle, show, written
 from tests.page.test_accessibility import serious
 from tests.page.test_attention import cell_in
 from tests.page.test_page import VIEWS
@@ -55,6 +55,9 @@ def open_view(page: Page, number: int) -> None:
     """Open a view from the list."""
     page.locator(".rail button").nth(number).click()
     page.locator(".view").wait_for()
+    page.evaluate(DRAWN)  # the view has sent its first requests
+    settle(page)
+    page.evaluate(DRAWN)  # and those that follow from their answers
     settle(page)
 
 

@@ -20,7 +20,7 @@ export function View() {
   const capabilities = useCapabilities();
   const { part } = useHead();
   const lack = part === "encoder" ? "An encoder predicts no next token, so lengths are shown."
-    : lackOf(capabilities, "/v1/next");
+    : lackOf(capabilities, "/v1/next") ?? lackOf(capabilities, "/v1/lens"); // logits of several streams
   const query = useQueryOf(part);
   const canAsk = selection.text !== "" && query !== null;
   const hasTarget = canAsk && !lack;
