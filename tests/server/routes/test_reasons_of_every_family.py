@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from server.routes.judgements.pairs import labelled
 from server.routes.parts.passes import ExplainedLogit
 from server.routes.parts.reasons import explain
 from server.routes.prompts import Prompt, packed
@@ -66,7 +67,7 @@ async def test_the_parts_of_a_words_logit_sum_to_it(name: str, dtype: torch.dtyp
 @pytest.mark.parametrize("name", CLASSIFIERS)
 async def test_the_parts_of_a_labels_logit_sum_to_it(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     at = build(tmp_path, dtype, make_classifier, name, num_labels=3)
-    prompt = prompt_of(at)
+    prompt = labelled(at.context, prompt_of(at))
     await check_sums(at, ExplainedLogit(prompt, "labels", 2, 0), BOUNDS[dtype])
     await check_sums(at, ExplainedLogit(replace(prompt, second_segment=9), "labels", 1), BOUNDS[dtype])
 
