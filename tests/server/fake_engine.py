@@ -49,10 +49,11 @@ class FakeEngine:
             raise ValueError(os.environ["FAKE_LOAD_ERROR"])
         if "FAKE_LOAD_EXIT" in os.environ:
             os._exit(int(os.environ["FAKE_LOAD_EXIT"]))
-        progress(1, 2)
         hangs = Path(os.environ.get("FAKE_LOAD_HANGS", "no-such-file"))
-        if hangs.exists():
-            hangs.unlink()
+        is_stuck = hangs.exists()
+        hangs.unlink(missing_ok=True)  # before the progress is told, at which a test ends this worker
+        progress(1, 2)
+        if is_stuck:
             time.sleep(3600)
         time.sleep(float(os.environ.get("FAKE_LOAD_SECONDS", "0")))
         progress(2, 2)
