@@ -155,9 +155,7 @@ def create_app(
 
 
 def _add_openapi(app: FastAPI) -> None:
-    """Add GET /openapi.json. The document takes most of a second to make, once: a thread makes it, so that streams go
-    on.
-    """
+    """Add GET /openapi.json. A thread makes the document on the first request, which takes most of a second."""
 
     async def openapi(request: Request) -> Response:
         root = request.scope.get("root_path", "").rstrip("/")

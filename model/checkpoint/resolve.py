@@ -65,7 +65,7 @@ _REASONS = {
     "LocalEntryNotFoundError": "the hub cannot be reached, and the cache does not contain the model",
     "HFValidationError": "a hub id is like 'owner/name', of letters, digits, -, _ and .",
 }
-"""Why the hub gives no model, by the names of its client's errors."""
+"""Reasons for a missing model, by the class names of `huggingface_hub`'s errors."""
 
 
 def default_name() -> str:

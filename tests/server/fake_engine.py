@@ -51,7 +51,7 @@ class FakeEngine:
             os._exit(int(os.environ["FAKE_LOAD_EXIT"]))
         hangs = Path(os.environ.get("FAKE_LOAD_HANGS", "no-such-file"))
         is_stuck = hangs.exists()
-        hangs.unlink(missing_ok=True)  # before the progress is told, at which a test ends this worker
+        hangs.unlink(missing_ok=True)  # before the progress report, at which a test kills this worker
         progress(1, 2)
         if is_stuck:
             time.sleep(3600)

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "tests" / "durations.json"
 UNKNOWN = math.inf
-"""A file without a committed duration runs first: a long one that started last would leave one process at work."""
+"""Files without a committed duration run first: a long one at the end would keep one process busy."""
 
 
 def sort_longest_first(items: list[pytest.Item]) -> None:

@@ -27,7 +27,7 @@ in proportion to the square of their number.
 """
 TOO_MANY_OPTIONAL = f"more than {MAX_OPTIONAL} parts in a row may be left out"
 _results: LRUCache[bytes, Any] = LRUCache(1 << 22, getsizeof=lambda result: 500 + len(repr(result)))
-"""Results of `remembered` functions. A size is in characters; a longer result than all of it is not kept."""
+"""Results of `remembered` functions, at most 4 million characters in total. A larger result is not kept."""
 _lock = Lock()
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")

@@ -12,8 +12,8 @@ from model.sampling.grammar.rules import quoted
 MAX_TAGS = 200
 """How many tags there may be."""
 MAX_CHARACTERS = 500_000
-"""How many characters the grammars of all schemas may have together. llguidance takes 100 bytes of memory for each, and
-a time that grows faster.
+"""Largest number of characters in the grammars of all schemas together. llguidance uses 100 bytes of memory for each
+character; its time grows faster than their number.
 """
 ANY_TEXT = r"/(?s:.*)/"
 

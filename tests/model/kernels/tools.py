@@ -1,4 +1,4 @@
-"""How the nightly tests of the kernels run other programs."""
+"""Other programs that the nightly tests of the kernels run."""
 
 import os
 import subprocess
