@@ -2,7 +2,8 @@
 // names of that level's own: EXPORT(void, rms_norm)(...) is the C function rms_norm_avx512 where LEVEL is avx512.
 #pragma once
 
-#define ALWAYS_INLINE inline __attribute__((always_inline))
+#define INLINED __attribute__((always_inline))  // of a lambda: as a call, it sends vectors through memory
+#define ALWAYS_INLINE inline INLINED
 #define API __attribute__((visibility("default")))
 
 #define JOIN_(a, b) a##_##b

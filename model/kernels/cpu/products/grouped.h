@@ -184,7 +184,7 @@ ALWAYS_INLINE void read_group(const uint8_t* block, const Grouping& all, long nu
   const long groups_of_superblock = all.superblock / all.group;
   const uint8_t* superblock = block + HEAD + number / groups_of_superblock * all.superblock_bytes();
   const uint8_t* at = superblock + all.superblock_head() + number % groups_of_superblock * all.group_bytes();
-  unrolled<VECTORS>([&](auto v) {
+  unrolled<VECTORS>([&](auto v) INLINED {
     group.scales[v] = load_scales(all, superblock + v * 2 * LANES);
     group.mins[v] = all.has_min ? load_scales(all, superblock + 2 * BLOCK + v * 2 * LANES) : zeros();
     if (all.is_nested) {

@@ -149,7 +149,7 @@ ALWAYS_INLINE void add_bytes(const ByteRows& rows, long first, long input, long 
 #pragma GCC unroll 8
       for (int c = 0; c < COLUMNS; ++c) t[r][c] = each_part<IntVector>([&](int) { return Ints{} + starts[r]; });
     for (long octet = 0; octet < count / OCTET; ++octet)
-      unrolled<2>([&](auto half) __attribute__((always_inline)) {
+      unrolled<2>([&](auto half) INLINED {
         IntVector bytes[COLUMNS];
 #pragma GCC unroll 8
         for (int c = 0; c < COLUMNS; ++c) bytes[c] = weights(octet, half, first_vector + c);

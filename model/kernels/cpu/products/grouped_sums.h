@@ -59,11 +59,11 @@ void sum_numbers(const float* x, long stride, const uint8_t* block, const Groupi
       const long next = (k / all.group + 1) * all.group;
       for (const long some = next < end ? next : end; k < some; k += OCTET, at += octet_bytes(BITS)) {
         fetch_octet(at, BITS);
-        unrolled<OCTET>([&]<int I>(Index<I>) {
-          unrolled<VECTORS>([&](auto v) {
+        unrolled<OCTET>([&]<int I>(Index<I>) INLINED {
+          unrolled<VECTORS>([&](auto v) INLINED {
             const Octet<BITS> octet(at, v, table);
             const Vector number = fma(group.scales[v], octet.template value<I>(), group.mins[v]);
-            unrolled<R>([&](auto r) { t[r][v] = fma(all_lanes(x[r * stride + k + I]), number, t[r][v]); });
+            unrolled<R>([&](auto r) INLINED { t[r][v] = fma(all_lanes(x[r * stride + k + I]), number, t[r][v]); });
           });
         });
       }

@@ -47,9 +47,9 @@ ALWAYS_INLINE Vector odd_numbers(const Vector& pairs) {
 // sums[r][v] += x[r * stride] * weights[v]
 template <int R, int V>
 ALWAYS_INLINE void add_input(const float* x, long stride, const Vector (&weights)[V], Vector (&sums)[R][V]) {
-  unrolled<R>([&](auto r) {
+  unrolled<R>([&](auto r) INLINED {
     const Vector number = all_lanes(x[r * stride]);
-    unrolled<V>([&](auto v) { sums[r][v] = fma(number, weights[v], sums[r][v]); });
+    unrolled<V>([&](auto v) INLINED { sums[r][v] = fma(number, weights[v], sums[r][v]); });
   });
 }
 
@@ -96,9 +96,9 @@ struct Paired {  // bfloat16 weights times rows of bfloat16, two inputs at a tim
   }
   template <int R, int V>
   static ALWAYS_INLINE void add(const int32_t (&pairs)[R], const __m512bh (&weights)[V], Vector (&sums)[R][V]) {
-    unrolled<R>([&](auto r) {
+    unrolled<R>([&](auto r) INLINED {
       const __m512bh pair = (__m512bh)_mm512_set1_epi32(pairs[r]);
-      unrolled<V>([&](auto v) {
+      unrolled<V>([&](auto v) INLINED {
         sums[r][v].part[0] = (Floats)_mm512_dpbf16_ps((__m512)sums[r][v].part[0], pair, weights[v]);
       });
     });
@@ -172,8 +172,8 @@ struct InUse {
 // sums [R][64] += t, or = t, which begins them
 template <int R, int V>
 ALWAYS_INLINE void put_sums(const Vector (&t)[R][V], bool begins, float* sums) {
-  unrolled<R>([&](auto r) {
-    unrolled<V>([&](auto v) {
+  unrolled<R>([&](auto r) INLINED {
+    unrolled<V>([&](auto v) INLINED {
       float* to = sums + r * BLOCK + v * LANES;
       store(to, begins ? t[r][v] : load(to) + t[r][v]);
     });
