@@ -47,8 +47,10 @@ def make_network(architecture: str, **options: Any) -> transformers.PreTrainedMo
     return model
 
 
-def write_gguf(model: transformers.PreTrainedModel, architecture: str, kind: Type, path: Path) -> None:
-    """Write a network with its matrices in a format, and let it have the numbers that the file has."""
+def write_gguf(
+    model: transformers.PreTrainedModel, architecture: str, kind: Type, path: Path, vectors: Type = Type.F32
+) -> None:
+    """Write a network with its matrices and its vectors in a format, and let it have the numbers that the file has."""
     writer = gguf.GGUFWriter(path, architecture)
     _write_fields(writer, model.config.to_dict(), architecture)
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)
@@ -65,7 +67,7 @@ def write_gguf(model: transformers.PreTrainedModel, architecture: str, kind: Typ
             stored = _as_stored(name, tensor.float(), architecture, model.config)
             theirs = names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert theirs is not None, name
-            own = kind if stored.ndim > 1 and "position" not in theirs and "token_types" not in theirs else Type.F32
+            own = kind if stored.ndim > 1 and "position" not in theirs and "token_types" not in theirs else vectors
             data = stored.contiguous().numpy() if own == Type.F32 else gguf.quants.quantize(stored.numpy(), own)
             writer.add_tensor(theirs, data, raw_dtype=own)
             read = torch.from_numpy(data.copy() if own == Type.F32 else gguf.quants.dequantize(data, own))

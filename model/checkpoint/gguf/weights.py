@@ -91,11 +91,10 @@ def _stored(
         return found if order is None else found.select(order)
 
     def read() -> Tensor:
-        if entry.type in GROUPED_TYPES:
-            found = grouped().to_dense()
-        else:
-            found = plain_rows(rows(), entry.type).view(entry.shape)
-            found = found if order is None else found[order]
+        is_grouped = entry.type in GROUPED_TYPES
+        found = grouped_rows(rows(), entry.type, width).to_dense() if is_grouped else plain_rows(rows(), entry.type)
+        found = found.view(entry.shape)
+        found = found if order is None else found[order]
         found = found - offset if offset else found
         return found.T if is_transposed else found
 

@@ -85,6 +85,12 @@ def test_every_format_that_can_be_made_is_read_as_transformers_reads_it(kind: st
         assert_alike(found, theirs(read, ids))
 
 
+def test_vectors_may_be_quantised(tmp_path: Path) -> None:
+    network, ids = make_network("llama", attention_bias=True), torch.randint(96, (40,)).tolist()
+    write_gguf(network, "llama", Type.Q8_0, tmp_path / "a.gguf", vectors=Type.Q8_0)
+    assert_alike(ours(tmp_path / "a.gguf", ids), theirs(network, ids))
+
+
 @pytest.mark.parametrize("kind", GROUPED_TYPES, ids=lambda kind: kind.name)
 def test_blocks_hold_what_the_gguf_package_says(kind: Type) -> None:
     block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
