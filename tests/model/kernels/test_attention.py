@@ -183,7 +183,7 @@ def test_a_softmax_of_rows_takes_any_number_of_keys_and_rows() -> None:
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:
-    world = World(torch.float32, group=2, dim=8)
+    world = World(torch.float32, group=2, dim=8, num_key_heads=2)
     out, items, seen = torch.empty_like(world.q), AttentionItems(world.items()), world.seen
     good = {"q": world.q, "keys": world.keys, "values": world.values, "seen": seen, "items": items, "out": out}
     rule = {**world.rule, "bias": None}
