@@ -97,6 +97,8 @@ install_torch() {
   [[ $1 != torch-oldest ]] || wanted=$(sed 's/>=\([0-9.]*\).*/==\1/' <<< "$wanted")
   [[ -x $2/bin/python ]] || "$python" -m venv "$2"
   "$2/bin/python" -m pip install --quiet --upgrade "$wanted"
+  # The triton that .venv has is tried: that of an old torch knows only an old numpy.
+  "$2/bin/python" -m pip uninstall --quiet --yes triton
   # Looked into last: what else the tests import is there as it is pinned.
   .venv/bin/python -c 'import site; print(*site.getsitepackages(), sep="\n")' \
     > "$("$2/bin/python" -c 'import site; print(site.getsitepackages()[0])')/of_venv.pth"
