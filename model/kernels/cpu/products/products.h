@@ -216,6 +216,15 @@ void add_rows(long rows, const typename Form::Number* x, long stride, const Word
   add(x, stride, w, inputs, chain, next, begins, sums);
 }
 
+// Compiled once, in chains.cpp.
+template <class Form>
+using AddRows = void(long, const typename Form::Number*, long, const Word*, long, long, long, const Word*, bool, float*);
+extern template AddRows<Float> add_rows<Float>;
+extern template AddRows<Widened> add_rows<Widened>;
+#if defined(__AVX512BF16__)
+extern template AddRows<Paired> add_rows<Paired>;
+#endif
+
 // Adds to sums [num_rows][64], or begins them, `inputs` of rows x, `stride` apart, times w [steps][64], by chains of
 // `chain` inputs. The rows pass over w some at a time; the passes ask for a share each of the first `lines` of each step
 // from `next` on, so that memory is at work all the while. finish(first, count) as `sum_block` says, called where
