@@ -1,5 +1,5 @@
-"""Compiles the CPU's kernels while the package is built, and names the wheel after the platform alone: the library
-knows neither Python nor torch.
+"""Compiles the CPU's kernels while the package is built: every level, except in an editable install, which needs this
+CPU's only. The wheel is named after the platform only, because the library knows neither Python nor torch.
 
 LIGHTWELL_KERNEL_TARGET names a platform other than this machine's, one of `TARGETS` of model/kernels/build.py.
 """
@@ -32,12 +32,13 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         target = _target()
         output = Path(self.root, "model", "kernels", _BUILD["library_name"](target))
         if target is None:
-            if not _BUILD["is_current"](output):
-                _BUILD["build"](output)
+            levels = _BUILD["own_levels"]() if version == "editable" else None
+            if not _BUILD["is_current"](output, levels=levels):
+                _BUILD["build"](output, levels=levels)
             build_data["artifacts"].append(f"model/kernels/{output.name}")
         else:  # aside: what lies beside the sources is for this machine
             made = Path(self.root, "build", target, output.name)
-            if not _BUILD["is_current"](made):  # pip asks twice: for the metadata, and for the wheel
+            if not _BUILD["is_current"](made, target=target):  # pip asks twice: for the metadata, and for the wheel
                 _BUILD["build"](made, target=target)
             build_data["force_include"][str(made)] = f"model/kernels/{output.name}"
         build_data["pure_python"] = False
