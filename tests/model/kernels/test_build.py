@@ -196,7 +196,7 @@ class TestWheel:
     def built(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         """What the hook has built: files, targets, levels."""
         calls: list[Any] = []
-        found: Any = hatch_build._BUILD
+        found = hatch_build._build()
         record = lambda output, target=None, levels=None: calls.append((output, target, levels))  # noqa: E731
         monkeypatch.setitem(found, "build", record)
         return calls
@@ -217,6 +217,32 @@ class TestWheel:
     def test_of_an_editable_install_has_this_cpus_level_only(self, built: list[Any], tmp_path: Path) -> None:
         self.hook(tmp_path).initialize("editable", {"artifacts": [], "force_include": {}})
         assert built == [(tmp_path / "model" / "kernels" / build.LIBRARY.name, None, build.own_levels())]
+
+    def test_is_refused_for_an_older_python_before_a_compiler_is_looked_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hatch_build._build.cache_clear()
+        monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+        monkeypatch.setenv("CXX", "/nonexistent")
+        assert self.hook(tmp_path).dependencies() == []
+        with pytest.raises(RuntimeError, match=r"^Lightwell needs Python 3\.11 or later; this is [\d.]+$"):
+            self.hook(tmp_path).initialize("standard", {})
+
+    def test_has_metadata_for_pip_without_a_kernel_being_compiled(self, tmp_path: Path) -> None:
+        root = build.SOURCES.parents[2]
+        for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE", "model/kernels/build.py"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / name, tmp_path / name)
+        steps = (f"print(hatch_build.prepare_metadata_for_build_{kind}('.'))" for kind in ("wheel", "editable"))
+        code = "; ".join(["import hatch_build", *steps])
+        environment = {"PYTHONPATH": "", "PIP_BUILD_TRACKER": "set by pip"}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, check=True
+        )
+        [folder] = {*done.stdout.split()}
+        assert "Requires-Python: >=3.11" in (tmp_path / folder / "METADATA").read_text()
+        assert [path.name for path in (tmp_path / "model" / "kernels").iterdir()] == ["build.py"]
 
     @pytest.mark.parametrize("target", build.TARGETS)
     def test_of_another_is_named_after_that_and_made_aside(
