@@ -124,7 +124,7 @@ def test_the_cpu_build_is_taken_from_its_index_else_as_pip_is_configured(
     assert install.torch_index(silent, {"find-links": [f"{folder}/torch"]}) is None
     assert install.torch_index(silent, {"index-url": [silent], "extra-index-url": [page]}) is None
     assert install.torch_index(silent, {"extra-index-url": [f"file://{folder}"]}) is None
-    assert capsys.readouterr().err == ""
+    assert "warning" not in capsys.readouterr().err
 
 
 @no_gpu
