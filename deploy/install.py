@@ -136,8 +136,10 @@ def make_environment(folder: Path) -> Path:
     python = folder / "bin" / "python"
     if not python.exists():
         uv = shutil.which("uv")
-        own = [uv, "venv", "--quiet", "--seed", "--allow-existing", "--python", sys.executable] if uv else None
-        subprocess.run([*(own or [sys.executable, "-m", "venv"]), folder], check=True)
+        command = [sys.executable, "-m", "venv"]
+        if uv:
+            command = [uv, "venv", "--quiet", "--seed", "--allow-existing", "--python", sys.executable]
+        subprocess.run([*command, folder], check=True)
     return python
 
 
