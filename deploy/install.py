@@ -127,7 +127,7 @@ def find_uv(python: Path) -> str | None:
     own = python.with_name("uv")
     if (found := shutil.which("uv")) or own.exists():
         return found or str(own)
-    command = [python, "-m", "pip", "install", "--quiet", "--constraint", LOCK, "uv"]
+    command = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(LOCK), "uv"]
     return str(own) if subprocess.run(command, check=False).returncode == 0 else None
 
 

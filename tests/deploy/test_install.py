@@ -86,6 +86,22 @@ def test_what_serves_needs_nothing_of_the_tests() -> None:
     assert not only_nightly & others
 
 
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.parametrize(
+    ("target", "extras", "levels"),
+    [("serve", "", ""), ("test", "test", ""), ("install", "dev", ""), ("test-nightly", "dev", "--all-levels")],
+)
+def test_make_installs_what_its_target_needs(target: str, extras: str, levels: str) -> None:
+    """Check the commands that make would run; in CI the environment names the extras."""
+    names = ("EXTRAS", "MAKEFLAGS", "MAKELEVEL", "LIGHTWELL_KERNEL_LEVEL")
+    plain = {name: value for name, value in os.environ.items() if name not in names}
+    command = ["make", "--dry-run", target]
+    for environment, wanted in ((plain, extras), (plain | {"EXTRAS": "dev,test-gpu"}, "dev,test-gpu")):
+        told = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
+        assert f"deploy/install.py --venv .venv --extras '{wanted}' --torch-index 'https://" in told
+        assert re.search(rf"model/kernels/build.py --if-stale ?{levels}\n", told)
+
+
 def test_nothing_is_installed_again_unless_a_file_changed_or_an_extra_is_new(tmp_path: Path) -> None:
     stamp = tmp_path / ".installed"
     stamp.write_text("test otel")
