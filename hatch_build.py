@@ -1,20 +1,38 @@
-"""Compiles the CPU's kernels while the package is built, and names the wheel after the platform alone: the library
-knows neither Python nor torch.
+"""Compiles the CPU's kernels while the package is built: every level, except in an editable install, which needs this
+CPU's only. The wheel is named after the platform only, because the library knows neither Python nor torch.
+
+It is also the build backend: hatchling's, whose metadata step compiles nothing, for pip neither. So pip refuses an
+older Python, which can run this file, before anything is compiled.
 
 LIGHTWELL_KERNEL_TARGET names a platform other than this machine's, one of `TARGETS` of model/kernels/build.py.
 """
 
+from __future__ import annotations
+
+import functools
 import os
 import platform
 import runpy
+import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
 
+os.environ.pop("PIP_BUILD_TRACKER", None)  # where pip sets it, hatchling builds the wheel to know its metadata
+
+from hatchling.build import *  # noqa: F403
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 TARGET_VARIABLE = "LIGHTWELL_KERNEL_TARGET"
-_BUILD = runpy.run_path(str(Path(__file__).parent / "model" / "kernels" / "build.py"))
+OLDEST = (3, 11)
+
+
+@functools.cache
+def _build() -> dict[str, Any]:
+    """Return what model/kernels/build.py defines, which needs this Python."""
+    if sys.version_info < OLDEST:
+        raise RuntimeError(f"Lightwell needs Python 3.11 or later; this is {sys.version.split()[0]}")
+    return runpy.run_path(str(Path(__file__).parent / "model" / "kernels" / "build.py"))
 
 
 class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
@@ -22,23 +40,26 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
     def dependencies(self) -> list[str]:
         """Return a compiler from PyPI if the machine has none for the target."""
-        return [] if _BUILD["find_compiler"](_target()) else ["ziglang>=0.15,<1"]
+        if sys.version_info < OLDEST or _build()["find_compiler"](_target()):
+            return []
+        return ["ziglang>=0.15,<1"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Build the library, and put it into the wheel."""
         if self.target_name != "wheel":
             return
-        _BUILD["find_compiler"].cache_clear()
+        _build()["find_compiler"].cache_clear()
         target = _target()
-        output = Path(self.root, "model", "kernels", _BUILD["library_name"](target))
+        output = Path(self.root, "model", "kernels", _build()["library_name"](target))
         if target is None:
-            if not _BUILD["is_current"](output):
-                _BUILD["build"](output)
+            levels = _build()["own_levels"]() if version == "editable" else None
+            if not _build()["is_current"](output, levels=levels):
+                _build()["build"](output, levels=levels)
             build_data["artifacts"].append(f"model/kernels/{output.name}")
         else:  # aside: what lies beside the sources is for this machine
             made = Path(self.root, "build", target, output.name)
-            if not _BUILD["is_current"](made):  # pip asks twice: for the metadata, and for the wheel
-                _BUILD["build"](made, target=target)
+            if not _build()["is_current"](made, target=target):  # pip asks twice: for the metadata, and for the wheel
+                _build()["build"](made, target=target)
             build_data["force_include"][str(made)] = f"model/kernels/{output.name}"
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{target or _this_platform()}"

@@ -76,7 +76,7 @@ def build(arguments: Mapping[str, Any]) -> Application:
             "look_back_period_s": scale.look_back_period_s,
         },
         ray_actor_options={"num_cpus": scale.num_cpus, "num_gpus": scale.num_gpus},
-        max_replicas_per_node=scale.max_replicas_per_node,  # type: ignore[arg-type]  # None: as many as fit
+        max_replicas_per_node=scale.max_replicas_per_node,  # type: ignore[arg-type, unused-ignore]  # None: as many as fit
         max_ongoing_requests=_MANY,
         graceful_shutdown_timeout_s=settings.shutdown_grace + _SPARE_GRACE,
         graceful_shutdown_wait_loop_s=0.5,

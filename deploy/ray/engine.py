@@ -51,7 +51,7 @@ class Engine:
     """
 
     # Ray awaits it.
-    async def __init__(self, flags: Mapping[str, Any], engine_factory: str) -> None:  # type: ignore[misc]
+    async def __init__(self, flags: Mapping[str, Any], engine_factory: str) -> None:  # type: ignore[misc, unused-ignore]
         settings = Settings.from_sources(flags, os.environ)
         configure_logging(settings.log_level, settings.log_format)
         keys = Keyring(settings.api_key, None if settings.api_key_file is None else Path(settings.api_key_file))

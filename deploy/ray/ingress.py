@@ -143,7 +143,7 @@ class Ingress:
         except Exception as error:
             logger.warning("no replica could be asked for its state: %r", error)
             return []
-        tasks = [asyncio.ensure_future(answer.get_async()) for answer in answers]  # type: ignore[no-untyped-call]
+        tasks = [asyncio.ensure_future(answer.get_async()) for answer in answers]  # type: ignore[no-untyped-call, unused-ignore]
         done, late = await asyncio.wait(tasks, timeout=_STATE_PATIENCE)
         for task in late:
             task.cancel()

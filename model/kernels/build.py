@@ -1,18 +1,20 @@
-"""Compiles the kernels under `cpu/` into one library, each file once for every level of CPU.
+"""Compiles the kernels under `cpu/` into one library: for the highest level of this CPU, or for every level.
 
-    python model/kernels/build.py [--if-stale] [--compiler "clang++ --flag"] [--target NAME] [--output FILE]
-        [--sanitize] [--strict]
+    python model/kernels/build.py [--all-levels] [--if-stale] [--compiler "clang++ --flag"] [--target NAME]
+        [--output FILE] [--sanitize] [--strict]
 
-It runs when the package is built (`hatch_build.py`), with any C++20 compiler of the machine, else with PyPI's
-`ziglang`, which also compiles for other machines. It needs nothing but Python itself, and never runs where a model is
-served.
+It runs when the package is built (`hatch_build.py`; every level, except in an editable install), with any C++20
+compiler of the machine, else with PyPI's `ziglang`, which also compiles for other machines. It needs nothing but Python
+itself, and never runs where a model is served.
 """
 
 import argparse
+import ctypes
 import functools
 import hashlib
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -78,9 +80,9 @@ template <class T> concept Any = true;
 """
 
 
-def architecture() -> str:
-    """Return the architecture of this machine, as `LEVELS` names it."""
-    machine = platform.machine().lower()
+def architecture(target: str | None = None) -> str:
+    """Return the architecture of one of `TARGETS`, by default this machine's, as `LEVELS` names it."""
+    machine = TARGETS[target].partition("-")[0] if target else platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
 
@@ -119,10 +121,33 @@ def sources_hash() -> int:
     return int.from_bytes(hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).digest()[:8], "big")
 
 
-def is_current(output: Path = LIBRARY) -> bool:
-    """Return whether the library exists and is newer than all that it is made of."""
+def compiled_levels(library: Path) -> tuple[str, ...]:
+    """Return the levels that a library has, the lowest first. It is read, not loaded: it may be another machine's."""
+    found = re.search(rb"lightwell levels: ([a-z0-9_ ]*)\0", library.read_bytes())
+    return tuple(found[1].decode().split()) if found else ()
+
+
+def own_levels(compiler: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Return the highest level of this CPU, or nothing if it has none. Without a library to ask, one without kernels is
+    compiled. Raises RuntimeError as `build` does.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        library = LIBRARY
+        if not is_current(levels=()):
+            library = Path(folder) / LIBRARY.name
+            build(library, compiler=compiler, levels=())
+        return tuple(LEVELS[architecture()])[: ctypes.CDLL(str(library)).lightwell_highest_level()][-1:]
+
+
+def is_current(output: Path = LIBRARY, *, target: str | None = None, levels: Collection[str] | None = None) -> bool:
+    """Return whether the library exists, has these levels (by default all) and is newer than all that it is made of."""
     made_of = [Path(__file__), *SOURCES.rglob("*")]
-    return output.exists() and output.stat().st_mtime > max(path.stat().st_mtime for path in made_of)
+    wanted = LEVELS.get(architecture(target), ()) if levels is None else levels
+    return (
+        output.exists()
+        and output.stat().st_mtime > max(path.stat().st_mtime for path in made_of)
+        and {*wanted} <= {*compiled_levels(output)}
+    )
 
 
 def build(
@@ -144,21 +169,20 @@ def build(
     the architecture.
     """
     command = tuple(compiler or find_compiler(target) or ())
-    arch = TARGETS[target].partition("-")[0] if target else architecture()
+    arch = architecture(target)
     if not command:
         needed = "PyPI's ziglang" if target else "g++, clang or PyPI's ziglang, or set CXX"
         raise RuntimeError(f"no C++20 compiler was found: install {needed}")
     if arch not in LEVELS:
         raise RuntimeError(f"no kernels are known for {arch}; there are some for {', '.join(LEVELS)}")
+    wanted = {level: flags for level, flags in LEVELS[arch].items() if levels is None or level in levels}
     extra = (*(_SANITIZE if sanitize else ()), *(("-Werror",) if strict else ()))
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".building-") as folder:
         jobs: list[tuple[Path, Path, tuple[str, ...]]] = []
-        once = ("-DLEVEL=base", f"-DSOURCES_HASH={sources_hash()}UL")
+        once = ("-DLEVEL=base", f"-DSOURCES_HASH={sources_hash()}UL", f'-DCOMPILED_LEVELS="{" ".join(wanted)}"')
         jobs += [(SOURCES / name, Path(folder) / f"{Path(name).stem}.o", once) for name in _ONCE]
-        for level, flags in reversed(LEVELS[arch].items()):
-            if levels is not None and level not in levels:
-                continue
+        for level, flags in reversed(wanted.items()):
             jobs += [
                 (path, Path(folder) / f"{path.stem}-{level}.o", (f"-DLEVEL={level}", *flags))
                 for path in sorted(SOURCES.rglob("*.cpp"))
@@ -190,12 +214,17 @@ def _run(command: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--if-stale", action="store_true", help="only if the library is older than its sources")
+    parser.add_argument("--all-levels", action="store_true", help="every level, not only this CPU's highest")
+    parser.add_argument(
+        "--if-stale", action="store_true", help="only if the library lacks a level or is older than its sources"
+    )
     parser.add_argument("--compiler", type=shlex.split, help="a compiler's command, with flags")
-    parser.add_argument("--target", choices=TARGETS, help="to compile for, in place of this machine")
+    parser.add_argument("--target", choices=TARGETS, help="to compile for, in place of this machine: every level")
     parser.add_argument("--output", type=Path, default=LIBRARY)
     parser.add_argument("--sanitize", action="store_true", help="with address and undefined-behaviour sanitizers")
     parser.add_argument("--strict", action="store_true", help="take warnings for errors")
     options = vars(parser.parse_args())
-    if not (options.pop("if_stale") and is_current(options["output"])):
-        build(**options)
+    is_for_all = options.pop("all_levels") or options["target"]
+    levels = None if is_for_all else own_levels(options["compiler"])
+    if not (options.pop("if_stale") and is_current(options["output"], target=options["target"], levels=levels)):
+        build(**options, levels=levels)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from model.kernels.build import LEVELS, LIBRARY, SOURCES, architecture, sources_hash
+from model.kernels.build import LEVELS, LIBRARY, SOURCES, architecture, compiled_levels, sources_hash
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +83,14 @@ def _library() -> ctypes.CDLL | None:
 
 @functools.cache
 def levels() -> tuple[str, ...]:
-    """Return the levels that this machine can run, the lowest first, or none if there is no library for it."""
+    """Return the compiled levels that this machine can run, the lowest first, or none if there is no library for it."""
+    compiled = () if _library() is None else compiled_levels(library_path())
+    return tuple(level for level in _levels_of_cpu() if level in compiled)
+
+
+def _levels_of_cpu() -> tuple[str, ...]:
     library = _library()
-    if library is None:
-        return ()
-    return tuple(LEVELS[architecture()])[: library.lightwell_highest_level()]
+    return () if library is None else tuple(LEVELS[architecture()])[: library.lightwell_highest_level()]
 
 
 @functools.cache
@@ -104,19 +107,25 @@ def kernels() -> Kernels:
     """Return the kernels to run: at the highest level that the CPU has, or at the one that LIGHTWELL_KERNEL_LEVEL
     names.
 
-    Raises ValueError when the CPU has no such level, RuntimeError when there are no kernels for it at all.
+    Raises ValueError when the CPU has no such level or it is not compiled, RuntimeError when there are no kernels for
+    the CPU at all.
     """
     library, there, wanted = _library(), levels(), os.environ.get(LEVEL_VARIABLE) or None
     if library is None or not there:
         raise RuntimeError(f"there are no compiled kernels for this machine ({library_path()})")
     if wanted is not None and wanted not in there:
+        if wanted in _levels_of_cpu():
+            raise ValueError(
+                f"{LEVEL_VARIABLE} is {wanted!r}, which is not compiled ({', '.join(there)} is); "
+                "`python model/kernels/build.py --all-levels` compiles every level"
+            )
         raise ValueError(f"{LEVEL_VARIABLE} is {wanted!r}; this CPU has {', '.join(there)}")
     return Kernels(library, wanted or there[-1])
 
 
 def check_variables() -> None:
-    """Raise ValueError if the environment names a library that is not there, or a level that this CPU lacks;
-    RuntimeError if it names a level and there are none.
+    """Raise ValueError if the environment names a library that is not there, or a level that this CPU or the library
+    lacks; RuntimeError if it names a level and there are none.
     """
     if os.environ.get(LIBRARY_VARIABLE) and not library_path().is_file():
         raise ValueError(f"{LIBRARY_VARIABLE} is {str(library_path())!r}, where there is no library")

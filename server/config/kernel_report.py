@@ -23,7 +23,7 @@ class KernelReport:
     kernels: str
     """native | torch"""
     levels: tuple[str, ...]
-    """The levels that this CPU has, the lowest first."""
+    """The compiled levels that this CPU can run, the lowest first."""
     level: str | None
     """The level in use."""
     cpu: tuple[str, int, int]
@@ -100,7 +100,7 @@ def as_table(report: KernelReport) -> str:
     lines = {
         "library": report.library if report.is_present else f"none ({report.library} is not there)",
         "kernels": report.kernels,
-        "levels of this CPU": ", ".join(report.levels) or "none",
+        "compiled levels": ", ".join(report.levels) or "none",
         "level in use": report.level or "none",
         "CPU": f"{vendor}, family {family}, model {model}" if vendor else "unknown",
         "table of CPUs": row,

@@ -6,8 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
+pytest.importorskip("helm_python", reason="Helm's engine is not installed (the extra nightly)")
+
 from deploy.kubernetes.render import SCHEMA, schema
 from tests.deploy.rendered import FOLDER, ROOT, Document, container, documents, pod, render, variables
+
+pytestmark = pytest.mark.nightly
 
 
 def test_the_usual_values_of_charts_are_taken() -> None:

@@ -12,6 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.deploy.rendered import FOLDER, container, documents, variables
 from tests.server.running import RunningServer, running_server, wait_for
 
+pytestmark = pytest.mark.nightly
+
 POOL = FOLDER / "inference-pool"
 
 VLLM = {
@@ -48,7 +50,6 @@ def running_now(server: RunningServer) -> dict[str, Metric]:
     return told if told["vllm:num_requests_running"].samples[0].value else {}
 
 
-@pytest.mark.nightly
 def test_the_server_answers_what_the_protocol_and_the_probes_ask_for(server: RunningServer) -> None:
     completion = server.post("/v1/completions", {"prompt": "Once", "max_tokens": 2})
     chat = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2})
@@ -57,7 +58,6 @@ def test_the_server_answers_what_the_protocol_and_the_probes_ask_for(server: Run
         assert server.status(container("pool")[f"{kind}Probe"]["httpGet"]["path"]) == 200
 
 
-@pytest.mark.nightly
 def test_gauges_have_their_values_and_types_under_both_names(server: RunningServer) -> None:
     body = {"prompt": "Once upon a time", "max_tokens": 500, "ignore_eos": True, "n": 8, "stream": True}
     with server.http.stream("POST", f"{server.url}/v1/completions", json=body) as response:
@@ -71,7 +71,6 @@ def test_gauges_have_their_values_and_types_under_both_names(server: RunningServ
     assert 0 < told["vllm:kv_cache_usage_perc"].samples[0].value < 1
 
 
-@pytest.mark.nightly
 def test_the_cache_is_told_in_labels_that_are_whole_numbers(server: RunningServer) -> None:
     (sample,) = scrape(server)["vllm:cache_config_info"].samples
     assert sample.value == 1

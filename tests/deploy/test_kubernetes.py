@@ -6,14 +6,19 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
+
+pytest.importorskip("kubernetes_validate", reason="Schemas of Kubernetes are not installed (the extra nightly)")
+
+import kubernetes_validate
 
 from deploy.kubernetes.render import BANNER, COMPONENTS, PLAIN
 from server.config.settings import Settings, setting_names
 from tests.deploy.rendered import FOLDER, ROOT, VALUES, container, documents, pod, texts, variables
 from tests.readme import metrics_table
+
+pytestmark = pytest.mark.nightly
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 GAUGES = {line.split("`")[1].split("{")[0] for line in metrics_table().splitlines() if "| gauge |" in line}

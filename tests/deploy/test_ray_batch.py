@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load
+
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (the extra nightly)")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from deploy.ray.batch import build_parser
 from deploy.ray.batch_engine import BatchEngine
@@ -27,6 +30,8 @@ from server.http.errors import ApiError
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site
 from tests.tiny import make_variant
+
+pytestmark = pytest.mark.nightly
 
 FORMATS: tuple[FileFormat, ...] = ("parquet", "safetensors")
 

@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import TypeVar
 
 import httpx
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.numpy import load
+
+pytest.importorskip("ray", reason="Ray is not installed (the extra nightly)")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from deploy.ray.batch_engine import BatchEngine, Job, portable_fingerprint
 from deploy.ray.batch_input import Columns, parts_of, read_part, scan

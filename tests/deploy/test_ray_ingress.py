@@ -8,12 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
+pytest.importorskip("ray", reason="Ray is not installed (the extra nightly)")
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Ray's own, on import
     from ray import serve
 
     from deploy.ray import ingress
     from deploy.ray.engine import Head
+
+pytestmark = pytest.mark.nightly
 
 PATIENCE = 60.0
 

@@ -18,6 +18,8 @@ import httpx
 import pytest
 import yaml
 
+pytest.importorskip("ray", reason="Ray is not installed (the extra nightly)")
+
 from tests.server.running import RunningServer, is_running, running_server, wait_for
 
 with warnings.catch_warnings():
@@ -27,7 +29,7 @@ with warnings.catch_warnings():
 from server.config.settings import SettingsError, setting_names
 from tests.deploy.ray_cluster import PATIENCE, PAUSE, PROMPT, ROOT, RUNNING, RayCluster, process_parents
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
+pytestmark = [pytest.mark.nightly, pytest.mark.filterwarnings("ignore")]  # Ray's own warnings
 
 NUM_CLIENTS = 6
 NUM_STREAMS = 8
@@ -101,7 +103,6 @@ def events(text: str) -> list[Any]:
     return [json.loads(item) for item in data if item != "[DONE]"]
 
 
-@pytest.mark.nightly
 def test_routes_and_answers_are_those_of_a_plain_server(cluster: RayCluster, plain: RunningServer) -> None:
     assert cluster.http.get("/openapi.json").json() == plain.get("/openapi.json").json()
     body: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0}
@@ -121,7 +122,6 @@ def test_routes_and_answers_are_those_of_a_plain_server(cluster: RayCluster, pla
         assert ours.content == theirs.content, (path, kind)
 
 
-@pytest.mark.nightly
 def test_errors_health_and_metrics_are_ours(cluster: RayCluster) -> None:
     refused = cluster.http.post("/v1/completions", json={"prompt": PROMPT, "temperature": -1})
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "temperature")
@@ -135,7 +135,6 @@ def test_errors_health_and_metrics_are_ours(cluster: RayCluster) -> None:
     wait_for(lambda: len(cluster.replicas()) == 2, "both replicas tell their metrics", PATIENCE, PAUSE)
 
 
-@pytest.mark.nightly
 def test_a_replica_that_does_not_answer_is_left_out(cluster: RayCluster) -> None:
     replica, _ = cluster.engine_processes()
     os.kill(replica, signal.SIGSTOP)
@@ -147,14 +146,12 @@ def test_a_replica_that_does_not_answer_is_left_out(cluster: RayCluster) -> None
     wait_for(lambda: len(cluster.replicas()) == 2, "both replicas tell their metrics", PATIENCE, PAUSE)
 
 
-@pytest.mark.nightly
 def test_a_body_over_the_limit_is_refused_as_by_a_plain_server(cluster: RayCluster) -> None:
     refused = cluster.http.post("/v1/completions", json={"prompt": "a" * MAX_BODY_BYTES})
     assert (refused.status_code, refused.json()["error"]["code"]) == (413, "body_too_large")
     assert str(MAX_BODY_BYTES) in refused.json()["error"]["message"]
 
 
-@pytest.mark.nightly
 def test_a_client_that_leaves_ends_its_request_in_the_engine(cluster: RayCluster) -> None:
     body = {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "stream": True, "n": NUM_CHOICES}
     with cluster.http.stream("POST", "/v1/completions", json=body) as answer:
@@ -167,7 +164,6 @@ def test_a_client_that_leaves_ends_its_request_in_the_engine(cluster: RayCluster
     wait_for(lambda: cluster.total(RUNNING) == 0, "nothing runs", PATIENCE, PAUSE)
 
 
-@pytest.mark.nightly
 def test_a_killed_node_costs_only_what_it_was_running(cluster: RayCluster) -> None:
     begun, streams = Semaphore(0), list[Future[tuple[int, str]]]()
     replicas = cluster.engine_processes()
@@ -215,7 +211,6 @@ def test_a_killed_node_costs_only_what_it_was_running(cluster: RayCluster) -> No
     assert cluster.http.post("/v1/completions", json={"prompt": PROMPT, "max_tokens": 4}).status_code == 200
 
 
-@pytest.mark.nightly
 def test_a_new_version_lets_the_old_one_answer_what_it_was_given(cluster: RayCluster) -> None:
     """Check on the one node that is left: nothing else runs while the old replica ends."""
     body = {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "n": NUM_LONG, "temperature": 1, "seed": 1}

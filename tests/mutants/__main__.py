@@ -102,7 +102,7 @@ def judge(fault: Fault, tree: Path) -> str | None:
         path.write_text(source.replace(fault.old, fault.new), encoding="utf-8")
         if fault.file.endswith((".cpp", ".h")):
             environment = {**os.environ, "CXX": "ccache g++" if shutil.which("ccache") else "g++"}
-            command = [sys.executable, str(KERNELS / "build.py")]
+            command = [sys.executable, str(KERNELS / "build.py"), "--all-levels"]
             built = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=False)
             if built.returncode:
                 raise ValueError(f"{fault.id} does not compile:\n{built.stderr[-1000:]}")

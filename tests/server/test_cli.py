@@ -185,7 +185,7 @@ def test_kernels_tells_what_computes_here(capsys: pytest.CaptureFixture[str]) ->
     assert "rates" not in told
     assert main(["kernels", "--kernel-arithmetic", "float32"]) == 0
     lines = dict(re.split(r"  +|(?<=arithmetic) ", line, maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert lines["levels of this CPU"] == ", ".join(told["levels"])
+    assert lines["compiled levels"] == ", ".join(told["levels"])
     assert (lines["level in use"], lines["bfloat16 arithmetic"]) == (told["level"], "float32")
 
 

@@ -97,5 +97,8 @@ extern "C" API void lightwell_cpu(char* vendor, long* family, long* model) {
 
 #endif
 
+// The levels that this library has: `compiled_levels` of build.py finds the text in the file.
+extern "C" API const char* lightwell_levels(void) { return "lightwell levels: " COMPILED_LEVELS; }
+
 // Which sources this library was built from: `sources_hash` of build.py.
 extern "C" API uint64_t lightwell_sources(void) { return SOURCES_HASH; }

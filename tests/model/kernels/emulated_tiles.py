@@ -22,8 +22,14 @@ def build_library(output: Path, *, sanitize: bool = False, only: tuple[str, ...]
 
     only: names of the files of kernels that it needs to have, by default all.
     """
-    there = [level for level in library.levels() if level != LEVEL]
-    flags = (*build.LEVELS["x86_64"][there[-1]], "-D__AMX_BF16__", "-include", str(_HEADER), "-O1")
+    own = build.own_levels()[0]
+    flags = (
+        *build.LEVELS["x86_64"]["avx512_bf16" if own == LEVEL else own],
+        "-D__AMX_BF16__",
+        "-include",
+        str(_HEADER),
+        "-O1",
+    )
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         patch.setattr(build, "LEVELS", {"x86_64": {LEVEL: flags}})
         if only:

@@ -16,7 +16,9 @@ each_level = pytest.mark.parametrize(
         for level in library.levels()
     ],
 )
-"""Runs a test at each level of this CPU: `make test` at the lowest and the highest."""
+"""Runs a test at each compiled level: `make test` at the lowest and the highest."""
+
+NOT_COMPILED = "this level is not compiled: `python model/kernels/build.py --all-levels` compiles every level"
 
 
 @contextmanager

@@ -28,11 +28,11 @@ def sanitizer_variables() -> dict[str, str]:
 
 
 def sanitized_library() -> Path:
-    """Return the library of this CPU's levels with sanitizers. Its build takes minutes, once for the sources."""
+    """Return the library of the compiled levels with sanitizers. Its build takes minutes, once for the sources."""
     _LIBRARY.parent.mkdir(exist_ok=True)
     with _LIBRARY.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # several processes of a run need it
-        if not build.is_current(_LIBRARY):
+        if not build.is_current(_LIBRARY, levels=library.levels()):
             print("building the kernels with sanitizers, which takes minutes", flush=True)
             build.build(_LIBRARY, compiler=("g++",), levels=library.levels(), sanitize=True)
     return _LIBRARY

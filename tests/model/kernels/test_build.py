@@ -69,6 +69,22 @@ def test_the_named_levels_are_compiled_and_no_other(sources: Path, tmp_path: Pat
     assert [level for level in levels if hasattr(made, f"double_f32_{level}")] == levels[:1]
 
 
+def test_a_library_is_current_if_it_is_newer_than_its_sources_and_has_the_levels(sources: Path, tmp_path: Path) -> None:
+    levels, kernels = [*build.LEVELS[build.architecture()]], tmp_path / "kernels.so"
+    assert not build.is_current(kernels, levels=())
+    build.build(kernels, levels=levels[:1])
+    assert build.compiled_levels(kernels) == (levels[0],)
+    assert build.is_current(kernels, levels=levels[:1])
+    assert not build.is_current(kernels, levels=levels[1:])
+    assert not build.is_current(kernels)
+    build.build(kernels)
+    assert build.compiled_levels(kernels) == (*levels,)
+    assert build.is_current(kernels)
+    assert build.is_current(kernels, levels=levels[1:])
+    os.utime(kernels, (0, 0))
+    assert not build.is_current(kernels)
+
+
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the sanitizers are those of g++")
 def test_the_sanitizers_find_addresses_outside_and_undefined_behaviour(sources: Path, tmp_path: Path) -> None:
     level, kernels = library.levels()[0], tmp_path / "kernels.so"
@@ -171,16 +187,18 @@ def test_the_levels_are_those_that_the_system_sees() -> None:
         if not names <= flags:
             break
         expected.append(level)
-    assert [*library.levels()] == expected
+    assert [*build.own_levels()] == expected[-1:]
+    assert [*library.levels()] == [level for level in expected if level in build.compiled_levels(build.LIBRARY)]
 
 
 class TestWheel:
     @pytest.fixture
-    def built(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Path, str | None]]:
-        """What the hook has built."""
-        calls: list[tuple[Path, str | None]] = []
-        found: Any = hatch_build._BUILD
-        monkeypatch.setitem(found, "build", lambda output, target=None: calls.append((output, target)))
+    def built(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        """What the hook has built: files, targets, levels."""
+        calls: list[Any] = []
+        found = hatch_build._build()
+        record = lambda output, target=None, levels=None: calls.append((output, target, levels))  # noqa: E731
+        monkeypatch.setitem(found, "build", record)
         return calls
 
     def hook(self, root: Path) -> hatch_build.KernelBuildHook:
@@ -190,11 +208,41 @@ class TestWheel:
         data: dict[str, Any] = {"artifacts": [], "force_include": {}}
         self.hook(tmp_path).initialize("standard", data)
         name = build.LIBRARY.name
-        assert built == [(tmp_path / "model" / "kernels" / name, None)]
+        assert built == [(tmp_path / "model" / "kernels" / name, None, None)]
         assert data["artifacts"] == [f"model/kernels/{name}"]
         assert data["tag"].startswith("py3-none-")
         assert data["tag"].endswith(("x86_64", "aarch64", "arm64"))
         assert not data["pure_python"]
+
+    def test_of_an_editable_install_has_this_cpus_level_only(self, built: list[Any], tmp_path: Path) -> None:
+        self.hook(tmp_path).initialize("editable", {"artifacts": [], "force_include": {}})
+        assert built == [(tmp_path / "model" / "kernels" / build.LIBRARY.name, None, build.own_levels())]
+
+    def test_is_refused_for_an_older_python_before_a_compiler_is_looked_for(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hatch_build._build.cache_clear()
+        monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+        monkeypatch.setenv("CXX", "/nonexistent")
+        assert self.hook(tmp_path).dependencies() == []
+        with pytest.raises(RuntimeError, match=r"^Lightwell needs Python 3\.11 or later; this is [\d.]+$"):
+            self.hook(tmp_path).initialize("standard", {})
+
+    def test_has_metadata_for_pip_without_a_kernel_being_compiled(self, tmp_path: Path) -> None:
+        root = build.SOURCES.parents[2]
+        for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "NOTICE", "model/kernels/build.py"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / name, tmp_path / name)
+        steps = (f"print(hatch_build.prepare_metadata_for_build_{kind}('.'))" for kind in ("wheel", "editable"))
+        code = "; ".join(["import hatch_build", *steps])
+        environment = {"PYTHONPATH": "", "PIP_BUILD_TRACKER": "set by pip"}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | environment, capture_output=True, text=True, check=True
+        )
+        [folder] = {*done.stdout.split()}
+        assert "Requires-Python: >=3.11" in (tmp_path / folder / "METADATA").read_text()
+        assert [path.name for path in (tmp_path / "model" / "kernels").iterdir()] == ["build.py"]
 
     @pytest.mark.parametrize("target", build.TARGETS)
     def test_of_another_is_named_after_that_and_made_aside(
@@ -203,8 +251,8 @@ class TestWheel:
         monkeypatch.setenv(hatch_build.TARGET_VARIABLE, target)
         data: dict[str, Any] = {"artifacts": [], "force_include": {}}
         self.hook(tmp_path).initialize("standard", data)
-        [(made, _)] = built
-        assert built == [(made, target)]
+        [(made, *others)] = built
+        assert others == [target, None]
         assert made.is_relative_to(tmp_path / "build")
         assert made.suffix == (".dylib" if target.startswith("macosx") else ".so")
         assert data["force_include"] == {str(made): f"model/kernels/{made.name}"}

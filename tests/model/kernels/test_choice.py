@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -14,7 +15,7 @@ from model.kernels import build, cpus, library
 from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.cpus import DOT_LEVELS, TABLE, CpuRow, best_arithmetic, find_row
 from model.kernels.products import DOT, WIDEN
-from tests.model.kernels.levels import at_level
+from tests.model.kernels.levels import NOT_COMPILED, at_level
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 needs_kernels = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
@@ -78,7 +79,7 @@ def test_arithmetic_follows_the_table_unless_it_is_chosen(monkeypatch: pytest.Mo
             assert KernelConfig(arithmetic="float32").bfloat16_arithmetic() == WIDEN
 
 
-@needs_kernels
+@pytest.mark.skipif(not {*library.levels()} - {*DOT_LEVELS}, reason=f"needs a level without: {NOT_COMPILED}")
 def test_dot_products_that_the_level_lacks_are_widened_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     lowest = library.levels()[0]
     assert lowest not in DOT_LEVELS
@@ -144,6 +145,34 @@ def test_a_level_or_a_library_that_is_not_there_is_named_with_what_is(choosing: 
     assert "'/nothing.so'" in choosing("auto", LIGHTWELL_KERNEL_LIBRARY="/nothing.so")
     assert "'/nothing.so'" in choosing("torch", LIGHTWELL_KERNEL_LEVEL="mmx", LIGHTWELL_KERNEL_LIBRARY="/nothing.so")
     assert "arithmetic" in choosing("auto", LIGHTWELL_KERNEL_LEVEL="", LIGHTWELL_KERNEL_LIBRARY="")
+
+
+def without_kernels(folder: str, names: list[str]) -> list[str]:
+    """Return the files of kernels in a folder of their sources, which take minutes to compile."""
+    places = {name: str(Path(folder, name).relative_to(build.SOURCES)) for name in names if name.endswith(".cpp")}
+    return [name for name, place in places.items() if place not in build._ONCE]
+
+
+def test_a_level_that_is_not_compiled_is_refused_with_the_command_that_compiles_it(
+    tmp_path: Path, choosing: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lower, *higher = build.LEVELS[build.architecture()]
+    own, kernels = build.own_levels(), tmp_path / "kernels.so"
+    if not {*own} & {*higher}:
+        pytest.skip("this CPU has one level only")
+    no_kernels = shutil.copytree(build.SOURCES, tmp_path / "cpu", ignore=without_kernels)
+    monkeypatch.setattr(build, "SOURCES", no_kernels)
+    build.build(kernels, levels=own)
+    message = choosing("auto", LIGHTWELL_KERNEL_LEVEL=lower, LIGHTWELL_KERNEL_LIBRARY=str(kernels))
+    assert f"{lower!r}, which is not compiled ({own[0]} is)" in message
+    assert "`python model/kernels/build.py --all-levels`" in message
+    assert "arithmetic" in choosing("auto", LIGHTWELL_KERNEL_LEVEL=own[0], LIGHTWELL_KERNEL_LIBRARY=str(kernels))
+    build.build(kernels, levels=[lower])
+    assert "arithmetic" in choosing("auto", LIGHTWELL_KERNEL_LIBRARY=str(kernels))
+    build.build(kernels, levels=())
+    assert "no compiled kernels" in choosing(
+        "auto", LIGHTWELL_KERNEL_LEVEL=lower, LIGHTWELL_KERNEL_LIBRARY=str(kernels)
+    )
 
 
 def test_a_library_that_cannot_be_loaded_counts_as_none_and_one_of_another_source_is_refused(

@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[RunningServer]:
     levels = library.levels()
-    kernels = ("--kernels", "native") if levels else ()
+    kernels = ("--kernels", "native", "--kernel-arithmetic", "float32") if levels else ()
     level = {"LIGHTWELL_KERNEL_LEVEL": levels[0]} if levels else {}
     with running_server("serve", str(folder), *SMALL, *kernels, module="server", **level) as server:
         server.wait_ready()

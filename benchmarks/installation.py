@@ -1,0 +1,147 @@
+"""Time from an empty folder to the first answer, and what is installed on the way.
+
+    python -m benchmarks.installation [--only serve wheel-uv wheel-pip test]
+
+`serve`: `make serve` in a fresh clone. `wheel-uv` and `wheel-pip`: the wheels of the commit, which are built first, in
+an empty virtual environment, without a compiler on PATH. `test`: `make test` in a fresh clone. The package caches are
+as they are: a second run finds them warm. Nothing outside a temporary folder is changed.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from deploy import install
+from tests.support.processes import ROOT, free_port
+
+LIMIT = 3600
+"""Seconds after which a row has failed."""
+QUESTION = {"prompt": "The capital of France is", "max_tokens": 4}
+COUNT = "import importlib.metadata as m; print(len({each.metadata['Name'].lower() for each in m.distributions()}))"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a row measured."""
+
+    seconds: float
+    distributions: int
+    gigabytes: float
+    """Size of the virtual environment on the disk."""
+
+
+def figures_of(seconds: float, environment: Path) -> Figures:
+    python = environment / "bin" / "python"
+    counted = subprocess.run([python, "-c", COUNT], cwd="/", capture_output=True, text=True, check=True).stdout
+    blocks = (os.lstat(Path(place, name)).st_blocks for place, _, names in os.walk(environment) for name in names)
+    return Figures(seconds, int(counted), 512 * sum(blocks) / 1e9)
+
+
+def seconds_to_answer(
+    command: Sequence[str | Path], port: int, folder: Path, variables: Mapping[str, str], since: float
+) -> float:
+    """Start a server, wait for its first answer and end it; return the seconds from `since` to the answer."""
+    with subprocess.Popen(command, cwd=folder, env=variables, start_new_session=True) as server:
+        try:
+            while not is_answering(port):
+                if server.poll() is not None or time.monotonic() - since > LIMIT:
+                    raise RuntimeError(f"{command[0]} ended with {server.returncode}, or gave no answer in {LIMIT} s")
+                time.sleep(0.05)
+            return time.monotonic() - since
+        finally:
+            os.killpg(server.pid, signal.SIGTERM)
+
+
+def is_answering(port: int) -> bool:
+    url, headers = f"http://127.0.0.1:{port}/v1/completions", {"Content-Type": "application/json"}
+    try:
+        request = urllib.request.Request(url, json.dumps(QUESTION).encode(), headers)
+        with urllib.request.urlopen(request, timeout=LIMIT) as answer:
+            return bool(json.load(answer)["choices"])
+    except OSError:  # nobody listens yet, or no worker is ready (503)
+        return False
+
+
+def clone(folder: Path) -> Path:
+    subprocess.run(["git", "clone", "--quiet", ROOT, folder / "clone"], check=True)
+    return folder / "clone"
+
+
+def plain_environment() -> dict[str, str]:
+    """Return this environment without the virtual environment of this process and settings of make."""
+    left_out = ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS", "MAKELEVEL", "MFLAGS", "EXTRAS")
+    return {name: value for name, value in os.environ.items() if name not in left_out}
+
+
+def measure_serve(folder: Path) -> Figures:
+    """`make serve` in a fresh clone."""
+    checkout, port, began = clone(folder), free_port(), time.monotonic()
+    command = ["make", "serve", f"PORT={port}"]
+    return figures_of(seconds_to_answer(command, port, checkout, plain_environment(), began), checkout / ".venv")
+
+
+def measure_test(folder: Path) -> Figures:
+    """`make test` in a fresh clone."""
+    checkout, began = clone(folder), time.monotonic()
+    subprocess.run(["make", "test"], cwd=checkout, env=plain_environment(), check=True)
+    return figures_of(time.monotonic() - began, checkout / ".venv")
+
+
+def measure_wheel(folder: Path, *, with_uv: bool) -> Figures:
+    """The wheels in an empty virtual environment without a compiler, installed by uv or pip."""
+    wheels, environment, settings = folder / "wheels", folder / "venv", install.pip_settings()
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels]
+    subprocess.run([*build, ".", install.MODEL], cwd=clone(folder), check=True)
+    index = install.torch_index(install.CPU_INDEX, settings)
+    python, variables = environment / "bin" / "python", plain_environment() | {"PATH": str(environment / "bin")}
+    uv = shutil.which("uv") or Path(sys.executable).with_name("uv")
+    began = time.monotonic()
+    if with_uv:
+        more = [index] if index else []
+        settings["extra-index-url"] = [*more, *settings.get("extra-index-url", [])]
+        variables = install.uv_environment(settings) | variables
+        subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, environment], check=True)
+        command = [uv, "pip", "install", "--quiet", "--python", python]
+    else:
+        subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+        command = [python, "-m", "pip", "install", "--quiet", *(["--extra-index-url", index] if index else [])]
+    subprocess.run([*command, "--constraint", install.LOCK, *wheels.iterdir()], env=variables, check=True)
+    port = free_port()
+    command = [environment / "bin" / "lightwell", "serve", "--port", str(port)]
+    return figures_of(seconds_to_answer(command, port, folder, variables, began), environment)
+
+
+ROWS: dict[str, tuple[Callable[[Path], Figures], int]] = {
+    "serve": (measure_serve, 90),
+    "wheel-uv": (lambda folder: measure_wheel(folder, with_uv=True), 30),
+    "wheel-pip": (lambda folder: measure_wheel(folder, with_uv=False), 90),
+    "test": (measure_test, 900),
+}
+"""What each row measures, and the seconds that it may take on two idle cores with warm package caches."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=[*ROWS], default=[*ROWS])
+    print("| row | seconds | target | distributions | GB |\n|---|---|---|---|---|", flush=True)
+    for name in parser.parse_args().only:
+        measure, target = ROWS[name]
+        with tempfile.TemporaryDirectory() as folder:
+            found = measure(Path(folder))
+        print(
+            f"| {name} | {found.seconds:.0f} | {target} | {found.distributions} | {found.gigabytes:.2f} |", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
