@@ -2,16 +2,17 @@
 weights take.
 
 Memory is the proportional set size (PSS) of all its processes, so that a page that two share counts once: other
-programs that map the same libraries take their share of them, so nothing else should run. The KV cache is as large as
-its setting allows, and is counted separately: it is given the size that the default has, 64 full contexts, so that it
-is known.
+programs that map the same libraries take their share of them, so nothing else should run. The used part of the KV cache
+is counted separately: the server reports it.
 
     python -m benchmarks.serving_memory --cache /tmp/lightwell-benchmarks
 """
 
 import argparse
 import asyncio
+import re
 import time
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,15 +55,23 @@ def sizes_of(folder: Path) -> Sizes:
     return Sizes((folder / "model.safetensors").stat().st_size // 2, kv_cache)
 
 
-def memory_after_load(folder: Path, kv_cache: int, seconds: float) -> dict[str, int]:
-    """Return the bytes by kind of process, `seconds` after REQUESTS by CLIENTS clients."""
+def memory_after_load(folder: Path, kv_cache: int, seconds: float) -> tuple[dict[str, int], int]:
+    """Return the bytes by kind of process, `seconds` after REQUESTS by CLIENTS clients, and those of the KV cache."""
     arguments = [str(folder), "--dtype", "bfloat16", "--served-model-name", "model"]
     with serve([*arguments, "--kv-cache-memory", str(kv_cache), "--block-size", str(BLOCK_SIZE)]) as server:
         prompts = random_prompts(REQUESTS, seed=0)
         bodies = [{"model": "model", "prompt": prompt, "max_tokens": 64, "ignore_eos": True} for prompt in prompts]
         asyncio.run(closed_loop(server.host, server.port, bodies, CLIENTS))
         time.sleep(seconds)
-        return by_kind(server)
+        return by_kind(server), committed_bytes(server)
+
+
+def committed_bytes(server: Server) -> int:
+    """Return the bytes of the KV cache that requests have used."""
+    with urllib.request.urlopen(f"{server.url}/metrics") as answer:
+        found = re.search(rb"^lightwell_kv_cache_committed_bytes\S* (\S+)$", answer.read(), re.MULTILINE)
+    assert found is not None
+    return int(float(found[1]))
 
 
 def by_kind(server: Server) -> dict[str, int]:
@@ -76,11 +85,11 @@ def by_kind(server: Server) -> dict[str, int]:
 def report(folder: Path, seconds: float) -> None:
     """Print the table. MB are 10^6 bytes."""
     sizes = sizes_of(folder)
-    found = memory_after_load(folder, sizes.kv_cache, seconds)
-    without_cache = sum(found.values()) - sizes.kv_cache
+    found, kv_cache = memory_after_load(folder, sizes.kv_cache, seconds)
+    without_cache = sum(found.values()) - kv_cache
     cells = {
         **{f"{kind} MB": size for kind, size in found.items()},
-        "KV cache": sizes.kv_cache,
+        "KV cache": kv_cache,
         "all without it": without_cache,
         "weights": sizes.weights,
         f"bar: weights x {MOST_TIMES_WEIGHTS} + {MOST_BESIDE / 1e6:.0f}": sizes.allowed,

@@ -1,7 +1,8 @@
 """Measures what servers take, compared with what `lightwell size` predicts for them (docs/sizing.md).
 
-Memory is the proportional set size of all processes of a server some seconds after it was busy. Nothing else should
-run, as other programs that map the same libraries take a share of them.
+Memory is the proportional set size of all processes of a server some seconds after it was busy; the unused part of the
+KV cache takes no memory, and is added. Nothing else should run, as other programs that map the same libraries take a
+share of them.
 
     python -m benchmarks.sizing --cache /tmp/lightwell-benchmarks
 """
@@ -15,7 +16,7 @@ from benchmarks.checkpoint import random_prompts
 from benchmarks.comparison import table
 from benchmarks.load import closed_loop
 from benchmarks.models import MODELS, add_folders
-from benchmarks.serving_memory import by_kind
+from benchmarks.serving_memory import by_kind, committed_bytes
 from model.checkpoint.registry import read_config
 from server.config.memory_estimate import sizes
 from server.config.settings import Settings
@@ -35,14 +36,15 @@ SMALLEST_VOCABULARY = 4096
 
 
 def measured(folder: Path, dtype: str, quantize: str) -> dict[str, int]:
-    """Return the bytes by kind of process, some seconds after the last of some requests."""
+    """Return the bytes by kind of process, without the KV cache, some seconds after the last of some requests."""
     arguments = [str(folder), "--dtype", dtype, "--quantize", quantize, "--kv-cache-memory", str(KV_CACHE)]
     with serve([*arguments, "--served-model-name", "model"]) as server:
         prompts = random_prompts(REQUESTS, seed=0, vocabulary=SMALLEST_VOCABULARY)
         bodies = [{"model": "model", "prompt": prompt, "max_tokens": 16, "ignore_eos": True} for prompt in prompts]
         asyncio.run(closed_loop(server.host, server.port, bodies, CLIENTS))
         time.sleep(REST)
-        return by_kind(server)
+        found = by_kind(server)
+        return found | {"worker": found["worker"] - committed_bytes(server)}
 
 
 def row(model: str, cache: Path, dtype: str, quantize: str) -> list[str]:
@@ -51,9 +53,8 @@ def row(model: str, cache: Path, dtype: str, quantize: str) -> list[str]:
     settings = Settings(dtype=dtype, quantize=quantize, kv_cache_memory=KV_CACHE)
     foretold = sizes(read_config(folder), settings)
     found = measured(folder, dtype, quantize)
-    worker = found["worker"] - KV_CACHE
-    total = sum(found.values())
-    numbers = (foretold.weights, worker, found["API process"], total, foretold.idle)
+    total = sum(found.values()) + KV_CACHE
+    numbers = (foretold.weights, found["worker"], found["API process"], total, foretold.idle)
     return [model, dtype, quantize, *(f"{size / 1e6:.0f}" for size in numbers), f"{total / foretold.idle:.2f}"]
 
 
@@ -68,7 +69,7 @@ def main() -> None:
         "weights MB",
         "worker without cache",
         "API process",
-        "all",
+        "all, with a full cache",
         "foretold",
         "ratio",
     ]

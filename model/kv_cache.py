@@ -10,11 +10,6 @@ import torch
 from model.checkpoint import anonymous_memory
 from model.config import ModelConfig
 
-_PIECE = 32
-"""Blocks of one layer whose keys or values are touched at a time, during which nothing else that needs memory from the
-kernel can run: a megabyte and a half of the 124M checkpoint in bfloat16, some milliseconds.
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class LayerStates:
@@ -85,8 +80,8 @@ class LayerCache:
 
 
 class KVCache:
-    """One `LayerCache` for each layer that has keys and values, or states, of its own. The kernel allocates its pages
-    as they are used, or before that by `touch`.
+    """One `LayerCache` for each layer that has keys and values, or states, of its own. On a CPU it is reserved as a
+    whole; a block takes memory from its first use on.
     """
 
     def __init__(
@@ -113,19 +108,6 @@ class KVCache:
         ]
         self.layers = [self._own[config.kv_layer(layer)] for layer in range(config.num_layers)]
         """The cache of each layer, which several may share."""
-
-    def touch(self) -> None:
-        """Allocate memory for all blocks, in the order of their numbers, and for the states. Another thread may do so
-        while they are in use.
-
-        From then on the memory that a server takes stays flat. It ends early if the kernel cannot do that.
-        """
-        states = [layer.states for layer in self._own if layer.states is not None]
-        tensors = [tensor for layer in self._own for tensor in (layer.keys, layer.values)]
-        tensors += [tensor for each in states for tensor in (each.inputs, each.memory) if tensor is not None]
-        longest = max(map(len, tensors), default=0)
-        pieces = (tensor[i : i + _PIECE] for i in range(0, longest, _PIECE) for tensor in tensors if i < len(tensor))
-        all(anonymous_memory.touch(piece) for piece in pieces)
 
     def copy_blocks(self, pairs: Iterable[tuple[int, int]]) -> None:
         """Copy blocks, each (from, to), one after another, in every layer with keys and values."""

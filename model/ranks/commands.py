@@ -7,7 +7,6 @@ A command is sent, and then all ranks run the same method of `Transformer`: what
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 import torch
@@ -127,10 +126,9 @@ class Follower:
         match command:
             case NewCache(number, num_blocks, block_size):
                 config = model.cache_config
-                cache = self.caches[number] = KVCache(
+                self.caches[number] = KVCache(
                     config, num_blocks, block_size, model.dtype, model.device, keys_in_rows=model.keys_in_rows
                 )
-                Thread(target=cache.touch, daemon=True).start()  # as rank 0's is: what is taken stays flat
             case DropCache(number):
                 self.caches.pop(number, None)
             case Forward(spans, block_size, number, requested):

@@ -180,5 +180,6 @@ def together(base: EngineStats, living: Sequence[EngineStats]) -> EngineStats:
         num_requests_running=sum(stats.num_requests_running for stats in living),
         num_requests_waiting=sum(stats.num_requests_waiting for stats in living),
         kv_cache_usage_ratio=max((stats.kv_cache_usage_ratio for stats in living), default=0.0),
+        kv_cache_committed_bytes=sum(stats.kv_cache_committed_bytes for stats in living),
         iteration_tokens=sum(stats.iteration_tokens for stats in living),
     )

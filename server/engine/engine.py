@@ -72,6 +72,9 @@ class Engine:
             self._blocks,
         )
         limits = ON_A_CPU if on_cpu else ON_A_CARD
+        ranks = config.tensor_parallel
+        self._block_bytes = ranks * KVCache.bytes_per_block(model.cache_config, cache.block_size, model.dtype)
+        self._state_bytes = ranks * model.cache_config.state_bytes(model.dtype.itemsize) // 2
         self._budgets = StepBudgets(config.max_capture_tokens, limits)
         self._ahead = RunAhead(self._plan)
         self._committed = 0.0
@@ -194,6 +197,8 @@ class Engine:
             num_requests_running=self._scheduler.num_running,
             num_requests_waiting=self._scheduler.num_waiting + len(self._intake.memory_retry),
             kv_cache_usage_ratio=self._blocks.usage,
+            kv_cache_committed_bytes=self._blocks.num_committed_blocks * self._block_bytes
+            + self._blocks.num_committed_states * self._state_bytes,
             num_preemptions_total=self._scheduler.num_preemptions,
             prefix_cache_queries_total=self._blocks.prefix_cache_queries,
             prefix_cache_hits_total=self._blocks.prefix_cache_hits,

@@ -7,7 +7,6 @@ It resolves what a configuration leaves open, once. It knows no requests.
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from threading import Thread
 from typing import NamedTuple
 
 import torch
@@ -106,7 +105,6 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
         logger.info(
             "layers without attention keep %s for %d sequences; prefixes are not reused", states, cache.num_sequences
         )
-    Thread(target=cache.touch, daemon=True).start()  # gigabytes take seconds, and no request needs to wait for them
     config = replace(config, max_capture_tokens=config.max_capture_tokens or _CAPTURE_TOKENS[device.type])
     try:
         warm_up(model, cache, max_model_len, config.max_num_seqs, config.max_num_batched_tokens)

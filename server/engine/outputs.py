@@ -146,6 +146,7 @@ class EngineStats:
     num_requests_running: int = 0
     num_requests_waiting: int = 0
     kv_cache_usage_ratio: float = 0.0
+    kv_cache_committed_bytes: int = 0
     inflight_capture_bytes: int = 0
     prompt_tokens_total: int = 0
     generation_tokens_total: int = 0

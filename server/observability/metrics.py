@@ -34,6 +34,7 @@ _GAUGES = {
     "num_requests_running": "Requests in the running batch.",
     "num_requests_waiting": "Requests that wait for a place in the batch.",
     "kv_cache_usage_ratio": "Used part of the KV cache, from 0 to 1.",
+    "kv_cache_committed_bytes": "Bytes of the KV cache that requests have used; on a CPU the rest takes no memory.",
     "inflight_capture_bytes": "Bytes of captured tensors that are not yet sent.",
 }
 _COUNTERS = {

@@ -58,7 +58,7 @@ def limit_memory(
         free = free_in_share(share)
         if free is None:
             return None
-        untouched = max(0, taken - _status_bytes("RssAnon"))  # the KV cache's pages come while this one serves already
+        untouched = max(0, taken - _status_bytes("RssAnon"))  # most of the KV cache: it takes memory as it is used
         limit = taken + int(max(0, free // num_processes - untouched) * _SHARE)
         if limit < needed:
             raise ValueError(

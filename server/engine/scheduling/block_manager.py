@@ -7,7 +7,8 @@ only.
 A block holds the K/V of `block_size` consecutive positions of one sequence, at every layer. It is in one of three
 places:
 
-    blank   free and holding nothing worth keeping
+    blank   free and holding nothing worth keeping; those that were used before are taken first, since a block takes
+            memory from its first use on
     cached  free, but still holding a published prefix: reused on a hit, evicted (least recently used first) when blank
             blocks run out
     held    in the block table of one sequence, or of several that share a prefix (reference count)
@@ -54,11 +55,13 @@ class BlockManager:
         """Tokens that requests looked up in the prefix cache when they first ran."""
         self.prefix_cache_hits = 0
         """How many of the looked-up tokens were found."""
+        self.num_committed_blocks = self.num_committed_states = 0
+        """Blocks and states that were ever handed out."""
         self._num_holders = [0] * num_blocks
         self._hash_of_block: list[bytes | None] = [None] * num_blocks
         self._block_of_hash: dict[bytes, int] = {}
         self._contents = BlockContents() if copies_blocks else None
-        self._blank = list(range(num_blocks - 1, NULL_BLOCK, -1))  # taken from the end: low numbers first
+        self._blank = list(range(num_blocks - 1, NULL_BLOCK, -1))  # taken from the end: used ones, then low numbers
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
         self._has_states = num_sequences > 0
         self._free_states = [(2 * n - 1, 2 * n) for n in range(num_sequences, 0, -1)]  # taken from the end
@@ -156,6 +159,7 @@ class BlockManager:
             if not self._free_states:
                 return False
             seq.states = self._free_states.pop()
+            self.num_committed_states = max(self.num_committed_states, *seq.states)
         for block in hits:
             if not self._num_holders[block]:
                 del self._cached[block]
@@ -270,6 +274,7 @@ class BlockManager:
     def _take_free_block(self) -> int:
         if self._blank:
             block = self._blank.pop()
+            self.num_committed_blocks = max(self.num_committed_blocks, block)
         else:
             block, _ = self._cached.popitem(last=False)
             digest = self._hash_of_block[block]

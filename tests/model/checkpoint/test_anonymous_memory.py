@@ -38,21 +38,15 @@ def test_one_that_goes_takes_its_memory_with_it() -> None:
     assert kilobytes("VmData") - before < 1024
 
 
-def test_touching_one_brings_its_pages_and_leaves_its_numbers() -> None:
-    x = anonymous_memory.zeros((64, MIB), torch.uint8, CPU)
-    x[3, 5] = 7
-    before = kilobytes("RssAnon")
-    assert anonymous_memory.touch(x[1:])
-    assert kilobytes("RssAnon") - before > 60 * 1024
-    assert x[3, 5] == 7
-    assert x.sum() == 7
-
-
-def test_a_cache_takes_its_memory_when_it_is_touched() -> None:
+def test_a_cache_takes_memory_block_by_block_and_a_block_is_zero_until_it_is_written() -> None:
     config = read_config(PACKAGED)
-    num_blocks = 64 * MIB // KVCache.bytes_per_block(config, 32, torch.float32) + 1
-    before = kilobytes("RssAnon")
+    block_bytes = KVCache.bytes_per_block(config, 32, torch.float32)
+    num_blocks = 256 * MIB // block_bytes + 1
+    before, reserved = kilobytes("RssAnon"), kilobytes("VmData")
     cache = KVCache(config, num_blocks, 32, torch.float32, CPU)
+    assert kilobytes("VmData") - reserved >= 256 * 1024, "limits count all of it"
+    assert all(not tensor[-1].any() for layer in cache.layers for tensor in (layer.keys, layer.values))
     assert kilobytes("RssAnon") - before < 16 * 1024
-    cache.touch()
-    assert kilobytes("RssAnon") - before > 60 * 1024
+    count = 64 * MIB // block_bytes
+    cache.copy_blocks((0, block) for block in range(1, 1 + count))
+    assert 60 * 1024 < kilobytes("RssAnon") - before < 100 * 1024

@@ -39,9 +39,12 @@ def test_a_lost_worker_is_expected_after_what_its_last_start_took(clock: SimpleN
 
 
 def test_of_several_caches_the_fullest_is_told() -> None:
-    stats = [EngineStats(kv_cache_usage_ratio=ratio, num_requests_running=2) for ratio in (0.6, 0.9)]
+    stats = [
+        EngineStats(kv_cache_usage_ratio=ratio, kv_cache_committed_bytes=size, num_requests_running=2)
+        for ratio, size in ((0.6, 1000), (0.9, 24))
+    ]
     told = together(EngineStats(), stats)
-    assert (told.kv_cache_usage_ratio, told.num_requests_running) == (0.9, 4)
+    assert (told.kv_cache_usage_ratio, told.kv_cache_committed_bytes, told.num_requests_running) == (0.9, 1024, 4)
     assert together(EngineStats(), []).kv_cache_usage_ratio == 0.0
 
 

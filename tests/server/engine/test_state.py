@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
+from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from server.engine.engine import Engine
 from server.engine.scheduling.capture_budget import CaptureBudget
 from server.worker.loop import CHECK_INTERVAL, IDLE_BEFORE_CHECK, StepWatch
-from tests.server.engine.driving import Load, build, generate, request
+from tests.server.engine.driving import Load, build, generate, request, run
 
 PROMPT = [0, *range(20, 45)]
 
@@ -51,6 +52,27 @@ def test_the_blocks_of_the_state_are_held_cached_or_blank(model: Transformer) ->
     blocks = engine.state()["blocks"]
     assert min(blocks["held"], blocks["cached"], blocks["blank"]) > 0
     assert blocks["held"] + blocks["cached"] + blocks["blank"] == blocks["total"]
+
+
+def test_the_used_part_of_the_cache_grows_by_blocks_and_is_used_again(model: Transformer) -> None:
+    engine = build(model, block_size=8, enable_prefix_caching=False)
+    block_bytes = KVCache.bytes_per_block(model.config, 8, model.dtype)
+    assert engine.stats().kv_cache_committed_bytes == 0
+    for uid, num_tokens, num_blocks in ((0, 17, 3), (1, 17, 3), (2, 33, 5), (3, 9, 5)):
+        run(engine, [request(uid, range(num_tokens), generate(1, ignore_eos=True))])
+        assert engine.stats().kv_cache_committed_bytes == num_blocks * block_bytes
+
+
+def test_a_block_holds_zeros_or_what_was_written_and_nothing_else_is_read(model: Transformer) -> None:
+    asked = [request(uid, range(uid, uid + 21), generate(12, ignore_eos=True)) for uid in range(3)]
+    expected = run(build(model), asked)
+    engine = build(model)
+    for layer in engine._runner.cache.layers:
+        layer.keys.fill_(float("nan"))
+        layer.values.fill_(float("nan"))
+    assert {uid: answer.tokens for uid, answer in run(engine, asked).items()} == {
+        uid: answer.tokens for uid, answer in expected.items()
+    }
 
 
 def test_the_state_is_json_and_holds_no_tokens(model: Transformer) -> None:

@@ -47,11 +47,19 @@ def test_counters_and_gauges_are_the_engines_snapshot() -> None:
     metrics = Metrics()
     metrics.watch(
         lambda: of_engine(
-            Engine(EngineStats(num_requests_running=2, generation_tokens_total=40, capture_seconds_total=0.5))
+            Engine(
+                EngineStats(
+                    num_requests_running=2,
+                    generation_tokens_total=40,
+                    capture_seconds_total=0.5,
+                    kv_cache_committed_bytes=4096,
+                )
+            )
         )
     )
     assert value(metrics, "lightwell_num_requests_running") == 2
     assert value(metrics, "lightwell_generation_tokens_total") == 40
+    assert value(metrics, "lightwell_kv_cache_committed_bytes") == 4096
     assert value(metrics, "lightwell_capture_seconds_total") == 0.5
     assert value(metrics, "lightwell_worker_restarts_total") == 3
 

@@ -15,13 +15,14 @@ import pytest
 from server.config.settings import Settings
 from server.dispatch.admission import STEP_MEMORY, capture_limit
 from server.dispatch.engine_client import EngineClient
-from server.engine.memory.memory_limit import _status_bytes, free_in_share, limit_memory
+from server.engine.memory.memory_limit import _status_bytes, data_bytes, free_in_share, limit_memory
 from server.ipc.messages import Ready
 from tests.server import fake_client
 from tests.server.fake_client import FakeEngine
 from tests.server.played_worker import INFO, PlayedWorker, until
 from tests.server.running import RunningServer, running_server
 from tests.server.serving import site
+from tests.support.processes import descendants, proportional_bytes, worker_pid
 from tests.support.wire import samples
 
 SMALL = ("serve", "--kv-cache-memory", "8MiB", "--threads", "1")
@@ -39,6 +40,21 @@ def text(server: RunningServer) -> Any:
 def look(server: RunningServer, body: dict[str, Any] = LOOK) -> Any:
     accept = {"accept": "application/vnd.safetensors"}
     return server.http.post(server.url + "/v1/trace", json=body, headers=accept)
+
+
+def test_a_cache_that_is_reserved_takes_memory_as_requests_use_it() -> None:
+    with running_server("serve", "--kv-cache-memory", "2GiB", "--threads", "1", module="server") as server:
+        server.wait_ready()
+        worker = worker_pid(server.process.pid)
+        assert worker is not None
+        assert data_bytes(worker) > 2 << 30, "limits count all of the cache"
+        used = [samples(server.get("/metrics").text)["lightwell_kv_cache_committed_bytes"]]
+        for first in (100, 400, 700):
+            body = {"prompt": list(range(first, first + 200)), "max_tokens": 2, "temperature": 0}
+            assert server.post("/v1/completions", body).status_code == 200
+            used.append(samples(server.get("/metrics").text)["lightwell_kv_cache_committed_bytes"])
+        assert 0 == used[0] < used[1] < used[2] < used[3] < 64 << 20
+        assert sum(map(proportional_bytes, descendants(server.process.pid))) < 1_500_000_000
 
 
 @pytest.mark.nightly

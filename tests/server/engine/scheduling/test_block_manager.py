@@ -209,6 +209,26 @@ def test_eviction_takes_blank_blocks_first_then_the_least_recently_used_prefix()
         blocks.check_integrity([taker])
 
 
+def test_used_blank_blocks_are_taken_first_then_unused_ones_then_the_least_recently_used_prefix() -> None:
+    blocks = BlockManager(8, BLOCK_SIZE)
+    assert blocks.num_committed_blocks == 0
+    prefix, blank = computed(blocks, sequence(1, range(8))), sequence(2, range(50, 58))
+    assert blocks.allocate(blank, 8)
+    assert (prefix.block_table.tolist(), blank.block_table.tolist()) == ([1, 2], [3, 4])
+    blocks.free(prefix)
+    blocks.free(blank)  # it computed nothing, so its blocks are blank again
+    assert blocks.num_committed_blocks == 4
+    taker = sequence(3, range(60, 88))
+    committed = []
+    for num_blocks in range(1, 8):
+        assert blocks.allocate(taker, num_blocks * BLOCK_SIZE)
+        committed.append(blocks.num_committed_blocks)
+        assert (blocks.match_prefix(sequence(4, range(9))) == 8) == (num_blocks <= 5)
+        blocks.check_integrity([taker])
+    assert taker.block_table.tolist() == [3, 4, 5, 6, 7, 2, 1]
+    assert committed == [4, 4, 5, 6, 7, 7, 7]
+
+
 def test_a_prefix_computed_again_after_its_eviction_is_shared_again() -> None:
     blocks = BlockManager(4, BLOCK_SIZE)
     seq = computed(blocks, sequence(1, range(12)))
@@ -254,6 +274,7 @@ def test_each_sequence_has_two_states_of_its_own_while_it_has_blocks() -> None:
     blocks = BlockManager(8, BLOCK_SIZE, num_sequences=2)
     first, second, third = (sequence(uid, range(8)) for uid in (1, 2, 3))
     assert blocks.allocate(first, 4)
+    assert blocks.num_committed_states == 2
     assert blocks.allocate(second, 4)
     states = first.states
     assert sorted([*first.states, *second.states]) == [1, 2, 3, 4]
@@ -266,6 +287,7 @@ def test_each_sequence_has_two_states_of_its_own_while_it_has_blocks() -> None:
     blocks.free(first)
     assert blocks.allocate(third, 4)
     assert third.states == states
+    assert blocks.num_committed_states == 4
     blocks.check_integrity([second, third])
 
 
