@@ -58,20 +58,11 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None, revision: st
     if name_or_path == SMOLLM2:
         return _of_gguf(smollm2_file(), _SMOLLM2_SAMPLING)
     if not _HUB_ID.fullmatch(name_or_path) or name_or_path.endswith(_GGUF):
-        near = did_you_mean(name_or_path, _names_near(path))
+        near = did_you_mean(name_or_path, [*BUILT_IN, *map(str, path.parent.glob("*"))])
         raise ModelLoadError(
             f"model {name_or_path!r:.200}: no such folder or file; a hub id is like 'owner/name'{near}"
         )
     return _of_folder(_download(name_or_path, gguf_file, revision), gguf_file)
-
-
-def _names_near(path: Path) -> list[str]:
-    """Return the built-in names, and the paths next to one that does not exist."""
-    try:
-        beside = [str(path.parent / each.name) for each in path.parent.iterdir()]
-    except OSError:
-        beside = []
-    return [*BUILT_IN, *beside]
 
 
 _REASONS = {
