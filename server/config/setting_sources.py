@@ -1,5 +1,5 @@
-"""Reads the values of settings from flags, variables and a YAML file, in this order. It knows no setting except the
-one that names the file.
+"""Reads the values of settings from flags, variables and a YAML file, in this order. The only setting that
+it names is `config`, the file.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ def read_values(
 
 def read_file(path: Path, names: Iterable[str]) -> dict[str, str | list[str]]:
     """Return the text of each setting in a YAML file, by its name. Its keys are the names of flags, with - or _ and
-    without the leading --. Raises ValueError for what cannot be read and for keys that are no setting.
+    without the leading --. Raises ValueError for an unreadable file and for unknown keys.
     """
     import yaml  # here: most servers have no such file
 

@@ -25,7 +25,7 @@ class Bench:
         self.route = CHAT
 
     def measure(self, num_requests: int, concurrency: int) -> dict[str, Any]:
-        """Send one request to warm up, then so many, and return the figures by their names, times in milliseconds.
+        """Send one request to warm up and then the others. Return the figures by their names, times in milliseconds.
 
         Raises CommandError if the first request fails.
         """

@@ -65,7 +65,7 @@ class Connection:
 
 
 def _reason(raw: bytes) -> str:
-    """Return what the body of an error says."""
+    """Return the message in the body of an error."""
     try:
         told = json.loads(raw)["error"]
         return str(told["message"] if isinstance(told, dict) else told)

@@ -2,7 +2,7 @@
 
 
 class CommandError(RuntimeError):
-    """A command failed. http_status: that of the answer that made it fail, or 0."""
+    """A command failed. http_status: the status of the refused request, or 0."""
 
     def __init__(self, message: str, http_status: int = 0) -> None:
         super().__init__(message)

@@ -65,7 +65,7 @@ class Greeting:
         console.print(Text(f"\n  {self.example()}\n"))
 
     def summary(self, info: EngineInfo) -> dict[str, str]:
-        """Return the facts about a server whose workers have reported this."""
+        """Return the facts about the server, by their names."""
         config, settings = self._config, self._settings
         stored = f", weights stored as {config.stored_as}" if config.stored_as else ""
         quantized = stored if settings.quantize == "none" else f", weights in {settings.quantize}"

@@ -1,4 +1,4 @@
-"""The models of this machine: those that are built in or installed, and those of the Hugging Face cache."""
+"""The models of this machine: built-in models, the installed SmolLM2, and the Hugging Face cache."""
 
 from typing import Any
 

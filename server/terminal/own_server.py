@@ -16,7 +16,7 @@ from server.terminal.connection import Connection
 from server.terminal.failure import CommandError
 
 _NOT_INHERITED = ("api_key", "api_key_file", "config", "model", "root_path", "log_format")
-"""Settings whose variables are another server's."""
+"""Settings for other servers: their variables are not inherited."""
 _FLAGS = ("--host", "127.0.0.1", "--port", "0", "--log-level", "warning", "--shutdown-grace", "0")
 _PROGRAM = """\
 import ctypes, os, signal, sys

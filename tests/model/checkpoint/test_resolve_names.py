@@ -1,4 +1,4 @@
-"""Names of models: what a folder is called, and what is suggested for a name that does not exist."""
+"""Names of models: the name of a folder, and suggestions for a misspelt name."""
 
 import json
 from pathlib import Path

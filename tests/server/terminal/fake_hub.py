@@ -13,7 +13,7 @@ REPOSITORY, REVISION, COMMIT = "someone/tales", "v1", "1" * 40
 
 
 class Hub(ThreadingHTTPServer):
-    """The hub; `paths` are those of the requests that were answered with 200."""
+    """The hub; `paths` has the paths of the requests that were answered with 200."""
 
     def __init__(self, folder: Path, token: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def running_hub(folder: Path, token: str) -> Iterator[Hub]:
-    """Run a hub whose model has the files of a folder."""
+    """Run a hub with the files of a folder as its model."""
     with Hub(folder, token) as hub:
         thread = Thread(target=hub.serve_forever)
         thread.start()

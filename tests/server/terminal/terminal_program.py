@@ -1,4 +1,4 @@
-"""A program on a pseudo-terminal: a test reads what it shows, and writes what a person would type."""
+"""A program on a pseudo-terminal: a test reads its output, and types for a person."""
 
 import os
 import pty
@@ -21,7 +21,7 @@ class TerminalProgram:
 
     def __init__(self, arguments: Sequence[str], environment: dict[str, str]) -> None:
         self.raw = ""
-        """What the program has written, with control sequences."""
+        """Output of the program, with control sequences."""
         self.pid, self._terminal = pty.fork()
         if self.pid == 0:
             os.environ.update({"TERM": "xterm", "COLUMNS": "100", "LINES": "40", **environment})
@@ -29,7 +29,7 @@ class TerminalProgram:
 
     @property
     def shown(self) -> str:
-        """What the program has written, without control sequences."""
+        """Output of the program, without control sequences."""
         return _CONTROL.sub("", self.raw)
 
     def expect(self, text: str, after: int = 0) -> int:
@@ -54,7 +54,7 @@ class TerminalProgram:
         os.close(self._terminal)
 
     def _read(self) -> bool:
-        """Read what comes within a second; return False once nothing can come any more."""
+        """Read for a second at most; return False once nothing can come any more."""
         if select.select([self._terminal], [], [], 1.0)[0]:
             with suppress(OSError):  # the program has closed its end
                 if data := os.read(self._terminal, 1 << 16):

@@ -1,4 +1,4 @@
-"""What `lightwell serve` shows on a terminal, and what it does not write elsewhere."""
+"""The greeting of `lightwell serve` on a terminal, and its log elsewhere."""
 
 import json
 import re
