@@ -87,8 +87,8 @@ def default_name() -> str:
 
 
 def name_of(name_or_path: str | None, folder: Path) -> str:
-    """Return what a model is called on the wire: a name or a hub id as it is, or the last part of a path. A folder
-    whose name says nothing, `model` or `.`, has the name in its configuration, if there is one.
+    """Return a model's name on the wire: a name or a hub id as it is, or the last part of a path. The folders `model`
+    and `.` have the name in their configuration, if there is one.
 
     folder: what `resolve` returned.
     """
@@ -105,13 +105,13 @@ def name_of(name_or_path: str | None, folder: Path) -> str:
     try:
         config = json.loads((folder / "config.json").read_bytes())
         named, kind = Path(str(config.get("_name_or_path") or "")).name, str(config.get("model_type") or "")
-    except (OSError, ValueError, AttributeError):  # the configuration's reader says what is wrong with it
+    except (OSError, ValueError, AttributeError):  # the reader of the configuration raises the error
         named = kind = ""
     return named or (kind if says_nothing else "") or root.name or "model"
 
 
 def root_of(folder: Path) -> Path:
-    """Return where a model lies: a GGUF file, or the folder itself."""
+    """Return the path of a model: a GGUF file, or the folder itself."""
     link = folder / GGUF_NAME
     return link.resolve() if link.is_symlink() else folder.resolve()
 
