@@ -25,6 +25,11 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Read the arguments, and end the program if some are unknown: each command knows its own options."""
         found, unknown = super().parse_known_args(args, namespace)
+        # Before Python 3.12, argparse leaves an optional positional over that comes after an option.
+        optional = [each.dest for each in self._actions if each.nargs == "?" and not each.option_strings]
+        free = [name for name in optional if getattr(found, name, None) is None]
+        if free and len(unknown) == 1 and not unknown[0].startswith("-"):
+            setattr(found, free[0], unknown.pop())
         if unknown:
             word = next((word for word in unknown if word.startswith("-")), None)
             if word is None:

@@ -69,13 +69,13 @@ class Greeting:
         config, settings = self._config, self._settings
         stored = f", weights stored as {config.stored_as}" if config.stored_as else ""
         quantized = stored if settings.quantize == "none" else f", weights in {settings.quantize}"
-        tokens = info.num_blocks * info.block_size
+        tokens = (info.num_blocks - 1) * info.block_size  # one block is never given away
         size = tokens * kv_bytes_per_token(config, info.dtype, settings.tensor_parallel)
         return {
             "model": f"{self._model_id} ({config.architecture})",
             "parameters": f"{take_census(config).total:,}",
             "precision": f"{info.dtype}{quantized}, on {info.device}",
-            "KV cache": "none" if config.kind == "encoder" else f"{size >> 20:,} MiB, {tokens:,} tokens",
+            "KV cache": "none" if config.kind == "encoder" else f"{size / 2**20:,.0f} MiB, {tokens:,} tokens",
             "page": f"{self.address}{settings.root_path}/",
             "API": f"{self.address}{settings.root_path}/docs",
         }

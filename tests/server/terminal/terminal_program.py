@@ -24,7 +24,9 @@ class TerminalProgram:
         """Output of the program, with control sequences."""
         self.pid, self._terminal = pty.fork()
         if self.pid == 0:
-            os.environ.update({"TERM": "xterm", "COLUMNS": "100", "LINES": "40", **environment})
+            os.environ.update(
+                {"TERM": "xterm", "COLUMNS": "100", "LINES": "40", "PROMPT_TOOLKIT_NO_CPR": "1", **environment}
+            )
             os.execv(sys.executable, [sys.executable, *arguments])
 
     @property

@@ -20,7 +20,7 @@ def server() -> Server:
 def test_a_conversation_keeps_its_turns_and_explains_its_last_token(server: Server, tmp_path: Path) -> None:
     options = ("--temperature", "0", "--max-tokens", "6")
     with on_terminal("chat", "--url", server.url, *options, XDG_STATE_HOME=str(tmp_path)) as chat:
-        chat.expect("> ")
+        chat.expect("Ctrl-D ends.\r\n>")
         messages = []
         for question in ("Who was there?", "And then?"):
             messages.append({"role": "user", "content": question})
@@ -31,7 +31,7 @@ def test_a_conversation_keeps_its_turns_and_explains_its_last_token(server: Serv
             start = len(chat.shown)
             chat.write(f"{question}\r")
             end = chat.expect(text.split()[-1], after=start)
-            chat.expect("> ", after=end)
+            chat.expect(">", after=end)
         start = len(chat.shown)
         chat.write("/why\r")
         chat.expect(" rather than ", after=start)
@@ -55,12 +55,12 @@ def test_a_conversation_keeps_its_turns_and_explains_its_last_token(server: Serv
 
 def test_a_chat_with_a_server_of_its_own_ends_it(tmp_path: Path) -> None:
     with on_terminal("chat", "fables", "--kv-cache-memory", "16MiB", XDG_STATE_HOME=str(tmp_path)) as chat:
-        end = chat.expect("> ")
+        end = chat.expect("Ctrl-D ends.\r\n>")
         started = [pid for pid in descendants(chat.pid) if pid != chat.pid]
         chat.write("Tell a long tale.\r")
         chat.expect("\n", after=end + len("Tell a long tale."))
         chat.write(CTRL_C)
-        chat.expect("> ", after=end)
+        chat.expect(">", after=end)
         chat.write("/exit\r")
         assert chat.wait() == 0
         assert len(started) >= 2
@@ -69,7 +69,7 @@ def test_a_chat_with_a_server_of_its_own_ends_it(tmp_path: Path) -> None:
 
 def test_a_closed_terminal_ends_the_server_of_a_chat(tmp_path: Path) -> None:
     with on_terminal("chat", "fables", "--kv-cache-memory", "16MiB", XDG_STATE_HOME=str(tmp_path)) as chat:
-        chat.expect("> ")
+        chat.expect("Ctrl-D ends.\r\n>")
         started = [pid for pid in descendants(chat.pid) if pid != chat.pid]
         chat.close()
         wait_for(lambda: not any(map(is_running, started)), "the server ends")

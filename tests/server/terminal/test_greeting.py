@@ -24,7 +24,7 @@ def test_a_terminal_shows_progress_a_summary_and_that_ctrl_c_drains() -> None:
         assert rows["model"] == "fables (LlamaForCausalLM)"
         assert rows["parameters"] == "5,795,072"
         assert rows["precision"] == "bfloat16, on cpu"
-        assert re.fullmatch(r"15 MiB, [\d,]+ tokens", rows["KV cache"])
+        assert re.fullmatch(r"16 MiB, 2,720 tokens", rows["KV cache"])
         assert rows["API"] == f"{rows['page']}docs"
         assert urllib.request.urlopen(rows["page"]).status == 200
         (command,) = re.findall(r"curl http.*", server.shown)
