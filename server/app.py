@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import os
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -39,6 +40,7 @@ from server.observability.logs import configure_logging
 from server.observability.metrics import Metrics, of_adapters, of_caches, of_engine, of_keys
 from server.observability.otel import Tracing, is_wanted
 from server.observability.version import lightwell_version
+from server.terminal.greeting import Greeting
 from server.worker.engine_worker import ENGINE_FACTORY
 from server.worker.model_fingerprint import Fingerprint, fingerprint
 
@@ -72,7 +74,7 @@ class ModelFiles:
 
 def load_model_files(settings: Settings) -> ModelFiles:
     """Find the model's folder and read all but the weights. Raises ValueErrors of one line."""
-    folder = checkpoint.resolve(settings.model, settings.gguf_file)
+    folder = checkpoint.resolve(settings.model, settings.gguf_file, settings.revision)
     try:
         before = fingerprint(folder)
     except OSError as error:
@@ -187,10 +189,17 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
         metrics.name_model(files.model_id)
         if is_wanted(settings.otlp_endpoint, os.environ):
             tracing = Tracing(settings.otlp_endpoint, files.model_id)
+        greeting = Greeting(settings, files.config, files.model_id, can_chat=files.chat_template is not None)
+
+        def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
+            greeted = partial(greeting.around, lifespan, client.workers)
+            return create_app(settings, keys, files, client, greeted, metrics, tracing)
+
         return processes.run(
             settings,
             settings.engine_config(files.folder),
-            lambda client, lifespan: create_app(settings, keys, files, client, lifespan, metrics, tracing),
+            build_app,
+            on_address=lambda url: setattr(greeting, "address", url),
             name=files.model_id,
             model_files=files.fingerprint,
             events=ConnectionEvents(

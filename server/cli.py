@@ -1,6 +1,7 @@
 """The command `lightwell`: reads the command line and hands over. It imports nothing heavy until it serves.
 
-Exit status: 0 after a drained end, 1 when the model cannot be served, 2 for a command line that makes no sense.
+Exit status: 0 after a drained end, 1 when the command failed, 2 for a command line that makes no sense, 130 after
+Ctrl-C.
 """
 
 import argparse
@@ -13,16 +14,19 @@ from collections.abc import Sequence
 from functools import partial
 
 from model.checkpoint.folder import ModelLoadError
+from model.checkpoint.nearest import did_you_mean
 from model.tokenization.template_client import shared_client
 from server.auth.keys import KeyFileError, key_entry, new_key
-from server.config.command_line import add_arguments, add_flags, deprecations, from_arguments, unknown_variables
-from server.config.setting_names import ENV_PREFIX
-from server.config.settings import Settings, SettingsError
+from server.config.command_line import Parser, add_arguments, add_flags, deprecations, from_arguments, unknown_variables
+from server.config.setting_names import ENV_PREFIX, variable_name
+from server.config.settings import Settings, SettingsError, setting_names
 from server.observability.version import lightwell_version
+from server.terminal.commands import add_commands
+from server.terminal.failure import CommandError, UsageError
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def build_parser() -> Parser:
+    parser = Parser(
         prog="lightwell", description="Serve a trained transformer: text, attention patterns and embeddings."
     )
     parser.add_argument("--version", action="version", version=f"lightwell {lightwell_version()}")
@@ -82,6 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Ask the `lightwell serve` that runs in this container or on this machine whether it is ready, at "
         "the address that its flags or variables name. The exit status is 0 if it is, else 1.",
     )
+    add_commands(add, build_parser)
     return parser
 
 
@@ -90,11 +95,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     commands = {each.__name__: each for each in (serve, census, size, perplexity, kernels, key, health)}
     try:
-        return commands[arguments.command](arguments)
-    except (SettingsError, KeyFileError) as error:
+        if arguments.command in commands:
+            return commands[arguments.command](arguments)
+        result: str | None = arguments.result(arguments)
+        return 0 if result is None else print_text(result)
+    except (SettingsError, KeyFileError, UsageError) as error:
         return fail(str(error), 2)
-    except ModelLoadError as error:
+    except (ModelLoadError, CommandError) as error:
         return fail(str(error), 1)
+    except BrokenPipeError:
+        return no_reader()
+    except KeyboardInterrupt:
+        return 130
 
 
 def serve(arguments: argparse.Namespace) -> int:
@@ -103,7 +115,8 @@ def serve(arguments: argparse.Namespace) -> int:
     arguments.api_key = None
     forget_keys()
     for name in unknown_variables(os.environ):
-        say("warning", f"{name} is no setting; `lightwell serve --help` lists them", settings.log_format)
+        near = did_you_mean(name, map(variable_name, setting_names()))
+        say("warning", f"{name} is no setting{near} (`lightwell serve --help` lists them)", settings.log_format)
     for line in deprecations(settings):
         say("warning", line, settings.log_format)
 
@@ -138,7 +151,7 @@ def size(arguments: argparse.Namespace) -> int:
     from server.config import memory_estimate
 
     settings = from_arguments(arguments, os.environ)
-    file = resolve.resolve_config(settings.model or resolve.default_name(), settings.gguf_file)
+    file = resolve.resolve_config(settings.model or resolve.default_name(), settings.gguf_file, settings.revision)
     config = registry.read_config(file)
     found = memory_estimate.sizes(config, settings, file)
     return print_text(memory_estimate.as_table(found, settings, config.stored_as))
@@ -159,7 +172,7 @@ def perplexity(arguments: argparse.Namespace) -> int:
     """Print how well a model predicts a text, and return the exit status."""
     from pathlib import Path
 
-    from server import perplexity as measured
+    from server.terminal import perplexity as measured
 
     if arguments.max_tokens < measured.LEAST_TOKENS:
         return fail(f"--max-tokens: {arguments.max_tokens}; {measured.LEAST_TOKENS} or more is accepted", 2)
@@ -210,9 +223,14 @@ def print_text(text: str) -> int:
     try:
         print(text, flush=True)
     except OSError as error:
-        # Python flushes stdout once more when it ends: what is left in it must find somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        no_reader()
         return 0 if isinstance(error, BrokenPipeError) else fail(f"stdout: {error}", 1)
+    return 0
+
+
+def no_reader() -> int:
+    """Drop what is left for stdout, which Python flushes once more when it ends, and return the exit status."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -229,4 +247,5 @@ def say(level: str, message: str, log_format: str) -> None:
     logs.flush()
     message = " ".join(message.split())
     is_text = log_format == "text"
-    print(f"lightwell: {level}: {message}" if is_text else logs.as_json(level, message), file=sys.stderr, flush=True)
+    shown = logs.in_colour(level, f"{level}:")
+    print(f"lightwell: {shown} {message}" if is_text else logs.as_json(level, message), file=sys.stderr, flush=True)

@@ -20,11 +20,13 @@ from tests.source_tree import (
 MAY_IMPORT = {
     "server.__main__": "",
     "server.cli": "model.analysis model.checkpoint model.tokenization server.app server.auth server.config "
-                  "server.lifecycle server.observability server.perplexity",
-    "server.perplexity": "model.batch model.checkpoint model.kernels model.kv_cache model.loading model.tokenization",
+                  "server.lifecycle server.observability server.terminal",
     "server.app": "model.checkpoint model.config model.network model.tokenization server.auth server.config "
                   "server.dispatch server.http server.lifecycle server.observability server.routes "
-                  "server.worker",
+                  "server.terminal server.worker",
+    "server.terminal": "model.analysis model.batch model.checkpoint model.config model.kernels model.kv_cache "
+                       "model.loading model.tokenization server.config server.dispatch server.engine "
+                       "server.observability",
     "server.lifecycle": "server.config server.dispatch server.engine server.http server.worker",
     "server.routes": "model.analysis model.checkpoint model.config model.hooks model.kernels model.network "
                      "model.sampling model.tokenization server.auth server.config server.dispatch server.engine "

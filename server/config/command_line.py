@@ -5,9 +5,12 @@ All of it follows from `server.config.settings`. It never knows what a setting m
 
 import argparse
 import dataclasses
-from collections.abc import Collection, Mapping
-from typing import Any, cast
+import re
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn, cast
 
+from model.checkpoint.nearest import did_you_mean
 from server.config.setting_names import ENV_PREFIX, flag_name, is_service_link, variable_name
 from server.config.setting_types import SettingType, format_bytes
 from server.config.settings import Settings, SettingsError, setting_names
@@ -16,14 +19,43 @@ _OTHER_VARIABLES = {"LIGHTWELL_KERNEL_LEVEL", "LIGHTWELL_KERNEL_LIBRARY"}
 """Variables that `model.kernels.library` reads, in whatever program computes with it; no setting has these names."""
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser of the command line whose errors suggest the nearest options and commands."""
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Read the arguments, and end the program if some are unknown: each command knows its own options."""
+        found, unknown = super().parse_known_args(args, namespace)
+        # Before Python 3.12, argparse leaves an optional positional over that comes after an option.
+        optional = [each.dest for each in self._actions if each.nargs == "?" and not each.option_strings]
+        free = [name for name in optional if getattr(found, name, None) is None]
+        if free and len(unknown) == 1 and not unknown[0].startswith("-"):
+            setattr(found, free[0], unknown.pop())
+        if unknown:
+            word = next((word for word in unknown if word.startswith("-")), None)
+            if word is None:
+                self.error(f"{unknown[0]!r} is one argument too many")
+            word = word.partition("=")[0]
+            self.error(f"`{self.prog}` has no option {word}{did_you_mean(word, self._option_string_actions)}")
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and one line on stderr, and end with status 2."""
+        if wrong := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            message += did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2]))
+        self.print_usage(sys.stderr)
+        self.exit(2, f"lightwell: error: {message} (`{self.prog} --help` explains the options)\n")
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Give the parser one flag per setting. Values remain text: `Settings.from_sources` reads and checks them."""
+    parser.usage = "%(prog)s [MODEL] [OPTION ...]"
     parser.add_argument("model_argument", nargs="?", metavar="MODEL", help=_help("model"))
     add_flags(parser, setting_names())
 
 
 def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
-    """Give the parser the flags of these settings."""
+    """Give the parser the flags of these settings, in their groups."""
+    groups: dict[str, Any] = {}
     for setting in dataclasses.fields(Settings):
         if setting.name not in names:
             continue
@@ -33,7 +65,10 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
             options["metavar"] = setting_type.metavar
         if setting_type.is_flag or setting_type.is_list:
             options["action"] = "store_true" if setting_type.is_flag else "append"
-        parser.add_argument(flag_name(setting.name), **options)
+        title = setting.metadata["group"]
+        if title not in groups:
+            groups[title] = parser.add_argument_group(title)
+        groups[title].add_argument(flag_name(setting.name), **options)
 
 
 def from_arguments(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:

@@ -1,7 +1,8 @@
 """Every setting of the server, once: its type, default and help, and which settings contradict each other.
 
-A flag wins over its `LIGHTWELL_*` variable, the variable over the default. `server.config.command_line` makes flags,
-`--help` and the reference's table of them. It knows no torch, no limits of the model, and no use of a setting.
+A flag wins over its `LIGHTWELL_*` variable, the variable over the file of `--config`, and the file over the default.
+`server.config.command_line` makes flags, `--help` and the reference's table of them. It knows no torch, no limits of
+the model, and no use of a setting.
 """
 
 import dataclasses
@@ -16,10 +17,8 @@ from server.config import setting_types as types
 from server.config.devices import as_text
 from server.config.lora_settings import adapter_folders, adapters_type, lora_problem
 from server.config.metric_aliases import parse_alias, repeated_name
-from server.config.setting_fields import repeated as _repeated
-from server.config.setting_fields import setting as _setting
-from server.config.setting_fields import switch as _switch
-from server.config.setting_names import flag_name, is_service_link, variable_name
+from server.config.setting_fields import ACCESS, BATCH, COMMON, COMPUTE, LIMITS, MODEL, RUNNING
+from server.config.setting_sources import read_values
 from server.engine.config import EngineConfig
 
 
@@ -31,250 +30,259 @@ class SettingsError(ValueError):
 class Settings:
     """One field per setting; `from_sources` reads and checks them. Sizes are bytes, times seconds."""
 
-    model: str | None = _setting(
+    config: str | None = COMMON.setting(
+        None,
+        types.text("FILE"),
+        "YAML file of settings by the names of their flags, such as port: 8000. Flags and variables win over it.",
+        shown_default="none",
+    )
+    model: str | None = MODEL.setting(
         None,
         types.text("MODEL"),
         "Model folder, GGUF file, or a hub id such as org/name.",
-        shown_default="smollm2, or fables without it",
+        shown_default="smollm2",
     )
-    gguf_file: str | None = _setting(None, types.text("NAME"), "GGUF file of a MODEL of several.", shown_default="one")
-    served_model_name: str | None = _setting(
+    gguf_file: str | None = MODEL.setting(
+        None, types.text("NAME"), "GGUF file to load when MODEL has several.", shown_default="one"
+    )
+    revision: str | None = MODEL.setting(
+        None,
+        types.text("REVISION"),
+        "Branch, tag or commit of a hub id. HF_TOKEN gives access to private and gated models.",
+        shown_default="main",
+    )
+    served_model_name: str | None = COMMON.setting(
         None, types.text("NAME"), "Name of the model on the wire.", shown_default="the last part of MODEL"
     )
-    host: str = _setting("127.0.0.1", types.text("HOST"), "Address to listen on; 0.0.0.0 is every interface.")
-    port: int = _setting(8000, types.integer(0, 65535), "Port to listen on; 0 picks a free one and prints it.")
-    root_path: str = _setting(
+    host: str = COMMON.setting("127.0.0.1", types.text("HOST"), "Address to listen on; 0.0.0.0 is every interface.")
+    port: int = COMMON.setting(8000, types.integer(0, 65535), "Port to listen on; 0 picks a free one and prints it.")
+    root_path: str = ACCESS.setting(
         "", types.text("PATH", may_be_empty=True), "Path under which a proxy serves this server.", shown_default="none"
     )
-    api_key: tuple[str, ...] = _setting(
+    api_key: tuple[str, ...] = COMMON.setting(
         (),
         types.texts("KEY", hash_of, is_secret=True),
         "Key that clients must send as a bearer token; repeat the flag for several (variable: commas between). Other "
         "users of the machine can read flags: use the variable or --api-key-file. Kept as SHA-256.",
         shown_default="none: open",
     )
-    api_key_file: str | None = _setting(
+    api_key_file: str | None = ACCESS.setting(
         None,
         types.text("FILE"),
         "TOML file of keys with names, hashes, limits and expiry (docs/operating.md); read again when it changes.",
         shown_default="none",
     )
-    cors_origin: tuple[str, ...] = _repeated(types.origins(), "Origin whose web pages may call this server")
-    embed_origins: tuple[str, ...] = _repeated(
+    cors_origin: tuple[str, ...] = ACCESS.repeated(types.origins(), "Origin whose web pages may call this server")
+    embed_origins: tuple[str, ...] = ACCESS.repeated(
         types.origins("self"), "Origin, or self, whose web pages may show this server's page, /?embed=1, in a frame"
     )
-    weights_access: Literal["open", "admin", "off"] | None = _setting(
+    weights_access: Literal["open", "admin", "off"] | None = ACCESS.setting(
         None,
         types.choice("open", "admin", "off"),
         "Who may read the numbers in the weights: open is everybody who may use the server, admin is admin keys alone, "
         "off is nobody.",
         shown_default="open without keys, else admin",
     )
-    dtype: str = _setting(
+    dtype: str = COMMON.setting(
         "auto",
         types.choice("auto", "float32", "bfloat16", "float16"),
         "Number format of weights; auto is the checkpoint's.",
     )
-    quantize: str = _setting(
+    quantize: str = COMMON.setting(
         "none",
         types.choice("none", "int8", "int4", "fp8"),
         "Keep matrices in 8 or 4 bits, made on load: smaller and faster. int8 and int4 are for a CPU, fp8 for a GPU.",
     )
-    activations: Literal["dtype", "int8"] = _setting(
+    activations: Literal["dtype", "int8"] = COMPUTE.setting(
         "dtype",
         types.choice("dtype", "int8"),
         "What is multiplied by weights of 8 and 4 bits on a CPU: numbers of --dtype, or rounded to 8 bits, which is "
         "faster and less exact.",
     )
-    device: str = _setting("auto", types.choice("auto", "cpu", "cuda"), "Where the model runs.")
-    devices: int | Literal["all"] | tuple[int, ...] = _setting(
+    device: str = COMMON.setting("auto", types.choice("auto", "cpu", "cuda"), "Where the model runs.")
+    devices: int | Literal["all"] | tuple[int, ...] = COMPUTE.setting(
         1,
         types.devices(),
         "Workers on this machine: so many, each on a GPU or on its share of the CPU cores; all: one for each GPU; 0,2: "
         "on these GPUs.",
     )
-    tensor_parallel: int = _setting(
+    tensor_parallel: int = COMPUTE.setting(
         1,
         types.integer(1),
         "Processes that hold a worker's model together, each on a GPU or with its share of the threads.",
     )
-    threads: int | None = _setting(
+    threads: int | None = COMPUTE.setting(
         None, types.integer(1), "Compute threads of a worker.", shown_default="one per core; 2 for small models"
     )
-    max_model_len: int | None = _setting(
+    max_model_len: int | None = COMMON.setting(
         None, types.integer(1), "Most tokens of prompt and answer together.", shown_default="the model's context"
     )
-    chat_template: str | None = _setting(
+    chat_template: str | None = MODEL.setting(
         None,
         types.text("FILE"),
         "Jinja file, or its text, to use instead of the model's chat template.",
         shown_default="the model's",
     )
-    generation_config: str = _setting(
+    generation_config: str = MODEL.setting(
         "auto",
         types.choice("auto", "vllm"),
         "Where temperature, top_p, top_k, min_p and penalties of requests that do not say them come from: auto: the "
         "model's generation_config.json; vllm: none of that file, so 1 and no filters.",
     )
-    lora: tuple[tuple[str, str], ...] = _repeated(
+    lora: tuple[tuple[str, str], ...] = MODEL.repeated(
         adapters_type(), "LoRA adapter in peft's format, and its name on the wire"
     )
-    lora_root: str | None = _setting(
+    lora_root: str | None = MODEL.setting(
         None,
         types.text("DIR"),
         "Folder inside which POST /v1/load_lora_adapter finds adapters.",
         shown_default="none: no adapters are loaded at run time",
     )
-    max_loras: int = _setting(8, types.integer(1, 1024), "Most LoRA adapters that are loaded at a time.")
-    max_lora_rank: int = _setting(64, types.integer(1, 4096), "Highest rank of a LoRA adapter.")
-    max_num_seqs: int = _setting(64, types.integer(1, 1 << 20), "Most sequences that run at once.")
-    max_num_batched_tokens: int = _setting(2048, types.integer(1, 1 << 20), "Most tokens of one engine step.")
-    max_capture_tokens: int | None = _setting(
+    max_loras: int = MODEL.setting(8, types.integer(1, 1024), "Most LoRA adapters that are loaded at a time.")
+    max_lora_rank: int = MODEL.setting(64, types.integer(1, 4096), "Highest rank of a LoRA adapter.")
+    max_num_seqs: int = BATCH.setting(64, types.integer(1, 1 << 20), "Most sequences that run at once.")
+    max_num_batched_tokens: int = BATCH.setting(2048, types.integer(1, 1 << 20), "Most tokens of one engine step.")
+    max_capture_tokens: int | None = BATCH.setting(
         None,
         types.integer(1),
         "Most tokens of one step for traces, attention, lenses and head scores while text is generated; fewer where "
         "they would take a tenth of its time.",
         shown_default="32; 256 on a GPU",
     )
-    max_look_tokens: int | None = _setting(
+    max_look_tokens: int | None = BATCH.setting(
         None,
         types.integer(1),
         "Deprecated, until 1.0: the older name of --max-capture-tokens.",
         shown_default="not set",
     )
-    kv_cache_memory: int | None = _setting(
+    kv_cache_memory: int | None = COMMON.setting(
         None, types.byte_size(), "Memory for a worker's KV cache, such as 2GiB.", shown_default="from the free memory"
     )
-    gpu_memory_utilization: float = _setting(
+    gpu_memory_utilization: float = BATCH.setting(
         0.9, types.share(), "Share of a GPU's memory for its worker: weights and steps first, then the KV cache."
     )
-    worker_memory: int | None = _setting(
+    worker_memory: int | None = BATCH.setting(
         None,
         types.byte_size(),
         "Memory a worker may take, weights and KV cache included; a request for which there is none left is answered "
         "503.",
         shown_default="nine tenths of what machine or container have left",
     )
-    block_size: int = _setting(32, types.integer(1, 1024), "Tokens per block of the KV cache.")
-    no_prefix_caching: bool = _switch("Do not reuse the KV cache of shared prefixes.")
-    share_prefix_cache: bool = _switch(
+    block_size: int = BATCH.setting(32, types.integer(1, 1024), "Tokens per block of the KV cache.")
+    no_prefix_caching: bool = BATCH.switch("Do not reuse the KV cache of shared prefixes.")
+    share_prefix_cache: bool = BATCH.switch(
         "Let all API keys share cached prefixes: faster for common prompts, but a key can find out what others sent.",
         shown_default="off: each key has its own",
     )
-    batch_invariant: bool = _switch(
+    batch_invariant: bool = COMPUTE.switch(
         "Give each answer the same bits whatever runs beside it, where that is slow too: in float16, with fp8, and "
         "without Lightwell's kernels.",
         shown_default="on with Lightwell's kernels, off elsewhere",
     )
-    no_batch_invariant: bool = _switch("Do not promise that; Lightwell's kernels keep to it all the same.")
-    cuda_graphs: Literal["on", "off"] = _setting(
+    no_batch_invariant: bool = COMPUTE.switch("Do not promise that; Lightwell's kernels keep to it all the same.")
+    cuda_graphs: Literal["on", "off"] = COMPUTE.setting(
         "on", types.choice("on", "off"), "Whether steps run as CUDA graphs on a GPU."
     )
-    kernels: Literal["auto", "native", "triton", "torch"] = _setting(
+    kernels: Literal["auto", "native", "triton", "torch"] = COMPUTE.setting(
         "auto",
         types.choice("auto", "native", "triton", "torch"),
         "What computes: Lightwell's kernels where they can (auto), those of a CPU (native) or of a GPU (triton) or "
         "else no start, or plain torch operations, which are slower.",
     )
-    kernel_arithmetic: Literal["auto", "float32", "bf16-dot"] = _setting(
+    kernel_arithmetic: Literal["auto", "float32", "bf16-dot"] = COMPUTE.setting(
         "auto",
         types.choice("auto", "float32", "bf16-dot"),
         "How the kernels multiply by bfloat16 weights: as this CPU is known to be faster, widened to float32 (the same "
         "bits on every CPU), or by the CPU's dot products of bfloat16, where it has them (docs/reference.md).",
     )
-    no_compile: bool = _switch("Deprecated, until 1.0: stands for --kernels torch.")
-    max_num_queued_requests: int = _setting(
+    no_compile: bool = COMPUTE.switch("Deprecated, until 1.0: stands for --kernels torch.")
+    max_num_queued_requests: int = LIMITS.setting(
         1024, types.integer(0), "Most requests that wait beyond those that run; more are answered 429."
     )
-    max_num_queued_tokens: int = _setting(
+    max_num_queued_tokens: int = LIMITS.setting(
         4_194_304,
         types.integer(1),
         "Most tokens (prompt and max_tokens) of all unfinished requests; more are answered 429.",
     )
-    max_kv_demand: float = _setting(
+    max_kv_demand: float = LIMITS.setting(
         16.0,
         types.decimal(1, 10**9, f"a number from 1 to {10**9}", "TIMES"),
         "Most KV cache that all unfinished requests may come to need, in times the cache there is; more are answered "
         "429.",
     )
-    max_queue_time: float = _setting(
+    max_queue_time: float = LIMITS.setting(
         30.0,
         types.seconds(),
         "Time to wait for its turn, as expected at the present rate, beyond which a request is answered 429 at once; 0 "
         "is no limit.",
     )
-    allow_priority: bool = _switch(
+    allow_priority: bool = LIMITS.switch(
         "Let clients set a priority below 0, with which their requests go before all others'."
     )
-    max_capture_bytes: int = _setting(
+    max_capture_bytes: int = LIMITS.setting(
         1 << 30,
         types.byte_size(),
         "Most bytes of attention, embeddings and traces in flight, or less where the worker has room for less; more "
         "are answered 429.",
     )
-    max_response_bytes: int = _setting(
+    max_response_bytes: int = LIMITS.setting(
         256 << 20, types.byte_size(), "Largest answer; larger ones are refused with 413 before anything runs."
     )
-    max_body_bytes: int = _setting(
+    max_body_bytes: int = LIMITS.setting(
         32 << 20, types.byte_size(), "Largest request body; larger ones are refused with 413."
     )
-    request_timeout: float = _setting(
+    request_timeout: float = LIMITS.setting(
         600.0, types.seconds(), "Time a request may take, then 504; requests may ask for less. 0 is no limit."
     )
-    max_connections: int = _setting(
+    max_connections: int = LIMITS.setting(
         4096, types.integer(1), "Most open connections; on more only /health and /metrics are answered, the rest 503."
     )
-    receive_timeout: float = _setting(
+    receive_timeout: float = LIMITS.setting(
         30.0,
         types.seconds(),
         "Time for the head of a request to come, and for its body, which has a second more for each 16 KiB; then 408. "
         "0 is no limit.",
     )
-    send_timeout: float = _setting(
+    send_timeout: float = LIMITS.setting(
         60.0,
         types.seconds(),
         "Time in which a client takes nothing of its answer, then its connection ends; 0 is no limit.",
     )
-    worker_timeout: float = _setting(
+    worker_timeout: float = RUNNING.setting(
         30.0,
         types.seconds(),
         "Time without progress until a worker counts as hung: not ready, its requests answered 503.",
     )
-    load_timeout: float = _setting(
+    load_timeout: float = RUNNING.setting(
         600.0,
         types.seconds(),
         "Time after which a worker that starts and gets no further is killed and started again; 0 is no limit.",
     )
-    shutdown_grace: float = _setting(30.0, types.seconds(), "Time for running requests to end after SIGTERM.")
-    otlp_endpoint: str | None = _setting(
+    shutdown_grace: float = RUNNING.setting(30.0, types.seconds(), "Time for running requests to end after SIGTERM.")
+    otlp_endpoint: str | None = RUNNING.setting(
         None,
         types.url(),
         "OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs lightwell[otel].",
         shown_default="OTEL_EXPORTER_OTLP_ENDPOINT; without it no traces",
     )
-    metric_alias: tuple[tuple[str, str], ...] = _repeated(
+    metric_alias: tuple[tuple[str, str], ...] = RUNNING.repeated(
         types.texts("NAME=METRIC", parse_alias),
         "Another name under which /metrics shows a metric too, such as vllm:num_requests_waiting=num_requests_waiting",
     )
-    log_level: str = _setting("info", types.choice("debug", "info", "warning", "error"), "Least level that is logged.")
-    log_format: str = _setting("text", types.choice("text", "json"), "One line of text, or one JSON object, per event.")
+    log_level: str = RUNNING.setting(
+        "info", types.choice("debug", "info", "warning", "error"), "Least level that is logged."
+    )
+    log_format: str = RUNNING.setting(
+        "text", types.choice("text", "json"), "One line of text, or one JSON object, per event."
+    )
 
     @classmethod
     def from_sources(cls, flags: Mapping[str, str | Sequence[str] | bool], environ: Mapping[str, str]) -> "Settings":
-        """Read the settings from flags (raw text by name) and the environment. SettingsError names the culprit."""
-        values: dict[str, Any] = {}
-        for setting in dataclasses.fields(cls):
-            source, raw = flag_name(setting.name), flags.get(setting.name)
-            if raw is None or raw is False:
-                source = variable_name(setting.name)
-                raw = environ.get(source)
-                if not raw or is_service_link(raw):
-                    continue
-            try:
-                values[setting.name] = setting.metadata["type"].read(raw)
-            except ValueError as error:
-                raise SettingsError(f"{source}: {error}") from None
-        settings = cls(**values)
+        """Read the settings from flags (raw text by name), variables and --config. SettingsError names the source."""
+        try:
+            settings = cls(**read_values(dataclasses.fields(cls), flags, environ))
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
         settings._check()
         return settings
 

@@ -9,6 +9,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 
 from server.config.settings import Settings
 from server.dispatch.worker_health import WorkerHealth
@@ -117,7 +118,10 @@ class WorkerPool:
                 self.last_info = info
                 worker.become_ready(info)
                 self._on_ready(worker, info)
-                logger.info("worker %d is ready: %s", worker.worker_id, info)
+                fields = {name: value for name, value in asdict(info).items() if value is not None}
+                told = "worker %d is ready: %s on %s, %d blocks of %d tokens in its KV cache"
+                known = (worker.worker_id, info.dtype, info.device, info.num_blocks, info.block_size)
+                logger.info(told, *known, extra={"attached": {"engine": fields}})
             case messages.LoadFailed(text):
                 worker.load_error = text
             case _:

@@ -215,12 +215,13 @@ def run(
     events: ConnectionEvents,
     model_files: Fingerprint,
     engine_factory: str = ENGINE_FACTORY,
+    on_address: Callable[[str], None] | None = None,
 ) -> int:
     """Bind, start the workers, serve, and return the exit status. Raises SettingsError if the address or the devices
     are not available, ServerGaveUp if the workers cannot run.
 
     `events` are called for connections that the server ends. `model_files` are what was read of the model: workers that
-    find others do not start.
+    find others do not start. `on_address` is called with the server's address, before anything is loaded.
     """
     with bind(settings.host, settings.port) as listener:
         # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
@@ -239,6 +240,8 @@ def run(
             )
         except OSError as error:
             raise ServerGaveUp(f"the server could not be set up: {error}") from error
+        if on_address is not None:
+            on_address(url_of(listener))
         greeting = f"Lightwell is loading {name}; it will answer on {url_of(listener)}"
         if settings.log_format == "json":  # then all that is written is an event
             logger.info(greeting)

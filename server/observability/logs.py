@@ -14,6 +14,7 @@ import sys
 import threading
 from datetime import UTC, datetime
 from types import TracebackType
+from typing import TextIO
 
 from server.observability.access_log import current_record
 
@@ -24,6 +25,9 @@ _MAX_CHAIN = 9
 _LAST_WRITES = 1.0
 """Seconds that stderr has at the end to take the waiting lines."""
 _STDERR = 2
+_CLEAR_LINE = "\r\x1b[K"
+_COLOURS = {"debug": 2, "info": 36, "warning": 33, "error": 31, "critical": 31}
+"""Colours of levels, by their numbers in the control sequences of terminals."""
 
 
 class _Formatter(logging.Formatter):
@@ -91,7 +95,14 @@ class JsonFormatter(_Formatter):
 
 
 class TextFormatter(_Formatter):
-    """Formats an event as `time LEVEL process logger: message`, with the request's id if the message lacks it."""
+    """Formats an event as `time LEVEL process logger: message`, with the request's id if the message lacks it.
+
+    On a terminal the level is coloured, and a line first clears what a progress bar has written.
+    """
+
+    def __init__(self, process: str) -> None:
+        super().__init__(process)
+        self._is_on_terminal = is_terminal(sys.stderr)
 
     def format(self, record: logging.LogRecord) -> str:
         event = self.event(record)
@@ -102,7 +113,22 @@ class TextFormatter(_Formatter):
         for name, value in getattr(record, "attached", {}).items():
             line += f" {name}={json.dumps(value, default=str)}"
         lines = [_escaped(line), *("    " + _escaped(part) for part in self.exception(record).split("\n") if part)]
-        return "\n".join(lines)
+        text = "\n".join(lines)
+        if not self._is_on_terminal:
+            return text
+        level = str(event["level"])
+        return _CLEAR_LINE + text.replace(f" {level.upper()} ", f" {in_colour(level, level.upper())} ", 1)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a stream is a terminal that understands control sequences."""
+    return stream is not None and stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def in_colour(level: str, text: str) -> str:
+    """Return the text in the colour of a level for a terminal on stderr, unless NO_COLOR is set."""
+    has_colour = level in _COLOURS and is_terminal(sys.stderr) and not os.environ.get("NO_COLOR")
+    return f"\x1b[{_COLOURS[level]}m{text}\x1b[0m" if has_colour else text
 
 
 def _escaped(text: str) -> str:

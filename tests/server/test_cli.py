@@ -56,6 +56,26 @@ def test_a_bad_value_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]
     assert captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["serve", "--prot", "9000"], "`lightwell serve` has no option --prot; did you mean '--port' or '--host'?"),
+        (["serve", "--max-model-length=9"], "has no option --max-model-length; did you mean '--max-model-len'"),
+        (["srve"], "; did you mean 'serve'?"),
+        (["serve", "a", "b"], "'b' is one argument too many"),
+    ],
+)
+def test_wrong_options_and_commands_suggest_the_nearest(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(argv)
+    assert caught.value.code == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("lightwell: error: ")
+    assert message in line
+
+
 def test_a_bad_value_is_found_before_anything_heavy_is_imported() -> None:
     code = "import sys; from server.cli import main; main(['serve', '--port', 'x']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

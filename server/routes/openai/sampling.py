@@ -1,5 +1,6 @@
 """Converts a body's fields to the engine's SamplingParams, checked against the vocabulary."""
 
+import logging
 import math
 import secrets
 from collections.abc import Iterator
@@ -7,11 +8,14 @@ from dataclasses import fields
 from hashlib import sha256
 from typing import Any
 
+from model.checkpoint.generation_defaults import SamplingDefaults
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.routes.prompts import check_ids
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest, GenerationFields
+
+logger = logging.getLogger(__name__)
 
 _SEEDS = 2**63
 
@@ -54,7 +58,11 @@ def sampling_params(
         "logprobs": body.num_logprobs,
         "prompt_logprobs": prompt_logprobs,
     }
-    return SamplingParams(**read, **{name: value for name, value in _as_named(context, body) if name not in read})
+    params = SamplingParams(**read, **{name: value for name, value in _as_named(context, body) if name not in read})
+    if logger.isEnabledFor(logging.DEBUG):
+        told = (f"{field.name}={getattr(params, field.name):g}" for field in fields(SamplingDefaults))
+        logger.debug("the text is sampled with %s", ", ".join(told))
+    return params
 
 
 def _as_named(context: AppContext, body: GenerationFields) -> Iterator[tuple[str, Any]]:

@@ -1,6 +1,7 @@
 """Settings: where they come from, what is refused and how the refusal reads."""
 
 import argparse
+import re
 from pathlib import Path
 
 import pytest
@@ -123,6 +124,52 @@ def test_the_variables_of_a_kubernetes_service_named_lightwell_are_no_settings()
     assert unknown_variables(environ) == []
 
 
+def config_file(folder: Path, text: str) -> str:
+    (folder / "lightwell.yaml").write_text(text, encoding="utf-8")
+    return str(folder / "lightwell.yaml")
+
+
+def test_a_file_holds_settings_below_variables_and_flags(tmp_path: Path) -> None:
+    path = config_file(
+        tmp_path,
+        "model: some/model\nport: 9000\nhost: 0.0.0.0\nmax_num_seqs: 8\nkv-cache-memory: 2GiB\ncuda-graphs: on\n"
+        "no-prefix-caching: true\nbatch-invariant: false\napi-key: [a, b]\nshutdown-grace: 1.5\n",
+    )
+    settings = read("--config", path, "--port", "9002", LIGHTWELL_HOST="::1")
+    assert (settings.port, settings.host, settings.config) == (9002, "::1", path)
+    assert (settings.model, settings.max_num_seqs, settings.kv_cache_memory) == ("some/model", 8, 2 << 30)
+    assert (settings.no_prefix_caching, settings.batch_invariant, settings.cuda_graphs) == (True, False, "on")
+    assert (settings.api_key, settings.shutdown_grace) == ((hash_of("a"), hash_of("b")), 1.5)
+    assert read(LIGHTWELL_CONFIG=path).port == 9000
+    assert read("--config", config_file(tmp_path, "# nothing\n")).port == 8000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("prot: 8000", "'prot' is no setting; did you mean 'port'"),
+        ("port: http", "port: 'http' is not usable; an integer from 0 to 65535 is accepted"),
+        ("max_num_seqs: 0", "max-num-seqs: '0' is not usable; an integer from 1 "),
+        ("port: [1, 2]", r"port: \['1', '2'\] is a list; one value is accepted"),
+        ("port:\n  number: 1", "port: text, a number or a list of these is accepted"),
+        ("config: other.yaml", "'config' is no setting"),
+        ("- port", "lines such as 'port: 8000' are accepted"),
+        ("port: [", "is no YAML: while parsing"),
+        ("api-key: 'sesame,,open'", "api-key: the value is not usable"),
+    ],
+)
+def test_a_file_is_checked_like_flags(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=rf"lightwell\.yaml.*{message}") as caught:
+        read("--config", config_file(tmp_path, text))
+    assert "\n" not in str(caught.value)
+    assert "sesame" not in str(caught.value)
+
+
+def test_a_file_that_is_missing_is_named() -> None:
+    with pytest.raises(SettingsError, match=r"--config 'no\.yaml': the file cannot be read \(No such file"):
+        read("--config", "no.yaml")
+
+
 def test_a_misspelt_variable_is_found() -> None:
     assert unknown_variables({"LIGHTWELL_PROT": "1", "LIGHTWELL_PORT": "1", "OTHER": "1"}) == ["LIGHTWELL_PROT"]
 
@@ -147,6 +194,15 @@ def test_help_and_table_hold_every_setting() -> None:
         for name in setting_names():
             assert flag_name(name) in text
             assert f"LIGHTWELL_{name.upper()}" in text
+
+
+def test_the_help_begins_with_the_ten_common_options() -> None:
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    *_, common, model = re.split(r"^(?=\S.*:$)", parser.format_help(), flags=re.MULTILINE)[:5]
+    assert common.startswith("common options:\n")
+    assert len(re.findall(r"^  --", common, re.MULTILINE)) == 10
+    assert model.startswith("model:\n")
 
 
 def test_the_engine_gets_its_part() -> None:

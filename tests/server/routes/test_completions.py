@@ -1,5 +1,6 @@
 """POST /v1/completions."""
 
+import logging
 import random
 from dataclasses import asdict
 from pathlib import Path
@@ -112,6 +113,21 @@ async def test_what_a_request_does_not_say_is_the_models(tmp_path: Path) -> None
         assert (await at.http.get("/v1/capabilities")).json()["default_sampling_params"] == asdict(own)
         found = [{name: getattr(sampling(at, i), name) for name in said} for i in range(3)]
     assert found == [{name: getattr(own, name) for name in said}] * 2 + [said]
+
+
+async def test_the_log_has_the_sampling_parameters_of_a_text_at_level_debug(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = SamplingDefaults(temperature=0.6, top_k=20)
+    async with site(tmp_path, sampling_defaults=own) as at:
+        await complete(at, top_p=0.5)
+        assert "is sampled with" not in caplog.text
+        with caplog.at_level(logging.DEBUG, "server.routes.openai.sampling"):
+            await complete(at, top_p=0.5)
+    assert (
+        "the text is sampled with temperature=0.6, top_p=0.5, top_k=20, min_p=0, repetition_penalty=1, "
+        "presence_penalty=0, frequency_penalty=0" in caplog.text
+    )
 
 
 async def test_requests_with_neighbouring_seeds_share_no_choice(tmp_path: Path) -> None:

@@ -1,0 +1,207 @@
+"""`lightwell run`, `list`, `pull`, `bench` and `completion`, as a user sees them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from model.checkpoint.folder import PACKAGED
+from server.cli import main
+from tests.server.running import is_running, wait_for
+from tests.server.terminal.fake_hub import COMMIT, REPOSITORY, REVISION, running_hub
+from tests.support.processes import ROOT, Server, descendants
+from tests.support.shared import shared_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Server:
+    return shared_server("fables", "--kv-cache-memory", "64MiB")
+
+
+def lightwell(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "server", *arguments]
+    environ = {**os.environ, **environment}
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, cwd=ROOT, env=environ)
+
+
+def greedy(server: Server, prompt: str, **fields: Any) -> str:
+    messages = [{"role": "user", "content": prompt}]
+    body = {"model": "fables", "messages": messages, "temperature": 0, "max_tokens": 8, **fields}
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=60).json()
+    return str(answer["choices"][0]["message"]["content"])
+
+
+def test_run_prints_the_answer_of_a_server_and_nothing_else(server: Server) -> None:
+    done = lightwell("run", "fables", "Who was there?", "--url", server.url, "--temperature", "0", "--max-tokens", "8")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == greedy(server, "Who was there?") + "\n"
+
+
+def test_run_adds_standard_input_to_its_prompt(server: Server) -> None:
+    arguments = ("run", "fables", "--url", f"{server.url}/v1", "--temperature", "0", "--max-tokens", "8")
+    assert lightwell(*arguments, "Go on:", stdin="A wolf\n").stdout == greedy(server, "Go on:\n\nA wolf") + "\n"
+    assert lightwell(*arguments, stdin="A wolf\n").stdout == greedy(server, "A wolf") + "\n"
+    empty = lightwell(*arguments)
+    assert (empty.returncode, empty.stdout) == (2, "")
+    assert empty.stderr == ("lightwell: error: no prompt is given; an argument or text on standard input is accepted\n")
+
+
+def test_run_starts_a_server_of_its_own_and_leaves_none(server: Server) -> None:
+    flags = ("--dtype", "bfloat16", "--kv-cache-memory", "16MiB", "--temperature", "0", "--max-tokens", "8")
+    done = lightwell("run", "fables", "Who was there?", *flags, LIGHTWELL_PORT="1", LIGHTWELL_API_KEY="another's")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == greedy(server, "Who was there?") + "\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGHUP])
+def test_no_server_outlives_its_command(number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "server", "run", "fables", "A wolf", "--max-tokens", "400"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=ROOT)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.read(1), "it answers"
+        started = [pid for pid in descendants(process.pid) if pid != process.pid]
+        assert len(started) >= 2, "a server and its worker"
+        process.send_signal(number)
+        process.stdout.read()
+    assert process.wait() == (130 if number == signal.SIGINT else -number)
+    wait_for(lambda: not any(map(is_running, started)), "the server ends")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (("run", "fablez", "x"), 1, "model 'fablez' is no local folder .* did you mean 'fables'?"),
+        (("run", "fables", "x", "--dtype", "int8"), 2, "--dtype: 'int8' is not usable; accepted are auto, "),
+        (("run", "fables", "x", "--url", "ftp://x"), 2, "URL 'ftp://x' is not usable; an address such as http://"),
+        (("run", "fables", "x", "--max-tokens", "0"), 2, "argument --max-tokens: '0' is not usable; an integer of "),
+        (("run", "x", "x", "--temprature", "0"), 2, "has no option --temprature; did you mean '--temperature'"),
+        (("bench", "http://127.0.0.1:1"), 1, "http://127.0.0.1:1/v1/models: .*Connection refused"),
+        (("chat", "fables"), 2, "`lightwell chat` needs a terminal; `lightwell run` reads standard input"),
+        (("pull", "nobody/nothing"), 1, "model 'nobody/nothing' is no local folder and the hub did not give it"),
+    ],
+)
+def test_errors_are_one_line(arguments: tuple[str, ...], status: int, message: str) -> None:
+    done = lightwell(*arguments, HF_HUB_OFFLINE="1")
+    assert (done.returncode, done.stdout) == (status, "")
+    *_, line = done.stderr.splitlines()
+    assert line.startswith("lightwell: error: ")
+    for part in message.split(".*"):
+        assert part in line
+
+
+def test_a_reader_that_leaves_early_ends_run_quietly(server: Server) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "server", "run", "fables", "A wolf", "--url", server.url]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=ROOT
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_refusal_of_the_server_is_told_in_its_words(server: Server) -> None:
+    done = lightwell("run", "nobody", "x", "--url", server.url)
+    assert done.returncode == 1
+    assert "404" in done.stderr
+    assert "nobody" in done.stderr
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """Return a cache of Hugging Face with one model of one revision."""
+    root = tmp_path / "hub" / "models--someone--tales"
+    snapshot = root / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    (root / "refs").mkdir()
+    (root / "refs" / "main").write_text("0" * 40)
+    (root / "blobs").mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (root / "blobs" / name).write_bytes((ROOT / "model" / "fables" / name).read_bytes())
+        (snapshot / name).symlink_to(root / "blobs" / name)
+    return tmp_path / "hub"
+
+
+def test_list_names_built_in_and_downloaded_models(cache: Path) -> None:
+    told = lightwell("list", HF_HUB_CACHE=str(cache))
+    assert told.returncode == 0
+    rows = {line.split()[0]: line.split()[1:] for line in told.stdout.splitlines()}
+    assert rows["fables"][0] == "-"
+    assert rows["someone/tales"][0] == "main"
+    found = json.loads(lightwell("list", "--json", HF_HUB_CACHE=str(cache)).stdout)
+    tales = next(each for each in found if each["name"] == "someone/tales")
+    assert tales["path"] == str(cache / "models--someone--tales" / "snapshots" / ("0" * 40))
+    assert tales["bytes"] > 11_000_000
+
+
+def test_pull_prints_the_path_of_a_model(cache: Path) -> None:
+    snapshot = str(cache / "models--someone--tales" / "snapshots" / ("0" * 40))
+    told = lightwell("pull", "someone/tales", HF_HUB_CACHE=str(cache), HF_HUB_OFFLINE="1")
+    assert (told.returncode, told.stdout) == (0, f"{snapshot}\n")
+    told = lightwell("pull", "someone/tales", "--revision", "v2", HF_HUB_CACHE=str(cache), HF_HUB_OFFLINE="1")
+    assert (told.returncode, told.stdout) == (1, "")
+    assert told.stderr.startswith("lightwell: error: model 'someone/tales' is no local folder")
+
+
+def test_pull_has_a_token_and_a_revision(tmp_path: Path) -> None:
+    with running_hub(PACKAGED, "hf_sesame") as hub:
+        environment = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
+        pull = partial(lightwell, "pull", REPOSITORY, **environment)
+        refused = pull("--revision", REVISION, HF_TOKEN="hf_other")
+        assert refused.returncode == 1
+        assert "the hub gives it to accounts with access only (HF_TOKEN)" in refused.stderr
+        missing = pull("--revision", "v2", HF_TOKEN="hf_sesame")
+        assert missing.returncode == 1
+        pulled = pull("--revision", REVISION, HF_TOKEN="hf_sesame")
+    folder = tmp_path / "models--someone--tales" / "snapshots" / COMMIT
+    assert (pulled.returncode, pulled.stdout) == (0, f"{folder}\n")
+    assert (folder / "model.safetensors").read_bytes() == (PACKAGED / "model.safetensors").read_bytes()
+
+
+def test_bench_measures_tokens_and_waits(server: Server) -> None:
+    arguments = (
+        "bench",
+        server.url,
+        "--requests",
+        "4",
+        "--concurrency",
+        "2",
+        "--prompt-words",
+        "8",
+        "--max-tokens",
+        "5",
+    )
+    found = json.loads(lightwell(*arguments, "--json").stdout)
+    assert (found["requests"], found["failed"], found["model"]) == (4, 0, "fables")
+    assert 4 <= found["output_tokens"] <= 20
+    assert found["tokens_per_second"] == pytest.approx(found["output_tokens"] / found["seconds"])
+    assert 0 < found["time_to_first_token_ms"]["p50"] <= found["time_to_first_token_ms"]["p99"]
+    told = lightwell(*arguments).stdout
+    for part in ("tokens/s", "time to first token  mean ", "inter-token latency  mean "):
+        assert part in told
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion_knows_commands_flags_and_values(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    for word in ("serve", "chat", "--kv-cache-memory", "--revision", "bfloat16"):
+        assert word in script
+
+
+def test_the_completion_of_bash_completes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    ask = "COMP_WORDS=(lightwell serve --dt); COMP_CWORD=2; _shtab_lightwell lightwell --dt serve; echo ${COMPREPLY[@]}"
+    told = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, text=True, check=True)
+    assert told.stdout == "--dtype\n"
