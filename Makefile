@@ -11,7 +11,7 @@ PORT ?= 8000
 ARGS ?=
 MINUTES ?= 30
 CASES ?= 2000
-# The extras of pyproject.toml that the targets need: nothing to serve. CI sets dev,test-gpu.
+# The extras of pyproject.toml that the targets need: nothing to serve. CI sets test,test-gpu.
 EVERYTHING := install lock tools test-nightly test-all release-check
 EXTRAS ?= $(if $(filter $(EVERYTHING),$(MAKECMDGOALS)),dev,$(if $(filter-out serve,$(MAKECMDGOALS)),test))
 # Where torch's CPU build is. Without an answer pip's configuration is used, then the default index.
