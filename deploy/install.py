@@ -161,7 +161,7 @@ def install(folder: Path, extras: set[str], index: str) -> None:
     subprocess.run([*command, *editable], cwd=ROOT, env=environment, check=True)
     has_model = subprocess.run([python, "-c", "import lightwell_smollm2"], capture_output=True, check=False)
     if has_model.returncode and subprocess.run([*command, MODEL], cwd=ROOT, env=environment, check=False).returncode:
-        print(f"{MODEL} could not be installed: without it `lightwell serve` needs the name of a model", file=sys.stderr)
+        print(f"{MODEL} could not be installed: `lightwell serve` needs the name of a model", file=sys.stderr)
 
 
 def compile_lock(output: Path, options: Sequence[str], python: Path) -> int:

@@ -82,6 +82,10 @@ def _run(command: list[str]) -> None:
     if not os.environ.get("TEST_TOOLS"):
         pytest.skip("the linters are run by `make test-nightly` (tests/tools/install.sh)")
     done = subprocess.run(
-        [ROOT / ".tools/workflows/bin" / command[0], *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False
+        [ROOT / ".tools/workflows/bin" / command[0], *command[1:]],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
