@@ -223,7 +223,8 @@ def _num_able(engines: DeploymentHandle[Any]) -> int | None:
     deployment = None if application is None else application.deployments.get(engines.deployment_name)
     if deployment is None:
         return None
-    return sum(count for state, count in deployment.replica_states.items() if state not in _UNABLE)
+    able: list[int] = [count for state, count in deployment.replica_states.items() if state not in _UNABLE]
+    return sum(able)
 
 
 async def _read(receive: Receive, max_bytes: int) -> bytes | None:
