@@ -131,7 +131,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
         seq = self.pop(uid).sequence
         self._scheduler.finish(seq, "memory")
         named = {"request_id": seq.request.request_id}
-        logger.warning("memory is short: request %d waits to begin anew", uid, extra={"fields": named})
+        logger.warning("memory is short: request %d waits to begin again", uid, extra={"fields": named})
         return seq.request
 
     def end(self, uid: int, reason: FinishReason, error: str | None = None) -> RequestOutput:
