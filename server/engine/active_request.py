@@ -99,7 +99,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
             captures = RequestCaptures.of(seq, self._model)
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
             self._scheduler.finish(seq, "memory")
-            raise NoCaptureMemory("no memory for what it captures") from error
+            raise NoCaptureMemory("no memory for its captures") from error
         except BaseException:
             self._scheduler.finish(seq, "error")
             raise

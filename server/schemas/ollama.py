@@ -43,13 +43,13 @@ _IGNORED_OPTIONS: Ignored = {
     **dict.fromkeys(("vocab_only", "embedding_only", "logits_all"), _LOADED),
     "num_ctx": "the context is the model's, or --max-model-len's",
     "num_keep": "an answer ends where the context does: nothing is shifted out of it",
-    **dict.fromkeys(("mirostat_tau", "mirostat_eta"), "it only says how a sampler works that is refused"),
+    **dict.fromkeys(("mirostat_tau", "mirostat_eta"), "it is an option of a sampler that is not supported"),
 }
 
 _REFUSED_OPTIONS: RefusedFields = {
     "mirostat": REFUSED_BY_GENERATION["mirostat"],
-    "tfs_z": Refused("this sampler is not there; temperature, top_k, top_p and min_p are", (1,)),
-    "typical_p": Refused("this sampler is not there; temperature, top_k, top_p and min_p are", (1,)),
+    "tfs_z": Refused("this sampler is not supported; temperature, top_k, top_p and min_p are", (1,)),
+    "typical_p": Refused("this sampler is not supported; temperature, top_k, top_p and min_p are", (1,)),
     "repeat_last_n": Refused("penalties count the whole text", (-1,)),
     "penalize_newline": Refused("a newline is a token like any other", (True,)),
 }
@@ -286,7 +286,7 @@ class OllamaChatAnswer(OllamaTextAnswer):
 class OllamaGenerateAnswer(OllamaTextAnswer):
     """Answer of POST /api/generate."""
 
-    response: str = Field(description="The text, or what is new of it.")
+    response: str = Field(description="The text, or its new part in a stream.")
     thinking: str | None = Field(None, description="What the model thought before it answered.")
 
 
@@ -306,4 +306,4 @@ class OllamaEmbeddingsAnswer(AnswerModel):
 class OllamaErrorAnswer(AnswerModel):
     """The shape of every error under /api."""
 
-    error: str = Field(description="Names the offending value and what is accepted.")
+    error: str = Field(description="Names the rejected value and the accepted values.")

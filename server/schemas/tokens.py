@@ -44,7 +44,7 @@ class TokenizeAnswer(AnswerModel):
     count: int = Field(description="Number of tokens.")
     max_model_len: int = Field(description="Most tokens of prompt and completion together.")
     tokens: list[int] = Field(description="Token ids.")
-    token_strs: list[str] | None = Field(None, description="Each token decoded alone.")
+    token_strs: list[str] | None = Field(None, description="Each token decoded separately.")
     offsets: list[list[int]] | None = Field(
         default=None, description="Span [begin, end) of each token in the text, in characters."
     )

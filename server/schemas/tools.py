@@ -45,7 +45,7 @@ class FunctionDefinition(RequestModel):
     """What a tool is called, and what it takes."""
 
     name: ToolName
-    description: Text | None = Field(None, description="What it does, for the model.")
+    description: Text | None = Field(None, description="Description of the tool, for the model.")
     parameters: Annotated[dict[str, Any], AfterValidator(_check_schema)] | None = Field(
         None, description="JSON schema of the arguments, an object; null is one that takes none."
     )

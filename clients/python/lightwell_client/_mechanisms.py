@@ -91,7 +91,7 @@ class ContributionsOptions(InspectionOptions, total=False):
     key_positions: Annotated[Selection, Argument('By whom: "all", a position, or several.', "all")]
     part: AnyPart
     target: Annotated[str | int, Argument("A text that is one token, or a token id: also its logit's parts.")]
-    versus: Annotated[str | int, Argument("Another token, whose logit is taken from the target's.")]
+    versus: Annotated[str | int, Argument("Another token; its logit is subtracted from the target's.")]
     vectors: Annotated[bool, Argument("Also the vectors themselves, and all else that is added to the stream.", False)]
     sum_over: Annotated[
         Sequence[Literal["layer", "head", "key"]], Argument("Axes over which the vectors are summed.", ())
@@ -202,7 +202,11 @@ class HeadsOptions(InspectionOptions, total=False):
     heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
     part: Annotated[Literal["decoder", "encoder"], _STACKS]
     repeat_length: Annotated[
-        int, Argument("Without an input: random tokens before they are repeated; left out, 50 or what fits.")
+        int,
+        Argument(
+            "Without an input: number of random tokens before their repetition; by default 50, or the "
+            "largest number that fits."
+        ),
     ]
     num_sequences: Annotated[int, Argument("Random sequences that the scores are averaged over.", 4)]
     seed: Annotated[int, Argument("Of the random tokens: the same seed, the same tokens.", 0)]

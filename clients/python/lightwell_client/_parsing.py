@@ -80,4 +80,4 @@ def _value(completion: ChatCompletion, choice: ChatChoice, from_json: Callable[[
     try:
         return from_json(text)
     except ValueError as error:  # pydantic's is one, too
-        raise NotParsed(f"the answer {text[:200]!r} is not what was asked for: {error}", completion) from error
+        raise NotParsed(f"the answer {text[:200]!r} does not match the schema: {error}", completion) from error

@@ -40,7 +40,9 @@ def own_number(name: str, wanted: int, total: int | None) -> int:
     if wanted >= 0:
         return wanted
     if total is None:
-        raise ValueError(f"{name} is {wanted}, and the server did not tell how many there are: name it by its number")
+        raise ValueError(
+            f"{name} is {wanted}, and the server did not report their number: use a number from the beginning"
+        )
     if wanted < -total:
         raise ValueError(f"{name} is {wanted}, and the model has {total}")
     return wanted + total

@@ -37,7 +37,7 @@ class ReasonsOptions(TypedDict, total=False):
 
 Explain = Annotated[
     bool | ReasonsOptions,
-    Argument('Also tell the reasons: True, or {"by", "versus", "verify", "take_out"}, each of which has a default.'),
+    Argument('Also return the reasons: True, or {"by", "versus", "verify", "take_out"}, each with a default.'),
 ]
 """The `explain` of every method that tells reasons."""
 
@@ -129,12 +129,12 @@ class Reasons(Result, NotebookView):
     rest: dict[str, float] = Field(default_factory=dict)
     """What else is in the sum, by name."""
     verify: tuple[Verified, ...] | None = Field(default=None, repr=False)
-    """The words with the largest parts, each taken out alone, then all together."""
+    """The words with the largest parts: each removed separately, then all together."""
 
     @property
     def title(self) -> str:
         """Return what is explained, in a line."""
-        other = "the logit alone" if self.versus is None else f"rather than {visible(self.versus.name)}"
+        other = "the logit itself" if self.versus is None else f"rather than {visible(self.versus.name)}"
         return f"{visible(self.target.name)}, {other}: {self.value:.4g}"
 
     def largest(self, count: int = _MOST_LISTED) -> list[tuple[str, float]]:

@@ -229,7 +229,7 @@ class Tokens(Result):
 
     ids: list[int] = Field(validation_alias=AliasChoices("tokens", "ids"))
     strings: list[str] | None = Field(default=None, validation_alias=AliasChoices("token_strs", "strings"))
-    """Each token decoded alone, if the server reports it."""
+    """Each token decoded separately, if the server reports it."""
     max_model_len: int | None = None
 
     def __len__(self) -> int:

@@ -51,11 +51,11 @@ class CensusRow(Result):
     share_of_matrices: float | None = None
     """Its share of all matrices, the unembedding counted as one of its own, or None for what is not a matrix."""
     tied_to: str | None = None
-    """The weight whose storage it shares."""
+    """The weight that shares its storage."""
 
 
 class Parameters(Result, NotebookView):
-    """Where the parameters are."""
+    """Number of parameters by component."""
 
     model: str = ""
     architecture: str
@@ -128,7 +128,7 @@ class GeometryOptions(ModelOptions, total=False):
         Argument('Compare so many pairs, drawn; "all" takes minutes. Left out, all where quick, else a million.'),
     ]
     seed: Annotated[int, Argument("Of the drawing.", 0)]
-    spectrum: Annotated[bool, Argument("Also the singular values and what they say.", True)]
+    spectrum: Annotated[bool, Argument("Also the singular values and statistics of them.", True)]
 
 
 class Geometry(InspectionResult):

@@ -132,5 +132,5 @@ class SystemOneAnswer(AnswerModel):
 class SystemOneErrorAnswer(AnswerModel):
     """The shape of every error of POST /v1/systemone."""
 
-    detail: str = Field(description="Names the offending value and what is accepted.")
+    detail: str = Field(description="Names the rejected value and the accepted values.")
     error: ErrorDetail = Field(description="The same as other routes write it.")

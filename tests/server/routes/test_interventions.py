@@ -157,7 +157,7 @@ async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Pat
         ({"point": "z.0", "op": "patch", "value": {"data": "AA==AAAA", "shape": [1]}}, "no base64"),
         ({"point": "z" * 129, "op": "zero"}, "at most 128 characters"),
         ({"point": "z.0", "op": "patch", "value": [0] * 16385},
-         'a list of more than 16384 numbers; so many are accepted as base64, {"data"'),
+         'a list of more than 16384 numbers; larger values are accepted as base64, {"data"'),
         ({"point": "z.0", "op": "patch", "value": [[0.5] * 64] * 257}, "more than 16384 numbers"),
         ({"point": "z.0", "op": "patch", "from": {"input": ["ab", "cd"]}}, "2 inputs; one is accepted"),
         ({"point": "z.0", "op": "patch", "from": {"input": "ab"}}, "shape [2, 4, 2] does not broadcast"),
