@@ -30,8 +30,10 @@ def _shortened(line: str) -> str:
 def _layout(value: object, indent: int, taken: int = 6) -> str:
     """Return `value` as JSON, with entries on lines of their own where it does not fit beside `taken` characters."""
     plain = json.dumps(value, ensure_ascii=False)
-    if len(plain) + indent + taken <= WIDTH or not isinstance(value, dict | list) or not value:
+    if len(plain) + indent + taken <= WIDTH or not isinstance(value, str | dict | list) or not value:
         return plain
+    if isinstance(value, str):
+        return json.dumps(value[: WIDTH - indent - taken - 6] + " ...", ensure_ascii=False)
     inner = " " * (indent + 2)
     if isinstance(value, list):
         if not isinstance(value[0], dict | list):

@@ -86,7 +86,7 @@ def as_table(census: Census, config: ModelConfig) -> str:
             *table,
             "",
             f"{census.total:,} parameters in all ({tied})",
-            f"{census.matrices_untied:,} in {census.num_matrices:,} matrices, the unembedding always one of its own, "
+            f"{census.matrices_untied:,} in {census.num_matrices:,} matrices, the unembedding a separate one, "
             "without biases, norms and positions",
         ]
     )

@@ -1,5 +1,4 @@
-"""Holds every HTTP route, each in its own file. Routes read and check requests, and write answers; they compute
-nothing.
+"""HTTP routes, each in its own file. Routes read and check requests, and write answers, without computation.
 
 The application adds the error handlers (`server.http.errors`) and the HTTP metrics (`server.observability.metrics`)
 around them, and omits FastAPI's own /docs: it would load its scripts from the network, and hide ours.
