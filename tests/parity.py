@@ -38,12 +38,13 @@ OVER_HTTP = """The answers of the HTTP routes, against transformers (eager) in f
 the process that compares; the test repeats four of the checkpoints with a server process of its own.
 transformers does not return scores: ours are centred in each row over the visible keys, and compared with the log of
 its pattern, centred likewise."""
-IN_PROCESS = """Each entry is the larger error of two comparisons. The first compares the network with the slow reference
-(tests/reference). The second compares that reference with transformers in float64.
+IN_PROCESS = """Each entry is the larger error of two comparisons. The first compares the network with the slow
+reference (tests/reference). The second compares that reference with transformers in float64.
 
 The reference includes the roundings to float32 in transformers' norms, rotary tables and softmaxes. Without these
-roundings transformers itself is off by 1e-5. If its softmax rounds, the log of its pattern has at most seven digits; the
-scores are then from the first comparison only. The delta rules of transformers run without their cast to float32."""
+roundings transformers itself is off by 1e-5. If its softmax rounds, the log of its pattern has at most seven digits;
+the scores are then from the first comparison only. The delta rules of transformers run without their cast to
+float32."""
 QUANTITIES = ("logits", "patterns", "scores", "hidden states", "embeddings")
 BOUNDS = {
     "float32": dict.fromkeys(QUANTITIES, FLOAT32_BOUND),

@@ -45,7 +45,7 @@ from server.schemas.judgements.systemone import SystemOneErrorAnswer
 from server.schemas.ollama import OllamaErrorAnswer
 
 _STATUSES = {
-    400: "A value is wrong; the message names it and what is accepted.",
+    400: "A value is invalid; the message names it and the accepted values.",
     401: "No key, or a wrong one.",
     403: "The key may not do this.",
     404: "No such model.",

@@ -69,9 +69,9 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
         return _why_not_sparse(context)
     if route == "/v1/rollout" and config.recurrence is not None:
         return UnsupportedReason(
-            f"this model has attention in layers {', '.join(map(str, config.attention_layers))} alone: what a "
-            f"{config.recurrence.kind} brings from one position to another is no pattern, and cannot be multiplied "
-            "with those; /v1/attention and /v1/contributions are accepted"
+            f"this model has attention only in layers {', '.join(map(str, config.attention_layers))}: a "
+            f"{config.recurrence.kind} has no pattern, so there is no product over all layers; /v1/attention and "
+            f"/v1/contributions are accepted"
         )
     if route == "/v1/lens" and config.altup is not None:
         return UnsupportedReason(

@@ -252,7 +252,7 @@ IGNORED_IN_STREAM_OPTIONS: Ignored = {"include_obfuscation": "chunks are never p
 
 IGNORED_IN_RESPONSE_FORMAT: Ignored = {
     "name": "a schema's name changes nothing",
-    "description": "no model is told of it",
+    "description": "the model does not receive it",
     "strict": "every answer keeps to its schema",
 }
 

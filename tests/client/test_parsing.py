@@ -93,7 +93,7 @@ def test_each_choice_is_parsed(ask: Asker, server: WireServer) -> None:
         ({"content": None, "tool_calls": CALLS}, "tool_calls", "calls get_weather, get_time"),
         ({"content": '{"kind": "cow", "legs": 4}'}, "stop", "'fox' or 'goose'"),
         ({"content": "A fox."}, "stop", "'A fox.' does not match the schema: (?s:.*)Invalid JSON"),
-        ({"content": None}, "stop", "is not what was asked for"),
+        ({"content": None}, "stop", "does not match the schema"),
     ],
 )
 def test_an_answer_that_is_no_object_says_why_and_is_not_lost(

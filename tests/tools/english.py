@@ -2,10 +2,10 @@
 
     python -m tests.tools.english [--list] [--record] [PATH ...]
 
-Run it in the project's root. Each PATH is a file or folder that git tracks; without one, all of them are read. The output is
-the hits per 1,000 words of each place and kind of text; `--list` prints each hit. `--record` lowers the counts in
-tests/english.json, which tests/test_english.py holds. Counted in the same way, FastAPI has 0.4 hits per 1,000 words, httpx 0.5
-and pydantic 0.9.
+Run it in the project's root. Each PATH is a file or folder that git tracks; without one, all of them are read. It prints the
+hits per 1,000 words of each place and kind of text; `--list` prints each hit. `--record` lowers the counts in
+tests/english.json, which tests/test_english.py reads. With the same method, FastAPI has 0.4 hits per 1,000 words, httpx
+0.5 and pydantic 0.9.
 """
 
 import argparse

@@ -32,11 +32,16 @@ def comments_and_texts(source: str) -> Iterator[tuple[int, str, bool]]:
             for begin, placeholder in inner:
                 for number, part, is_comment in comments_and_texts(placeholder):
                     yield number + source.count("\n", 0, begin), part, is_comment
-        elif source[at] == "/" and BEFORE_REGEX.search(source[max(0, at - 20) : at]) and (found := REGEX.match(source, at)):
+        elif found := regular_expression(source, at):
             end = found.end()
         else:
             end = at + 1
         at = end
+
+
+def regular_expression(source: str, at: int) -> re.Match[str] | None:
+    """Return the literal of a regular expression that begins at `at`, if any."""
+    return REGEX.match(source, at) if BEFORE_REGEX.search(source[max(0, at - 20) : at]) else None
 
 
 def end_of_string(source: str, at: int) -> int:
@@ -48,7 +53,7 @@ def end_of_string(source: str, at: int) -> int:
 
 
 def template(source: str, at: int) -> tuple[str, list[tuple[int, str]], int]:
-    """Return the template's text with `{}` for placeholders, each placeholder with its place, and the place after it."""
+    """Return the text with `{}` for placeholders, each placeholder with its place, and the place after the template."""
     text, inner = "", []
     at += 1
     while source[at] != "`":

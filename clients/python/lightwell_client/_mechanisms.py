@@ -1,5 +1,5 @@
-"""How a pass came about: a head's steps, what each key adds to each query, how vectors change through the layers,
-what heads do, attention through layers.
+"""Mechanisms of a pass: a head's steps, contributions of keys to queries, changes of vectors through the layers,
+scores of heads, attention through layers.
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ class ContributionsOptions(InspectionOptions, total=False):
 
 
 class Contributions(InspectionResult):
-    """What each key adds to each query. Arrays: norms [layer, head, query, key], the length of what each key adds
+    """Contributions of keys to queries. Arrays: norms [layer, head, query, key], the length of each key's contribution
     through each head; with a target attributions [layer, head, query, key], its part of the target's logit, and
     components [query, component]; with vectors also vectors [layer, head, query, key, d_model] without the axes of
-    sum_over, additions [addition, query, d_model], and states [state, query, d_model], whose last is their sum.
+    sum_over, additions [addition, query, d_model], and states [state, query, d_model]; the last state is their sum.
     """
 
     part: str
@@ -120,11 +120,11 @@ class Contributions(InspectionResult):
     """Largest distance of that sum from the model's own logit."""
     addition_names: tuple[str, ...] | None = Field(default=None, repr=False)
     stream_difference: float | None = None
-    """Largest length of what rounding adds to the stream."""
+    """Largest length of the rounding errors in the stream."""
 
     def by_key(self, query: int | None = None) -> Array:
-        """Return what each key [key] adds to the query at a position, over all layers and heads of this answer: summed
-        attributions if there is a target, summed norms otherwise.
+        """Return the contribution of each key [key] to the query at a position, over all layers and heads of this
+        answer: summed attributions if there is a target, summed norms otherwise.
 
         query: negative counts from the end; None is the only one of this answer.
 
@@ -213,7 +213,7 @@ class HeadsOptions(InspectionOptions, total=False):
 
 
 class HeadScores(InspectionResult):
-    """What each head does, in a few numbers: array scores [layer, head, measure]."""
+    """Scores of each head: array scores [layer, head, measure]."""
 
     part: str
     layers: tuple[int, ...]
@@ -281,7 +281,7 @@ class Rollout(InspectionResult):
     method: str
     layers: tuple[int, ...]
     heads: tuple[int, ...] | None = None
-    """The heads whose mean pattern it is."""
+    """The heads in this mean pattern."""
     query_positions: tuple[int, ...] = Field(repr=False)
 
     def matrix(self, layer: int | None = None) -> Array:

@@ -1,8 +1,8 @@
-"""The keyword arguments of the client's methods: types, the server's defaults, and what each means in a line. Names are
-the wire's; nothing here sends or checks values.
+"""The keyword arguments of the client's methods: types, the server's defaults, and a line of description each. Names
+are the wire's; nothing here sends or checks values.
 
-Every argument may be left out; one that is None is not sent, and the server's default holds. What is written here is
-what help() and a notebook show of a method: see _signatures.
+Every argument may be left out; one that is None is not sent, and the server's default holds. help() and notebooks show
+these texts: see _signatures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -121,7 +121,7 @@ class SamplingOptions(ModelOptions, total=False):
 
 
 class FormOptions(TypedDict, total=False):
-    """The constraints of an answer's text, of which at most one is accepted."""
+    """The constraints of an answer's text; at most one is accepted."""
 
     response_format: Annotated[
         Mapping[str, Any],

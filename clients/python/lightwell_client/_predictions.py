@@ -1,6 +1,4 @@
-"""What the model would predict next: the next token's distribution, and each layer's own prediction (the logit
-lens).
-"""
+"""Predictions: the next token's distribution, and each layer's own prediction (the logit lens)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model's head says of texts and pairs: builds the calls, and reads the answers. It is pure; both clients use
+"""Scores and labels of a model's head: builds the calls, and reads the answers. It is pure; both clients use
 it.
 """
 
@@ -109,7 +109,7 @@ class Scores(Result, NotebookView):
 
     @property
     def scores(self) -> list[float]:
-        """Return the numbers alone."""
+        """Return only the numbers."""
         return [each.score for each in self.data]
 
     def _repr_html_(self) -> str:

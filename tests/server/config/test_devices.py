@@ -68,7 +68,7 @@ def test_there_is_a_worker_for_each_card_asked_for(device: str) -> None:
         (2, "auto", one, "2 workers need as many GPUs, and torch finds 1; 1 is accepted"),
         ((0, 4, 7), "cuda", four, "there is no GPU 4, 7; torch finds 4; 0 to 3 are accepted"),
         ((1,), "cuda", one, "there is no GPU 1; torch finds 1; 0 is accepted"),
-        (2, "cuda", none, "torch finds no GPU here.*--device cpu is accepted"),
+        (2, "cuda", none, "--device cuda needs a GPU.*--device cpu is accepted"),
         ("all", "auto", none, "torch finds none here; a number of workers is accepted"),
         ((0, 1), "cpu", four, "GPUs are requested, but --device is cpu; a number of workers is accepted"),
     ],

@@ -130,7 +130,7 @@ async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Pat
         ({"point": "resid_pre.0", "head": 1, "op": "zero"}, "has no heads"),
         ({"point": "z.0", "positions": [4], "op": "zero"}, "there is no position 4; accepted are 0 to 3"),
         ({"point": "z.0", "positions": [], "op": "zero"}, "at least 1 item"),
-        ({"point": "z.0", "op": "zero", "value": 1}, "takes neither value nor from"),
+        ({"point": "z.0", "op": "zero", "value": 1}, "accepts no value and no from"),
         ({"point": "z.0", "op": "mean", "value": 1}, "takes no value"),
         ({"point": "z.0", "op": "scale"}, "needs value or from"),
         ({"point": "z.0", "op": "patch", "value": 1, "from": {"input": "x"}}, "exclude each other"),

@@ -216,7 +216,7 @@ def test_a_question_about_weights_fails_when_the_files_are_others_now(
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes())
     monkeypatch.setattr(WeightFiles, "read", lambda *_: pytest.fail("where it were shorter now, reading would kill"))
-    with pytest.raises(RuntimeError, match=r"model_changed: the weight files in .* are not those"):
+    with pytest.raises(RuntimeError, match=r"model_changed: the weight files in .* are not the files"):
         whole("layers.0.attn_out.weight")
     assert whole("final_norm.gain") is not None, "every rank has it, as it was loaded"
 
