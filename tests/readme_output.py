@@ -54,8 +54,8 @@ def parsed(text: str) -> object:
 
 
 def form(output: str) -> list[object]:
-    """Return what must stay: the keys and types of JSON and some of its values, tuples and metrics with their numbers
-    blotted out, that text came.
+    """Return the stable part: the keys and types of JSON and some of its values, tuples and metrics without their
+    numbers, "text" for other lines.
 
     Numbers and generated text may differ with the processor, whose products differ in the last bits; ids always do.
     """

@@ -2,10 +2,10 @@
 
     python -m tests.tools.english [--list] [--record] [PATH ...]
 
-Run it in the project's root. Each PATH is a file or folder that git tracks; without one, all of them are read. It prints the
-hits per 1,000 words of each place and kind of text; `--list` prints each hit. `--record` lowers the counts in
-tests/english.json, which tests/test_english.py reads. With the same method, FastAPI has 0.4 hits per 1,000 words, httpx
-0.5 and pydantic 0.9.
+Run it in the project's root. Each PATH is a file or folder that git tracks; without one, all of them are read. It
+prints the hits per 1,000 words of each place and kind of text; `--list` prints each hit. `--record` lowers the counts
+in tests/english.json, which tests/test_english.py reads. With the same method, FastAPI has 0.4 hits per 1,000 words,
+httpx 0.5 and pydantic 0.9.
 """
 
 import argparse
@@ -174,7 +174,7 @@ def count(*paths: str) -> tuple[Counter[str], Counter[str], list[tuple[str, str,
 
 
 def record(hits: Counter[str]) -> None:
-    """Write the counts that fell, and those of new places."""
+    """Write the counts that fell, and counts of new places."""
     held = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     lowered = {where: min(number, held.get(where, number)) for where, number in hits.items()}
     RECORD.write_text(json.dumps(lowered, indent=2, sort_keys=True) + "\n")
