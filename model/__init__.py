@@ -1,3 +1,3 @@
-"""Models: what a model is and computes, in torch and in kernels of our own. It never knows requests, servers or
-HTTP.
+"""Models: configuration and computation of networks, in torch and in Lightwell's kernels. Independent of requests,
+servers and HTTP.
 """

@@ -1,1 +1,1 @@
-"""The server: its command line, its processes, its routes and its engine. What a model computes is in `model/`."""
+"""The server: its command line, processes, routes and engine. The computation of models is in `model/`."""

@@ -183,7 +183,7 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
         check_sizes(settings)
         keys = Keyring(settings.api_key, None if settings.api_key_file is None else Path(settings.api_key_file))
         if keys.is_open and not is_loopback(settings.host):
-            warning = "whoever reaches %.99s may use this server: it has no API key (--api-key-file or --api-key)"
+            warning = "every client of %.99s may use this server: it has no API key (--api-key-file or --api-key)"
             logger.warning(warning, settings.host)
         files = load_model_files(settings)
         metrics.name_model(files.model_id)

@@ -26,65 +26,63 @@ from server.terminal.failure import CommandError, UsageError
 
 
 def build_parser() -> Parser:
-    parser = Parser(
-        prog="lightwell", description="Serve a trained transformer: text, attention patterns and embeddings."
-    )
+    parser = Parser(prog="lightwell", description="Serve transformer models: text, attention patterns and embeddings.")
     parser.add_argument("--version", action="version", version=f"lightwell {lightwell_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add = partial(commands.add_parser, allow_abbrev=False)
     serve = add(
-        "serve", help="serve a model", description="Serve a model over HTTP. A flag wins over its LIGHTWELL_* variable."
+        "serve", help="serve a model", description="Serve a model over HTTP. A flag overrides its LIGHTWELL_* variable."
     )
     add_arguments(serve)
     census = add(
         "census",
         help="count a model's parameters",
-        description="Count a model's parameters by component, from its configuration alone; no weights are read.",
+        description="Count a model's parameters by component, from its configuration; no weights are read.",
     )
-    census.add_argument("config", metavar="CONFIG", help="a config.json, a folder that holds one, or a hub id")
-    census.add_argument("--json", action="store_true", help="write JSON, as GET /v1/models/{id}/parameters answers")
+    census.add_argument("config", metavar="CONFIG", help="a config.json, a folder with one, or a hub id")
+    census.add_argument("--json", action="store_true", help="write JSON like GET /v1/models/{id}/parameters")
     size = add(
         "size",
-        help="how much memory a server takes",
-        description="Tell how much memory `lightwell serve` with the same flags takes on a CPU, from the model's "
-        "configuration alone (docs/sizing.md).",
+        help="estimate the memory of a server",
+        description="Estimate the memory of `lightwell serve` with the same flags on a CPU, from the model's "
+        "configuration (docs/sizing.md).",
     )
     add_arguments(size)
     perplexity = add(
         "perplexity",
-        help="how well a model predicts a text",
-        description="Measure the perplexity of a text, read in windows of 512 tokens, and how far the model is from "
-        "another one: the KL divergence of its distributions, and how often both have the same likeliest token.",
+        help="measure the perplexity of a text",
+        description="Measure the perplexity of a text in windows of 512 tokens. With --against, also the KL "
+        "divergence of two models and the share of positions with the same likeliest token.",
     )
-    perplexity.add_argument("model", nargs="?", metavar="MODEL", help="as `lightwell serve` takes it")
+    perplexity.add_argument("model", nargs="?", metavar="MODEL", help="a model, as in `lightwell serve`")
     add_flags(perplexity, ("dtype", "quantize", "activations"))
-    perplexity.add_argument("--text", metavar="FILE", required=True, help="the text, in UTF-8")
-    perplexity.add_argument("--against", metavar="MODEL", help="another model of the same vocabulary; never quantised")
-    perplexity.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="most tokens (4096)")
+    perplexity.add_argument("--text", metavar="FILE", required=True, help="a UTF-8 text file")
+    perplexity.add_argument("--against", metavar="MODEL", help="model with the same vocabulary, never quantised")
+    perplexity.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="largest number of tokens (4096)")
     kernels = add(
         "kernels",
-        help="what computes on this machine",
-        description="Tell which kernels a server on this machine computes with: the level of CPU, and how they "
-        "multiply by bfloat16 weights (docs/reference.md).",
+        help="show the kernels of this machine",
+        description="Show the kernels that a server on this machine uses: the CPU level and the multiplication by "
+        "bfloat16 weights (docs/reference.md).",
     )
     add_flags(kernels, ("kernels", "kernel_arithmetic", "threads"))
     kernels.add_argument(
-        "--measure", action="store_true", help="time products on one thread, and print a line for the table of CPUs"
+        "--measure", action="store_true", help="time products on one thread and print a line for the table of CPUs"
     )
     kernels.add_argument("--json", action="store_true", help="write JSON")
     key = add(
         "key",
-        help="make an API key",
-        description="Make a random API key. The key goes to stderr, once; its entry for --api-key-file to stdout: "
-        "lightwell key NAME >> keys.toml",
+        help="create an API key",
+        description="Create a random API key. The key is printed once to stderr, its entry for --api-key-file to "
+        "stdout: lightwell key NAME >> keys.toml",
     )
-    key.add_argument("name", metavar="NAME", help="how logs, metrics and GET /admin/keys name it")
-    key.add_argument("--admin", action="store_true", help="may use /admin/...")
+    key.add_argument("name", metavar="NAME", help="name of the key in logs, metrics and GET /admin/keys")
+    key.add_argument("--admin", action="store_true", help="permit /admin/...")
     add(
         "health",
-        help="tell whether the server is ready",
-        description="Ask the `lightwell serve` that runs in this container or on this machine whether it is ready, at "
-        "the address that its flags or variables name. The exit status is 0 if it is, else 1.",
+        help="check whether the server is ready",
+        description="Check whether the `lightwell serve` in this container or on this machine is ready, at the "
+        "address of its flags or variables. The exit status is 0 if it is ready, otherwise 1.",
     )
     add_commands(add, build_parser)
     return parser
@@ -169,7 +167,7 @@ def kernels(arguments: argparse.Namespace) -> int:
 
 
 def perplexity(arguments: argparse.Namespace) -> int:
-    """Print how well a model predicts a text, and return the exit status."""
+    """Print the perplexity of a text, and return the exit status."""
     from pathlib import Path
 
     from server.terminal import perplexity as measured

@@ -38,11 +38,13 @@ OVER_HTTP = """The answers of the HTTP routes, against transformers (eager) in f
 the process that compares; the test repeats four of the checkpoints with a server process of its own.
 transformers does not return scores: ours are centred in each row over the visible keys, and compared with the log of
 its pattern, centred likewise."""
-IN_PROCESS = """Two links, and the larger error of both: the network against the slow reference (tests/reference), and
-that reference, with the roundings to float32 that transformers keeps in its norms, rotary tables and softmaxes, against
-transformers in float64. Without those roundings transformers itself is off by 1e-5. Where its softmax is one of them,
-the log of its pattern has no more than seven digits; scores are then those of the first link alone. Its delta rules run
-without the cast to float32 that they begin with."""
+IN_PROCESS = """Each entry is the larger error of two comparisons. The first compares the network with the slow
+reference (tests/reference). The second compares that reference with transformers in float64.
+
+The reference includes the roundings to float32 in transformers' norms, rotary tables and softmaxes. Without these
+roundings transformers itself is off by 1e-5. If its softmax rounds, the log of its pattern has at most seven digits;
+the scores are then from the first comparison only. The delta rules of transformers run without their cast to
+float32."""
 QUANTITIES = ("logits", "patterns", "scores", "hidden states", "embeddings")
 BOUNDS = {
     "float32": dict.fromkeys(QUANTITIES, FLOAT32_BOUND),
@@ -248,7 +250,7 @@ def page(over_http: Mapping[str, Errors], in_process: Mapping[str, Errors]) -> s
     """Return what `--write` writes."""
     return "\n\n".join(
         (
-            "# How far our numbers are from those of transformers",
+            "# Differences from transformers",
             "Made by `python -m tests.parity --write docs` and checked by tests/e2e/test_parity.py. One small random "
             "checkpoint a family, or two where its options differ (tests/tiny), ordinary random tokens; each entry is "
             "the largest error over all layers, heads and positions, relative to the largest absolute value of its "
@@ -264,7 +266,7 @@ def page(over_http: Mapping[str, Errors], in_process: Mapping[str, Errors]) -> s
 
 
 def _flat(text: str) -> str:
-    return " ".join(text.split())
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

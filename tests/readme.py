@@ -27,6 +27,7 @@ from tests.readme_fields import (
     reranking_table,
     responses_table,
 )
+from tests.readme_output import shortened
 from tests.support.processes import Server, serve
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -132,12 +133,18 @@ def marks(name: str) -> str:
 
 
 def console_examples(text: str) -> Iterator[Example]:
-    """Yield every command of every ```console block, with its output; commands go on after a backslash."""
+    """Yield every command of every ```console block, with its output."""
     for block in re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             lines = part.splitlines()
-            end = next(index for index, line in enumerate(lines, 1) if not line.endswith("\\"))
+            ends = (index for index in range(1, len(lines) + 1) if is_command("\n".join(lines[:index])))
+            end = next(ends)
             yield Example("\n".join(lines[:end]), "\n".join(lines[end:]).strip())
+
+
+def is_command(text: str) -> bool:
+    """Return whether the command ends here: neither after a backslash nor inside quotation marks."""
+    return not text.endswith("\\") and text.count("'") % 2 == 0
 
 
 def python_examples(text: str) -> Iterator[Example]:
@@ -183,7 +190,7 @@ def folders_table() -> str:
 
 def rewrite_examples(text: str, server: Server) -> str:
     for example in console_examples(text):
-        output = run_console(example.command, server)
+        output = shortened(run_console(example.command, server))
         text = text.replace(
             f"$ {example.command}\n{example.output}".rstrip() + "\n", f"$ {example.command}\n{output}\n", 1
         )

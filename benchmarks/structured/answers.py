@@ -67,7 +67,7 @@ class Case:
 
 
 def cases(answers: int, seed: int, suite: Path | None) -> Iterator[Case]:
-    """Draw schemas until `answers` answers were asked for; which are refused is not known yet, so there are more."""
+    """Draw schemas until `answers` answers were requested; which are refused is not known yet, so there are more."""
     chance = random.Random(seed)
     number = answers // len(TEMPERATURES) + 1
     sources = {MODELS: of_models(2 * number, seed), KEYWORDS: of_keywords(2 * number, seed)}

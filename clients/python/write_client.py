@@ -42,8 +42,8 @@ clients/python/write_client.py writes this file from _async_client.py: change th
         api_key: sent as a bearer token.
         model: the model to name in each request; None leaves it to the server.
         timeout: seconds of silence before TimedOut (not the length of the whole answer), or an httpx.Timeout.
-        max_retries: retries after a failed connection, 429 or 503. Retry-After is honoured; a request whose answer has
-            begun is never retried; before that a retry is safe, as the server keeps nothing of the request.
+        max_retries: retries after a failed connection, 429 or 503. Retry-After is honoured. A request is never
+            retried after its answer has begun. An earlier retry is safe, because the server stores nothing.
         http_client: an httpx.Client to send with (proxies, certificates, transports); closing it stays with you.
 
     Raises:

@@ -67,7 +67,8 @@ ERRORS = (
         width=12,
     ),
     lines(
-        "What must stay 0", "short", "Log lines lost, books that contradicted each other, key files that were no use.",
+        "Counters that must stay 0", "short", "Log lines lost, books that contradicted each other, key files that "
+            "were no use.",
         ask("sum by (instance) (increase(lightwell_log_lines_dropped_total{HERE}[SPAN]))", "log lines {{instance}}"),
         ask("sum by (instance) (increase(lightwell_integrity_failures_total{HERE}[SPAN]))", "integrity {{instance}}"),
         ask("sum by (instance) (increase(lightwell_key_file_errors_total{HERE}[SPAN]))", "key file {{instance}}"),
@@ -81,7 +82,8 @@ WORKERS = (
         (ask("lightwell_worker_up{HERE}", "{{instance}} worker {{worker}}"),), limit=1, limit_is_least=True,
     ),
     lines(
-        "Workers started again", "short", "Each one ended all that it ran with 503. The log says why it ended.",
+        "Workers started again", "short", "All requests of the worker ended with 503. The log has the reason of its "
+            "end.",
         ask("sum by (instance) (increase(lightwell_worker_restarts_total{HERE}[SPAN]))", "{{instance}}"),
     ),
     lines(
@@ -133,7 +135,7 @@ KEYS = (
         ask("sum by (key) (lightwell_key_requests_in_flight{HERE})", "{{key}}"), width=6, when_empty=NO_KEYS,
     ),
     lines(
-        "Over the limit by key", "reqps", "429 for one key alone: raise its limit, or ask its owner.",
+        "Over the limit by key", "reqps", "429 for a single key: raise its limit, or contact its owner.",
         ask("sum by (key, limit) (rate(lightwell_key_refusals_total{HERE}[SPAN]))", "{{key}}: {{limit}}"),
         width=6, when_empty=NO_KEYS,
     ),
@@ -186,7 +188,7 @@ def dashboard() -> dict[str, Any]:
     return {
         "uid": "lightwell",
         "title": "Lightwell",
-        "description": "A Lightwell server, or many: docs/monitoring.md says how to read it.",
+        "description": "One or several Lightwell servers; docs/monitoring.md explains the panels.",
         "tags": ["lightwell"],
         "schemaVersion": 39,
         "editable": True,

@@ -42,18 +42,18 @@ NOW = (
         limit=0.01,
     ),
     number(
-        "Alerts firing", "none", "Of the rules beside this dashboard; docs/monitoring.md says what to do about each.",
+        "Alerts firing", "none", "Alerts of deploy/prometheus/rules; docs/monitoring.md has the runbook of each.",
         'count(ALERTS{alertname=~"Lightwell.*", alertstate="firing"}) or vector(0)', limit=1,
     ),
     Panel(
-        "Alerts", "table", "none", "What fires, and what will if it goes on (pending).",
+        "Alerts", "table", "none", "Firing alerts, and pending ones.",
         (ask('ALERTS{alertname=~"Lightwell.*"}'),), 24, 5, when_empty="no alerts",
     ),
 )  # fmt: skip
 
 TRAFFIC = (
     lines(
-        "Requests by route", "reqps", "Who asks for what. A route that vanishes says that a client did.",
+        "Requests by route", "reqps", "Requests by route. If a route disappears, a client has stopped.",
         ask("sum by (route) (rate(lightwell_http_requests_total{HERE, NO_PROBES}[SPAN]))", "{{route}}"), stacked=True,
     ),
     lines(
@@ -66,7 +66,7 @@ TRAFFIC = (
     ),
     lines(
         "Tokens", TOKENS_PER_SECOND,
-        "Computed is what went through the network: prompts without what the prefix cache had, looks included.",
+        "Computed tokens: prompts without cached prefixes, including captures.",
         ask("sum(rate(lightwell_prompt_tokens_total{HERE}[SPAN]))", "prompt"),
         ask("sum(rate(lightwell_generation_tokens_total{HERE}[SPAN]))", "generated"),
         ask("sum(rate(lightwell_computed_tokens_total{HERE}[SPAN]))", "computed"),
@@ -78,7 +78,7 @@ TRAFFIC = (
     ),
     lines(
         "Requests of the engine", "reqps",
-        "A prompt and a choice each. A gap between what is handed in and what ends is a queue that grows.",
+        "Each is one prompt with one choice. A gap between submitted and ended requests is a growing queue.",
         ask("sum(rate(lightwell_requests_submitted_total{HERE}[SPAN]))", "handed in"),
         ask("sum by (finish_reason) (rate(lightwell_request_success_total{HERE}[SPAN]))", "{{finish_reason}}"),
         ask("sum(rate(lightwell_request_failed_total{HERE}[SPAN]))", "failed"),
@@ -87,7 +87,7 @@ TRAFFIC = (
 
 LATENCY = (
     lines(
-        "Time to first token", "s", "What people feel first: queue and prefill. The objective is 2.5 s for 99 of 100.",
+        "Time to first token", "s", "Queue and prefill. The objective is 2.5 s for 99 of 100.",
         *quantiles("time_to_first_token_seconds"), limit=2.5,
     ),
     lines(
@@ -95,11 +95,11 @@ LATENCY = (
         *quantiles("request_queue_time_seconds"),
     ),
     lines(
-        "Prefill", "s", "From the first step to the first token. Grows with long prompts, and beside many streams.",
+        "Prefill", "s", "From the first step to the first token. Grows with long prompts and with many streams.",
         *quantiles("request_prefill_time_seconds"),
     ),
     lines(
-        "Between two tokens", "s", "How fluently a stream is written. Grows with the batch, and beside long prompts.",
+        "Between two tokens", "s", "Time between the tokens of a stream. Grows with the batch and with long prompts.",
         *quantiles("inter_token_latency_seconds"),
     ),
     lines("Decode", "s", "From the first token to the last: mostly how much is written.",
@@ -138,12 +138,12 @@ BATCH = (
         ask("sum by (instance) (lightwell_num_requests_waiting{HERE})", "waiting {{instance}}"),
     ),
     lines(
-        "KV cache in use", "percentunit", "Near 1 with preemptions: too little for so many or such long requests.",
+        "KV cache in use", "percentunit", "Near 1 with preemptions: the cache is too small for these requests.",
         ask("max by (instance) (lightwell_kv_cache_usage_ratio{HERE})", "{{instance}}"), top=1, limit=0.9,
     ),
     lines(
         "Prompt tokens found in the prefix cache", "percentunit",
-        "Falls when clients change what their prompts begin with.",
+        "Falls when clients change the beginnings of their prompts.",
         ask(
             share(
                 "sum by (instance) (rate(lightwell_prefix_cache_hits_total{HERE}[SPAN]))",
@@ -158,7 +158,7 @@ BATCH = (
         *quantiles("iteration_tokens"), ask(mean("iteration_tokens"), "mean"),
     ),
     lines(
-        "Steps", "ops", "Forward passes; given up are those whose clients left or whose time was over.",
+        "Steps", "ops", "Forward passes; abandoned ones had cancelled or late requests.",
         ask("sum by (instance) (rate(lightwell_engine_steps_total{HERE}[SPAN]))", "{{instance}}"),
         ask("sum(rate(lightwell_steps_abandoned_total{HERE}[SPAN]))", "given up"),
     ),

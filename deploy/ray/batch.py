@@ -81,13 +81,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--format", choices=("parquet", "safetensors"), default="parquet", help="of the shards")
     add("--rows-per-shard", metavar="N", type=_positive, default=1000, help="most rows of one shard (1000)")
     add("--text-column", metavar="NAME", default="text", help="of JSON lines and Parquet (text)")
-    add("--key-column", metavar="NAME", help="is copied to the output beside the row's number")
+    add("--key-column", metavar="NAME", help="is copied to the output next to the row's number")
     add("--workers", metavar="N", type=_positive, default=1, help="engines (1)")
     add("--cpus-per-worker", metavar="N", type=float, default=1.0, help="that Ray sets aside for each (1)")
     add("--gpus-per-worker", metavar="N", type=float, help="likewise (1 with --device cuda, else 0)")
-    add(
-        "--address", help="of a Ray cluster, or auto; else RAY_ADDRESS, else a cluster of this machine alone is started"
-    )
+    add("--address", help="of a Ray cluster, or auto; else RAY_ADDRESS, else a cluster on only this machine is started")
     add("--object-store-memory", metavar="BYTES", type=_positive, help="of such a cluster of this machine")
     add("--no-progress", action="store_true", help="show no progress bar")
     for name in (*_OF_THE_NUMBERS, *_OF_THE_RUN):

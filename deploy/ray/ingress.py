@@ -141,7 +141,7 @@ class Ingress:
             # The public results_async has one limit for all: a replica that has just died would silence the others.
             answers = await asyncio.wait_for(asked._fetch_replica_results_async(), _STATE_PATIENCE)
         except Exception as error:
-            logger.warning("no replica could be asked for its state: %r", error)
+            logger.warning("no replica could report its state: %r", error)
             return []
         tasks = [asyncio.ensure_future(answer.get_async()) for answer in answers]  # type: ignore[no-untyped-call, unused-ignore]
         done, late = await asyncio.wait(tasks, timeout=_STATE_PATIENCE)
@@ -149,14 +149,14 @@ class Ingress:
             task.cancel()
         states = [task.result() for task in done if not task.cancelled() and task.exception() is None]
         if len(states) < len(tasks):
-            logger.warning("%d of %d replicas did not tell their state", len(tasks) - len(states), len(tasks))
+            logger.warning("%d of %d replicas did not report their state", len(tasks) - len(states), len(tasks))
         return states
 
     async def _tell_metrics(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the metrics, or 503 if no replica reports any: an empty page would look like an idle server."""
         states = await self._states()
         if not states:
-            error = Unavailable("No engine replica tells its metrics.", code="not_ready", retry_after=1)
+            error = Unavailable("No engine replica reports its metrics.", code="not_ready", retry_after=1)
             await error_response(error)(scope, receive, send)
             return
         page = merge({state["replica"]: state["metrics"] for state in states})
@@ -192,7 +192,7 @@ class _Looks:
         try:
             return await asyncio.to_thread(_num_able, self._engines)
         except Exception as error:  # the controller is being started again, for one; replicas go on without it
-            logger.warning("Ray does not say which replicas run: %s", error)
+            logger.warning("Ray does not report the running replicas: %s", error)
             return None
         finally:
             self._ended = time.monotonic()
@@ -207,8 +207,10 @@ def explain(error: Exception) -> ApiError:
     if isinstance(error, serve_errors.BackPressureError):
         return QueueFull("Every engine replica has as much waiting work as it takes.", code="queue_full", retry_after=1)
     if isinstance(error, serve_errors.DeploymentUnavailableError):
-        return Unavailable("The engine could not be deployed; Ray's log says why.", code="not_ready", retry_after=10)
-    return EngineError("The server failed on this request; its log says why.", code="internal_error")
+        return Unavailable(
+            "The engine could not be deployed; Ray's log has the reason.", code="not_ready", retry_after=10
+        )
+    return EngineError("The server failed on this request; see its log.", code="internal_error")
 
 
 def _abandon(response: Any) -> None:

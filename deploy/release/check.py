@@ -107,7 +107,7 @@ def main() -> int:
         if arguments.folder is None:
             shutil.rmtree(folder, ignore_errors=True)
     print(f"{len(names) - len(missed)} of {len(names)} checks passed in {(time.monotonic() - begin) / 60:.0f} minutes")
-    print("; ".join(missed.values()) or "nothing was published: docs/releasing.md says what is left to do")
+    print("; ".join(missed.values()) or "nothing was published: docs/releasing.md lists the remaining steps")
     return 1 if missed else 0
 
 

@@ -1,3 +1,1 @@
-"""Says what the numbers of a forward pass, and the weights, mean: pure functions, each with the source of its
-formula. It never runs a network.
-"""
+"""Analysis of forward passes and weights: pure functions, each with the source of its formula. It runs no network."""

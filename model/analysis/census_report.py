@@ -9,7 +9,7 @@ from model.config import ModelConfig
 
 def as_json(census: Census) -> dict[str, Any]:
     """Return totals, components and groups as JSON. A `share` is a part of `total`, so tied weights have none; a
-    matrix's share is a part of `matrices_untied`, and null for what is no matrix.
+    matrix's share is a part of `matrices_untied`, and null if it is not a matrix.
     """
     return {
         "tied": census.tied,
@@ -86,7 +86,7 @@ def as_table(census: Census, config: ModelConfig) -> str:
             *table,
             "",
             f"{census.total:,} parameters in all ({tied})",
-            f"{census.matrices_untied:,} in {census.num_matrices:,} matrices, the unembedding always one of its own, "
+            f"{census.matrices_untied:,} in {census.num_matrices:,} matrices, the unembedding a separate one, "
             "without biases, norms and positions",
         ]
     )

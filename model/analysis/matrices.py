@@ -69,7 +69,7 @@ def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> Mat
         return _outside(config, stack, short)
     own = stack_config(config, stack)
     if layer is None:
-        raise UnknownMatrix(f"{short!r} is there in each block: say which layer, 0 to {own.num_layers - 1}")
+        raise UnknownMatrix(f"{short!r} is in each block: name a layer from 0 to {own.num_layers - 1}")
     if not 0 <= layer < own.num_layers:
         raise UnknownMatrix(f"there is no layer {layer}; accepted are 0 to {own.num_layers - 1}")
     if short.startswith("attn.") and not own.has_attention(layer):

@@ -95,7 +95,7 @@ def find_weight(config: ModelConfig, name: str, layer: int | None = None) -> Nam
     if found is not None:
         return found
     if at is None and (found := _meant(short, inside)):
-        raise UnknownMatrix(f"{_short(found.name)!r} is there in each block: say which layer, 0 to {num_layers - 1}")
+        raise UnknownMatrix(f"{_short(found.name)!r} is in each block: name a layer from 0 to {num_layers - 1}")
     if at is not None and (found := _meant(short, outside)):
         raise UnknownMatrix(f"{_short(found.name)!r} is outside the blocks and has no layer")
     near = difflib.get_close_matches(short, [_short(each.name) for each in (*inside, *outside)], 4, cutoff=0.0)

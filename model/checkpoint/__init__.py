@@ -1,3 +1,3 @@
-"""Turns other people's files into ours: a folder, its configuration and its weights by our names. It never runs a
+"""Readers of external files: a folder, its configuration and its weights under Lightwell's names. It runs no
 network.
 """

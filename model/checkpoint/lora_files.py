@@ -63,7 +63,7 @@ def read_changes(folder: Path, config: ModelConfig, max_rank: int, root: Path | 
     if strange := sorted(pairs.keys() - taken):
         raise ModelLoadError(
             f"{path}: {len(strange)} modules are no matrices of this network's blocks, the only ones that adapters may "
-            f"change{' (those of experts apart)' if config.experts else ''}: {some_of(strange)}"
+            f"change{' (except experts)' if config.experts else ''}: {some_of(strange)}"
         )
     return changes
 

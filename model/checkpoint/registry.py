@@ -133,7 +133,7 @@ def read_config(folder: Path) -> ModelConfig:
     scheme = read_scheme(hf)
     if scheme is not None and any(row.arrange == "transpose" for row in architecture.family.weights.rows):
         raise ModelLoadError(
-            f"config.json: quantization_config is set; a {architecture.name} is supported without it alone"
+            f"config.json: quantization_config is set; a {architecture.name} is supported only without it"
         )
     generation = Fields.of_file(written.with_name("generation_config.json"))
     common = {

@@ -304,7 +304,7 @@ def _shards(index: Path) -> list[Path]:
     # A name is a file next to the index: a path could reach anywhere.
     missing = [str(name)[:99] for name in files if not isfile(index.parent / str(name)) or Path(str(name)).name != name]
     if missing:
-        raise ModelLoadError(f"{index}: names files that are not beside it: {some_of(missing)}")
+        raise ModelLoadError(f"{index}: names files that are not in its folder: {some_of(missing)}")
     return [index.parent / name for name in files]
 
 

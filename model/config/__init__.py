@@ -1,4 +1,4 @@
-"""Defines what a network is built from, as plain data. It knows the field's terms, but no files, tensors or servers.
+"""Configuration of a network, as plain data. Independent of files, tensors and servers.
 
 Families differ in data only. model/checkpoint/registry.py reads a folder's files into this.
 """

@@ -1,3 +1,1 @@
-"""Defines which numbers of a forward pass are handed out or changed, and does it while the pass runs. It never knows
-requests.
-"""
+"""Captures and changes of named numbers during a forward pass. Independent of requests."""

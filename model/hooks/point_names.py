@@ -82,7 +82,7 @@ def why_absent(config: ModelConfig, stack: Stack, point: Point, layer: int | Non
     is_dense, is_mixed = _kinds_of_mlp(own, layer)
     here = "it" if layer is None else "its layer"
     for point_of_one in ("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
-        reasons[point_of_one] = (is_dense, f"{here} has experts, whose neurons are not handed out")
+        reasons[point_of_one] = (is_dense, f"{here} has experts, and their neurons are not available")
     if is_dense and not own.gated_mlp:
         reasons["mlp.hook_pre_linear"] = (False, "its mlp is not gated")
     for point_of_many in ("mlp.hook_router_logits", "mlp.hook_expert_weights", "mlp.hook_expert_indices"):

@@ -54,7 +54,7 @@ def _norm(name: str, of: str, in_block: bool = True) -> tuple[Point, ...]:
             "(x - mean(x)) / hook_scale; RMSNorm: x / hook_scale",
             f"x is {of}; before gain and bias, never rounded to a low precision",
         ),
-        ("hook_out", _MODEL, "hook_normalized * gain + bias", "after gain and bias: what goes on"),
+        ("hook_out", _MODEL, "hook_normalized * gain + bias", "the output of the norm, after gain and bias"),
     )
     return tuple(
         Point(f"{name}.{point}", axes, formula, about, in_block, changeable=False)
@@ -79,7 +79,7 @@ def _attention(name: str, x: str, keys: str) -> tuple[Point, ...]:
             f"{name}.hook_rot_k",
             _KV_HEADS,
             "rotate(norm(hook_k), position)",
-            f"as hook_rot_q: what the cache holds{cross}",
+            f"as hook_rot_q; stored in the KV cache{cross}",
             changeable=False,
         ),
         Point(
@@ -92,7 +92,7 @@ def _attention(name: str, x: str, keys: str) -> tuple[Point, ...]:
             f"{name}.hook_pattern",
             _MAP,
             "softmax of hook_attn_scores over the keys" + ("" if cross else ", and the head's sink where it has one"),
-            "rows sum to 1; 0 where masked" + ("" if cross else "; a sink (gpt-oss) takes what its rows lack of 1"),
+            "rows sum to 1; 0 where masked" + ("" if cross else "; with a sink (gpt-oss) rows sum to less than 1"),
         ),
         Point(f"{name}.hook_z", _HEADS, "sum over the keys of hook_pattern * hook_v", "before a gate and W_O"),
         *gate,
@@ -108,16 +108,16 @@ def _attention(name: str, x: str, keys: str) -> tuple[Point, ...]:
 _DELTA_KEYS: tuple[Axis, ...] = ("position", "key_head", "d_key")
 _DELTA_VALUES: tuple[Axis, ...] = ("position", "value_head", "d_value")
 _DELTA = (
-    Point("delta.hook_in", ("position", "d_convolved"), "n W_qkv", "what the convolution reads"),
+    Point("delta.hook_in", ("position", "d_convolved"), "n W_qkv", "the input of the convolution"),
     Point("delta.hook_q", _DELTA_KEYS, "silu of the convolution of its part of hook_in", "before it has length 1"),
     Point("delta.hook_k", _DELTA_KEYS, "silu of the convolution of its part of hook_in", "before it has length 1"),
     Point("delta.hook_v", _DELTA_VALUES, "silu of the convolution of its part of hook_in"),
-    Point("delta.hook_beta", ("position", "value_head"), "sigmoid(n W_b)", "how much of a value is written"),
+    Point("delta.hook_beta", ("position", "value_head"), "sigmoid(n W_b)", "the share of a value that is written"),
     Point(
         "delta.hook_decay",
         ("position", "value_head"),
         "exp(-exp(A_log) * softplus(n W_a + b_dt))",
-        "how much stays of what a head keeps, the matrix S, before it writes",
+        "factor of the head's state, the matrix S, before it writes",
     ),
     Point(
         "delta.hook_z",
@@ -125,7 +125,7 @@ _DELTA = (
         "q S / sqrt(d_key), where S = hook_decay S + k (hook_beta (v - k hook_decay S))",
         "q and k divided by their lengths; before the norm",
     ),
-    Point("delta.hook_out", _DELTA_VALUES, "RMSNorm(hook_z) * silu(n W_z)", "what W_out is given"),
+    Point("delta.hook_out", _DELTA_VALUES, "RMSNorm(hook_z) * silu(n W_z)", "the input of W_out"),
 )
 
 POINTS: tuple[Point, ...] = (
@@ -140,17 +140,17 @@ POINTS: tuple[Point, ...] = (
         "hook_predicted",
         _MODEL,
         "hook_resid_pre + the sum of all streams, each weighted as hook_resid_pre decides",
-        "Gemma 3n: what the sublayers read of its several streams, of which hook_resid_pre and hook_resid_post are the "
-        "first",
+        "Gemma 3n: the input of the sublayers, predicted from its several streams; hook_resid_pre and "
+        "hook_resid_post are the first stream",
     ),
     *_norm(
         "ln1",
         "hook_resid_pre; in post-norm models hook_resid_pre + hook_attn_out; in OLMo 2 the attention's output",
     ),
     *_attention("attn", "n", "n"),
-    Point("conv.hook_in", _MODEL, "B * x, both parts of n W_in + b_in", "what the convolution reads"),
+    Point("conv.hook_in", _MODEL, "B * x, both parts of n W_in + b_in", "the input of the convolution"),
     Point(
-        "conv.hook_out", _MODEL, "C * the convolution of conv.hook_in, C a part of n W_in + b_in", "what W_out is given"
+        "conv.hook_out", _MODEL, "C * the convolution of conv.hook_in, C a part of n W_in + b_in", "the input of W_out"
     ),
     *_DELTA,
     *_norm("ln1_post", "the attention's output (Gemma 2 and 3)"),
@@ -158,7 +158,7 @@ POINTS: tuple[Point, ...] = (
         "hook_attn_out",
         _MODEL,
         "sum over the heads of attn.hook_result + b_O; of a convolution or a delta net hook_out W_out + b_out",
-        "what is added to the stream: after a norm of the attention's output, where there is one, times residual_scale",
+        "the addition to the stream: after a norm of the attention's output, if any, times residual_scale",
     ),
     Point("hook_laurel_out", _MODEL, "n + norm(n W_left W_right)", "Gemma 3n: the low-rank path around attention"),
     Point(
@@ -182,8 +182,8 @@ POINTS: tuple[Point, ...] = (
         "the stream before the mlp; in post-norm models that + hook_mlp_out; in OLMo 2 the mlp's output",
     ),
     Point("mlp.hook_pre", _NEURONS, "n W_in + b_in; gated: n W_gate", "before the activation"),
-    Point("mlp.hook_pre_linear", _NEURONS, "n W_in", "what the activated gate is multiplied with"),
-    Point("mlp.hook_post", _NEURONS, "act(hook_pre); gated: act(hook_pre) * hook_pre_linear", "what W_out is given"),
+    Point("mlp.hook_pre_linear", _NEURONS, "n W_in", "the factor of the activated gate"),
+    Point("mlp.hook_post", _NEURONS, "act(hook_pre); gated: act(hook_pre) * hook_pre_linear", "the input of W_out"),
     Point("mlp.hook_router_logits", _EXPERTS, "n W_router + b_router", "of a layer with experts, each a gated mlp"),
     Point(
         "mlp.hook_expert_weights",
@@ -195,14 +195,14 @@ POINTS: tuple[Point, ...] = (
         "mlp.hook_expert_indices",
         ("position", "chosen"),
         "the experts with the largest hook_expert_weights",
-        "largest first; what they make of n, weighted, is summed",
+        "largest first; the weighted outputs of these experts are summed",
         changeable=False,
     ),
     Point("mlp.hook_dense_out", _MODEL, "norm(mlp.hook_post W_out)", "of a layer with an mlp and experts"),
     Point(
         "mlp.hook_experts_out",
         _MODEL,
-        "norm(what the experts make of the normed stream, weighted and summed)",
+        "norm(weighted sum of the experts' outputs for the normed stream)",
         "of a layer with an mlp and experts: both are summed",
     ),
     *_norm("ln2_post", "the mlp's output (Gemma 2 and 3)"),
@@ -210,23 +210,23 @@ POINTS: tuple[Point, ...] = (
         "hook_mlp_out",
         _MODEL,
         "mlp.hook_post W_out + b_out; of experts their weighted sum",
-        "what is added to the stream: after a norm of the mlp's output, where there is one, times residual_scale",
+        "the addition to the stream: after a norm of the mlp's output, if any, times residual_scale",
     ),
-    Point("hook_resid_mid_mlp", _MODEL, "hook_resid_mid + hook_mlp_out", "of layers that get something of the tokens"),
+    Point("hook_resid_mid_mlp", _MODEL, "hook_resid_mid + hook_mlp_out", "of layers with per-layer embeddings"),
     Point(
         "hook_per_layer_input",
         ("position", "d_per_layer"),
         "(norm(hook_embed W_layers / sqrt(d_model)) + W_tokens[token] * sqrt(d_per_layer)) / sqrt(2)",
-        "what the layer gets of the token itself",
+        "the per-layer embedding of the token",
     ),
     *_norm("ln_per_layer", "(act(hook_resid_mid_mlp W_gate) * hook_per_layer_input) W_out"),
-    Point("hook_per_layer_out", _MODEL, "ln_per_layer.hook_out", "what is added to the stream"),
+    Point("hook_per_layer_out", _MODEL, "ln_per_layer.hook_out", "the addition to the stream"),
     Point(
         "hook_resid_post",
         _MODEL,
         "the stream before the mlp + hook_mlp_out; parallel blocks: hook_resid_pre + hook_attn_out + hook_mlp_out",
         "in post-norm models after the norm; Gemma 4: with hook_per_layer_out, if any, times a number of the layer; "
-        "Gemma 3n: hook_predicted + w (hook_resid_mid_mlp - hook_predicted), where hook_resid_mid_mlp decides w; "
+        "Gemma 3n: hook_predicted + w (hook_resid_mid_mlp - hook_predicted), with w from hook_resid_mid_mlp; "
         "hook_per_layer_out goes to the other streams",
     ),
     *_norm("ln_final", "hook_resid_post of the last block", in_block=False),

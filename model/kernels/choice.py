@@ -68,8 +68,8 @@ class KernelConfig:
             return
         if library.kernels().level not in DOT_LEVELS:
             logger.warning(
-                "bf16-dot was asked for, but the level %s has no dot products of bfloat16 numbers: they are widened to "
-                "float32",
+                "bf16-dot was requested, but the level %s has no dot products of bfloat16 numbers: they are widened "
+                "to float32",
                 library.kernels().level,
             )
 

@@ -96,7 +96,7 @@ class Decoder:
         end = num_layers if end_layer is None else end_layer
         check_tensor("x", x, (self.dtype,), (num_rows, self.width))
         if not 0 <= first_layer <= end <= num_layers:
-            raise ValueError(f"layers from {first_layer} to {end} are asked for; there are {num_layers}")
+            raise ValueError(f"layers from {first_layer} to {end} are requested; there are {num_layers}")
         self._check_rows(rows, caches)
         memory = caches.memory
         if queries:

@@ -182,14 +182,14 @@ class DecoderRows:
             if key_range.num_rows != num_rows or key_range.block_size != first.block_size:
                 raise ValueError(f"key ranges are of {key_range.num_rows} and {num_rows} rows; all must have the same")
             if not np.array_equal(key_range.last[alone], key_range.positions[alone] + 1):
-                raise ValueError("a row that is alone must see all keys up to its own, and no other")
+                raise ValueError("a single row must see all keys up to its own, and no others")
         sizes, found = (len(first.tables), num_rows, num_key_heads), items.array[:, 2] @ items.array[:, 4]
         if any(needed > size for needed, size in zip(items.sizes, sizes, strict=True)):
             raise ValueError(f"items need {items.sizes} sequences, rows and key heads; there are {sizes}")
         if found != num_rows * num_key_heads:
             raise ValueError(f"items have {found} rows and key heads; there are {num_rows} times {num_key_heads}")
         if alone[items.array[items.array[:, 2] > 1, 1]].any():
-            raise ValueError("items have rows of several, of which one is alone")
+            raise ValueError("items have rows of several, and one is single")
         self.key_ranges, self.items, self.slots, self.alone = tuple(key_ranges), items, slots, alone
         self.num_rows, self.num_key_heads = num_rows, num_key_heads
         self.end_slot = int(slots.max(initial=-1)) + 1

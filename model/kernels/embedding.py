@@ -29,7 +29,7 @@ def gather_rows(table: Tensor, ids: Tensor, *, num_rows: int, width: int, dtype:
     kernel = _GATHER.get((table.dtype, dtype or table.dtype))
     if kernel is None:
         accepted = ", ".join(f"{of} as {rows}" for of, rows in _GATHER)
-        raise ValueError(f"table is {table.dtype}, and its rows are asked for as {dtype}; {accepted} is accepted")
+        raise ValueError(f"table is {table.dtype}, and its rows are requested as {dtype}; {accepted} is accepted")
     num_blocks = -(-num_rows // BLOCK)
     shape = (num_blocks, width, BLOCK) if table.dtype == torch.float32 else (num_blocks, -(-width // 2), BLOCK, 2)
     check_tensor("table", table, SUFFIXES, shape)

@@ -74,8 +74,8 @@ def _library() -> ctypes.CDLL | None:
             built_from.restype = ctypes.c_uint64
         if built_from is None or built_from() != sources_hash():
             raise RuntimeError(
-                f"{path} was built from another source than the one beside it; `make install` or "
-                "`python model/kernels/build.py` builds it anew"
+                f"{path} was built from another source than the one in its folder; `make install` or `python "
+                "model/kernels/build.py` builds it again"
             )
     library.lightwell_progress.restype = ctypes.c_long
     return library

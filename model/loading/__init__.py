@@ -1,1 +1,1 @@
-"""Builds a network from a checkpoint's weights. It never computes with it."""
+"""Construction of a network from a checkpoint's weights, without computation."""

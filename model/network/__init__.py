@@ -1,1 +1,1 @@
-"""The network from tokens to hidden states, block by block or fused. It never knows requests, files or processes."""
+"""The network from tokens to hidden states, block by block or fused. Independent of requests, files and processes."""

@@ -202,5 +202,5 @@ class Transformer:
         stack = self.decoder or self.encoder
         assert stack is not None
         if stack.stream_ends is not None:
-            raise ValueError(f"{self.config.architecture} makes its logits of several streams, not of the first alone")
+            raise ValueError(f"{self.config.architecture} computes its logits from several streams, not one")
         return self.logits(stream if stack.final_norm is None else stack.final_norm(stream))

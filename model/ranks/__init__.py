@@ -1,1 +1,1 @@
-"""Runs one model in several processes: the leader and its followers. It never decides what a request gets."""
+"""One model in several processes: the leader and its followers. Independent of the scheduling of requests."""

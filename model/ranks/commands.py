@@ -114,7 +114,7 @@ class Follower:
     @property
     def model(self) -> Transformer:
         """Return the share of the model that was loaded last."""
-        assert self._model is not None, "told to do something without a model"
+        assert self._model is not None, "received a command without a model"
         return self._model
 
     def do(self, command: Command) -> None:

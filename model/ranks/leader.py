@@ -122,7 +122,7 @@ class LeadingTransformer(Transformer):
     @contextmanager
     def _together(self, hooks: Hooks | None, prefix: str, batch: Batch | None = None) -> Iterator[Hooks | None]:
         """Run one pass of all ranks, which none leaves alone."""
-        assert not self._is_running, "a pass was begun within another, of which the other ranks know nothing"
+        assert not self._is_running, "a pass began within another, which the other ranks cannot follow"
         leading, requested = Leading(self.group), None
         if batch is not None:
             batch.check()

@@ -78,8 +78,8 @@ class WholeWeights:
     def _check_unchanged(self) -> None:
         if _states(self._folder) != self._as_loaded:
             raise RuntimeError(
-                f"model_changed: the weight files in {self._folder} are not those that this server loaded, and whole "
-                "weights are read from them; start it anew to serve these"
+                f"model_changed: the weight files in {self._folder} are not the files that this server loaded, and "
+                "whole weights are read from them; restart it to serve these files"
             )
 
 

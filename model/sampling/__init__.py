@@ -1,1 +1,1 @@
-"""Chooses tokens from logits and says how likely each was. It never knows requests."""
+"""Choice of tokens from logits, with their probabilities. Independent of requests."""

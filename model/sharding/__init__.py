@@ -1,1 +1,1 @@
-"""Splits one network over several processes: which heads, neurons and words each holds. It never starts a process."""
+"""Division of a network between processes: the heads, neurons and words of each. It starts no process."""

@@ -38,7 +38,7 @@ def why_not_split(config: ModelConfig, size: int) -> str | None:
     if config.attention_gate and size > 1:
         problems.append("gates of attention, which are not divided")
     if config.recurrence is not None and size > 1:
-        problems.append("layers without attention, whose states are not divided")
+        problems.append("layers without attention, and their states are not divided")
     is_of_several = not config.layers_are_alike or config.num_kv_shared_layers or config.per_layer_size or config.altup
     if is_of_several and size > 1:
         problems.append("layers of several kinds, which are not divided")

@@ -1,1 +1,1 @@
-"""Turns text and chats into token ids, and ids into text. It never knows weights, and needs no torch."""
+"""Conversion between text or chats and token ids. Independent of weights; needs no torch."""

@@ -170,7 +170,7 @@ def read_template_option(option: str) -> str:
     try:
         return read_text(Path(option), most=4 * MAX_SOURCE_CHARACTERS)
     except ValueError as error:
-        what = f"--chat-template {option!r:.200} is neither a jinja template nor a file that can be read"
+        what = f"--chat-template {option!r:.200} is not a jinja template and not a readable file"
         raise ChatTemplateError(f"{what}: {one_line(error)[-200:]}") from error
 
 

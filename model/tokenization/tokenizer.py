@@ -148,7 +148,7 @@ class Tokenizer:
             own = [[i for i, text in enumerate(texts) if text == each] for each in (0, 1)]
             room = max_length - (len(ids) - len(own[0]) - len(own[1]))
             if room < 1:
-                raise ValueError(f"{max_length} tokens leave no room for a pair of texts beside its special tokens")
+                raise ValueError(f"{max_length} tokens leave no room for a pair of texts and its special tokens")
             lengths = _longest_first(len(own[0]), len(own[1]), room)
             cut: set[int] = set()
             for places, kept_length in zip(own, lengths, strict=True):

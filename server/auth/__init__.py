@@ -1,3 +1,1 @@
-"""Says who may send requests, and how many: API keys, their quotas and rates. It never knows what a request
-computes.
-"""
+"""Authentication, quotas and rate limits of API keys. Independent of the engine."""

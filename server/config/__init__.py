@@ -1,3 +1,1 @@
-"""Reads what operators set: settings, devices, and what memory and arithmetic follow from them. It never serves a
-request.
-"""
+"""Configuration by operators: settings, devices, memory and arithmetic. It serves no requests."""

@@ -57,19 +57,19 @@ def places(devices: Devices, device: str, count_cards: Callable[[], int] | None 
         return Places("cuda", cards=(0,)) if device == "cuda" else Places("cpu")
     num_cards = 0 if device == "cpu" else (count_cards or visible_cards)()
     if device == "cuda" and not num_cards:
-        raise ValueError("torch finds no GPU here, which --device cuda asks for; --device cpu is accepted")
+        raise ValueError("--device cuda needs a GPU, and torch finds none; --device cpu is accepted")
     if num_cards:
         return Places("cuda", cards=_choose(devices, num_cards))
     if not isinstance(devices, int):
         why = "--device is cpu" if device == "cpu" else "torch finds none here"
-        raise ValueError(f"GPUs are asked for, but {why}; a number of workers is accepted")
+        raise ValueError(f"GPUs are requested, but {why}; a number of workers is accepted")
     cores = sorted(os.sched_getaffinity(0), key=_neighbourhood)
     num_usable = within_quota(len(cores))
     most = _MOST_WORKERS_PER_CORE * num_usable
     if devices > most:
-        raise ValueError(f"so many workers cannot share {num_usable} CPU cores; at most {most} are accepted")
+        raise ValueError(f"too many workers for {num_usable} CPU cores; at most {most} are accepted")
     if devices > num_usable:
-        logger.warning("%d workers share %d CPU cores, of which each would need one", devices, num_usable)
+        logger.warning("%d workers share %d CPU cores; each would need one", devices, num_usable)
     return Places("cpu", core_groups=core_groups(cores, devices))
 
 

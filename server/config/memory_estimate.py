@@ -88,7 +88,7 @@ def sizes(config: ModelConfig, settings: Settings, file: Path | None = None) -> 
     `--tensor-parallel` ranks.
     """
     if settings.devices == "all":
-        raise SettingsError("--devices all is as many as a machine has; to size a server a number is accepted")
+        raise SettingsError("--devices all depends on the machine; a number is accepted here")
     num_workers = settings.devices if isinstance(settings.devices, int) else len(settings.devices)
     ranks = settings.tensor_parallel
     check_split(config, ranks)
@@ -217,7 +217,7 @@ def as_table(found: Sizes, settings: Settings, stored_as: str | None = None) -> 
         "API process and worker": found.processes,
         **({"LoRA adapters, at most": found.adapters} if found.adapters else {}),
         "idle": found.idle,
-        "while loading, beside the processes": found.loading,
+        "while loading, in addition to the processes": found.loading,
         f"captures (--max-capture-bytes {format_bytes(settings.max_capture_bytes)})": found.captures,
         "most: a limit for the container": found.most,
     }

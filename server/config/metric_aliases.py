@@ -38,7 +38,7 @@ def parse_alias(text: str) -> tuple[str, str]:
     if metric not in METRICS:
         raise ValueError(f"{metric!r} is no metric that may have another name; accepted are {', '.join(METRICS)}")
     if metric.endswith("_total") and not name.endswith("_total"):
-        raise ValueError(f"{metric} is a counter, whose name ends in _total; {name}_total is accepted")
+        raise ValueError(f"{metric} is a counter, and its name ends in _total; {name}_total is accepted")
     return name, metric
 
 

@@ -39,11 +39,11 @@ class Settings:
     model: str | None = MODEL.setting(
         None,
         types.text("MODEL"),
-        "Model folder, GGUF file, or a hub id such as org/name.",
+        "Model: a folder, a GGUF file, or a hub id such as org/name.",
         shown_default="smollm2",
     )
     gguf_file: str | None = MODEL.setting(
-        None, types.text("NAME"), "GGUF file to load when MODEL has several.", shown_default="one"
+        None, types.text("NAME"), "GGUF file, if MODEL has several.", shown_default="one"
     )
     revision: str | None = MODEL.setting(
         None,
@@ -52,7 +52,7 @@ class Settings:
         shown_default="main",
     )
     served_model_name: str | None = COMMON.setting(
-        None, types.text("NAME"), "Name of the model on the wire.", shown_default="the last part of MODEL"
+        None, types.text("NAME"), "Name of the model in requests and answers.", shown_default="the last part of MODEL"
     )
     host: str = COMMON.setting("127.0.0.1", types.text("HOST"), "Address to listen on; 0.0.0.0 is every interface.")
     port: int = COMMON.setting(8000, types.integer(0, 65535), "Port to listen on; 0 picks a free one and prints it.")
@@ -72,81 +72,82 @@ class Settings:
         "TOML file of keys with names, hashes, limits and expiry (docs/operating.md); read again when it changes.",
         shown_default="none",
     )
-    cors_origin: tuple[str, ...] = ACCESS.repeated(types.origins(), "Origin whose web pages may call this server")
+    cors_origin: tuple[str, ...] = ACCESS.repeated(
+        types.origins(), "Origin that may call this server from its web pages"
+    )
     embed_origins: tuple[str, ...] = ACCESS.repeated(
-        types.origins("self"), "Origin, or self, whose web pages may show this server's page, /?embed=1, in a frame"
+        types.origins("self"), "Origin (or self) that may show this server's page, /?embed=1, in a frame"
     )
     weights_access: Literal["open", "admin", "off"] | None = ACCESS.setting(
         None,
         types.choice("open", "admin", "off"),
-        "Who may read the numbers in the weights: open is everybody who may use the server, admin is admin keys alone, "
-        "off is nobody.",
+        "Access to the numbers of the weights: all clients (open), admin keys only (admin), or no client (off).",
         shown_default="open without keys, else admin",
     )
     dtype: str = COMMON.setting(
         "auto",
         types.choice("auto", "float32", "bfloat16", "float16"),
-        "Number format of weights; auto is the checkpoint's.",
+        "Number format of the weights; auto is the format of the checkpoint.",
     )
     quantize: str = COMMON.setting(
         "none",
         types.choice("none", "int8", "int4", "fp8"),
-        "Keep matrices in 8 or 4 bits, made on load: smaller and faster. int8 and int4 are for a CPU, fp8 for a GPU.",
+        "Quantise matrices on load, which is smaller and faster: int8 and int4 on a CPU, fp8 on a GPU.",
     )
     activations: Literal["dtype", "int8"] = COMPUTE.setting(
         "dtype",
         types.choice("dtype", "int8"),
-        "What is multiplied by weights of 8 and 4 bits on a CPU: numbers of --dtype, or rounded to 8 bits, which is "
-        "faster and less exact.",
+        "Precision of activations that multiply 8-bit and 4-bit weights on a CPU: --dtype, or int8, which is faster "
+        "and less exact.",
     )
-    device: str = COMMON.setting("auto", types.choice("auto", "cpu", "cuda"), "Where the model runs.")
+    device: str = COMMON.setting("auto", types.choice("auto", "cpu", "cuda"), "Device that runs the model.")
     devices: int | Literal["all"] | tuple[int, ...] = COMPUTE.setting(
         1,
         types.devices(),
-        "Workers on this machine: so many, each on a GPU or on its share of the CPU cores; all: one for each GPU; 0,2: "
-        "on these GPUs.",
+        "Workers on this machine: N, each on a GPU or on its share of the CPU cores; all: one for each GPU; 0,2: one "
+        "on each of these GPUs.",
     )
     tensor_parallel: int = COMPUTE.setting(
         1,
         types.integer(1),
-        "Processes that hold a worker's model together, each on a GPU or with its share of the threads.",
+        "Processes that share the model of a worker, each on a GPU or with its share of the threads.",
     )
     threads: int | None = COMPUTE.setting(
         None, types.integer(1), "Compute threads of a worker.", shown_default="one per core; 2 for small models"
     )
     max_model_len: int | None = COMMON.setting(
-        None, types.integer(1), "Most tokens of prompt and answer together.", shown_default="the model's context"
+        None, types.integer(1), "Largest sum of prompt and answer tokens.", shown_default="the model's context"
     )
     chat_template: str | None = MODEL.setting(
         None,
         types.text("FILE"),
-        "Jinja file, or its text, to use instead of the model's chat template.",
+        "Jinja file, or its text, that replaces the model's chat template.",
         shown_default="the model's",
     )
     generation_config: str = MODEL.setting(
         "auto",
         types.choice("auto", "vllm"),
-        "Where temperature, top_p, top_k, min_p and penalties of requests that do not say them come from: auto: the "
-        "model's generation_config.json; vllm: none of that file, so 1 and no filters.",
+        "Defaults of temperature, top_p, top_k, min_p and penalties: the model's generation_config.json (auto), or "
+        "temperature 1 and no filters (vllm).",
     )
     lora: tuple[tuple[str, str], ...] = MODEL.repeated(
-        adapters_type(), "LoRA adapter in peft's format, and its name on the wire"
+        adapters_type(), "Name and folder of a LoRA adapter in peft's format; requests set the name as model"
     )
     lora_root: str | None = MODEL.setting(
         None,
         types.text("DIR"),
-        "Folder inside which POST /v1/load_lora_adapter finds adapters.",
+        "Root folder of the adapters that POST /v1/load_lora_adapter may load.",
         shown_default="none: no adapters are loaded at run time",
     )
-    max_loras: int = MODEL.setting(8, types.integer(1, 1024), "Most LoRA adapters that are loaded at a time.")
+    max_loras: int = MODEL.setting(8, types.integer(1, 1024), "Largest number of loaded LoRA adapters.")
     max_lora_rank: int = MODEL.setting(64, types.integer(1, 4096), "Highest rank of a LoRA adapter.")
-    max_num_seqs: int = BATCH.setting(64, types.integer(1, 1 << 20), "Most sequences that run at once.")
-    max_num_batched_tokens: int = BATCH.setting(2048, types.integer(1, 1 << 20), "Most tokens of one engine step.")
+    max_num_seqs: int = BATCH.setting(64, types.integer(1, 1 << 20), "Largest number of sequences that run at once.")
+    max_num_batched_tokens: int = BATCH.setting(2048, types.integer(1, 1 << 20), "Largest number of tokens per step.")
     max_capture_tokens: int | None = BATCH.setting(
         None,
         types.integer(1),
-        "Most tokens of one step for traces, attention, lenses and head scores while text is generated; fewer where "
-        "they would take a tenth of its time.",
+        "Largest number of tokens per step for traces, attention, lenses and head scores while text is generated; "
+        "lower if they would take a tenth of the step's time.",
         shown_default="32; 256 on a GPU",
     )
     max_look_tokens: int | None = BATCH.setting(
@@ -164,116 +165,115 @@ class Settings:
     worker_memory: int | None = BATCH.setting(
         None,
         types.byte_size(),
-        "Memory a worker may take, weights and KV cache included; a request for which there is none left is answered "
-        "503.",
-        shown_default="nine tenths of what machine or container have left",
+        "Memory limit of a worker, including weights and KV cache; a request without memory gets 503.",
+        shown_default="nine tenths of the free memory of the machine or container",
     )
     block_size: int = BATCH.setting(32, types.integer(1, 1024), "Tokens per block of the KV cache.")
     no_prefix_caching: bool = BATCH.switch("Do not reuse the KV cache of shared prefixes.")
     share_prefix_cache: bool = BATCH.switch(
-        "Let all API keys share cached prefixes: faster for common prompts, but a key can find out what others sent.",
+        "Share cached prefixes between API keys: faster, but a key can detect the prompts of other keys.",
         shown_default="off: each key has its own",
     )
     batch_invariant: bool = COMPUTE.switch(
-        "Give each answer the same bits whatever runs beside it, where that is slow too: in float16, with fp8, and "
-        "without Lightwell's kernels.",
+        "Give each answer the same bits under any load, also where that is slow: in float16, with fp8, and without "
+        "Lightwell's kernels.",
         shown_default="on with Lightwell's kernels, off elsewhere",
     )
-    no_batch_invariant: bool = COMPUTE.switch("Do not promise that; Lightwell's kernels keep to it all the same.")
+    no_batch_invariant: bool = COMPUTE.switch("Drop this guarantee; Lightwell's kernels still fulfil it.")
     cuda_graphs: Literal["on", "off"] = COMPUTE.setting(
-        "on", types.choice("on", "off"), "Whether steps run as CUDA graphs on a GPU."
+        "on", types.choice("on", "off"), "Run steps as CUDA graphs on a GPU."
     )
     kernels: Literal["auto", "native", "triton", "torch"] = COMPUTE.setting(
         "auto",
         types.choice("auto", "native", "triton", "torch"),
-        "What computes: Lightwell's kernels where they can (auto), those of a CPU (native) or of a GPU (triton) or "
-        "else no start, or plain torch operations, which are slower.",
+        "Kernels: Lightwell's where supported (auto), required on a CPU (native) or on a GPU (triton), or plain "
+        "torch operations, which are slower (torch).",
     )
     kernel_arithmetic: Literal["auto", "float32", "bf16-dot"] = COMPUTE.setting(
         "auto",
         types.choice("auto", "float32", "bf16-dot"),
-        "How the kernels multiply by bfloat16 weights: as this CPU is known to be faster, widened to float32 (the same "
-        "bits on every CPU), or by the CPU's dot products of bfloat16, where it has them (docs/reference.md).",
+        "Multiplication by bfloat16 weights: the faster method of this CPU (auto), widened to float32 (the same bits "
+        "on every CPU), or by the CPU's bfloat16 dot products (docs/reference.md).",
     )
-    no_compile: bool = COMPUTE.switch("Deprecated, until 1.0: stands for --kernels torch.")
+    no_compile: bool = COMPUTE.switch("Deprecated, until 1.0: the older name of --kernels torch.")
     max_num_queued_requests: int = LIMITS.setting(
-        1024, types.integer(0), "Most requests that wait beyond those that run; more are answered 429."
+        1024, types.integer(0), "Largest number of waiting requests; further ones get 429."
     )
     max_num_queued_tokens: int = LIMITS.setting(
         4_194_304,
         types.integer(1),
-        "Most tokens (prompt and max_tokens) of all unfinished requests; more are answered 429.",
+        "Largest number of tokens (prompt and max_tokens) of all unfinished requests; further requests get 429.",
     )
     max_kv_demand: float = LIMITS.setting(
         16.0,
         types.decimal(1, 10**9, f"a number from 1 to {10**9}", "TIMES"),
-        "Most KV cache that all unfinished requests may come to need, in times the cache there is; more are answered "
-        "429.",
+        "Reject requests (429) when all unfinished ones could need more than TIMES times the KV cache.",
     )
     max_queue_time: float = LIMITS.setting(
         30.0,
         types.seconds(),
-        "Time to wait for its turn, as expected at the present rate, beyond which a request is answered 429 at once; 0 "
-        "is no limit.",
+        "Largest expected waiting time at the present rate; requests above it get 429 at once. 0 is no limit.",
     )
     allow_priority: bool = LIMITS.switch(
-        "Let clients set a priority below 0, with which their requests go before all others'."
+        "Accept negative priorities from clients; such requests are served before all others."
     )
     max_capture_bytes: int = LIMITS.setting(
         1 << 30,
         types.byte_size(),
-        "Most bytes of attention, embeddings and traces in flight, or less where the worker has room for less; more "
-        "are answered 429.",
+        "Largest number of bytes of attention, embeddings and traces in flight, lowered to the worker's free memory; "
+        "further requests get 429.",
     )
     max_response_bytes: int = LIMITS.setting(
-        256 << 20, types.byte_size(), "Largest answer; larger ones are refused with 413 before anything runs."
+        256 << 20, types.byte_size(), "Largest answer; requests for larger ones are rejected with 413 before they run."
     )
     max_body_bytes: int = LIMITS.setting(
-        32 << 20, types.byte_size(), "Largest request body; larger ones are refused with 413."
+        32 << 20, types.byte_size(), "Largest request body; larger ones are rejected with 413."
     )
     request_timeout: float = LIMITS.setting(
-        600.0, types.seconds(), "Time a request may take, then 504; requests may ask for less. 0 is no limit."
+        600.0, types.seconds(), "Time limit of a request, then 504; a request may set a lower one. 0 is no limit."
     )
     max_connections: int = LIMITS.setting(
-        4096, types.integer(1), "Most open connections; on more only /health and /metrics are answered, the rest 503."
+        4096,
+        types.integer(1),
+        "Largest number of connections; further ones get 503 except on /health and /metrics.",
     )
     receive_timeout: float = LIMITS.setting(
         30.0,
         types.seconds(),
-        "Time for the head of a request to come, and for its body, which has a second more for each 16 KiB; then 408. "
+        "Time limit for receiving the head of a request, and for its body plus one second for each 16 KiB; then 408. "
         "0 is no limit.",
     )
     send_timeout: float = LIMITS.setting(
         60.0,
         types.seconds(),
-        "Time in which a client takes nothing of its answer, then its connection ends; 0 is no limit.",
+        "Disconnect clients that read nothing of their answer for this long; 0 is no limit.",
     )
     worker_timeout: float = RUNNING.setting(
         30.0,
         types.seconds(),
-        "Time without progress until a worker counts as hung: not ready, its requests answered 503.",
+        "Time without progress until a worker counts as hung: it is not ready and its requests get 503.",
     )
     load_timeout: float = RUNNING.setting(
         600.0,
         types.seconds(),
-        "Time after which a worker that starts and gets no further is killed and started again; 0 is no limit.",
+        "Restart a starting worker after this time without progress; 0 is no limit.",
     )
-    shutdown_grace: float = RUNNING.setting(30.0, types.seconds(), "Time for running requests to end after SIGTERM.")
+    shutdown_grace: float = RUNNING.setting(30.0, types.seconds(), "Time limit for running requests after SIGTERM.")
     otlp_endpoint: str | None = RUNNING.setting(
         None,
         types.url(),
-        "OpenTelemetry collector (OTLP over HTTP) that gets a trace of each request; needs lightwell[otel].",
+        "OpenTelemetry collector (OTLP over HTTP) for traces of requests; needs lightwell[otel].",
         shown_default="OTEL_EXPORTER_OTLP_ENDPOINT; without it no traces",
     )
     metric_alias: tuple[tuple[str, str], ...] = RUNNING.repeated(
         types.texts("NAME=METRIC", parse_alias),
-        "Another name under which /metrics shows a metric too, such as vllm:num_requests_waiting=num_requests_waiting",
+        "Additional name of a metric in /metrics, such as vllm:num_requests_waiting=num_requests_waiting",
     )
     log_level: str = RUNNING.setting(
-        "info", types.choice("debug", "info", "warning", "error"), "Least level that is logged."
+        "info", types.choice("debug", "info", "warning", "error"), "Lowest level that is logged."
     )
     log_format: str = RUNNING.setting(
-        "text", types.choice("text", "json"), "One line of text, or one JSON object, per event."
+        "text", types.choice("text", "json"), "Format of log lines: text or JSON objects."
     )
 
     @classmethod
@@ -297,7 +297,7 @@ class Settings:
         if name := repeated_name(self.metric_alias):
             raise SettingsError(f"--metric-alias: {name} is given twice; each name is accepted for one metric")
         if self.no_compile and self.kernels == "native":
-            raise SettingsError("--no-compile stands for --kernels torch; --kernels native contradicts it; give one")
+            raise SettingsError("--no-compile means --kernels torch and contradicts --kernels native; set one of them")
         if self.max_look_tokens not in (None, self.max_capture_tokens or self.max_look_tokens):
             raise SettingsError(
                 f"--max-look-tokens {self.max_look_tokens}, the older name of --max-capture-tokens, contradicts "
@@ -307,11 +307,11 @@ class Settings:
         for name, value, accepted in (devices, quantize, ("activations", self.activations, "dtype")):
             if self.tensor_parallel > 1 and value != accepted:
                 parallel = f"--tensor-parallel {self.tensor_parallel}"
-                raise SettingsError(f"{parallel} does not go with --{name} {value}; --{name} {accepted} is accepted")
+                raise SettingsError(f"{parallel} excludes --{name} {value}; --{name} {accepted} is accepted")
         if problem := lora_problem(self.lora, self.max_loras, self.lora_root, self.tensor_parallel):
             raise SettingsError(problem)
         if self.worker_timeout == 0:
-            raise SettingsError("--worker-timeout 0 would call every worker hung; a time above 0 is accepted")
+            raise SettingsError("--worker-timeout must be above 0 (got 0)")
         if self.root_path and not re.fullmatch(r"(/[!-.0-~]+)+", self.root_path):
             raise SettingsError(f"--root-path {self.root_path!r:.200}: a path such as /lightwell is accepted")
 

@@ -1,3 +1,3 @@
-"""The API process's end of the engine: admits requests, sends each to a worker and follows it. It never computes, and
-knows no HTTP.
+"""The API process's side of the engine: admits requests, sends each to a worker and follows it. Independent of HTTP,
+without computation.
 """

@@ -28,7 +28,7 @@ def error_of(output: RequestOutput) -> ApiError | None:
         case "grammar":
             return BadRequest(f"no answer can keep to it: {output.error}.", code="grammar_refused")
         case "prefix":
-            message = "messages: the answer continues the last message, whose text the asked form does not allow."
+            message = "messages: the answer continues the last message, and does not match the format."
             return BadRequest(message, param="messages", code="grammar_refused")
         case "error" | "abort":
             reason = output.error or "the engine aborted it"
@@ -137,7 +137,7 @@ class RequestHandle:
         except BaseException as error:  # of one request: the others' tokens come in the same message
             raise_exit(error)
             logger.exception("a token of request %d could not be handed on", self.uid)
-            self._error = EngineError("The server failed on this request; its log says why.", code="internal_error")
+            self._error = EngineError("The server failed on this request; see its log.", code="internal_error")
         else:
             self._outputs.append(RequestOutput(uid=self.uid, token_id=token_id))
         self._wake()

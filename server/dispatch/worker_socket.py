@@ -40,7 +40,7 @@ class WorkerSocket:
         """
         if os.path.exists(self.path):
             return
-        logger.warning("%s is gone: listening anew", self.path)
+        logger.warning("%s is gone: listening again", self.path)
         self.stop()
         self._listener.close()
         self._listen()

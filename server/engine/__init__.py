@@ -1,1 +1,1 @@
-"""One model, one cache, one continuously batched loop: requests in, tokens and captures out. It never knows HTTP."""
+"""One model, one cache, one continuously batched loop: requests in, tokens and captures out. Independent of HTTP."""

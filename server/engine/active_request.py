@@ -99,7 +99,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
             captures = RequestCaptures.of(seq, self._model)
         except (MemoryError, RuntimeError) as error:  # torch's allocator raises the latter
             self._scheduler.finish(seq, "memory")
-            raise NoCaptureMemory("no memory for what it captures") from error
+            raise NoCaptureMemory("no memory for its captures") from error
         except BaseException:
             self._scheduler.finish(seq, "error")
             raise
@@ -131,7 +131,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
         seq = self.pop(uid).sequence
         self._scheduler.finish(seq, "memory")
         named = {"request_id": seq.request.request_id}
-        logger.warning("memory is short: request %d waits to begin anew", uid, extra={"fields": named})
+        logger.warning("memory is short: request %d waits to begin again", uid, extra={"fields": named})
         return seq.request
 
     def end(self, uid: int, reason: FinishReason, error: str | None = None) -> RequestOutput:

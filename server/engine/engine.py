@@ -137,7 +137,7 @@ class Engine:
         self._intake.memory_retry.call_when_short(let_answers_go)
 
     def add_request(self, request: EngineRequest) -> None:
-        """Queue a request. If there is no memory for what it captures, it waits for memory or ends with the next step.
+        """Queue a request. If there is no memory for its captures, it waits for memory or ends with the next step.
 
         Raises ValueError if the request cannot run: too long for the cache, an empty prompt, a token that the network
         lacks, a uid in use, or an invalid intervention. After this or any other exception the engine is as it was

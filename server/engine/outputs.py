@@ -162,7 +162,7 @@ class EngineStats:
     """Token positions pushed through the network; this shows that captures need no second forward pass."""
     grammars_compiled_total: int = 0
     grammars_cached_total: int = 0
-    """Requests whose grammar was compiled already."""
+    """Requests with a grammar that was already compiled."""
     grammar_compile_seconds_total: float = 0.0
     forced_tokens_total: int = 0
     """Generated tokens that a grammar forced, and that were taken without a step of their own."""
@@ -203,4 +203,4 @@ def failure_of(error: BaseException) -> Failure:
     """
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
         return Failure("memory", "an allocation failed")
-    return Failure("error", "the server's log says why")
+    return Failure("error", "the server's log has the reason")

@@ -26,7 +26,7 @@ def required_depths(task: BaseTask, stacks: Stacks, *, is_changed: bool) -> tupl
     encoder, decoder = task.depths(stacks)
     for name, depth, has in (("encoder", encoder, stacks.encoder), ("decoder", decoder, stacks.decoder)):
         if depth is not None and not has:
-            raise ValueError(f"{type(task).__name__} asks for the {name}; this model has none")
+            raise ValueError(f"{type(task).__name__} needs the {name}; this model has none")
     encoder = encoder or NOT_AT_ALL
     if decoder is not None:  # A decoder reads the encoder's output.
         encoder = max(encoder, Depth(stacks.encoder, needs_output=True))

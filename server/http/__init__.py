@@ -1,1 +1,1 @@
-"""Handles the bytes of any HTTP exchange: connections, errors, events, tensors, headers. It never knows a route."""
+"""HTTP in general: connections, errors, events, tensors, headers. Independent of the routes."""

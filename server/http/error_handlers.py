@@ -78,7 +78,7 @@ def _field(path: Sequence[int | str]) -> str:
 def _problem(error: Mapping[str, Any]) -> str:
     """Return one pydantic error as "PROBLEM, got VALUE"."""
     if error["type"] == "extra_forbidden":
-        return "no such field; GET /openapi.json lists those that are accepted"
+        return "no such field; GET /openapi.json lists the accepted fields"
     if error["type"] == "missing":
         return "this field is required"
     if error["type"] in ("union_tag_not_found", "union_tag_invalid"):
@@ -231,4 +231,4 @@ def _as_api_error(request: Request, error: Exception) -> ApiError:
         case HTTPException():
             return http_error(error, request.method, request.url.path)
     logger.error("unexpected error on %s %s", request.method, request.url.path, exc_info=error)
-    return EngineError("The server failed on this request; its log says why.", code="internal_error")
+    return EngineError("The server failed on this request; see its log.", code="internal_error")

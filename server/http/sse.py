@@ -160,6 +160,6 @@ class EventStream(StreamingResponse):
             error = raised
         except Exception:
             logger.exception("a stream failed")
-            error = EngineError("The server failed on this stream; its log says why.", code="internal_error")
+            error = EngineError("The server failed on this stream; see its log.", code="internal_error")
         note_error(scope, error)
         yield self._write_error(error)

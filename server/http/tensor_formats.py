@@ -237,8 +237,8 @@ def check_npy(num_arrays: int) -> None:
     """
     if num_arrays != 1:
         raise BadRequest(
-            f"application/x-npy holds one array and this answer has {num_arrays}; "
-            "ask for one, of one input, or for application/vnd.safetensors."
+            f"application/x-npy holds one array and this answer has {num_arrays}; request one array of one input, or "
+            "application/vnd.safetensors."
         )
 
 

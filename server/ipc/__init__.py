@@ -1,1 +1,1 @@
-"""Carries what crosses the socket between the API process and the workers. It never knows what a message causes."""
+"""Messages between the API process and the workers. Independent of their effects."""

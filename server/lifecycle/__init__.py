@@ -1,1 +1,1 @@
-"""Starts, watches and ends the server's processes, with LitServe behind one file. It never reads a request."""
+"""Start, supervision and end of the server's processes, with LitServe in one file. It reads no requests."""

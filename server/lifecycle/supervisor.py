@@ -130,7 +130,7 @@ class Supervisor:
             worker.expect_start(delay)
             if delay:
                 logger.warning("worker %d is started again in %.1f s", worker_id, delay)
-                worker.restart_note = f"ended ({how}), {_num_short(lives)} times lately, and is to be started again"
+                worker.restart_note = f"ended ({how}), {_num_short(lives)} times recently, and is restarted"
                 await asyncio.sleep(delay)
             refusal = self.why_not()
             if refusal is not None:

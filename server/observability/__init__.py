@@ -1,1 +1,1 @@
-"""Provides what operators see: metrics, logs, the access log and traces. It never changes an answer."""
+"""Metrics, logs, the access log and traces. It changes no answer."""

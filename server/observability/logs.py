@@ -259,7 +259,7 @@ def _log_uncaught_exceptions() -> None:
     log = logging.getLogger(__name__)
 
     def uncaught(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        log.critical("an exception that nobody caught ends the process", exc_info=(kind, error, traceback))
+        log.critical("an uncaught exception ends the process", exc_info=(kind, error, traceback))
 
     def in_thread(args: threading.ExceptHookArgs) -> None:
         name = "?" if args.thread is None else args.thread.name

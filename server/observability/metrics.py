@@ -44,13 +44,13 @@ _COUNTERS = {
     "prefix_cache_queries_total": "Prompt tokens looked up in the prefix cache.",
     "prefix_cache_hits_total": "Prompt tokens found in the prefix cache.",
     "capture_bytes_total": "Bytes of attention and embeddings captured.",
-    "capture_seconds_total": "Time spent capturing, in seconds; on a GPU the host's part alone.",
+    "capture_seconds_total": "Time spent capturing, in seconds; on a GPU only the host's part.",
     "engine_steps_total": "Forward passes of the engine.",
-    "steps_abandoned_total": "Forward passes given up because those who held most of one had left or run out of time.",
-    "computed_tokens_total": "Token positions pushed through the network, captures included.",
+    "steps_abandoned_total": "Forward passes abandoned because most of their requests were cancelled or out of time.",
+    "computed_tokens_total": "Token positions computed by the network, including captures.",
     "grammars_compiled_total": "Grammars compiled for requests.",
-    "grammars_cached_total": "Requests whose grammar was compiled already.",
-    "grammar_compile_seconds_total": "Time spent compiling grammars, in seconds, in a thread beside the steps.",
+    "grammars_cached_total": "Requests with a grammar that was already compiled.",
+    "grammar_compile_seconds_total": "Time spent compiling grammars, in seconds, in a thread of its own.",
     "forced_tokens_total": "Generated tokens that a grammar forced, and that took no step of their own.",
 }
 
@@ -89,13 +89,13 @@ class ClientCounters:
 
     worker_restarts: int = _number("Workers started again after a loss.")
     integrity_failures: int = _number(
-        "Times that books of blocks, queues or admission contradicted each other when idle: a fault of the server."
+        "Contradictions in the bookkeeping of blocks, queues or admission, found when idle: a bug of the server."
     )
     routed_prefix_tokens: int = _number(
-        "Prompt tokens of requests given to that one of several workers that was expected to hold them."
+        "Prompt tokens of requests sent to the worker that was expected to have them in its cache."
     )
     requests_submitted: int = _number(
-        "Requests handed to the engine. Each ends in request_success (aborts too) or in request_failed, once."
+        "Requests submitted to the engine. Each ends once, in request_success (also aborts) or in request_failed."
     )
     request_failed: Counts[str] = field(
         default_factory=Counts,
@@ -104,7 +104,7 @@ class ClientCounters:
     requests_refused: Counts[str] = field(
         default_factory=Counts,
         metadata={
-            "text": "Requests answered 429 for want of room in the queue, by the code of the error.",
+            "text": "Requests rejected with 429 because the queue was full, by the code of the error.",
             "reasons": REFUSALS,
         },
     )
@@ -169,7 +169,7 @@ def of_caches(engines: Sequence[EngineInfo]) -> Iterable[Metric]:
     num_blocks = sum(engine.num_blocks - 1 for engine in engines)  # the first, the null block, holds no tokens
     yield gauge(
         "cache_config_info",
-        "Always 1; its labels tell the KV cache's tokens per block, and its blocks, on whatever device.",
+        "Always 1; its labels are the KV cache's tokens per block and number of blocks, on any device.",
         [((str(engines[0].block_size), str(num_blocks)), 1)] if engines else [],
         ["block_size", "num_gpu_blocks"],
     )
@@ -220,7 +220,7 @@ class Metrics:
         )
         self.http_requests = self._counter(
             "http_requests_total",
-            "HTTP requests answered; status 499 means that the client left first.",
+            "HTTP requests; status 499 means that the client disconnected first.",
             route=(), method=(), status=(),
         )  # fmt: skip
         self.grammars_refused = self._counter(
@@ -228,16 +228,16 @@ class Metrics:
         )
         self.capture_rejections = self._counter(
             "capture_rejected_total",
-            "Requests to look inside that were refused: answer_too_large (413) or budget_full (429).",
+            "Capture requests that were rejected: answer_too_large (413) or budget_full (429).",
             reason=("answer_too_large", "budget_full"),
         )
         self.stalled_clients = self._counter(
             "stalled_clients_total",
-            "Connections ended since their client took nothing of its answer for --send-timeout seconds.",
+            "Connections closed because the client read nothing for --send-timeout seconds.",
         )
         self.slow_clients = self._counter(
             "slow_clients_total",
-            "Connections ended since their client did not send its request in time (--receive-timeout).",
+            "Connections closed because the client did not send its request in time (--receive-timeout).",
         )
         self.refused_connections = self._counter(
             "refused_connections_total", "Connections refused with 503 since --max-connections were open."

@@ -1,5 +1,4 @@
-"""Holds every HTTP route, each in its own file. Routes read and check requests, and write answers; they compute
-nothing.
+"""HTTP routes, each in its own file. Routes read and check requests, and write answers, without computation.
 
 The application adds the error handlers (`server.http.errors`) and the HTTP metrics (`server.observability.metrics`)
 around them, and omits FastAPI's own /docs: it would load its scripts from the network, and hide ours.
@@ -46,7 +45,7 @@ from server.schemas.judgements.systemone import SystemOneErrorAnswer
 from server.schemas.ollama import OllamaErrorAnswer
 
 _STATUSES = {
-    400: "A value is wrong; the message names it and what is accepted.",
+    400: "A value is invalid; the message names it and the accepted values.",
     401: "No key, or a wrong one.",
     403: "The key may not do this.",
     404: "No such model.",

@@ -114,7 +114,7 @@ def _wanted_priority(context: AppContext, body: RunFields, key: ApiKey | None) -
         )
     else:
         why = (
-            "would go before everybody else's requests; at least 0 is accepted (or start the server with "
+            "would precede the requests of all other clients; at least 0 is accepted (or start the server with "
             "--allow-priority, or give its API key a min_priority)."
         )
     raise BadRequest(f"priority: {body.priority} {why}", param="priority", code="priority_not_allowed")

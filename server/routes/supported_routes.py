@@ -55,8 +55,8 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
         return _lacking(config, "writes no text")
     if config.kind == "encoder-decoder" and route in JUDGEMENTS:
         return UnsupportedReason(
-            f"this model is an encoder-decoder ({config.architecture}): a question would change what its encoder makes "
-            "of the input, which could not be computed once for all questions; a decoder is needed"
+            f"this model is an encoder-decoder ({config.architecture}): a question would change the output of its "
+            "encoder, so the input could not be computed once for all questions; a decoder is needed"
         )
     if route in SCORINGS:
         return _why_no_scores(context)
@@ -69,14 +69,15 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
         return _why_not_sparse(context)
     if route == "/v1/rollout" and config.recurrence is not None:
         return UnsupportedReason(
-            f"this model has attention in layers {', '.join(map(str, config.attention_layers))} alone: what a "
-            f"{config.recurrence.kind} brings from one position to another is no pattern, and cannot be multiplied "
-            "with those; /v1/attention and /v1/contributions are accepted"
+            f"this model has attention only in layers {', '.join(map(str, config.attention_layers))}: a "
+            f"{config.recurrence.kind} has no pattern, so there is no product over all layers; /v1/attention and "
+            f"/v1/contributions are accepted"
         )
     if route == "/v1/lens" and config.altup is not None:
         return UnsupportedReason(
-            f"{config.architecture} makes its logits of {config.altup.num_streams} residual streams: the first, which "
-            "points are of, does not say what a layer would predict; /v1/next and /v1/trajectory are accepted"
+            f"{config.architecture} makes its logits of {config.altup.num_streams} residual streams: the first, "
+            f"which has the points, is not enough for a prediction; /v1/next and /v1/trajectory are "
+            "accepted"
         )
     if route in CHATS and context.chat_template is None:
         return UnsupportedReason(
@@ -108,9 +109,9 @@ def _why_no_scores(context: AppContext) -> UnsupportedReason | None:
     # A network without any head is there for its states, and so is one whose files tell how to pool them.
     if defaults is None and not (embeds.is_declared and embeds.refusal is None) and config.has_head:
         return UnsupportedReason(
-            f"this model ({config.architecture}) neither scores pairs nor is it made for embeddings; accepted are "
-            "cross-encoders (networks with a head of one label, and decoders whose sentence-transformers files name "
-            "the tokens that mean yes and no) and embedding models"
+            f"this model ({config.architecture}) is not a reranker and not an embedding model; accepted are "
+            "cross-encoders (networks with a head of one label, and decoders with sentence-transformers files that "
+            "name the tokens for yes and no) and embedding models"
         )
     return None
 
@@ -131,8 +132,8 @@ def _why_not_sparse(context: AppContext) -> UnsupportedReason | None:
     config, refusal = context.config, context.embedding_defaults.sparse.refusal
     if config.kind != "encoder" or not config.has_head:
         return UnsupportedReason(
-            f"this model ({config.architecture}) has no head that fills in masked words, of which sparse vectors are "
-            "made; a masked language model is needed"
+            f"this model ({config.architecture}) has no masked-language-model head, which sparse vectors need; a "
+            "masked language model is accepted"
         )
     if refusal is not None:
         return UnsupportedReason(f"the vectors that this model's files describe cannot be made here ({refusal})")
@@ -148,7 +149,7 @@ def why_no_weights(context: AppContext, key: ApiKey | None) -> UnsupportedReason
         return UnsupportedReason("this server hands out no weights (--weights-access off)", "weights_off")
     whose = "it has no keys, and so no admin" if key is None else f"the API key {key.name!r} is no admin key"
     return UnsupportedReason(
-        f"this server hands out its weights to admin keys alone, and {whose}; an admin key of --api-key-file is "
+        f"this server returns its weights only to admin keys, and {whose}; an admin key of --api-key-file is "
         "accepted, or every client with --weights-access open",
         "admin_key_needed",
     )

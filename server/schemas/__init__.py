@@ -1,1 +1,1 @@
-"""Pydantic schemas of every route: types and bounds that need no model. The routes check what the model limits."""
+"""Pydantic schemas of every route: types and bounds that need no model. The routes check the limits of the model."""

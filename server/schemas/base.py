@@ -245,8 +245,8 @@ def _not_zero(number: int) -> int:
 
 PromptTokens = Annotated[int, Field(ge=-1, le=MAX_TOKEN_ID), AfterValidator(_not_zero)]
 TRUNCATE_PROMPT_TOKENS = (
-    "Keep the last so many tokens of a prompt, those that the tokenizer adds among them; -1 is the most that the model "
-    "reads."
+    "Keep only the last tokens of a prompt, this number at most, including tokens that the tokenizer adds; -1 is the "
+    "model's limit."
 )
 
 
@@ -292,7 +292,7 @@ class InspectionAnswer(ListAnswer):
 class ErrorDetail(AnswerModel):
     """What went wrong."""
 
-    message: str = Field(description="Names the offending value and what is accepted.")
+    message: str = Field(description="Names the rejected value and the accepted values.")
     type: str = Field(description="Kind of error.")
     param: str | None = Field(description="The field it is about.")
     code: str | None = Field(description="Stable name of the problem.")

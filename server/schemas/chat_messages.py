@@ -50,7 +50,7 @@ class ToolCallPart(TypedDict):
     __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
     id: Annotated[Text, Field(description="The call's id, as the answer gave it.")]
     type: Annotated[NotRequired[Literal["function"]], Field(description='"function".')]
-    function: Annotated[CalledFunction, Field(description="What was called.")]
+    function: Annotated[CalledFunction, Field(description="The called function.")]
     index: Annotated[NotRequired[Any], Field(description="Accepted and ignored: of a stream's chunks.")]
     provider_specific_fields: Annotated[NotRequired[Any], Field(description="Accepted and ignored: litellm's.")]
 
@@ -67,14 +67,14 @@ class ChatMessage(RequestModel):
     )
     name: Text | None = Field(None, description="Name of the speaker, for templates that use it.")
     reasoning_content: Text | None = Field(
-        None, description="What the assistant thought before it answered, for templates that use it."
+        None, description="The assistant's reasoning before its answer, for templates that use it."
     )
     thinking: Text | None = Field(None, description="The same under the name that gpt-oss's template reads.")
     reasoning: Text | None = Field(None, description="The same under vLLM's newer name.")
     tool_calls: Annotated[list[ToolCallPart], Field(max_length=MAX_CALLS, fail_fast=True)] | None = Field(
         None, description="Tool calls that the assistant made."
     )
-    tool_call_id: Text | None = Field(None, description="With role tool: id of the call whose result this is.")
+    tool_call_id: Text | None = Field(None, description="With role tool: id of the call that has this result.")
 
     @model_validator(mode="after")
     def _calls_are_the_assistants(self) -> "ChatMessage":

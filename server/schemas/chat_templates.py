@@ -26,7 +26,7 @@ TemplateArguments = Annotated[
     AfterValidator(_check_template_arguments),
 ]
 TEMPLATE_ARGUMENTS = (
-    "Further variables of the model's chat template, such as enable_thinking; the model's card says which there are."
+    "Further variables of the model's chat template, such as enable_thinking; the model card lists them."
 )
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")

@@ -39,12 +39,12 @@ class EmbeddingRequest(RunFields):
     )
     pooling: Pooling | None = Field(
         None,
-        description="mean, last, cls (first token), or none: one vector a token. Null is what the model's "
-        "sentence-transformers files say, their dense layers included if layer is null too, else mean for encoders and "
-        "encoder-decoders and last for decoders.",
+        description="mean, last, cls (first token), or none: one vector per token. Null is the pooling of the "
+        "model's sentence-transformers files, including their dense layers if layer is also null; without such "
+        "files, mean for encoders and encoder-decoders and last for decoders.",
     )
     normalize: bool | None = Field(
-        None, description="Scale each vector to length 1. Null is what the model's files say, else true."
+        None, description="Scale each vector to length 1. Null is the setting of the model's files, otherwise true."
     )
     prompt_name: Text | None = Field(
         None,
@@ -55,8 +55,8 @@ class EmbeddingRequest(RunFields):
     truncate_prompt_tokens: PromptTokens | None = Field(None, description=TRUNCATE_PROMPT_TOKENS)
     truncate: bool | None = Field(
         None,
-        description="Cut the end of an input that is over the limit, instead of refusing it. Null is true for "
-        "sentence-transformers folders, whose own limit then counts, and false for all others.",
+        description="Cut the end of an input that exceeds the limit instead of rejecting it. Null is true for "
+        "sentence-transformers folders, with their own limit, and false for all others.",
     )
 
 
@@ -66,7 +66,7 @@ class EmbeddingEntry(AnswerModel):
     object: Literal["embedding"] = Field(description="Kind of entry.")
     index: int = Field(description="Number of the input.")
     embedding: Any = Field(description="The vector, one list a token when pooling is none, or base64 of float32.")
-    tokens: list[str] | None = Field(None, description="With pooling none: each token decoded alone.")
+    tokens: list[str] | None = Field(None, description="With pooling none: each token decoded separately.")
 
 
 class EmbeddingAnswer(ListAnswer):

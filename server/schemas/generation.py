@@ -96,8 +96,8 @@ class CompletionRequest(GenerationFields):
     )
     decoder_input: PromptInput | None = Field(
         None,
-        description="For encoder-decoders, what the decoder has read already, one for each prompt: text after its "
-        "start token, or ids with it. Null is the start token alone.",
+        description="For encoder-decoders: input of the decoder, one for each prompt: text after its start token, or "
+        "ids with it. Null is only the start token.",
     )
     max_tokens: int | None = Field(16, ge=0, le=MAX_TOKENS, description="Most tokens to generate; 0 only with echo.")
     echo: bool | None = Field(
@@ -143,8 +143,8 @@ class ChatCompletionRequest(PromptEndFields, ThinkingFields, ToolFields, Generat
     reasoning_effort: Effort | None = Field(None, description=EFFORT)
     explain: ExplainField = Field(
         None,
-        description="Also tell the reasons of the first 16 tokens of an answer that is not streamed; true asks with "
-        "the defaults.",
+        description="Also return the reasons of the first 16 tokens of an answer without streaming; true uses the "
+        "defaults.",
     )
 
     @model_validator(mode="after")
@@ -172,8 +172,8 @@ class CompletionChoice(AnswerModel):
     """One text."""
 
     index: int = Field(description="Number of the prompt times n, plus number of the choice.")
-    text: str = Field(description="The text, or what is new of it.")
-    finish_reason: Literal["stop", "length"] | None = Field(description="Why it ended; null while it goes on.")
+    text: str = Field(description="The text, or its new part in a stream.")
+    finish_reason: Literal["stop", "length"] | None = Field(description="Reason of the end; null before it.")
     stop_reason: str | int | None = Field(None, description="The stop string or token id that ended it.")
     logprobs: dict[str, Any] | None = Field(
         description="tokens, token_logprobs, top_logprobs and text_offset; of two tokens with one text the second is "
@@ -203,9 +203,9 @@ class ChatChoice(AnswerModel):
         description="role and content; tool_calls, where there are some, and content is then null if there is no text; "
         "reasoning_content and reasoning, the same twice, where the model thought.",
     )
-    delta: dict[str, Any] | None = Field(None, description="What is new of it, in a stream.")
+    delta: dict[str, Any] | None = Field(None, description="Its new part, in a stream.")
     finish_reason: Literal["stop", "length", "tool_calls"] | None = Field(
-        description="Why it ended; null while it goes on."
+        description="Reason of the end; null before it."
     )
     stop_reason: str | int | None = Field(None, description="The stop string or token id that ended it.")
     logprobs: dict[str, Any] | None = Field(description='{"content": [one entry a token]}.')

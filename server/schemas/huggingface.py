@@ -69,13 +69,13 @@ class GenerateParameters(RequestModel):
     stop: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] = Field(
         default_factory=list, description="Strings that end the text; the text contains the one that ended it."
     )
-    truncate: PromptTokens | None = Field(None, description="Keep only so many tokens of the prompt, its last ones.")
+    truncate: PromptTokens | None = Field(None, description="Largest number of tokens to keep, from the end.")
     grammar: TgiGrammar | None = Field(None, description="The form of the text.")
     return_full_text: bool = Field(False, description="Begin the text with the prompt.")
     details: bool = Field(False, description="Add the tokens, their log-probabilities and the reason of the end.")
     decoder_input_details: bool = Field(False, description="With details: also the tokens of the prompt.")
     top_n_tokens: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, description="With details, and in a stream: so many alternatives of each token."
+        None, ge=0, le=MAX_LOGPROBS, description="With details, and in a stream: number of alternatives of each token."
     )
     adapter_id: Text | None = Field(None, description="A LoRA adapter, by its name.")
 

@@ -42,14 +42,14 @@ IGNORED_EVERYWHERE: Ignored = {
     "store": "nothing is stored",
     "service_tier": "there is one tier",
     "prompt_cache_key": "the prefix cache needs no key",
-    **dict.fromkeys(("prompt_cache_retention", "prompt_cache_options"), "the prefix cache keeps what it can"),
+    **dict.fromkeys(("prompt_cache_retention", "prompt_cache_options"), "the server manages the prefix cache"),
     "session_id": "there are no sessions",
     **dict.fromkeys(("request_id", "rid"), "the header X-Request-Id names a request"),
     **dict.fromkeys(
         ("kv_transfer_params", "bootstrap_host", "bootstrap_port", "bootstrap_room"),
         "the KV cache stays on this server",
     ),
-    "ec_transfer_params": "what the encoder computed stays on this server",
+    "ec_transfer_params": "the encoder's output stays on this server",
     "data_parallel_rank": "the server chooses the worker",
     "routed_dp_rank": "the server chooses the worker",
     "disagg_prefill_dp_rank": "the server chooses the worker",
@@ -58,7 +58,7 @@ IGNORED_EVERYWHERE: Ignored = {
 }
 
 _NO_BEAMS = "this server searches no beams"
-_NO_SUCH_SAMPLER = "this sampler is not there; temperature, top_k, top_p, min_p and the penalties are"
+_NO_SUCH_SAMPLER = "this sampler is not supported; temperature, top_k, top_p, min_p and the penalties are"
 
 REFUSED_EVERYWHERE: RefusedFields = {
     **dict.fromkeys(("lora_path", "lora"), Refused("a LoRA adapter is named as the model")),
@@ -75,7 +75,7 @@ _OPTIONS_OF_SAMPLERS = (
 
 IGNORED_BY_GENERATION: Ignored = {
     **IGNORED_EVERYWHERE,
-    **dict.fromkeys(_OPTIONS_OF_SAMPLERS, "it only says how a sampler works that is refused"),
+    **dict.fromkeys(_OPTIONS_OF_SAMPLERS, "it is an option of a sampler that is not supported"),
     **dict.fromkeys(("routed_experts_prompt_start", "routed_experts_start_len"), "this model has no experts"),
     "return_token_offsets": "of vLLM's routes that only render a prompt",
     **dict.fromkeys(
@@ -85,14 +85,14 @@ IGNORED_BY_GENERATION: Ignored = {
     **dict.fromkeys(("cache_prompt", "n_cache_reuse"), "the prefix cache is the server's"),
     **dict.fromkeys(("id_slot", "slot_id"), "the server chooses the slot"),
     "penalize_nl": "a newline is a token like any other",
-    "timings_per_token": "GET /metrics tells how long tokens take",
-    "return_progress": "GET /metrics tells how long prompts take",
-    "return_cached_tokens_details": "usage tells the cached tokens",
+    "timings_per_token": "GET /metrics has the times of tokens",
+    "return_progress": "GET /metrics has the times of prompts",
+    "return_cached_tokens_details": "usage has the cached tokens",
     "backend_sampling": "the server chooses where it samples",
     "spaces_between_special_tokens": "text is decoded as the tokenizer decodes it",
     "sse_ping_interval": "a stream is not pinged",
     "guided_decoding_backend": "there is one",
-    "prediction": "it would change the speed alone",
+    "prediction": "it would change only the speed",
     "chat_format": "the chat template is the model's",
 }
 
@@ -103,7 +103,7 @@ _OF_CHATS = (
 
 IGNORED_BY_COMPLETIONS: Ignored = {
     **IGNORED_BY_GENERATION,
-    **dict.fromkeys(_OF_CHATS, "a completion is text, in which no calls and no reasoning are told apart"),
+    **dict.fromkeys(_OF_CHATS, "a completion is plain text, without separate calls or reasoning"),
 }
 
 IGNORED_BY_CHAT: Ignored = {**IGNORED_BY_GENERATION, "stream_reasoning": "reasoning is sent as it comes"}
@@ -122,7 +122,7 @@ REFUSED_BY_GENERATION: RefusedFields = {
     "logprob_token_ids": Refused("logprobs are of the likeliest tokens"),
     "return_tokens_as_token_ids": Refused("return_token_ids gives the ids"),
     "return_prompt_token_ids": Refused("POST /tokenize gives the ids of a prompt"),
-    "return_meta_info": Refused("usage and GET /metrics tell what is known"),
+    "return_meta_info": Refused("usage and GET /metrics have the available figures"),
     "ngram_corpus_id": Refused("this server guesses no tokens ahead"),
     **dict.fromkeys(("bad_words", "allowed_token_ids"), Refused("logit_bias of -100 forbids a token")),
     **dict.fromkeys(
@@ -131,10 +131,10 @@ REFUSED_BY_GENERATION: RefusedFields = {
     ),
     "vllm_xargs": Refused("there are no plugins here"),
     "session_params": Refused("there are no sessions: send the whole prompt"),
-    "n_predict": Refused("max_tokens says how many tokens are generated", (-1,)),
-    "n_cmpl": Refused("n says how many choices there are", (1,)),
-    "n_probs": Refused("logprobs asks for the likeliest tokens", (0,)),
-    "post_sampling_probs": Refused("logprobs are those of the model's own distribution"),
+    "n_predict": Refused("max_tokens is the number of generated tokens", (-1,)),
+    "n_cmpl": Refused("n is the number of choices", (1,)),
+    "n_probs": Refused("logprobs returns the likeliest tokens", (0,)),
+    "post_sampling_probs": Refused("logprobs are computed from the model's own distribution"),
     "n_keep": Refused("truncate_prompt_tokens and truncate cut a prompt", (0, -1)),
     "n_discard": Refused("the context does not shift", (0,)),
     "n_indent": Refused("text is not indented", (0,)),
@@ -164,25 +164,25 @@ REFUSED_BY_CHAT: RefusedFields = {
     **REFUSED_BY_GENERATION,
     "functions": Refused("send tools"),
     "function_call": Refused("send tools and tool_choice", ("none", "auto")),
-    "separate_reasoning": Refused("reasoning is told apart from content; include_reasoning false drops it", (True,)),
+    "separate_reasoning": Refused("reasoning is separate from content; include_reasoning false drops it", (True,)),
     "reasoning_format": Refused(
-        "reasoning is told apart from content; include_reasoning false drops it", ("auto", "deepseek")
+        "reasoning is separate from content; include_reasoning false drops it", ("auto", "deepseek")
     ),
-    "parse_tool_calls": Refused("calls are told apart from content where tools are sent", (True,)),
+    "parse_tool_calls": Refused("calls are separate from content if tools are sent", (True,)),
     "audio": Refused("this server makes no audio"),
-    "modalities": Refused('this server makes text alone; ["text"] is accepted', (["text"],)),
+    "modalities": Refused('this server generates only text; ["text"] is accepted', (["text"],)),
     "web_search_options": Refused("this server does not search"),
     "moderation": Refused("this server does not moderate"),
-    "reasoning": Refused("reasoning_effort and thinking_budget say how much a model thinks"),
+    "reasoning": Refused("reasoning_effort and thinking_budget control the length of reasoning"),
     "verbosity": Refused("this model has no such setting", ("medium",)),
     "add_special_tokens": Refused("the chat template writes the special tokens"),
     "input_ids": Refused("POST /v1/completions takes token ids"),
     "task": Refused("this model has no such tasks"),
-    "return_prompt_text": Refused("POST /detokenize writes the text of what POST /tokenize gives"),
+    "return_prompt_text": Refused("POST /detokenize returns the text of token ids from POST /tokenize"),
     "echo": Refused("POST /v1/completions repeats its prompt"),
     "documents": Refused("this server retrieves nothing: write them into a message"),
     "chat_template": Refused("the chat template is the model's, or --chat-template's"),
-    "thinking_forced_open": Refused("chat_template_kwargs tells a template how to reason"),
+    "thinking_forced_open": Refused("chat_template_kwargs sets the template's options for reasoning"),
 }
 
 _HOW_TEXT_IS_SAMPLED = (
@@ -199,10 +199,10 @@ REFUSED_BY_EMBEDDINGS: RefusedFields = {
     **REFUSED_EVERYWHERE,
     **dict.fromkeys(("messages", "chat_template", "chat_template_kwargs"), Refused("an embedding is of input")),
     "content": Refused("input is its name"),
-    "embd_normalize": Refused("normalize says whether vectors have length 1", (2,)),
+    "embd_normalize": Refused("normalize controls the length of vectors", (2,)),
     "embed_dtype": Refused("vectors are float32", ("float32",)),
     "endianness": Refused("base64 is little-endian", ("native", "little")),
-    "use_activation": Refused("normalize says whether vectors have length 1", (True,)),
+    "use_activation": Refused("normalize controls the length of vectors", (True,)),
 }
 
 IGNORED_BY_HEADS: Ignored = {
@@ -231,14 +231,14 @@ REFUSED_BY_TOKENIZE: RefusedFields = {
 IGNORED_IN_MESSAGES: Ignored = {
     **dict.fromkeys(("provider_specific_fields", "thinking_blocks", "images"), "of litellm's answers"),
     "annotations": "links of an answer, which no template reads",
-    "cache_control": "the prefix cache keeps what it can",
+    "cache_control": "the server manages the prefix cache",
     "weight": "of training data",
     "id": _ACCOUNT,
     "token_ids": "of answers; the template writes text",
     "parsed": "the openai package's reading of content",
 }
 
-IGNORED_IN_TOOLS: Ignored = {"cache_control": "the prefix cache keeps what it can"}
+IGNORED_IN_TOOLS: Ignored = {"cache_control": "the server manages the prefix cache"}
 
 REFUSED_IN_MESSAGES: RefusedFields = {
     "refusal": Refused("write it as content"),
@@ -252,7 +252,7 @@ IGNORED_IN_STREAM_OPTIONS: Ignored = {"include_obfuscation": "chunks are never p
 
 IGNORED_IN_RESPONSE_FORMAT: Ignored = {
     "name": "a schema's name changes nothing",
-    "description": "no model is told of it",
+    "description": "the model does not receive it",
     "strict": "every answer keeps to its schema",
 }
 

@@ -43,13 +43,13 @@ _IGNORED_OPTIONS: Ignored = {
     **dict.fromkeys(("vocab_only", "embedding_only", "logits_all"), _LOADED),
     "num_ctx": "the context is the model's, or --max-model-len's",
     "num_keep": "an answer ends where the context does: nothing is shifted out of it",
-    **dict.fromkeys(("mirostat_tau", "mirostat_eta"), "it only says how a sampler works that is refused"),
+    **dict.fromkeys(("mirostat_tau", "mirostat_eta"), "it is an option of a sampler that is not supported"),
 }
 
 _REFUSED_OPTIONS: RefusedFields = {
     "mirostat": REFUSED_BY_GENERATION["mirostat"],
-    "tfs_z": Refused("this sampler is not there; temperature, top_k, top_p and min_p are", (1,)),
-    "typical_p": Refused("this sampler is not there; temperature, top_k, top_p and min_p are", (1,)),
+    "tfs_z": Refused("this sampler is not supported; temperature, top_k, top_p and min_p are", (1,)),
+    "typical_p": Refused("this sampler is not supported; temperature, top_k, top_p and min_p are", (1,)),
     "repeat_last_n": Refused("penalties count the whole text", (-1,)),
     "penalize_newline": Refused("a newline is a token like any other", (True,)),
 }
@@ -60,7 +60,7 @@ _REFUSED_BY_GENERATE: RefusedFields = {
     **_REFUSED_BY_TEXT,
     "suffix": Refused("this model cannot fill in the middle"),
     "template": Refused("the chat template is the model's, or --chat-template's; raw true uses none"),
-    "context": Refused("no answer gives one: write what was said before into messages of POST /api/chat"),
+    "context": Refused("no answer contains one: send earlier turns as messages of POST /api/chat"),
     "images": _NO_IMAGES,
     **dict.fromkeys(("width", "height", "steps"), Refused("this server makes no images")),
 }
@@ -109,7 +109,7 @@ class OllamaTextFields(CanIntervene, RunFields):
 
     stream: bool = Field(True, description="Answer with one line of JSON a token; false for one object.")
     format: Literal["", "json"] | dict[str, Any] | None = Field(
-        None, description='What the answer has to be: "json" for any JSON object, or a JSON schema.'
+        None, description='Format of the answer: "json" for any JSON object, or a JSON schema.'
     )
     options: OllamaOptions | None = Field(None, description="How tokens are chosen.")
     think: bool | Literal["low", "medium", "high"] | None = Field(
@@ -147,7 +147,7 @@ class OllamaFunction(RequestModel):
 
     name: Text = Field(description="The tool's name.")
     arguments: Annotated[dict[str, Any], AfterValidator(_writable)] = Field(
-        default_factory=dict, description="What it is called with."
+        default_factory=dict, description="Arguments of the call."
     )
 
 
@@ -157,7 +157,7 @@ class OllamaToolCall(RequestModel):
     IGNORED: ClassVar[Ignored] = {"type": "there are functions only"}
 
     id: Text | None = Field(None, description="Its id; null gives it one.")
-    function: OllamaFunction = Field(description="What is called.")
+    function: OllamaFunction = Field(description="The called function.")
 
 
 class OllamaMessage(RequestModel):
@@ -167,11 +167,11 @@ class OllamaMessage(RequestModel):
 
     role: Text = Field(min_length=1, description="Who speaks: the roles are those the model's chat template knows.")
     content: Text = Field("", description="The text.")
-    thinking: Text | None = Field(None, description="What the assistant thought before it answered.")
+    thinking: Text | None = Field(None, description="The assistant's reasoning before its answer.")
     tool_calls: Annotated[list[OllamaToolCall], Field(fail_fast=True)] | None = Field(
         None, description="The tools that the assistant called."
     )
-    tool_name: Text | None = Field(None, description="Of a tool's message: the tool whose result it is.")
+    tool_name: Text | None = Field(None, description="In a tool's message: the tool with this result.")
     tool_call_id: Text | None = Field(
         None, description="Of a tool's message: the call that it answers; null is the next one of that tool."
     )
@@ -198,7 +198,7 @@ class OllamaChatRequest(OllamaTextFields):
             inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
             num_values += len(inner)
             if num_values > MAX_CALL_VALUES:
-                raise ValueError(f"the tool calls hold more than {MAX_CALL_VALUES} values; so many are accepted")
+                raise ValueError(f"the tool calls have more than {MAX_CALL_VALUES} values, the largest accepted number")
             left.extend(inner)
         return messages
 
@@ -246,7 +246,7 @@ class OllamaShowRequest(ModelField):
 
     IGNORED: ClassVar[Ignored] = {"verbose": "nothing is left out"}
 
-    name: Text | None = Field(None, description="What older clients call model.")
+    name: Text | None = Field(None, description="The name of model in older clients.")
 
     @model_validator(mode="after")
     def _names_agree(self) -> "OllamaShowRequest":
@@ -280,14 +280,14 @@ class OllamaTextAnswer(OllamaTimes):
 class OllamaChatAnswer(OllamaTextAnswer):
     """Answer of POST /api/chat."""
 
-    message: dict[str, Any] = Field(description="role, content, thinking and tool_calls, or what is new of them.")
+    message: dict[str, Any] = Field(description="role, content, thinking and tool_calls, or their new parts.")
 
 
 class OllamaGenerateAnswer(OllamaTextAnswer):
     """Answer of POST /api/generate."""
 
-    response: str = Field(description="The text, or what is new of it.")
-    thinking: str | None = Field(None, description="What the model thought before it answered.")
+    response: str = Field(description="The text, or its new part in a stream.")
+    thinking: str | None = Field(None, description="The model's reasoning before its answer.")
 
 
 class OllamaEmbedAnswer(OllamaTimes):
@@ -306,4 +306,4 @@ class OllamaEmbeddingsAnswer(AnswerModel):
 class OllamaErrorAnswer(AnswerModel):
     """The shape of every error under /api."""
 
-    error: str = Field(description="Names the offending value and what is accepted.")
+    error: str = Field(description="Names the rejected value and the accepted values.")

@@ -26,7 +26,7 @@ class GenerationAttention(AttentionFields):
     """Attention sent with the tokens that it chose: the row of the position before each token, over all keys so far."""
 
     part: Literal["decoder", "cross"] | None = Field(
-        None, description="decoder (null is that): over all tokens so far; cross: over what the encoder has read."
+        None, description="decoder (also null): over all tokens so far; cross: over the encoder's text."
     )
     prompt: bool = Field(False, description="Also the prompt's rows, once, with the first token.")
 
@@ -81,8 +81,8 @@ class SamplingFields(CanIntervene, RunFields):
         None,
         ge=-(2**63),
         le=2**63 - 1,
-        description="Same seed, same tokens, whatever else runs; null draws one. Of n choices the first is that of "
-        "n = 1, and each other draws its own numbers.",
+        description="Same seed, same tokens, whatever else runs; null draws one. With n choices, the first equals "
+        "the answer with n = 1, and each other one draws its own numbers.",
     )
     stop: StopString | Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
         None, description="Strings that end the answer; they are not part of it."
@@ -93,7 +93,7 @@ class SamplingFields(CanIntervene, RunFields):
     include_stop_str_in_output: bool = Field(False, description="Keep the stop string or token in the text.")
     ignore_eos: bool = Field(False, description="Generate beyond the end-of-text token.")
     min_tokens: int | None = Field(
-        0, ge=0, le=MAX_TOKENS, description="Neither a token nor a stop string ends the answer before this many tokens."
+        0, ge=0, le=MAX_TOKENS, description="No token and no stop string ends the answer before this number of tokens."
     )
     skip_special_tokens: bool = Field(True, description="Leave special tokens out of the text.")
     attention: GenerationAttention | None = Field(

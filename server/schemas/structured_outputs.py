@@ -107,7 +107,7 @@ class StructuredOutputs(RequestModel):
     json_: Schema | None = Field(None, alias="json", description="A JSON schema, or its text.")
     json_object: bool | None = Field(None, description="Any JSON object.")
     regex: Text | None = Field(None, description="A regular expression that all of the text matches.")
-    choice: Choices | None = Field(None, description="The texts of which the answer is one.")
+    choice: Choices | None = Field(None, description="The texts to choose from.")
     grammar: Text | None = Field(None, description="A grammar in Lark's form or in EBNF (`root ::= ...`).")
     structural_tag: dict[str, Any] | Text | None = Field(
         None, description="Tags between which text keeps to a schema, or the JSON text of this."
@@ -130,9 +130,7 @@ class CanConstrain(RequestModel):
     """The fields for the form of an answer. Several are accepted if they describe the same form."""
 
     response_format: ResponseFormat | None = Field(None, description="The form of the answer; null is free text.")
-    structured_outputs: StructuredOutputs | None = Field(
-        None, description="What the answer keeps to, as vLLM's clients say it."
-    )
+    structured_outputs: StructuredOutputs | None = Field(None, description="Form of the answer, in vLLM's fields.")
     guided_json: Schema | None = Field(None, description="vLLM's older name of structured_outputs.json.")
     guided_regex: Text | None = Field(None, description="vLLM's older name of structured_outputs.regex.")
     guided_choice: Choices | None = Field(None, description="vLLM's older name of structured_outputs.choice.")

@@ -23,7 +23,7 @@ class TokenizeRequest(PromptEndFields, ModelField):
         None, description="Let the tokenizer add its special tokens; null is true for a prompt, false for messages."
     )
     tools: Tools | None = Field(None, description=f"{TOOLS} With messages.")
-    return_token_strs: bool | None = Field(False, description="Also give each token decoded alone.")
+    return_token_strs: bool | None = Field(False, description="Also return each token decoded separately.")
     return_offsets: bool = Field(False, description="Also give each token's span in the text.")
 
     @model_validator(mode="after")
@@ -44,7 +44,7 @@ class TokenizeAnswer(AnswerModel):
     count: int = Field(description="Number of tokens.")
     max_model_len: int = Field(description="Most tokens of prompt and completion together.")
     tokens: list[int] = Field(description="Token ids.")
-    token_strs: list[str] | None = Field(None, description="Each token decoded alone.")
+    token_strs: list[str] | None = Field(None, description="Each token decoded separately.")
     offsets: list[list[int]] | None = Field(
         default=None, description="Span [begin, end) of each token in the text, in characters."
     )

@@ -45,14 +45,14 @@ class FunctionDefinition(RequestModel):
     """What a tool is called, and what it takes."""
 
     name: ToolName
-    description: Text | None = Field(None, description="What it does, for the model.")
+    description: Text | None = Field(None, description="Description of the tool, for the model.")
     parameters: Annotated[dict[str, Any], AfterValidator(_check_schema)] | None = Field(
         None, description="JSON schema of the arguments, an object; null is one that takes none."
     )
     strict: bool | None = Field(
         None,
-        description="Refuse the schema if an answer cannot be held to all of it. Otherwise keywords that cannot be "
-        "enforced are only told to the model.",
+        description="Refuse the schema if an answer cannot be held to all of it. Otherwise such keywords are only "
+        "shown to the model.",
     )
 
 
@@ -124,11 +124,11 @@ class ToolFields(RequestModel):
     tools: Tools | None = Field(None, description=TOOLS)
     tool_choice: ToolChoice | None = Field(
         None,
-        description="auto, which null is: the model calls tools or not; none: it sees none; required: it calls one; "
-        "or the one tool that it calls, or the tools of which it may.",
+        description="auto (also null): the model may call tools; none: it sees no tools; required: it calls at least "
+        "one; or the tool to call, or the permitted tools.",
     )
     parallel_tool_calls: bool = Field(True, description="Let an answer call several tools.")
-    include_reasoning: bool = Field(True, description="Give what the assistant thought before it answered.")
+    include_reasoning: bool = Field(True, description="Return the assistant's reasoning before its answer.")
 
     @model_validator(mode="after")
     def _chosen_tools_are_there(self) -> "ToolFields":

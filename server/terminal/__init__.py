@@ -1,3 +1,3 @@
-"""Commands for people at a terminal: clients of a server, the models of this machine, and the greeting of a server. It
-never answers a request.
+"""Commands at a terminal: clients of a server, the models of this machine, and the summary of a started server. They
+answer no requests.
 """

@@ -1,1 +1,1 @@
-"""What runs in a worker process around its engine. It never knows HTTP, nor who started the process."""
+"""A worker process around its engine. Independent of HTTP and of its starter."""

@@ -44,7 +44,7 @@ def difference(before: Fingerprint, folder: Path) -> str | None:
     ]
     if not changes:
         return None
-    return f"model_changed: since the server started, in {folder} {', '.join(changes)}; start it anew to serve that"
+    return f"model_changed: since the server started, in {folder} {', '.join(changes)}; restart it"
 
 
 def _of_file(path: Path) -> str:

@@ -116,7 +116,7 @@ def test_type_checkers_know_which_form_the_answer_has(client: Client) -> None:
 
 def test_an_answer_for_fewer_inputs_than_were_sent_is_refused(client: Client, server: WireServer) -> None:
     one(server, causal(2, 3))
-    with pytest.raises(InvalidResponse, match=r"2 inputs was asked for; \[0\] came"):
+    with pytest.raises(InvalidResponse, match=r"2 inputs was requested; \[0\] came"):
         client.attention(["a", "b"])
 
 
@@ -127,7 +127,7 @@ def test_a_map_is_chosen_by_the_models_own_layer_and_head_numbers(client: Client
     np.testing.assert_array_equal(result.matrix(5, 7), pattern[1, 2])
     with pytest.raises(ValueError, match=r"layer is 1; this answer has \[0, 5\]"):
         result.matrix(1, 7)
-    with pytest.raises(ValueError, match=r"3 heads, \[1, 2, 7\]: say which head"):
+    with pytest.raises(ValueError, match=r"3 heads, \[1, 2, 7\]: name one head"):
         result.matrix(layer=5)
 
 
@@ -252,7 +252,7 @@ def test_negative_numbers_count_from_the_models_end(client: Client, server: Wire
     with pytest.raises(ValueError, match=r"layer is -2 \(4\); this answer has \[0, 5\]"):
         result.matrix(layer=-2, head=1)
     np.testing.assert_array_equal(client.attention("x").matrix(-1, -6), pattern[0, 2])
-    with pytest.raises(ValueError, match="did not tell how many"):  # a server of another version
+    with pytest.raises(ValueError, match="did not report their number"):  # a server of another version
         client.attention("x").matrix(-1, 1)
 
 

@@ -92,8 +92,8 @@ def test_each_choice_is_parsed(ask: Asker, server: WireServer) -> None:
         ({"content": None, "reasoning": "Hm"}, "length", "cut off"),
         ({"content": None, "tool_calls": CALLS}, "tool_calls", "calls get_weather, get_time"),
         ({"content": '{"kind": "cow", "legs": 4}'}, "stop", "'fox' or 'goose'"),
-        ({"content": "A fox."}, "stop", "'A fox.' is not what was asked for: (?s:.*)Invalid JSON"),
-        ({"content": None}, "stop", "is not what was asked for"),
+        ({"content": "A fox."}, "stop", "'A fox.' does not match the schema: (?s:.*)Invalid JSON"),
+        ({"content": None}, "stop", "does not match the schema"),
     ],
 )
 def test_an_answer_that_is_no_object_says_why_and_is_not_lost(

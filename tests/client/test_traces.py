@@ -101,7 +101,7 @@ def test_negative_layers_and_heads_count_from_the_models_end(client: Client, ser
     rollout.body["stacks"] = {"decoder": {**SIZES, "num_layers": 2}}
     server.will(rollout, as_json("arrays", (fields_of(0, **ROLLOUT), ROLLOUT_ARRAYS)))
     assert (client.rollout("The fox").matrix(-1) == np.tri(3)).all()
-    with pytest.raises(ValueError, match="did not tell how many"):  # a server of another version
+    with pytest.raises(ValueError, match="did not report their number"):  # a server of another version
         client.rollout("The fox").matrix(-1)
 
 

@@ -70,7 +70,7 @@ def test_what_a_busy_server_refused_is_asked_again_after_the_wait_it_asks_for(
     page.locator("#layer").select_option("2")
     problem = page.locator(".view .problem")
     expect(problem).to_contain_text("The queue is full.")
-    expect(problem).to_contain_text("It is asked again after 1 s")
+    expect(problem).to_contain_text("The page retries after 1 s")
     with page.expect_request("**/v1/attention"):
         pass
     is_busy = False
@@ -155,7 +155,7 @@ def is_told_that_the_server_is_away(page: Page) -> None:
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Next token").click()
     problem = page.locator(".view .problem")
     expect(problem).to_contain_text("The server does not answer.")
-    expect(problem).to_contain_text("It is asked again as soon as it answers.")
+    expect(problem).to_contain_text("The page retries as soon as it answers.")
 
 
 @pytest.mark.nightly

@@ -298,7 +298,7 @@ def test_the_text_goes_on_with_and_without_the_change_side_by_side(open_view: Op
 
 def test_the_drawer_is_missing_where_nothing_would_change_and_says_so(open_view: Open) -> None:
     page = open_view("weights", **CHANGED, change_open=1)
-    expect(page.get_by_role("note")).to_contain_text("shows the model as it is")
+    expect(page.get_by_role("note")).to_contain_text("shows the unchanged model")
     expect(page.locator("#change, .change")).to_have_count(0)
 
 

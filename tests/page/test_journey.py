@@ -138,7 +138,7 @@ def test_the_attentions_temperature_is_that_of_its_softmax(open_view: Open, serv
             100 * weights[KEY], rel=6e-2
         )
         assert number(says(page, "values"), "numbers of length ") == near(np.linalg.norm(weights @ values))
-        assert "What follows is the model's own, at temperature 1" in says(page, "values")
+        assert "All later numbers are the model's own, at temperature 1" in says(page, "values")
     page.wait_for_url(re.compile("journey_temperature=100"))
 
 

@@ -40,21 +40,21 @@ def test_the_next_words_reasons_are_the_apis_by_word_head_and_layer(open_view: O
     expect(card).to_contain_text(words["target"]["token"].strip())
     expect(page.locator("#reasons-value")).to_have_text(written(words["value"]))
     expect(page.locator("#reasons-sum")).to_have_text(written(words["sum"]))
-    expect(read(page, "What each word adds, and the sum", "ArrowLeft")).to_contain_text(written(words["sum"]))
-    group = card.get_by_role("group", name="Words by what they add")
+    expect(read(page, "Contribution of each word, and the sum", "ArrowLeft")).to_contain_text(written(words["sum"]))
+    group = card.get_by_role("group", name="Words by their contributions")
     for i, part in enumerate(words["parts"]):
         name = f"token {i}, {part['token'].strip()}, {written(part['value'])}"
         expect(group.get_by_role("button").nth(i)).to_have_accessible_name(name)
     card.get_by_role("button", name="head", exact=True).click()
     settle(page)
     (head,) = (part for part in told(server, "head")["parts"] if (part["layer"], part["head"]) == (2, 3))
-    expect(read(page, "What each head adds to the answer", "ArrowDown")).to_have_text(
+    expect(read(page, "Contribution of each head to the answer", "ArrowDown")).to_have_text(
         f"layer 2, head 3: {written(head['value'])}"
     )
     card.get_by_role("button", name="layer", exact=True).click()
     settle(page)
     layer = told(server, "layer")["parts"][0]
-    expect(read(page, "What each layer adds, and the sum", "ArrowRight")).to_contain_text(
+    expect(read(page, "Contribution of each layer, and the sum", "ArrowRight")).to_contain_text(
         f"attn 0: {written(layer['attention'])}"
     )
     page.wait_for_url("**contributions_by=layer**")

@@ -140,7 +140,7 @@ def lens(api: Api) -> Arrays:
 
 
 def next_token(api: Api) -> Arrays:
-    return {"next-token": [api.probabilities()] * 2}  # nothing is cut: what is drawn from is the softmax
+    return {"next-token": [api.probabilities()] * 2}  # nothing is cut: distribution for drawing is the softmax
 
 
 def heads(api: Api) -> Arrays:

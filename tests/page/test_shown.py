@@ -75,7 +75,9 @@ def test_the_numbers_are_the_apis_for_each_head_that_was_asked_for(
         frame.locator("#head").select_option(str(head))
         expect(frame.locator(".readout", has_text=written(weight)).first).to_be_visible()
     frame.locator("#head").select_option("0")
-    expect(frame.locator(".problem:visible")).to_contain_text("This file holds what was seen when it was saved")
+    expect(frame.locator(".problem:visible")).to_contain_text(
+        "This file contains only the views that were seen before it was saved"
+    )
 
 
 def test_why_tells_the_weight_of_the_chosen_pair(notebook: Page, client: Client, server: Server) -> None:

@@ -14,7 +14,7 @@ from tests.page.test_accessibility import serious
 from tests.page.test_page import VIEWS
 from tests.support.processes import Server
 
-NOTHING_MORE = "This file holds what was seen when it was saved"
+NOTHING_MORE = "This file contains only the views that were seen before it was saved"
 
 
 def save(page: Page, folder: Path) -> Path:
@@ -187,7 +187,7 @@ def test_only_pages_of_named_origins_frame_the_view_and_no_frame_asks_for_a_key(
         page.route(f"{guarded.url}/**", lambda route: route.fulfill(response=route.fetch()))
         page.goto(f"{FRAMING_ORIGIN}/view.html")
         frame = page.frame_locator("#it")
-        expect(frame.get_by_role("alert")).to_contain_text("this server wants an API key")
+        expect(frame.get_by_role("alert")).to_contain_text("this server needs an API key")
         expect(frame.locator("input")).to_have_count(0)
         for address in ("http://stranger.invalid/view.html", f"{FRAMING_ORIGIN}/whole.html"):
             with page.expect_console_message(lambda message: "frame-ancestors" in message.text):

@@ -81,7 +81,7 @@ def test_a_choice_is_looked_at_from_the_row_that_made_it(open_view: Open) -> Non
     page.locator(".prose button").nth(5).click()
     page.get_by_role("group", name="Look at this choice in").get_by_role("button", name="Next token").click()
     settle(page)
-    expect(page.locator(".actual")).to_contain_text(f"goes on with {word.replace(' ', '·')}:")
+    expect(page.locator(".actual")).to_contain_text(f"continues with {word.replace(' ', '·')}:")
     page.go_back()
     expect(page.locator(".prose button").nth(5)).to_have_text(word)  # the story waited
 

@@ -110,7 +110,7 @@ def test_a_wrong_value_is_refused_with_its_field_and_what_is_accepted(field: str
         (
             AttentionRequest,
             {"input": [{"role": "user", "content": "x", "mood": 1}]},
-            "input[0].mood: no such field; GET /openapi.json lists those that are accepted.",
+            "input[0].mood: no such field; GET /openapi.json lists the accepted fields.",
         ),
         (AttentionRequest, {"input": [{"content": "x"}]}, "input[0].role: this field is required."),
     ],

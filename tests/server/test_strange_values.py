@@ -120,7 +120,9 @@ def unreadable(tmp_path: Path) -> list[str]:
 def test_a_chat_template_is_read_from_a_file_of_bounded_size(unreadable: list[str]) -> None:
     for path in unreadable:
         message = why_refused("fables", "--chat-template", path)
-        assert message.startswith(f"--chat-template {path!r:.200} is neither a jinja template nor a file"), message
+        assert message.startswith(f"--chat-template {path!r:.200} is not a jinja template and not a readable file"), (
+            message
+        )
 
 
 def test_a_key_file_is_a_file_of_bounded_size(unreadable: list[str]) -> None:

@@ -37,7 +37,7 @@ _LISTED = 64
 
 
 def require_numpy(purpose: str) -> ModuleType:
-    """Return numpy, or raise an error that says how to get it.
+    """Return numpy, or raise an error with the command that installs it.
 
     Raises:
         MissingDependency: it is not installed.

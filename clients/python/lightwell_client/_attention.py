@@ -1,6 +1,6 @@
 """Attention patterns with their tokens and axes attached.
 
-It knows what the numbers mean; _attention_wire reads them from the wire, and _heatmap draws them.
+_attention_wire reads the numbers from the wire, and _heatmap draws them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class AttentionResult(ArrayMapping):
 
     `attention` has the axes that `axes` names, by default [layer, head, query, key]: row = query = the position that
     attends, column = key = the position attended to. Under `pairs` the first axis is "pair"; `reduce` leaves the head
-    axis out; `orientation="columns"` puts key before query; `top_k` keeps k keys per row, whose positions are in
+    axis out; `orientation="columns"` puts key before query; `top_k` keeps k keys per row, with their positions in
     `indices`.
     """
 
@@ -143,7 +143,7 @@ class AttentionResult(ArrayMapping):
         return heat_map_png(self.matrix(layer, head))
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: every map of the answer, the first 64 if there are more."""
+        """Return the notebook view: the maps of the answer, at most 64."""
         maps = self._maps()
         figures = []
         for title, place in maps[:MAX_NOTEBOOK_MAPS]:

@@ -1,4 +1,4 @@
-"""Converts the body of /v1/attention to AttentionResults: safetensors, or the JSON form if that is what came."""
+"""Converts the body of /v1/attention to AttentionResults: from safetensors or JSON."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 def parse_attention(answer: Answer, kind: str, count: int) -> list[AttentionResult]:
-    """Return one result for each of `count` inputs, in their order; `kind` is what was asked for.
+    """Return one result for each of `count` inputs, in their order; `kind` is the requested one.
 
     Raises:
-        InvalidResponse: neither form, or a field is missing or does not fit the numbers.
+        InvalidResponse: the body has another form, or a field is missing or does not fit the numbers.
     """
     read = _from_json if answer.media_type == JSON else _from_file
     try:
@@ -29,7 +29,7 @@ def parse_attention(answer: Answer, kind: str, count: int) -> list[AttentionResu
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise InvalidResponse(f"not an attention answer: {type(error).__name__}: {error}") from error
     if [result.index for result in results] != list(range(count)):
-        raise InvalidResponse(f"attention of {count} inputs was asked for; {[r.index for r in results]} came")
+        raise InvalidResponse(f"attention of {count} inputs was requested; {[r.index for r in results]} came")
     return results
 
 

@@ -1,4 +1,4 @@
-"""Builds every method of the client as a Call: what is sent, and how the answer is read. It is pure; both clients
+"""Builds every method of the client as a Call: the request, and the parser of its answer. It is pure; both clients
 use it.
 """
 
@@ -64,10 +64,10 @@ def chat_stream(model: str | None, messages: str | Sequence[Message], options: M
 
 
 def attention(model: str | None, input: Any, options: Mapping[str, Any]) -> Call[list[AttentionResult]]:
-    """Return the call for `attention`. It asks for safetensors: exact, and a seventh of JSON's size.
+    """Return the call for `attention`. It requests safetensors: exact, and a seventh of JSON's size.
 
     Raises:
-        MissingDependency: numpy is not installed (said before anything is sent).
+        MissingDependency: numpy is not installed (raised before the request is sent).
     """
     require_numpy("attention()")
     body = body_of({"model": model, "input": input}, options, AttentionOptions)
@@ -132,7 +132,7 @@ def health(options: Mapping[str, Any]) -> Call[Health]:
 
 
 _INPUTS = {"prompt", "input", "messages", "tokens"}
-"""Fields that hold what the model reads."""
+"""Fields with the input of the model."""
 
 
 def is_many(input: Any) -> bool:
@@ -159,7 +159,7 @@ def as_messages(messages: str | Sequence[Message]) -> Sequence[Message]:
 
 
 def body_of(fields: Mapping[str, Any], options: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Return the body: fields, then the caller's options over them, then `extra_body`; what is None is left out.
+    """Return the body: fields, then the caller's options over them, then `extra_body`; None is left out.
 
     Raises:
         TypeError: an option that the method does not have, or an input that is no text and no token ids.

@@ -51,8 +51,8 @@ class Client(Connection):
         api_key: sent as a bearer token.
         model: the model to name in each request; None leaves it to the server.
         timeout: seconds of silence before TimedOut (not the length of the whole answer), or an httpx.Timeout.
-        max_retries: retries after a failed connection, 429 or 503. Retry-After is honoured; a request whose answer has
-            begun is never retried; before that a retry is safe, as the server keeps nothing of the request.
+        max_retries: retries after a failed connection, 429 or 503. Retry-After is honoured. A request is never
+            retried after its answer has begun. An earlier retry is safe, because the server stores nothing.
         http_client: an httpx.Client to send with (proxies, certificates, transports); closing it stays with you.
 
     Raises:
@@ -90,11 +90,11 @@ class Client(Connection):
     def parse(
         self, messages: str | Sequence[Message], schema: type[Any] | Mapping[str, Any], **options: Unpack[ParseOptions]
     ) -> Parsed[Any]:
-        """Answer a conversation with JSON that keeps to a schema, and read it: `value` is then of the type that was
-        given, or for a dict what json.loads makes of the text.
+        """Answer a conversation with JSON that follows a schema, and parse it: `value` has the given type, or is the
+        result of json.loads for a dict.
 
         Raises:
-            NotParsed: the answer was cut off, calls a tool, or is not what was asked for.
+            NotParsed: the answer was cut off, calls a tool, or does not match the schema.
             TypeError: there is no JSON schema of such a type.
         """
         return self._send(_parsing.parse(self._config.model, messages, schema, options))
@@ -122,8 +122,8 @@ class Client(Connection):
     def trace(
         self, input: OneText | Texts, points: str | Sequence[str], **options: Unpack[TraceOptions]
     ) -> TraceResult | list[TraceResult]:
-        """Return named tensors of an exact pass (POST /v1/trace), in TransformerLens's names: "hook_resid_post"
-        gives every layer's (or those of `layers`), "blocks.0.attn.hook_q" one.
+        """Return named tensors of an exact pass (POST /v1/trace), in TransformerLens's names: "hook_resid_post" names
+        the point in every layer (or in `layers`), "blocks.0.attn.hook_q" a single one.
         """
         names = [points] if isinstance(points, str) else list(points)
         return self._inspect(TRACE, input, options, points=names)
@@ -141,7 +141,7 @@ class Client(Connection):
     @overload
     def lens(self, input: OneText, **options: Unpack[LensOptions]) -> LensResult: ...
     def lens(self, input: OneText | Texts, **options: Unpack[LensOptions]) -> LensResult | list[LensResult]:
-        """Return what each layer would predict at each position (POST /v1/lens), the logit lens."""
+        """Return the prediction of each layer at each position, the logit lens (POST /v1/lens)."""
         return self._inspect(LENS, input, options)
 
     @overload
@@ -169,7 +169,7 @@ class Client(Connection):
     def contributions(
         self, input: OneText | Texts, **options: Unpack[_mechanisms.ContributionsOptions]
     ) -> _mechanisms.Contributions | list[_mechanisms.Contributions]:
-        """Return what each key adds to each query, and what that does to a target token's logit (POST
+        """Return the contribution of each key to each query, and its effect on a target token's logit (POST
         /v1/contributions).
         """
         return self._inspect(_mechanisms.CONTRIBUTIONS, input, options)
@@ -207,9 +207,7 @@ class Client(Connection):
     def heads(
         self, input: OneText | Texts | None = None, **options: Unpack[_mechanisms.HeadsOptions]
     ) -> _mechanisms.HeadScores | list[_mechanisms.HeadScores]:
-        """Return what each head does on a text, or without one on a repeated sequence of random tokens (POST
-        /v1/heads).
-        """
+        """Return scores of each head on a text, by default on repeated random tokens (POST /v1/heads)."""
         return self._inspect(_mechanisms.HEADS, input, options)
 
     def correlations(
@@ -258,10 +256,10 @@ class Client(Connection):
 
     def show(self, view: str, input: str, **options: Unpack[ShowOptions]) -> PageView:
         """Return a view of the server's page with its answers, which a notebook shows and `save` writes as one file.
-        Neither needs the server then; it holds no key.
+        Neither needs the server afterwards; the view contains no key.
 
         Raises:
-            NotFound: the server has no such view, or tells no client what it asks; the message names those it tells.
+            NotFound: the server has no such view for clients; the message lists the available views.
         """
         steps = _page_view.steps(self._config.root, view, input, options)
         step = next(steps)
@@ -301,7 +299,7 @@ class Client(Connection):
         return self._send(_calls.detokenize(self._config.model, token_ids, options))
 
     def models(self, **options: Unpack[Options]) -> list[Model]:
-        """Return the models that the server has: the model, then its LoRA adapters, whose `parent` it is."""
+        """Return the served models: the model, then its LoRA adapters with the model as `parent`."""
         return self._send(_calls.models(options))
 
     def load_lora(self, name: str, path: str, **options: Unpack[Options]) -> None:
@@ -315,7 +313,7 @@ class Client(Connection):
         self._send(_calls.unload_lora(name, options))
 
     def capabilities(self, **options: Unpack[Options]) -> dict[str, Any]:
-        """Return what the served model can show, as the server describes it."""
+        """Return the capabilities of the served model."""
         return self._send(_calls.capabilities(options))
 
     def version(self, **options: Unpack[Options]) -> str:
@@ -329,7 +327,7 @@ class Client(Connection):
     def _inspect(
         self, inspection: Inspection[L], input: OneText | Texts | None, options: Mapping[str, Any], **fields: Any
     ) -> L | list[L]:
-        """Return the result of one input, or those of several."""
+        """Return the result of one input, or the results of several."""
         call = inspection.call(self._config.model, options, input=input, **fields)
         return _calls.one_or_all(input, self._send(call))
 

@@ -55,7 +55,7 @@ class Stream(Generic[T]):
 
 
 class Connection:
-    """Sends calls to one server over connections that are kept, and repeats those that are safe to repeat."""
+    """Sends calls to one server over persistent connections, and repeats safe calls."""
 
     def __init__(
         self,

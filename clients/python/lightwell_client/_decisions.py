@@ -1,4 +1,4 @@
-"""Answers to questions about a text, by the probability of each option, each with its reasons if they are asked for."""
+"""Answers to questions about a text, by the probability of each option, each with its reasons if requested."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ class Decisions(Result, NotebookView):
         """Return the answer to the question of that name, or number.
 
         Raises:
-            KeyError: no question has that name; the message lists those that have one.
-            IndexError: there are not so many.
+            KeyError: no question has that name; the message lists the names.
+            IndexError: there are fewer questions.
         """
         if isinstance(name, int):
             return self.answers[name]

@@ -1,6 +1,6 @@
-"""Embeddings as vectors and as a matrix. It reads base64 or lists, whichever the server chose to send.
+"""Embeddings as vectors and as a matrix. It reads base64 or lists.
 
-Numbers are kept as packed float32; numpy is imported only when a matrix is asked for.
+Numbers are kept as packed float32; numpy is imported only for a matrix.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ class Embeddings(NotebookView):
         )
 
     def _repr_html_(self) -> str | None:
-        """Return what a notebook shows: one heat map of all vectors, or one per input if there is a vector per
-        token. Without numpy it returns None, so the notebook shows what print shows.
+        """Return the notebook view: one heat map of all vectors, or one per input if there is a vector per token.
+        Without numpy it returns None, and the notebook shows the text of print.
         """
         try:
             require_numpy("a heat map")
@@ -125,7 +125,7 @@ class Embeddings(NotebookView):
         return pandas.DataFrame(matrix, index=pandas.RangeIndex(len(matrix), name="input"))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        """Return `matrix`, for `np.asarray`. Raises what it raises."""
+        """Return `matrix`, for `np.asarray`. Raises its errors."""
         return as_asked(self.matrix, dtype, copy)
 
     def __len__(self) -> int:
@@ -169,7 +169,7 @@ def parse_embeddings(body: Any, count: int) -> Embeddings:
         data = tuple(_parse_entry(entry) for entry in entries)
         usage = Usage.model_validate(body["usage"]) if body.get("usage") else None
         if [embedding.index for embedding in data] != list(range(count)):
-            raise ValueError(f"{count} embeddings were asked for; {[e.index for e in data]} came")
+            raise ValueError(f"{count} embeddings were requested; {[e.index for e in data]} came")
         dtype = body.get("compute_dtype")
         return Embeddings(model=str(body.get("model", "")), data=data, usage=usage, compute_dtype=dtype)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error) as error:

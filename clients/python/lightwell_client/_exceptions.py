@@ -1,11 +1,11 @@
-"""Everything that can go wrong, as one tree of exceptions. It knows status codes; it knows nothing of httpx.
+"""Everything that can go wrong, as one tree of exceptions. Independent of httpx.
 
 LightwellError
 ├── ConnectionFailed          no answer came, or it broke off
 ├── TimedOut                  the server was silent for longer than `timeout`
 ├── StreamInterrupted         a stream ended with an error event, or without its end mark
-├── InvalidResponse           the answer is not what the wire promises
-├── NotParsed                 the answer to `parse` was cut off, or is not what it was to be
+├── InvalidResponse           the answer does not match the protocol
+├── NotParsed                 the answer to `parse` was cut off, or does not match the schema
 ├── MissingDependency         numpy or matplotlib is needed and not installed (an ImportError too)
 └── ApiError                  the server answered with an error status
     ├── BadRequest            400, 422
@@ -43,11 +43,11 @@ class TimedOut(LightwellError):
 
 
 class InvalidResponse(LightwellError):
-    """The answer is not what the wire promises."""
+    """The answer does not match the protocol."""
 
 
 class NotParsed(LightwellError):
-    """The answer to `parse` was cut off, calls a tool, or is not what was asked for."""
+    """The answer to `parse` was cut off, calls a tool, or does not match the schema."""
 
     def __init__(self, message: str, completion: ChatCompletion) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class NotParsed(LightwellError):
 
 
 class MissingDependency(LightwellError, ImportError):
-    """An optional package is needed; the message says how to install it."""
+    """An optional package is missing; the message has the command that installs it."""
 
 
 class StreamInterrupted(LightwellError):
@@ -119,11 +119,11 @@ class MethodNotAllowed(ApiError):
 
 
 class NotAcceptable(ApiError):
-    """406: the server cannot write the format that was asked for."""
+    """406: the server cannot write the requested format."""
 
 
 class TooLarge(ApiError):
-    """413: the request, or the answer it would have, is too large; the message says what would fit."""
+    """413: the request, or the answer it would have, is too large; the message has the limit."""
 
 
 class UnsupportedMediaType(ApiError):

@@ -1,6 +1,6 @@
 """Draws matrices as pictures, with nothing but zlib: an indexed PNG, and the HTML around it for notebooks.
 
-It knows matrices and labels; it knows nothing of attention or of servers.
+Independent of attention and of servers.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def heat_map_html(matrix: Array, rows: list[str], columns: list[str], title: str
 
 
 def signed_colours(share: float) -> tuple[str, str]:
-    """Return the colour of a number from -1 to 1, and that of a text on it, which can be read there."""
+    """Return the colour of a number from -1 to 1, and a readable colour for text on it."""
     ground = _blend(SIGNED_STOPS, (1 + max(-1.0, min(1.0, share))) / 2)
     red, green, blue = ((part / 255) ** 2.2 for part in ground)
     # The brightness above which black has more contrast than white (WCAG 2.2, relative luminance).

@@ -1,6 +1,6 @@
-"""Turns the methods that look inside into Calls: the route, the options and the result of each.
+"""Inspection methods as Calls: the route, the options and the result of each.
 
-They ask for safetensors: exact, and a fraction of JSON's size. Each is declared next to its result.
+They request safetensors: exact, and a fraction of JSON's size. Each is declared next to its result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Inspection(Generic[L]):
         """Return the call: `fields`, then the caller's `options` over them.
 
         Raises:
-            MissingDependency: numpy is not installed (said before anything is sent).
+            MissingDependency: numpy is not installed (raised before the request is sent).
             TypeError: an option that the method does not have, or an input that is no text and no token ids.
             ValueError: an intervention's value is no array of real numbers.
         """

@@ -1,6 +1,6 @@
 """Reads the answers of the inspection routes: for each input its tokens, some fields, and arrays with named axes.
 
-It knows the form that these answers share, as safetensors or as JSON; each result documents what its arrays mean.
+These answers share one form, as safetensors or JSON; each result documents its arrays.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from lightwell_client._arrays import Array
 
 _HOLDERS = ("points", "arrays")
-"""What an entry calls its arrays: the points of a trace, or the arrays of the other routes."""
+"""Names of the arrays of an entry: the points of a trace, or the arrays of the other routes."""
 
 
 class InspectionResult(Result, ArrayMapping):
@@ -49,7 +49,7 @@ class InspectionResult(Result, ArrayMapping):
     usage: Usage | None = Field(default=None, repr=False)
 
     def asked_for(self, body: Mapping[str, Any]) -> Self:
-        """Remember what an answer must know of its request to be read; most need nothing."""
+        """Store the parts of the request that are needed to read its answer; most answers need none."""
         return self
 
     def __iter__(self) -> Iterator[str]:  # type: ignore[override]  # of a mapping; pydantic's has pairs of fields
@@ -65,7 +65,7 @@ class InspectionResult(Result, ArrayMapping):
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: what print shows, and every array as heat maps, those of few maps first, 64
+        """Return the notebook view: the text of print, and the arrays as heat maps, the smallest arrays first, 64 maps
         in all.
         """
         pictures = (
@@ -77,7 +77,7 @@ class InspectionResult(Result, ArrayMapping):
         return page(repr(self), self._tables(), pictures, count)
 
     def _tables(self) -> list[str]:
-        """Return what a notebook shows in addition to the arrays, as HTML."""
+        """Return the additional HTML of the notebook view."""
         return []
 
     def _names(self, named: NamedArray, axis: str, length: int) -> list[str]:
@@ -98,7 +98,8 @@ def parse_inspections(answer: Answer, kind: type[L], count: int) -> list[L]:
     """Return one result for each of `count` inputs, in their order.
 
     Raises:
-        InvalidResponse: neither safetensors nor JSON of that form, or a field is missing or does not fit the numbers.
+        InvalidResponse: the body is not safetensors or JSON of that form, or a field is missing or does not fit the
+        numbers.
     """
     read = _from_json if answer.media_type == JSON else _from_file
     try:
@@ -106,7 +107,7 @@ def parse_inspections(answer: Answer, kind: type[L], count: int) -> list[L]:
     except (AttributeError, IndexError, KeyError, TypeError, ValidationError, ValueError) as error:
         raise InvalidResponse(f"not a {kind.__name__}: {type(error).__name__}: {error}") from error
     if [result.index for result in results] != list(range(count)):
-        raise InvalidResponse(f"answers to {count} inputs were asked for; {[r.index for r in results]} came")
+        raise InvalidResponse(f"answers to {count} inputs were requested; {[r.index for r in results]} came")
     return results
 
 

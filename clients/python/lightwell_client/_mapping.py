@@ -29,7 +29,7 @@ _NUMBERS = {
     "query": ("query_positions", "positions"),
     "key": ("key_positions",),
 }
-"""The fields that give the indices along an axis of an array: those of the array, or else of the whole answer."""
+"""The fields with the indices along an axis of an array, from the array or from the whole answer."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,5 +1,5 @@
-"""How a pass came about: a head's steps, what each key adds to each query, how vectors change through the layers,
-what heads do, attention through layers.
+"""Mechanisms of a pass: a head's steps, contributions of keys to queries, changes of vectors through the layers,
+scores of heads, attention through layers.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ContributionsOptions(InspectionOptions, total=False):
     key_positions: Annotated[Selection, Argument('By whom: "all", a position, or several.', "all")]
     part: AnyPart
     target: Annotated[str | int, Argument("A text that is one token, or a token id: also its logit's parts.")]
-    versus: Annotated[str | int, Argument("Another token, whose logit is taken from the target's.")]
+    versus: Annotated[str | int, Argument("Another token; its logit is subtracted from the target's.")]
     vectors: Annotated[bool, Argument("Also the vectors themselves, and all else that is added to the stream.", False)]
     sum_over: Annotated[
         Sequence[Literal["layer", "head", "key"]], Argument("Axes over which the vectors are summed.", ())
@@ -99,10 +99,10 @@ class ContributionsOptions(InspectionOptions, total=False):
 
 
 class Contributions(InspectionResult):
-    """What each key adds to each query. Arrays: norms [layer, head, query, key], the length of what each key adds
+    """Contributions of keys to queries. Arrays: norms [layer, head, query, key], the length of each key's contribution
     through each head; with a target attributions [layer, head, query, key], its part of the target's logit, and
     components [query, component]; with vectors also vectors [layer, head, query, key, d_model] without the axes of
-    sum_over, additions [addition, query, d_model], and states [state, query, d_model], whose last is their sum.
+    sum_over, additions [addition, query, d_model], and states [state, query, d_model]; the last state is their sum.
     """
 
     part: str
@@ -120,11 +120,11 @@ class Contributions(InspectionResult):
     """Largest distance of that sum from the model's own logit."""
     addition_names: tuple[str, ...] | None = Field(default=None, repr=False)
     stream_difference: float | None = None
-    """Largest length of what rounding adds to the stream."""
+    """Largest length of the rounding errors in the stream."""
 
     def by_key(self, query: int | None = None) -> Array:
-        """Return what each key [key] adds to the query at a position, over all layers and heads of this answer: summed
-        attributions if there is a target, summed norms otherwise.
+        """Return the contribution of each key [key] to the query at a position, over all layers and heads of this
+        answer: summed attributions if there is a target, summed norms otherwise.
 
         query: negative counts from the end; None is the only one of this answer.
 
@@ -202,14 +202,18 @@ class HeadsOptions(InspectionOptions, total=False):
     heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
     part: Annotated[Literal["decoder", "encoder"], _STACKS]
     repeat_length: Annotated[
-        int, Argument("Without an input: random tokens before they are repeated; left out, 50 or what fits.")
+        int,
+        Argument(
+            "Without an input: number of random tokens before their repetition; by default 50, or the "
+            "largest number that fits."
+        ),
     ]
     num_sequences: Annotated[int, Argument("Random sequences that the scores are averaged over.", 4)]
     seed: Annotated[int, Argument("Of the random tokens: the same seed, the same tokens.", 0)]
 
 
 class HeadScores(InspectionResult):
-    """What each head does, in a few numbers: array scores [layer, head, measure]."""
+    """Scores of each head: array scores [layer, head, measure]."""
 
     part: str
     layers: tuple[int, ...]
@@ -277,7 +281,7 @@ class Rollout(InspectionResult):
     method: str
     layers: tuple[int, ...]
     heads: tuple[int, ...] | None = None
-    """The heads whose mean pattern it is."""
+    """The heads in this mean pattern."""
     query_positions: tuple[int, ...] = Field(repr=False)
 
     def matrix(self, layer: int | None = None) -> Array:

@@ -1,6 +1,6 @@
 """Writes results as they look when they are printed, and in a notebook: names, shapes and dtypes; tables and heat maps.
 
-It knows arrays with named axes; it knows nothing of what they mean.
+It shows arrays with named axes, independent of their meaning.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def listed(head: str, lines: Sequence[str]) -> str:
 
 
 def page(text: str, tables: Sequence[str], maps: Iterator[str], num_maps: int) -> str:
-    """Return a result for a notebook: what print shows of it, then tables, then at most 64 maps."""
+    """Return the notebook view of a result: the text of print, then tables, then at most 64 maps."""
     pictures = "".join(islice(maps, MAX_MAPS))
     more = f"<p>{MAX_MAPS} of {num_maps} maps</p>" if num_maps > MAX_MAPS else ""
     return f"<div><pre style='white-space:pre-wrap'>{html.escape(text)}</pre>{''.join(tables)}{pictures}{more}</div>"

@@ -1,8 +1,8 @@
-"""The keyword arguments of the client's methods: types, the server's defaults, and what each means in a line. Names are
-the wire's; nothing here sends or checks values.
+"""The keyword arguments of the client's methods: types, the server's defaults, and a line of description each. Names
+are the wire's; nothing here sends or checks values.
 
-Every argument may be left out; one that is None is not sent, and the server's default holds. What is written here is
-what help() and a notebook show of a method: see _signatures.
+Every argument may be left out; one that is None is not sent, and the server's default holds. help() and notebooks show
+these texts: see _signatures.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ class Options(TypedDict, total=False):
         Argument("Seconds of silence before TimedOut, in place of the client's; None waits for ever.", ...),
     ]
     extra_body: Annotated[Mapping[str, Any], Argument("Fields for the body that have no argument of their own.")]
-    extra_headers: Annotated[Mapping[str, str], Argument("Headers to send beside the client's.")]
+    extra_headers: Annotated[Mapping[str, str], Argument("Headers to send in addition to the client's.")]
 
 
 class ModelOptions(Options, total=False):
@@ -64,7 +64,7 @@ class InspectionOptions(ModelOptions, total=False):
 
     completion: Annotated[Any, Argument("Text or token ids that follow the input, in the input's form.")]
     decoder_input: Annotated[
-        Any, Argument("For encoder-decoders: what the decoder has read; the input is then the encoder's.")
+        Any, Argument("For encoder-decoders: input of the decoder; the input is then the encoder's.")
     ]
     add_special_tokens: Annotated[bool, Argument("Let the tokenizer add its special tokens to a text.", True)]
     truncate: Annotated[
@@ -103,7 +103,9 @@ class SamplingOptions(ModelOptions, total=False):
         Mapping[int, float] | Mapping[str, float],
         Argument("Token id to a number from -100 to 100 that is added to its logit."),
     ]
-    prompt_logprobs: Annotated[int, Argument("Log-probabilities of the prompt's tokens, with so many alternatives.")]
+    prompt_logprobs: Annotated[
+        int, Argument("Log-probabilities of the prompt's tokens, with this number of alternatives.")
+    ]
     skip_special_tokens: Annotated[bool, Argument("Leave special tokens out of the text.", True)]
     include_stop_str_in_output: Annotated[bool, Argument("Keep the stop string or token in the text.", False)]
     truncate: Annotated[
@@ -119,7 +121,7 @@ class SamplingOptions(ModelOptions, total=False):
 
 
 class FormOptions(TypedDict, total=False):
-    """The constraints of an answer's text, of which at most one is accepted."""
+    """The constraints of an answer's text; at most one is accepted."""
 
     response_format: Annotated[
         Mapping[str, Any],
@@ -135,11 +137,11 @@ class GenerateOptions(FormOptions, SamplingOptions, total=False):
     """What `generate` and `stream` take."""
 
     max_tokens: Annotated[int, Argument("Most tokens to generate; 0 only with echo.", 16)]
-    logprobs: Annotated[int, Argument("Log-probabilities of the tokens, with so many alternatives.")]
+    logprobs: Annotated[int, Argument("Log-probabilities of the tokens, with this number of alternatives.")]
     echo: Annotated[bool, Argument("Begin the text with the prompt.", False)]
     add_special_tokens: Annotated[bool, Argument("Let the tokenizer add its special tokens to a text prompt.", True)]
     decoder_input: Annotated[
-        Any, Argument("For encoder-decoders: what the decoder has read; the prompt is then the encoder's.")
+        Any, Argument("For encoder-decoders: input of the decoder; the prompt is then the encoder's.")
     ]
 
 
@@ -151,7 +153,7 @@ class ParseOptions(SamplingOptions, total=False):
     logprobs: Annotated[bool, Argument("Give log-probabilities of the tokens.", False)]
     top_logprobs: Annotated[int, Argument("So many alternatives with each token; needs logprobs.")]
     add_generation_prompt: Annotated[bool, Argument("Let the template open the assistant's answer.", True)]
-    include_reasoning: Annotated[bool, Argument("Give what the model thought before it answered.", True)]
+    include_reasoning: Annotated[bool, Argument("Return the model's reasoning before its answer.", True)]
     tools: Annotated[
         Sequence[Mapping[str, Any]],
         Argument('Functions to call: {"type": "function", "function": {"name", "description", "parameters"}}.'),
@@ -251,10 +253,10 @@ documented_arguments = documented(
         "view": 'The view: "attention", "why", "contributions", "lens", "next" or "heads".',
         "matrix": 'The name of a matrix: "W_E", "blocks.0.attn.W_V", or "mlp.W_in" with `layer`.',
         "weight": 'The name of a weight: "W_E", "blocks.0.ln1.w", or "W_Q" with `layer`.',
-        "questions": 'What is asked: {"type": "predicate", "choice" or "score", "name", "instructions", ...} each.',
-        "query": "What the documents are to be about.",
+        "questions": 'The questions: {"type": "predicate", "choice" or "score", "name", "instructions", ...} each.',
+        "query": "The query: subject of the relevant documents.",
         "documents": "The documents: texts, or objects with a text.",
-        "first": "The first text of each pair: one for all, or as many as there are second ones.",
+        "first": "The first text of each pair: one for all, or one for each second text.",
         "second": "The second text of each pair, likewise.",
         "text": "A text, or messages as the chat template writes them.",
         "token_ids": "Token ids.",

@@ -1,8 +1,7 @@
-"""A view of the server's page as one file, with the answers that it shows: what a notebook displays, and what can be
-saved.
+"""A view of the server's page as one file, with its answers: for display in a notebook, and for saving.
 
-It is pure: `steps` yields the calls to send and is sent their answers. What a view asks is told by the server, since
-the page is its own; here it is filled in with the text and the chosen places.
+It is pure: `steps` yields the calls to send and is sent their answers. The server lists the requests of a view; this
+module fills in the text and the chosen places.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from lightwell_client._signatures import Argument
 from lightwell_client._wire import JSON, SAFETENSORS, Call
 
 _PLACE, _EMPTY = 'id="saved">', "null"
-"""The mark in the server's file that the answers are written behind, and what stands there before."""
+"""The mark in the server's file after which the answers are written, and its original content."""
 _MOST_POSITIONS = 32
 """Positions that the lens shows at once."""
 _SANDBOX = "allow-scripts allow-downloads allow-popups allow-popups-to-escape-sandbox"
@@ -78,9 +77,9 @@ def steps(
     """Yield the calls that fill the file, each to be sent its answer or thrown its ApiError, and then the file.
 
     Raises:
-        ApiError: the server refuses what the view cannot do without.
+        ApiError: the server rejects a required request of the view.
         TypeError: an option that `show` does not have, or an input that is no text.
-        ValueError: the model is an encoder-decoder, whose views look at two texts.
+        ValueError: the model is an encoder-decoder; its views need two texts.
     """
     check_names(options, ShowOptions)
     if not isinstance(text, str):

@@ -1,4 +1,4 @@
-"""Answers that are objects: asks for JSON that keeps to a schema, and reads it. It is pure; both clients use it."""
+"""Answers that are objects: generates JSON that follows a schema, and parses it. It is pure; both clients use it."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -22,12 +22,12 @@ class Parsed(Generic[T]):
     """The answer to `parse`."""
 
     values: tuple[T, ...]
-    """What each choice says, in the order of `completion.choices`."""
+    """Value of each choice, in the order of `completion.choices`."""
     completion: ChatCompletion
 
     @property
     def value(self) -> T:
-        """Return what the first choice says."""
+        """Return the value of the first choice."""
         return self.values[0]
 
 
@@ -56,7 +56,7 @@ def parse(
 
 
 def _schema_and_reader(schema: type[Any] | Mapping[str, Any]) -> tuple[Mapping[str, Any], Callable[[str], Any]]:
-    """Return a JSON schema, and what reads a text that keeps to it. Raises TypeError if there is none."""
+    """Return a JSON schema, and a parser of its texts. Raises TypeError if there is none."""
     if isinstance(schema, Mapping):
         return schema, json.loads
     if isinstance(schema, str):  # pydantic would take it for the name of a type
@@ -69,7 +69,7 @@ def _schema_and_reader(schema: type[Any] | Mapping[str, Any]) -> tuple[Mapping[s
 
 
 def _value(completion: ChatCompletion, choice: ChatChoice, from_json: Callable[[str], Any]) -> Any:
-    """Return what a choice says. Raises NotParsed."""
+    """Return the value of a choice. Raises NotParsed."""
     text, calls = choice.message.content or "", choice.message.tool_calls
     if choice.finish_reason == "length":
         problem = 'the answer was cut off (finish_reason "length"): allow more tokens'
@@ -80,4 +80,4 @@ def _value(completion: ChatCompletion, choice: ChatChoice, from_json: Callable[[
     try:
         return from_json(text)
     except ValueError as error:  # pydantic's is one, too
-        raise NotParsed(f"the answer {text[:200]!r} is not what was asked for: {error}", completion) from error
+        raise NotParsed(f"the answer {text[:200]!r} does not match the schema: {error}", completion) from error

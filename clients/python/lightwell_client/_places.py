@@ -17,7 +17,7 @@ def place_of(name: str, wanted: int | None, present: Sequence[int], total: int |
     """
     if wanted is None:
         if len(present) != 1:
-            raise ValueError(f"this answer has {len(present)} {name}s, {list(present)}: say which {name}")
+            raise ValueError(f"this answer has {len(present)} {name}s, {list(present)}: name one {name}")
         return 0
     number = own_number(name, wanted, total)
     if number not in present:
@@ -32,7 +32,7 @@ def places_of(name: str, wanted: int | None, present: Sequence[int], total: int 
 
 
 def own_number(name: str, wanted: int, total: int | None) -> int:
-    """Return the model's own number of what is `wanted`, which may count from the end.
+    """Return the model's own number of `wanted`, which may count from the end.
 
     Raises:
         ValueError: it counts from an end that the server did not report, or to before the beginning.
@@ -40,7 +40,9 @@ def own_number(name: str, wanted: int, total: int | None) -> int:
     if wanted >= 0:
         return wanted
     if total is None:
-        raise ValueError(f"{name} is {wanted}, and the server did not tell how many there are: name it by its number")
+        raise ValueError(
+            f"{name} is {wanted}, and the server did not report their number: use a number from the beginning"
+        )
     if wanted < -total:
         raise ValueError(f"{name} is {wanted}, and the model has {total}")
     return wanted + total

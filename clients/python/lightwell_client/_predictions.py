@@ -1,6 +1,4 @@
-"""What the model would predict next: the next token's distribution, and each layer's own prediction (the logit
-lens).
-"""
+"""Predictions: the next token's distribution, and each layer's own prediction (the logit lens)."""
 
 from __future__ import annotations
 
@@ -49,7 +47,8 @@ class NextOptions(InspectionOptions, total=False):
     position: Annotated[
         int | None,
         Argument(
-            "The position that is asked about, negative from the end; None is the last, of an encoder the first mask.",
+            "Position before the predicted token, negative from the end; None is the last, and for an encoder the "
+            "first mask.",
             None,
         ),
     ]
@@ -131,7 +130,8 @@ class LensOptions(InspectionOptions, total=False):
     positions: Annotated[Selection, Argument('"all", a position, or several; negative from the end.', "all")]
     top_k: Annotated[int, Argument("How many of the likeliest tokens to name.", 5)]
     target: Annotated[
-        str | int, Argument("A text that is one token, or a token id: its rank and probability are told everywhere.")
+        str | int,
+        Argument("A text that is one token, or a token id: its rank and probability are returned at every place."),
     ]
 
 

@@ -1,5 +1,5 @@
-"""The reasons of an answer: the parts whose sum its logit is, or the difference of two, by word, head or layer; how
-they are asked for, drawn and shown.
+"""The reasons of an answer: the parts of its logit, or of a difference of two, by word, head or layer; their options,
+plots and views.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class ReasonsOptions(TypedDict, total=False):
 
 Explain = Annotated[
     bool | ReasonsOptions,
-    Argument('Also tell the reasons: True, or {"by", "versus", "verify", "take_out"}, each of which has a default.'),
+    Argument('Also return the reasons: True, or {"by", "versus", "verify", "take_out"}, each with a default.'),
 ]
-"""The `explain` of every method that tells reasons."""
+"""The `explain` of every method with reasons."""
 
 
 class ExplainedAnswer(Result):
@@ -59,7 +59,7 @@ class ExplainedAnswer(Result):
 
 
 class WordPart(Result):
-    """The sum of what one word adds through all layers and heads."""
+    """The contribution of one word through all layers and heads."""
 
     position: int
     token: str
@@ -106,8 +106,8 @@ class Verified(Result):
 
 
 class Reasons(Result, NotebookView):
-    """The parts whose sum a logit is, or the difference of two. A notebook shows the text, each word with the colour of
-    what it adds.
+    """The parts of a logit, or of a difference of two. A notebook shows the text, each word in the colour of its
+    contribution.
     """
 
     by: str
@@ -115,7 +115,7 @@ class Reasons(Result, NotebookView):
     target: ExplainedAnswer
     """The answer that is explained."""
     versus: ExplainedAnswer | None = None
-    """The answer that the target is compared with, or None if the target's logit alone is explained."""
+    """The answer that the target is compared with, or None if only the target's logit is explained."""
     value: float
     """The logit, or the difference, that the network gave."""
     sum: float
@@ -123,18 +123,18 @@ class Reasons(Result, NotebookView):
     difference: float = 0.0
     """sum - value: rounding."""
     positions: tuple[int, ...] = ()
-    """The positions whose states the answer is read from."""
+    """The positions of the states behind the answer."""
     parts: tuple[WordPart | HeadPart | LayerPart, ...] = Field(repr=False)
     """The words, heads or layers, in order."""
     rest: dict[str, float] = Field(default_factory=dict)
-    """What else is in the sum, by name."""
+    """The other terms of the sum, by name."""
     verify: tuple[Verified, ...] | None = Field(default=None, repr=False)
-    """The words with the largest parts, each taken out alone, then all together."""
+    """The words with the largest parts: each removed separately, then all together."""
 
     @property
     def title(self) -> str:
-        """Return what is explained, in a line."""
-        other = "the logit alone" if self.versus is None else f"rather than {visible(self.versus.name)}"
+        """Return a line about the explained quantity."""
+        other = "the logit itself" if self.versus is None else f"rather than {visible(self.versus.name)}"
         return f"{visible(self.target.name)}, {other}: {self.value:.4g}"
 
     def largest(self, count: int = _MOST_LISTED) -> list[tuple[str, float]]:
@@ -144,11 +144,11 @@ class Reasons(Result, NotebookView):
 
     def plot(self, what: Literal["parts", "verify"] = "parts", *, largest: int = 20, ax: Any = None) -> Any:
         """Draw the parts: of words the largest and the rest as bars, of heads a map of layers x heads, of layers
-        stacked bars. Or, with "verify", what was predicted and what was measured without the largest words.
+        stacked bars. With "verify", draw the predicted and measured values without the largest words.
 
         Raises:
             MissingDependency: matplotlib is not installed.
-            ValueError: "verify" was not asked for, or `what` is something else.
+            ValueError: the answer has no "verify", or `what` is something else.
         """
         if what == "verify":
             return self._plot_verified(ax)
@@ -206,7 +206,9 @@ class Reasons(Result, NotebookView):
         return axes
 
     def _heads(self) -> tuple[Any, list[str], list[str]]:
-        """Return what each head adds [layer, head], with the names of both. Raises MissingDependency without numpy."""
+        """Return the contribution of each head [layer, head], with the names of both. Raises MissingDependency without
+        numpy.
+        """
         np = require_numpy("a map of heads")
         heads = [part for part in self.parts if isinstance(part, HeadPart)]
         rows = list(dict.fromkeys(_layer_name(part) for part in heads))
@@ -216,7 +218,7 @@ class Reasons(Result, NotebookView):
         return matrix, rows, [str(head) for head in range(matrix.shape[1])]
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the text, the largest parts, the rest, and what was measured."""
+        """Return the notebook view: the text, the largest parts, the rest, and the measurements."""
         return page(self.title, [self._picture(), *self._tables()], iter(()), 0)
 
     def _picture(self) -> str:
@@ -243,7 +245,7 @@ class Reasons(Result, NotebookView):
 
 
 def with_reasons(whole: Result, rows: str, parts: Iterable[Any]) -> str:
-    """Return what a notebook shows of an answer: a table, and the reasons of each part that has some."""
+    """Return the notebook view of an answer: a table, and the reasons of each part."""
     told = [part.reasons._repr_html_() for part in parts if part.reasons is not None]
     return page(type(whole).__name__, [rows, *told], iter(()), 0)
 

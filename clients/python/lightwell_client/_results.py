@@ -1,4 +1,4 @@
-"""What the JSON routes answer, as frozen types. A field the server adds is kept in `model_extra`, and is never an
+"""Answers of the JSON routes, as frozen types. A field the server adds is kept in `model_extra`, and is never an
 error.
 
 It knows the wire's fields; it does no input or output. Answers that are arrays are in _attention and _embeddings.
@@ -79,7 +79,7 @@ class CompletionChunk(Result):
 
 
 class CalledFunction(Result):
-    """What a tool call asks for."""
+    """The called function and its arguments."""
 
     name: str
     arguments: str
@@ -100,7 +100,7 @@ class CalledFunctionDelta(Result):
 
 
 class ToolCallDelta(Result):
-    """What is new of one call: its first delta has the id and the name, and all of them have arguments to join."""
+    """The new part of one call: its first delta has the id and the name, and all of them have arguments to join."""
 
     index: int = 0
     """Number of the call within its message."""
@@ -109,12 +109,12 @@ class ToolCallDelta(Result):
 
 
 Reasoning = Annotated[str | None, Field(default=None, validation_alias=AliasChoices("reasoning", "reasoning_content"))]
-"""What the model thought before it answered, apart from `content`; None if nothing."""
+"""The model's reasoning before its answer, separate from `content`; None without reasoning."""
 EmptyIfNull = BeforeValidator(lambda value: [] if value is None else value)
 
 
 class ChatMessage(Result):
-    """A message of the assistant. It may stand among the messages of the next request as it is."""
+    """A message of the assistant. It may be one of the messages of the next request."""
 
     role: str = "assistant"
     content: str | None = None
@@ -229,7 +229,7 @@ class Tokens(Result):
 
     ids: list[int] = Field(validation_alias=AliasChoices("tokens", "ids"))
     strings: list[str] | None = Field(default=None, validation_alias=AliasChoices("token_strs", "strings"))
-    """Each token decoded alone, if the server reports it."""
+    """Each token decoded separately, if the server reports it."""
     max_model_len: int | None = None
 
     def __len__(self) -> int:

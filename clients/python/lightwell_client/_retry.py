@@ -17,8 +17,7 @@ class RetryPolicy:
     first_wait: float = 0.25
     longest_wait: float = 8.0
     longest_retry_after: float = 60.0
-    """Seconds: a server that asks for a longer wait than this is not asked again; the caller gets the error and
-    decides.
+    """Seconds: after a longer `Retry-After` than this there is no retry; the caller gets the error.
     """
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Reads the safetensors format without its package. It trusts nothing: every offset, shape and size is checked.
+"""Reads the safetensors format without its package. Every offset, shape and size is checked.
 
-Layout (github.com/huggingface/safetensors, README): u64 little-endian header length, that many bytes of JSON {name:
+Layout (github.com/huggingface/safetensors, README): u64 little-endian header length, the header as JSON {name:
 {"dtype", "shape", "data_offsets": [begin, end]}, "__metadata__": {str: str}}, then the data.
 """
 
@@ -31,7 +31,7 @@ class TensorFile:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Return the metadata, what is JSON as its value."""
+        """Return the metadata, with JSON texts parsed."""
         return {name: _json_or_text(text) for name, text in self.metadata.items()}
 
 
@@ -73,7 +73,7 @@ def read_safetensors(content: bytes) -> TensorFile:
 
 
 def _check_entry(name: str, entry: Any) -> tuple[int, int]:
-    """Return the (begin, end) of a tensor whose entry is valid in itself."""
+    """Return the (begin, end) of a tensor with a valid entry."""
     match entry:
         case {"dtype": str(dtype), "shape": list(shape), "data_offsets": [int(begin), int(end)]}:
             pass

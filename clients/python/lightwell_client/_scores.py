@@ -1,4 +1,4 @@
-"""What a model's head says of texts and pairs: builds the calls, and reads the answers. It is pure; both clients use
+"""Scores and labels of a model's head: builds the calls, and reads the answers. It is pure; both clients use
 it.
 """
 
@@ -21,8 +21,12 @@ from lightwell_client._wire import Call
 class ReadOptions(ModelOptions, total=False):
     """The options of every method that a head answers."""
 
-    truncate: Annotated[bool, Argument("Cut what is over the limit; left out, as the model's files say, else False.")]
-    truncate_prompt_tokens: Annotated[int, Argument("Cut each input to so many tokens; -1 is the most there are.")]
+    truncate: Annotated[
+        bool, Argument("Cut inputs over the limit; by default the setting of the model's files, otherwise False.")
+    ]
+    truncate_prompt_tokens: Annotated[
+        int, Argument("Cut each input to this number of tokens; -1 is the model's limit.")
+    ]
     truncation_side: Annotated[Literal["left", "right"], Argument("The side at which a text is cut.", "right")]
     use_activation: Annotated[bool, Argument("False gives the head's own logits.", True)]
     explain: Explain
@@ -31,7 +35,9 @@ class ReadOptions(ModelOptions, total=False):
 class ScoreOptions(ReadOptions, total=False):
     """The options of `score`."""
 
-    max_tokens_per_doc: Annotated[int, Argument("Cut each second text to so many of its tokens first; 0 keeps all.", 0)]
+    max_tokens_per_doc: Annotated[
+        int, Argument("First cut each second text to this number of its tokens; 0 keeps all.", 0)
+    ]
     max_tokens_per_query: Annotated[int, Argument("The same for first texts.", 0)]
     prompt_name: Annotated[str, Argument("A prompt of the model's files, to be put before each first text.")]
 
@@ -39,7 +45,7 @@ class ScoreOptions(ReadOptions, total=False):
 class RerankOptions(ScoreOptions, total=False):
     """The options of `rerank`."""
 
-    top_n: Annotated[int, Argument("Answer with so many of the best alone; 0 is all.", 0)]
+    top_n: Annotated[int, Argument("Number of best results to return; 0 is all.", 0)]
     return_documents: Annotated[bool, Argument("Repeat each document in its result.", False)]
 
 
@@ -58,7 +64,7 @@ class Ranked(Result):
     document: dict[str, str] | None = None
     """With return_documents: {"text": the document}."""
     reasons: Reasons | None = Field(default=None, repr=False)
-    """With explain: why the score is what it is."""
+    """With explain: the reasons of the score."""
 
 
 class Reranking(Result, NotebookView):
@@ -90,7 +96,7 @@ class PairScore(Result):
     index: int
     score: float
     reasons: Reasons | None = Field(default=None, repr=False)
-    """With explain: why it is what it is."""
+    """With explain: the reasons of the prediction."""
 
 
 class Scores(Result, NotebookView):
@@ -103,7 +109,7 @@ class Scores(Result, NotebookView):
 
     @property
     def scores(self) -> list[float]:
-        """Return the numbers alone."""
+        """Return only the numbers."""
         return [each.score for each in self.data]
 
     def _repr_html_(self) -> str:

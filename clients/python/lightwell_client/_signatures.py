@@ -1,6 +1,5 @@
-"""Writes what help(), inspect and a notebook's Shift-Tab show of the clients' methods: each argument by its name,
-with its type, its default and a line of what it means. Type checkers need none of it: they read `**options:
-Unpack[...]`.
+"""Signatures for help(), inspect and a notebook's Shift-Tab: each argument of the clients' methods with its type, its
+default and a description. Type checkers need none of it: they read `**options: Unpack[...]`.
 """
 
 import inspect
@@ -14,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What an argument means, in a line, and its default."""
+    """Description of an argument, in a line, and its default."""
 
     meaning: str
     default: Any = None
@@ -25,8 +24,8 @@ def documented(common: tuple[type, ...], meanings: Mapping[str, str]) -> Callabl
     """Make a decorator that gives a class's public methods signatures and docstrings which name every argument.
 
     Args:
-        common: TypedDicts of what many methods take, which are listed last, the first of them at the very end.
-        meanings: what the positional arguments mean.
+        common: TypedDicts of common arguments, which are listed last, the first of them at the very end.
+        meanings: descriptions of the positional arguments.
     """
 
     def decorate(kind: type[T]) -> type[T]:

@@ -1,5 +1,5 @@
-"""Reads server-sent events from bytes, as they come. It knows the event-stream format; it knows nothing of what
-events mean.
+"""Reads server-sent events from bytes, as they come. It parses the event-stream format, independent of the events'
+meaning.
 """
 
 from dataclasses import dataclass

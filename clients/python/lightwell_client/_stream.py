@@ -31,7 +31,7 @@ class EventReader(Generic[T]):
         self._done = False
 
     def feed(self, piece: bytes) -> Iterator[T]:
-        """Yield the chunks that `piece` completes; what follows the end mark is ignored.
+        """Yield the chunks that `piece` completes; text after the end mark is ignored.
 
         Raises:
             StreamInterrupted: there is an error event.

@@ -16,7 +16,7 @@ Tokens = list[tuple[str, float]]
 
 
 class TextView(NotebookView):
-    """An answer whose choices are texts."""
+    """An answer with texts as choices."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class TextView(NotebookView):
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: each text, its tokens on the colour of their probability if there are
+        """Return the notebook view: each text, its tokens on the colour of their probability if there are
         log-probabilities (the bluer, the less likely), the reasons, and the attention rows as heat maps.
         """
         tables, told, count = [], [], 0

@@ -29,14 +29,14 @@ class TokenAttention(Result):
     pairs: tuple[tuple[int, int], ...] | None = None
     query_positions: tuple[int, ...] = ()
     prompt: MaybeTokenAttention = None
-    """The prompt's rows, with the first token, when they were asked for."""
+    """The prompt's rows, with the first token, if requested."""
     attention_data: Any = Field(default=(), validation_alias="attention", repr=False)
     values_data: Any = Field(default=None, validation_alias="values", repr=False)
     indices_data: Any = Field(default=None, validation_alias="indices", repr=False)
 
     @property
     def array(self) -> Array:
-        """Return the numbers; with `top_k` the largest of each row, whose positions are in `indices`.
+        """Return the numbers; with `top_k` the largest of each row, with their positions in `indices`.
 
         Raises:
             MissingDependency: numpy is not installed.

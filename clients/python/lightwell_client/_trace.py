@@ -44,7 +44,7 @@ _NAME = re.compile(r"(?:(encoder|decoder)\.)?(?:blocks\.(-?\d{1,9})\.(.+)|(.+?)(
 
 
 def _bare(point: str) -> str:
-    """Drop what TransformerLens's users leave out: "attn.hook_q", "attn.q" and "hook_q" are "q"."""
+    """Drop the optional parts of a TransformerLens name: "attn.hook_q", "attn.q" and "hook_q" are "q"."""
     return point.replace("hook_", "").removeprefix("attn.")
 
 
@@ -68,15 +68,15 @@ class TraceOptions(InspectionOptions, total=False):
 class TraceResult(InspectionResult):
     """The points of one input by their full names: `trace["blocks.0.attn.hook_q"]` is an array.
 
-    The names that were asked for work too, with and without a layer, and so do "attn.q", "hook_q" and "q".
+    The requested names work too, with and without a layer, and so do "attn.q", "hook_q" and "q".
     """
 
     _asked: dict[tuple[str, str], str] = PrivateAttr(default_factory=dict)
     """Maps (stack as in this answer, point as in the request) to the point's name in this answer."""
 
     def asked_for(self, body: Mapping[str, Any]) -> Self:
-        """Remember the names of a request. What some mean depends on the model, and the answer has only its own
-        names; but it has them in the order asked for, for each name one array, or those of `layers`.
+        """Remember the names of a request. The meaning of some names depends on the model, and the answer has only its
+        own names; but it has them in the requested order, for each name one array, or one for each of `layers`.
         """
         asked, layers = {}, body.get("layers")
         rest = [Written.read(full) for full in self.arrays]
@@ -100,7 +100,7 @@ class TraceResult(InspectionResult):
         """Return the array of a point by its full name, or by its short one if this answer has it in one layer only.
 
         Raises:
-            KeyError: not in this answer, or in several layers; the message lists what there is.
+            KeyError: not in this answer, or in several layers; the message lists the available names.
         """
         return self.point(name).array
 
@@ -128,7 +128,7 @@ class TraceResult(InspectionResult):
         found = self._meant(name, layer)
         found = [full for full in found if not full.startswith("encoder.")] or found
         if len(found) > 1:
-            raise KeyError(f"{name!r} is in this answer {len(found)} times, as {', '.join(found)}: say which layer")
+            raise KeyError(f"{name!r} is in this answer {len(found)} times, as {', '.join(found)}: name a layer")
         if not found:
             where = "" if layer is None else f" of layer {layer}"
             raise KeyError(f"no point {name!r}{where} in this answer; it has {', '.join(self.arrays) or 'none'}")
@@ -190,7 +190,7 @@ class TraceResult(InspectionResult):
         shown = [self._by_head(full, head) for full in found]
         heads, maps, axes = shown[0]
         if any(each.shape != maps.shape or numbers != heads for numbers, each, _ in shown):
-            raise ValueError(f"{found[0]} and the other layers differ in shape: say which layer")
+            raise ValueError(f"{found[0]} and the other layers differ in shape: name a layer")
         layers = ["" if (own := Written.read(full).layer) is None else str(own) for full in found]
         title = found[0] + (f", head {heads[0]}" if heads[0] else "")
         if len(found) == len(maps) == 1:

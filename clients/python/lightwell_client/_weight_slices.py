@@ -32,7 +32,7 @@ class WeightName(Result):
     stored: str | None = None
     """The format in which the served model stores it: a dtype, or the kind of quantisation."""
     tied_to: str | None = None
-    """The weight whose storage it shares."""
+    """The weight that shares its storage."""
 
 
 class WeightsOptions(ModelOptions, total=False):

@@ -1,5 +1,5 @@
-"""What the weights are: where the parameters are, how vectors of a matrix are arranged, heads' circuits; and how a
-point's numbers correlate over a text.
+"""Weights: parameters by component, cosines of a matrix's vectors, heads' circuits; and correlations of a point's
+numbers over a text.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ComponentCount(Result):
     share: float
     """Its share of the total; tied weights add nothing."""
     share_of_matrices: float | None = None
-    """Its share of all matrices, the unembedding counted as one of its own, or None for what is not a matrix."""
+    """Its share of all matrices, with the unembedding as a separate one, or None if it is not a matrix."""
 
 
 class CensusRow(Result):
@@ -49,13 +49,13 @@ class CensusRow(Result):
     parameters: int
     share: float
     share_of_matrices: float | None = None
-    """Its share of all matrices, the unembedding counted as one of its own, or None for what is not a matrix."""
+    """Its share of all matrices, with the unembedding as a separate one, or None if it is not a matrix."""
     tied_to: str | None = None
-    """The weight whose storage it shares."""
+    """The weight that shares its storage."""
 
 
 class Parameters(Result, NotebookView):
-    """Where the parameters are."""
+    """Number of parameters by component."""
 
     model: str = ""
     architecture: str
@@ -64,15 +64,14 @@ class Parameters(Result, NotebookView):
     total: int
     """The number of all parameters, shared storage counted once."""
     matrices_untied: int
-    """The number of parameters in matrices alone, the unembedding always one of its own: no biases, norms,
-    positions.
+    """The number of parameters in matrices only, with the unembedding as a separate one: no biases, norms, positions.
     """
     num_matrices: int
     components: tuple[ComponentCount, ...]
     rows: tuple[CensusRow, ...] = Field(repr=False)
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the components as a table."""
+        """Return the notebook view: the components as a table."""
         heads = ["component", "count", "parameters", "share", "of matrices"]
         rows = [[one.component, one.count, one.parameters, one.share, one.share_of_matrices] for one in self.components]
         return table(f"{self.architecture}, {self.total:,} parameters", heads, rows)
@@ -90,7 +89,7 @@ class Parameters(Result, NotebookView):
 
 
 class Baseline(Result):
-    """What chance gives, and what no arrangement can beat."""
+    """Values for random vectors, and the bound for any arrangement."""
 
     mean: float
     std: float
@@ -109,7 +108,7 @@ class Cosines(Result):
 
 
 class Spectrum(Result):
-    """What the singular values show."""
+    """Statistics of the singular values."""
 
     effective_rank: float
     stable_rank: float
@@ -125,10 +124,10 @@ class GeometryOptions(ModelOptions, total=False):
     head: Annotated[int, Argument("One head's part of an attention matrix; left out, all side by side.")]
     pairs: Annotated[
         int | Literal["all"],
-        Argument('Compare so many pairs, drawn; "all" takes minutes. Left out, all where quick, else a million.'),
+        Argument('Number of random pairs to compare; "all" takes minutes. Left out, all where quick, else a million.'),
     ]
     seed: Annotated[int, Argument("Of the drawing.", 0)]
-    spectrum: Annotated[bool, Argument("Also the singular values and what they say.", True)]
+    spectrum: Annotated[bool, Argument("Also the singular values and statistics of them.", True)]
 
 
 class Geometry(InspectionResult):
@@ -171,7 +170,7 @@ class CircuitsOptions(ModelOptions, total=False):
     part: AnyPart
     layers: Annotated[Selection, Argument('"all", a layer, or several; negative counts from the end.', "all")]
     heads: Annotated[Selection, Argument('"all", a head, or several; negative counts from the end.', "all")]
-    compose: Annotated[bool, Argument("Also how heads of later layers read what earlier ones write.", False)]
+    compose: Annotated[bool, Argument("Also the composition of heads of later layers with earlier ones.", False)]
 
 
 class Circuits(InspectionResult):
@@ -232,7 +231,7 @@ class Correlations(InspectionResult):
     mean_information: float | None
     """Mean of -1/2 ln(1 - rho^2), in nats."""
     baseline: dict[str, float] = Field(default_factory=dict, repr=False)
-    """What independent normal units would show in so few samples."""
+    """Expected values for independent normal units with the same number of samples."""
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the correlations' histogram.

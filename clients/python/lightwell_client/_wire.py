@@ -1,4 +1,4 @@
-"""Addresses, headers and answers: what every call has in common. It is pure; the network is in _client and
+"""Addresses, headers and answers of all calls. It is pure; the network is in _client and
 _async_client.
 """
 
@@ -77,7 +77,7 @@ class Config:
     """A client's settings, computed once."""
 
     root: str
-    """The server's address with neither a slash nor /v1 at its end."""
+    """The server's address without a slash or /v1 at its end."""
     api_key: str | None = field(repr=False)
     model: str | None
     timeout: httpx.Timeout
@@ -107,7 +107,7 @@ class Config:
         """Return the call as bytes and headers; what `http` adds to each request (cookies, headers of its own) stays.
 
         Raises:
-            ValueError: the body holds what JSON cannot express, such as NaN.
+            ValueError: the body contains values outside JSON, such as NaN.
         """
         headers = {"accept": call.accept, "user-agent": _user_agent()}
         if self.api_key is not None:
@@ -163,7 +163,7 @@ def error_of(answer: Answer, now: datetime) -> ApiError:
 
 def plain(value: Any) -> Any:
     """Return `value` as JSON can express it: numpy arrays and numbers, ranges and other sequences become lists and
-    numbers, a slice "start:end", and a message of an answer what the server sent.
+    numbers, a slice "start:end", and a message of an answer its original JSON.
 
     Raises:
         TypeError: JSON has no such value, or a slice has steps.

@@ -1,9 +1,9 @@
-"""Builds interventions as the dicts that the wire takes: what a request changes inside the network while it runs.
+"""Builds interventions as dicts: changes inside the network during a request.
 
     from lightwell_client.interventions import zero
     client.next("Once upon a", interventions=[zero("attn.hook_z", layer=1, head=3)])
 
-Plain dicts work wherever these do. It knows the fields' names; the server decides what a model accepts.
+Plain dicts work wherever these do. The server checks whether the model accepts them.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ def add(
     minus: Prompt | Mapping[str, Any] | None = None,
     times: float | None = None,
 ) -> Intervention:
-    """Add to a point: a steering vector [d_model] at "hook_resid_post", say, or the numbers of `source`, less those of
-    `minus`, `times` a number: `add("hook_resid_post", layer=2, times=4, source={"input": "love", "positions": -1},
-    minus={"input": "hate", "positions": -1})` steers from one word to the other.
+    """Add to a point: a steering vector [d_model] at "hook_resid_post", say, or the numbers of `source` minus the
+    numbers of `minus`, `times` a number: `add("hook_resid_post", layer=2, times=4, source={"input": "love",
+    "positions": -1}, minus={"input": "hate", "positions": -1})` steers from one word to the other.
     """
     more = {"minus": _source(minus), "times": times}
     made = _intervention("add", point, layer, head, positions, value, source)
@@ -79,7 +79,7 @@ def patch(
     positions: Selection | None = None,
     source: Prompt | Mapping[str, Any] | None = None,
 ) -> Intervention:
-    """Replace a point's numbers: by an array, or by what the same point is on another input (`source`)."""
+    """Replace a point's numbers: by an array, or by the values of the same point on another input (`source`)."""
     return _intervention("patch", point, layer, head, positions, value, source)
 
 

@@ -116,7 +116,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
     text = hf.nested("text_config").values if common["architecture"].endswith("ConditionalGeneration") else hf.values
     hf = Fields({**_SIZES, **text}, hf.file)
     if hf.values.get("use_bidirectional_attention") not in (None, "vision"):
-        raise hf.refuse("use_bidirectional_attention", "only null and 'vision', for images alone, are supported")
+        raise hf.refuse("use_bidirectional_attention", "only null and 'vision' (for images) are supported")
     heads, num_layers = grouped_heads(hf, num_kv_heads=4, head_dim=256), hf.size("num_hidden_layers")
     # transformers leaves the last layer no window, whatever the file says.
     windows = (*hf.windows([(i + 1) % 6 > 0 for i in range(num_layers)], 512)[:-1], None)

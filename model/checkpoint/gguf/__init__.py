@@ -1,1 +1,1 @@
-"""Reads GGUF files: turns one into a folder that is read like any other checkpoint, and reads its weights."""
+"""Reader of GGUF files: presents a file as a folder like any other checkpoint, and reads its weights."""

@@ -209,7 +209,7 @@ class _Reader:
 
     def _take(self, count: int) -> bytes:
         if count > self._size - self._at:
-            raise self._fault(f"has {self._size} bytes, and its header goes on")
+            raise self._fault(f"has {self._size} bytes, and its header is longer")
         self._at += count
         return self._memory[self._at - count : self._at]
 

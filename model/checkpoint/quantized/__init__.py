@@ -1,1 +1,1 @@
-"""Reads matrices that checkpoints hold quantised, in the formats that config.json names. It never runs a network."""
+"""Readers of quantised matrices, in the formats named in config.json. It runs no network."""

@@ -1,1 +1,1 @@
-"""Kernels for a card, in Triton, and thin typed Python over them. They know tensors; they know no network."""
+"""Kernels for a GPU, in Triton, and thin typed Python over them. Independent of the network."""

@@ -1,1 +1,1 @@
-"""Turns schemas and patterns into grammars, and says which tokens may follow in one. It never knows requests."""
+"""Grammars from schemas and patterns, and the tokens that may follow in them. Independent of requests."""

@@ -118,8 +118,8 @@ class Alternatives:
             if needs is None:
                 raise GrammarError(
                     part.at("oneOf"),
-                    f"branches {i} and {j} could both hold: give them types, or a property each, whose const or enum"
-                    " differ, or use anyOf",
+                    f"branches {i} and {j} could both match: give them types, or a property with different const or "
+                    "enum values, or use anyOf",
                 )
             for number in (i, j):
                 names = [*needed[number].get("required", []), *needs.get("required", [])]

@@ -207,7 +207,7 @@ class Writer:
             if grain == 1:
                 return [(self.rules.terminal(f"/{whole_numbers(first, last)}/"),)]
             if grain > MAX_MULTIPLE or max(abs(first), abs(last)) >= 2**63:
-                raise GrammarError(path, f"multipleOf is at most {MAX_MULTIPLE}, and bounds beside it less than 2**63")
+                raise GrammarError(path, f"multipleOf is at most {MAX_MULTIPLE}, its bounds less than 2**63")
             self._multiples += int(grain)
             if self._multiples > MAX_MULTIPLE:
                 raise GrammarError(path, f"all multipleOf of a schema are at most {MAX_MULTIPLE} together")
@@ -219,7 +219,7 @@ class Writer:
             raise GrammarError(path, f"multipleOf takes whole numbers, and 0.1, 0.01 and so on, not {float(grain)}")
         largest = max((len(str(int(abs(b)))) for b in (bounds.low, bounds.high) if b is not None), default=1)
         if largest + (places or 0) > DIGITS:
-            raise GrammarError(path, f"bounds and multipleOf ask for numbers of more than {DIGITS} digits")
+            raise GrammarError(path, f"bounds and multipleOf need numbers of more than {DIGITS} digits")
         grid = bounds.on_grid(grain or Fraction(1, 10 ** (DIGITS - largest)))
         if grid is None:
             if bounds.on_grid(Fraction(1, 10**30)) is None:

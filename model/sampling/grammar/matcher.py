@@ -144,4 +144,4 @@ def _reason(matcher: LLMatcher) -> str:
     message = matcher.get_error() or matcher.stop_reason()
     logger.warning("llguidance gave up: %s", " ".join(message.split()))
     is_stuck = "NoExtensionBias" in message
-    return "no token of this model can go on with a text that is accepted" if is_stuck else reason_of(message)
+    return "no token of this model can continue an accepted text" if is_stuck else reason_of(message)

@@ -56,7 +56,7 @@ def rest_of(part: Place) -> list[Place]:
             if keyword == "unevaluatedProperties" and part.schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if"}:
                 raise GrammarError(
                     part.at(keyword),
-                    "it is not supported beside $ref, allOf, anyOf or oneOf; name all properties in one object, with"
+                    "it is not supported with $ref, allOf, anyOf or oneOf; name all properties in one object, with"
                     " additionalProperties",
                 )
             return [part.child(keyword)]
@@ -86,7 +86,7 @@ def _item_of(part: Place, number: int) -> list[Place]:
     if "unevaluatedItems" in part.schema:
         if part.schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if"}:
             raise GrammarError(
-                part.at("unevaluatedItems"), "it is not supported beside $ref, allOf, anyOf or oneOf; use items"
+                part.at("unevaluatedItems"), "it is not supported with $ref, allOf, anyOf or oneOf; use items"
             )
         return [part.child("unevaluatedItems")]
     return []
@@ -105,7 +105,7 @@ def found(path: str, pattern: str, text: str) -> bool:
     if repeated > 1 or chosen > (0 if repeated else 8) or len(pattern) > 200 or len(text) > 1000:
         raise GrammarError(
             path,
-            f"{shown(pattern)} is not supported here: beside named values, a pattern may repeat one part, or choose",
+            f"{shown(pattern)} is not supported here: with named values, a pattern may repeat one part, or choose",
         )
     try:
         return re.search(pattern, text) is not None

@@ -40,15 +40,15 @@ HONOURED = {
 """The keywords that restrict an answer, by the type that each is about; some in part (see `refusal`)."""
 
 REFUSED = {
-    "not": "what a value must not be is not supported; say what it may be, with type, enum or anyOf",
+    "not": "negation is not supported; describe the accepted values with type, enum or anyOf",
     "if": "conditions are not supported; write each case as a branch of anyOf",
-    "contains": "it is not supported; say what every item is with items",
+    "contains": "it is not supported; describe every item with items",
     "dependentRequired": "it is not supported; write each case as a branch of anyOf with its own required",
     "dependentSchemas": "it is not supported; write each case as a branch of anyOf",
     "dependencies": "it is not supported; write each case as a branch of anyOf with its own required",
     "$dynamicRef": "it is not supported; use $ref with a JSON pointer such as #/$defs/name",
     "$recursiveRef": "it is not supported; use $ref with a JSON pointer such as #/$defs/name",
-    "disallow": "it belongs to draft 3, which is not supported; say what a value may be with type",
+    "disallow": "it belongs to draft 3, which is not supported; describe the accepted values with type",
     "extends": "it belongs to draft 3, which is not supported; use allOf",
     "divisibleBy": "it belongs to draft 3, which is not supported; use multipleOf",
 }

@@ -1,1 +1,1 @@
-"""Reads and writes what families of chat templates do beyond text: reasoning and calls. It never knows requests."""
+"""Formats of chat templates beyond text: reasoning and calls. Independent of requests."""

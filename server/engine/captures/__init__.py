@@ -1,1 +1,1 @@
-"""Says what a running request captures and changes of the network's numbers. It never decides when a request runs."""
+"""Captures and interventions of running requests. Independent of their scheduling."""

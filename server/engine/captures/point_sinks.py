@@ -207,7 +207,7 @@ class LensSink(Sink):
         if model.head is None:
             raise ValueError(f"{model.config.architecture} has no head: it gives no logits")
         if model.config.altup is not None:
-            raise ValueError(f"{model.config.architecture} makes its logits of several streams, not of one alone")
+            raise ValueError(f"{model.config.architecture} computes its logits from several streams, not from one")
         self.stage = "encoder" if model.decoder is None else "decoder"
         vocab = model.config.vocab_size
         self._layers = task.layers

@@ -1,3 +1,3 @@
-"""Runs a batch: the network, the sampler, warm-up, and what happens when a step fails. It never decides which
-requests run.
+"""Execution of a batch: network, sampler, warm-up, and handling of failed steps. Independent of the choice of
+requests.
 """

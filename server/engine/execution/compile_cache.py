@@ -26,7 +26,12 @@ def use_writable_cache(folder: Path | None) -> None:
     os.environ[VARIABLE] = str(private)
     logger.warning("%s=%s is not usable (%s): code for the GPU is compiled at each start", VARIABLE, given, problem)
     if (problem := _why_not_usable(private)) is not None:
-        logger.warning("nor is %s (%s): give the server a folder for %s, such as a volume", private, problem, VARIABLE)
+        logger.warning(
+            "%s is not writable either (%s): give the server a folder for %s, such as a volume",
+            private,
+            problem,
+            VARIABLE,
+        )
 
 
 def _why_not_usable(folder: Path) -> str | None:

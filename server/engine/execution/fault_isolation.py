@@ -75,7 +75,7 @@ def _logged(sequences: ReadOnlySequence[Sequence], error: BaseException) -> Fail
     if len(sequences) == 1:
         (seq,) = sequences
         named = {"request_id": seq.request.request_id}
-        logger.exception("request %d failed alone, its neighbours go on", seq.uid, extra={"fields": named})
+        logger.exception("request %d failed; the other requests of its step continue", seq.uid, extra={"fields": named})
     else:
         num_requests = len(sequences)
         logger.warning("a step over %d requests failed, and is run in halves: %r", num_requests, error)

@@ -52,7 +52,7 @@ class GrammarCompiler:
         self._thread: threading.Thread | None = None
         self.num_compiled = 0
         self.num_cached = 0
-        """Requests whose grammar was compiled already."""
+        """Requests with a grammar that was already compiled."""
         self.compile_seconds = 0.0
 
     @property

@@ -1,1 +1,1 @@
-"""Measures how much memory there is, and decides what to do when there is none. It never runs the network."""
+"""Memory: measurement, and reactions to its shortage. It runs no network."""

@@ -47,13 +47,13 @@ def num_cache_blocks(
         blocks = min(config.max_num_seqs * one_context, max(0, available - states) // block_bytes)
     if blocks >= one_context:
         return blocks + 1
-    beside = f", beside {states} bytes of states for --max-num-seqs {config.max_num_seqs}," if states else ""
+    beside = f", with {states} bytes of states for --max-num-seqs {config.max_num_seqs}," if states else ""
     holds = (
         f"holds{beside} {blocks * config.block_size} tokens in the KV cache, fewer than one context of {max_model_len}"
     )
     if config.kv_cache_bytes is None and card is not None:
         raise ModelLoadError(
-            f"what is left {holds}: {card}; {card.what_would_do((one_context + 1) * block_bytes + states)}"
+            f"the rest {holds}: {card}; {card.what_would_do((one_context + 1) * block_bytes + states)}"
         )
     given, ranks = config.kv_cache_bytes, config.tensor_parallel
     memory = f"{available} bytes of the free memory" if given is None else f"--kv-cache-memory {given * ranks} (bytes)"
@@ -81,7 +81,7 @@ def _free_on_cpu(config: EngineConfig) -> int:
     """
     free = free_in_share(config.memory_share)
     if free is None:
-        raise ModelLoadError("/proc/meminfo does not say how much memory is free; set --kv-cache-memory")
+        raise ModelLoadError("/proc/meminfo does not contain the free memory; set --kv-cache-memory")
     free //= config.tensor_parallel  # whose processes share it
     if config.worker_memory is not None:
         free = max(0, min(free, config.worker_memory - data_bytes()))

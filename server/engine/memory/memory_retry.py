@@ -183,7 +183,7 @@ class MemoryRetry:
         while (first := self.next(is_anyone_gathering)) is not None:
             self.free_memory()
             if self.has_had_its_tries(first.uid):
-                yield Turn(first, "memory", "no memory for it beside what others write")
+                yield Turn(first, "memory", "no memory for it while other requests write")
             else:
                 yield Turn(first)
 

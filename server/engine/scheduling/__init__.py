@@ -1,3 +1,3 @@
-"""Decides which sequences run in the next step, and which blocks of the cache each gets. It knows numbers only: no
-tensor, no clock.
+"""Scheduler: chooses the sequences of the next step and their blocks of the cache. It uses only numbers: no tensor, no
+clock.
 """

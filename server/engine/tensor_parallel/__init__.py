@@ -1,1 +1,1 @@
-"""Runs an engine whose network is spread over several processes. It never decides what they compute."""
+"""An engine with its network divided between processes. Independent of their computation."""

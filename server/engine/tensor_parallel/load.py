@@ -40,7 +40,7 @@ def load_shared(
     """
     check_split(model_config, config.tensor_parallel)
     if config.quantize != "none":
-        raise ModelLoadError(f"--tensor-parallel {config.tensor_parallel} goes with --quantize none alone")
+        raise ModelLoadError(f"--tensor-parallel {config.tensor_parallel} accepts only --quantize none")
     num_cards = torch.cuda.device_count() if device.type == "cuda" else 0
     if device.type == "cuda" and (device.index or 0) + config.tensor_parallel > num_cards:
         raise ModelLoadError(

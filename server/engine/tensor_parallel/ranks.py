@@ -121,7 +121,7 @@ class Ranks:
             except BaseException:
                 started.close()
                 raise
-        logger.info("%d processes hold the model together; beside this one %s", size, started.pids)
+        logger.info("%d processes hold the model together: this one and %s", size, started.pids)
         return started
 
     @property
@@ -139,7 +139,7 @@ class Ranks:
                 rank.pipe.send_bytes(message)
         except OSError as error:  # which says nothing of how it ended
             self._is_loss_reported.wait(_LAST_WORDS)
-            loss = self._loss or f"a rank of the model cannot be told anything: {error}"
+            loss = self._loss or f"a rank of the model is unreachable: {error}"
             raise ModelLoadError(loss) if self._is_loading else RanksApart(loss) from error
 
     def wait_loaded(self) -> None:

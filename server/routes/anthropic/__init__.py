@@ -1,1 +1,1 @@
-"""The routes that Anthropic's clients know. They translate a request, write an answer, and never compute."""
+"""Routes for Anthropic's clients. They translate requests and write answers, without computation."""

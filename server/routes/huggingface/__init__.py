@@ -1,3 +1,3 @@
-"""The routes of Text Embeddings Inference (TEI) and Text Generation Inference (TGI). They translate a request, write an
-answer, and never compute.
+"""Routes of Text Embeddings Inference (TEI) and Text Generation Inference (TGI). They translate requests and write
+answers, without computation.
 """

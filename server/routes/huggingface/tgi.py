@@ -57,7 +57,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return server-sent events, one a token; the last contains the whole text."""
         return await generate(context, request, body.model_copy(update={"stream": True}))
 
-    @router.post("/", tags=_TAGS, summary="What the model is for (TEI, TGI)", responses=_STREAM)
+    @router.post("/", tags=_TAGS, summary="The task of the model (TEI, TGI)", responses=_STREAM)
     async def root(request: Request, body: dict[str, Any]) -> Response:
         """Answer as POST /similarity or /rerank if the fields are theirs; otherwise as /predict if the model labels
         texts, as /generate if it is made to write text, and else as /embed.

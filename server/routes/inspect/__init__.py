@@ -1,3 +1,3 @@
-"""The inspection routes: attention, traces, weights, interventions. They read a request and write an answer, and
-never compute.
+"""Inspection routes: attention, traces, weights, interventions. They read requests and write answers, without
+computation.
 """

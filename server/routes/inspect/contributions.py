@@ -49,7 +49,7 @@ MAX_GATED_WORK = 200_000_000_000
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/contributions", "Who moves whom, and who speaks for a token", ContributionsAnswer)
+    @tensor_route(router.post, "/v1/contributions", "Contributions of keys to queries and logits", ContributionsAnswer)
     async def contributions(request: Request, body: ContributionsRequest) -> Response:
         """Return the length of pattern * (v W_O) for every query, key and head; with a target also its product with
         the direction of the target's logit, and every part of that logit, which is their sum; with `vectors` all that

@@ -71,7 +71,7 @@ def _choose(config: ModelConfig, body: CorrelationsRequest) -> tuple[ChosenPoint
     stack, point, own = written.stack, written.point, stack_config(config, written.stack)
     if point.axes[0] != "position":
         raise BadRequest(
-            f"point: {point.name} has the axes {', '.join(point.axes)}; a point whose first axis is position is "
+            f"point: {point.name} has the axes {', '.join(point.axes)}; a point with position as its first axis is "
             "accepted.",
             param="point",
         )
@@ -115,8 +115,8 @@ def _check_amount(num_samples: int, num_units: int) -> None:
     if per_pair * num_units * (num_units - 1) // 2 > MAX_PRODUCTS:
         fitting = int((2 * MAX_PRODUCTS / per_pair) ** 0.5)
         raise BadRequest(
-            f"units: {num_units} units at {num_samples} positions are too many pairs for one request; {fitting} units "
-            "are accepted at so many positions, or fewer positions.",
+            f"units: {num_units} units at {num_samples} positions are too many pairs for one request; {fitting} "
+            "units are accepted for this number of positions, or fewer positions.",
             param="units",
         )
 

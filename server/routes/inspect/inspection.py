@@ -246,7 +246,7 @@ def read_token(context: AppContext, value: str | int | None, name: str) -> Named
     with naming(name):
         ids = context.tokenizer.encode(value, add_special_tokens=False).ids if len(value) <= _MAX_TOKEN_TEXT else []
     if len(ids) != 1 or ids[0] >= context.config.vocab_size:
-        pieces = f"{len(ids)} tokens {shown(context.tokenizer.token_strings(ids))}" if ids else "no one token"
+        pieces = f"{len(ids)} tokens {shown(context.tokenizer.token_strings(ids))}" if ids else "not a single token"
         raise BadRequest(
             f"{name}: {shown(value)} is {pieces}; a text that is one token (many begin with a space), or a token id, "
             "is accepted.",

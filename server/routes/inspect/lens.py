@@ -28,7 +28,7 @@ _ROWS = 32
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/lens", "Logit lens: what each layer would say next", LensAnswer)
+    @tensor_route(router.post, "/v1/lens", "Logit lens: the prediction of each layer", LensAnswer)
     async def lens(request: Request, body: LensRequest) -> Response:
         """Return the likeliest next tokens by each layer at each position, and a target's rank and probability
         there.

@@ -85,7 +85,7 @@ def _position(context: AppContext, body: NextRequest, ids: Sequence[int]) -> tup
     if mask not in ids:
         token = "the mask token" if mask is None else repr(context.tokenizer.token(mask))
         raise BadRequest(
-            f"position: null asks for the first masked place, and the input does not hold {token}; with it null is "
+            f"position: null is the first masked position, and the input does not contain {token}; with it null is "
             f"accepted, without it 0 to {len(ids) - 1}.",
             param="position",
         )

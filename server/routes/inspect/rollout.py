@@ -77,7 +77,7 @@ def _check_work(
         fewer = "tokens"
     else:
         work = sum((layer + 1) * n**3 * len(q) for layer in layers for n, q in zip(lengths, queries, strict=True))
-        most, fewer = MAX_FLOW_WORK, "query_positions, layers or tokens, or ask for rollout"
+        most, fewer = MAX_FLOW_WORK, "query_positions, layers or tokens, or request rollout"
     if work > most:
         raise BadRequest(
             f"method: {body.method} over {sum(lengths)} tokens, {sum(map(len, queries))} query positions and "

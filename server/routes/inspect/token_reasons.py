@@ -26,8 +26,8 @@ def read_versus(
     check_explainable(context, num_inputs, "inputs")
     if interventions:
         raise BadRequest(
-            "explain: the reasons of a pass with interventions are not told here; without interventions it is accepted "
-            "(POST /v1/contributions takes such a pass apart).",
+            "explain: passes with interventions have no reasons; without interventions it is accepted (POST "
+            "/v1/contributions analyses such a pass).",
             param="explain",
         )
     if isinstance(options.versus, bool):

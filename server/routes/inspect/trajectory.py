@@ -23,7 +23,7 @@ from server.schemas.inspect.mechanisms import TrajectoryAnswer, TrajectoryReques
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/trajectory", "A position's way through the layers", TrajectoryAnswer)
+    @tensor_route(router.post, "/v1/trajectory", "The residual stream at a position, layer by layer", TrajectoryAnswer)
     async def trajectory(request: Request, body: TrajectoryRequest) -> Response:
         """Return the length of each position's vector in every state, and its cosines to the start, to the state
         before, and to other positions' vectors. State 0 is the embedding, state i the residual stream after block i.

@@ -54,7 +54,7 @@ def _add_parameters(router: APIRouter, context: AppContext) -> None:
     @router.get(
         "/v1/models/{model_id:path}/parameters",
         tags=["models"],
-        summary="Where the parameters are",
+        summary="Number of parameters by component",
         response_model=ParametersAnswer,
     )
     async def parameters(model_id: str) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
     @tensor_route(
         router.get,
         "/v1/models/{model_id:path}/geometry",
-        "How the rows or columns of a weight matrix stand to each other",
+        "Cosines between the rows or columns of a weight matrix",
         GeometryAnswer,
     )
     async def geometry(request: Request, model_id: str, query: Annotated[GeometryQuery, Query()]) -> Response:
@@ -98,7 +98,7 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
     @tensor_route(
         router.post,
         "/v1/circuits",
-        "What heads move and what they look for: spectra of W_V W_O and W_Q W_K^T",
+        "OV and QK circuits of heads: spectra of W_V W_O and W_Q W_K^T",
         CircuitsAnswer,
     )
     async def circuits(request: Request, body: CircuitsRequest) -> Response:
@@ -192,7 +192,7 @@ def _locate(context: AppContext, query: GeometryQuery) -> tuple[MatrixLocation, 
         return place, None
     if place.num_heads is None:
         raise BadRequest(
-            f"head: {place.name} has no heads; leave out {query.head}, or ask for W_Q, W_K, W_V or W_O.", param="head"
+            f"head: {place.name} has no heads; leave out {query.head}, or request W_Q, W_K, W_V or W_O.", param="head"
         )
     (head,) = resolve(query.head, place.num_heads, "head", "head")
     return place, head
@@ -259,8 +259,8 @@ def _check_composition(body: CircuitsRequest, part: str, num_heads: int) -> None
         return
     if part == "cross":
         raise BadRequest(
-            "compose: what the encoder's heads write is read by the decoder through a norm of its own; compose is "
-            "accepted for part 'encoder' and 'decoder'.",
+            "compose: the decoder reads the output of the encoder's heads through a norm; compose is accepted for "
+            "part 'encoder' and 'decoder'.",
             param="compose",
         )
     if num_heads > MAX_COMPOSED_HEADS:

@@ -1,3 +1,3 @@
-"""The routes that answer by the probability of options, or by what a head says of texts. They read a request and write
-an answer, and never compute.
+"""Routes that answer by the probability of options, or by the scores of a model's head. They read requests and write
+answers, without computation.
 """

@@ -62,8 +62,8 @@ class Reader:
         if isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages and pairs:
             if self.cut.keep == "end":
                 raise BadRequest(
-                    "truncation_side: the chat template of this model writes pairs, which are cut before what it "
-                    "writes last; right is accepted.",
+                    "truncation_side: the chat template of this model writes pairs, and can cut only their end; "
+                    "right is accepted.",
                     param="truncation_side",
                 )
             rendered = [await self._rendered(first + i, written[i]) for i in pairs]
@@ -157,7 +157,7 @@ class Reader:
         begin, end = own[0], own[-1] + 1
         if excess >= end - begin:
             raise BadRequest(
-                f"truncate_prompt_tokens: with {self.cut.limit} there is no room beside the special tokens; "
+                f"truncate_prompt_tokens: with {self.cut.limit} there is no room in addition to the special tokens; "
                 f"{len(encoding.ids) - (end - begin) + 1} or more are accepted.",
                 param="truncate_prompt_tokens",
             )

@@ -17,7 +17,7 @@ from server.routes.prompts import Prompt, encode, read_prompts
 from server.routes.text_parts import bounded
 from server.schemas.chat_messages import ChatMessage
 
-_PLACE = "<<the question stands here>>"
+_PLACE = "<<the question is here>>"
 """Placeholder for the question while the chat template writes the conversation."""
 _GAP = "\n\n"
 _CLOSING = "Answer with one label."
@@ -109,8 +109,8 @@ async def _around(
     before, place, after = text.rpartition(_PLACE)
     if not place:
         raise BadRequest(
-            "input: the model's chat template does not write the user's last message as it is, so that no question can "
-            "be asked; start the server with another --chat-template.",
+            "input: the model's chat template changes the user's last message, so questions cannot be inserted; "
+            "start the server with another --chat-template.",
             param="input",
             code="no_place_for_questions",
         )
@@ -157,8 +157,8 @@ def _labels_of(context: AppContext, questions: Sequence[Question], after: str) -
         labels = kept[kind]
         if isinstance(labels, int):
             raise BadRequest(
-                f"{question.field}: {len(question.options)} options, but this model's tokenizer has labels of a single "
-                f"token for {labels} where the answer begins; at most so many options are accepted.",
+                f"{question.field}: {len(question.options)} options, but this model's tokenizer has single-token "
+                f"labels for {labels} at the beginning of the answer, which is the largest accepted number.",
                 param=question.field,
                 code="labels_not_single_tokens",
             )

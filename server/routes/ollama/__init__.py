@@ -1,1 +1,1 @@
-"""The routes that Ollama's clients know. They read a request and write an answer, and never compute."""
+"""Routes for Ollama's clients. They read requests and write answers, without computation."""

@@ -63,7 +63,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         in_use = {"size_vram": 0 if info.device == "cpu" else told["size"], "context_length": context.context_limit}
         return {"models": [{**told, "expires_at": _NEVER, **in_use}]}
 
-    @router.post("/api/show", tags=["Ollama"], summary="What the model is, as Ollama tells it")
+    @router.post("/api/show", tags=["Ollama"], summary="Description of the model, as Ollama returns it")
     async def show(body: OllamaShowRequest) -> dict[str, Any]:
         """Return the model's sizes, its chat template, the settings that requests have by default, and what it can."""
         name = body.name if body.model is None else body.model

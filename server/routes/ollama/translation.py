@@ -89,7 +89,7 @@ def _chat(
     if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
         asked |= {"continue_final_message": True}
     if body.think and not can_think(context):
-        raise BadRequest("think: the chat template of this model knows no thinking; false is accepted.", param="think")
+        raise BadRequest("think: this model's chat template has no thinking; false is accepted.", param="think")
     if body.think is False:
         asked |= {"thinking_budget": 0}
     elif body.think is not None:

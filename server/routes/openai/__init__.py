@@ -1,1 +1,1 @@
-"""The routes that OpenAI's clients know. They read a request and write an answer, and never compute."""
+"""Routes for OpenAI's clients. They read requests and write answers, without computation."""

@@ -26,7 +26,7 @@ def check_chat_reasons(context: AppContext, body: ChatCompletionRequest) -> Name
     if body.stream or (body.n or 1) > 1:
         field = "stream" if body.stream else "n"
         raise BadRequest(
-            f"explain: the reasons of one whole answer are told; with {field} {'true' if body.stream else body.n} null "
+            f"explain: reasons need one whole answer; with {field} {'true' if body.stream else body.n} null "
             "is accepted.",
             param="explain",
         )

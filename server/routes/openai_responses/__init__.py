@@ -1,3 +1,3 @@
-"""The route that OpenAI's newer clients know, POST /v1/responses. It reads a request and writes an answer, and never
-computes.
+"""The route POST /v1/responses for OpenAI's newer clients. It reads requests and writes answers, without
+computation.
 """

@@ -1,3 +1,3 @@
-"""The routes for operators and browsers: health, administration, capabilities, the page. They never ask the model for
-anything.
+"""Routes for operators and browsers: health, administration, capabilities, the page. They send no requests to the
+model.
 """

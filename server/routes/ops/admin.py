@@ -19,7 +19,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the names, limits and use of all keys, but neither keys nor their hashes."""
         return json_response({"object": "list", "data": [_entry(known) for known in context.keys.known]})
 
-    @router.get("/admin/state", tags=["admin"], summary="What the server is doing", response_model=None)
+    @router.get("/admin/state", tags=["admin"], summary="State of the server", response_model=None)
     async def state() -> Response:
         """Return the requests in flight, admission, and each worker's queues, blocks and last step: what SIGUSR1
         writes to the log. The answer holds ids and numbers, no prompts.

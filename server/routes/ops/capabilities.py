@@ -46,7 +46,7 @@ _SAME_BITS: dict[str | None, str] = {"float32": "every_level", "bf16-dot": "same
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @router.get("/v1/capabilities", tags=["models"], summary="What the model can show")
+    @router.get("/v1/capabilities", tags=["models"], summary="Points, parts and routes of the model")
     async def capabilities(request: Request) -> dict[str, Any]:
         """Return the shapes of each stack, every point with its axes, and which routes answer; those that do not say
         why.

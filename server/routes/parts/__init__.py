@@ -1,3 +1,3 @@
-"""Takes passes apart: what each word, head and layer adds to the stream, to a logit and to the difference of two. It
-knows no route.
+"""Decomposition of passes: contributions of words, heads and layers to the stream, to a logit and to a difference of
+two. Independent of the routes.
 """

@@ -31,14 +31,13 @@ def check_attributable(config: ModelConfig, part: Part) -> None:
     """Raise BadRequest when this part of the model leads to no logits."""
     if config.altup is not None:
         raise BadRequest(
-            f"target: {config.architecture} makes its logits of {config.altup.num_streams} residual streams, and they "
-            "are no sums of what the first one holds; null is accepted, for norms alone.",
+            f"target: {config.architecture} makes its logits of {config.altup.num_streams} residual streams, so they "
+            "are not a sum over the first stream; null is accepted, for norms only.",
             param="target",
         )
     if not config.has_head or part == "encoder":
         raise BadRequest(
-            "target: an encoder's logits, if it has any, are no sums of what its stream holds; null is accepted, for "
-            "norms alone.",
+            "target: an encoder's logits, if any, are not a sum over its stream; null is accepted, for norms only.",
             param="target",
         )
 

@@ -42,8 +42,8 @@ def check_explainable(context: AppContext, num_explained: int, what: str) -> Non
     problem = None
     if config.altup is not None:
         problem = (
-            f"{config.architecture} makes its logits of {config.altup.num_streams} residual streams, and they are no "
-            "sums of what the first one holds; null is accepted"
+            f"{config.architecture} makes its logits of {config.altup.num_streams} residual streams, so they are not "
+            "a sum over the first stream; null is accepted"
         )
     elif (adapter := current_request().adapter) is not None:
         problem = (

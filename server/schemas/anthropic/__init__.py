@@ -1,1 +1,1 @@
-"""Pydantic schemas of the bodies and answers of Anthropic's API. The routes check what the model limits."""
+"""Pydantic schemas of Anthropic's bodies and answers. The routes check the limits of the model."""

@@ -10,14 +10,14 @@ from server.schemas.base import JsonDict, RequestModel, Text, wrong
 from server.schemas.chat_messages import MAX_PARTS
 from server.schemas.known_fields import Ignored, Refused, RefusedFields
 
-_CACHE_CONTROL = {"cache_control": "the prefix cache keeps what it can"}
+_CACHE_CONTROL = {"cache_control": "the server manages the prefix cache"}
 _NO_TOOLSETS = Refused("there are no toolsets")
 _RUNS_NO_TOOLS = "this server runs no tools: the client does"
 
 UNREAD_BLOCKS = {
     "image": "this server reads no images",
     "document": "this server reads no files: send their text",
-    "search_result": "send what was found as text",
+    "search_result": "send the results as text",
     "container_upload": "there are no containers",
     "compaction": "this server summarises no conversations: send the whole of one",
     "browser_state": "this server reads no pictures of a browser",
@@ -43,7 +43,7 @@ class TextBlock(RequestModel):
 
 
 class ThinkingBlock(RequestModel):
-    """What the assistant thought before it answered, for templates that use it."""
+    """The assistant's reasoning before its answer, for templates that use it."""
 
     IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "signature": "thinking is taken as it is"}
 
@@ -54,7 +54,7 @@ class ThinkingBlock(RequestModel):
 class RedactedThinkingBlock(RequestModel):
     """Thinking that the server alone can read that wrote it: it is left out of the prompt."""
 
-    IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "data": "another server alone can read it"}
+    IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "data": "only another server can read it"}
 
     type: Literal["redacted_thinking"] = Field(description="redacted_thinking.")
 
@@ -129,7 +129,7 @@ class ToolResultBlock(RequestModel):
     type: Literal["tool_result"] = Field(description="tool_result.")
     tool_use_id: Text = Field(min_length=1, description="Id of the call.")
     content: Text | Annotated[list[ResultBlock], Field(max_length=MAX_PARTS, fail_fast=True)] | None = Field(
-        None, description="What it returned: a text, or blocks of text and references to tools."
+        None, description="Result of the call: a text, or blocks of text and references to tools."
     )
     is_error: bool = Field(False, description="Whether the tool failed: the model then reads `Error: ` before it.")
 

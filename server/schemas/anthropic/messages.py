@@ -21,15 +21,15 @@ MAX_TOOLS = 128
 IGNORED_BY_MESSAGES: Ignored = {
     **{name: IGNORED_EVERYWHERE[name] for name in ("metadata", "service_tier")},
     "anthropic_version": "there is one version",
-    **dict.fromkeys(("anthropic_beta", "betas"), "what is there needs no beta"),
-    "cache_control": "the prefix cache keeps what it can",
-    "diagnostics": "usage tells the cached tokens",
+    **dict.fromkeys(("anthropic_beta", "betas"), "the available features need no beta"),
+    "cache_control": "the server manages the prefix cache",
+    "diagnostics": "usage has the cached tokens",
     "inference_geo": "the server is where it is",
     "speed": "there is one speed",
     **dict.fromkeys(("user_profile_id", "workspace_id"), IGNORED_EVERYWHERE["metadata"]),
     **dict.fromkeys(("billing_policy", "fallback_credit_token"), "nothing is billed"),
-    "fallbacks": "this server declines nothing that another model would be asked",
-    "stream_options": "a stream always tells the usage",
+    "fallbacks": "this server has no other model as a fallback",
+    "stream_options": "a stream always contains the usage",
 }
 REFUSED_BY_MESSAGES: RefusedFields = {
     **REFUSED_EVERYWHERE,
@@ -58,13 +58,13 @@ class Tool(RequestModel):
         "eager_input_streaming": "arguments are always sent as they are written",
     }
     REFUSED: ClassVar[RefusedFields] = {
-        "allowed_callers": Refused("the model alone calls tools", (["direct"],)),
+        "allowed_callers": Refused("only the model calls tools", (["direct"],)),
         "input_examples": Refused("no template has a place for them: write them into description"),
     }
 
     type: Text | None = Field(None, description="custom, or null, which is the same.")
     name: Text = Field(min_length=1, max_length=256, description="Name of the tool.")
-    description: Text | None = Field(None, description="What it does, for the model.")
+    description: Text | None = Field(None, description="Description of the tool, for the model.")
     input_schema: JsonDict = Field(description="JSON schema of its arguments.")
     strict: bool | None = Field(None, description="Let the arguments keep to the schema.")
     defer_loading: bool | None = Field(
@@ -88,7 +88,7 @@ class ToolChoice(RequestModel):
     """Whether the model calls a tool, and which."""
 
     type: Literal["auto", "any", "tool", "none"] = Field(
-        description="auto: as the model likes; any: one at least; tool: that of this name; none: none."
+        description="auto: the model chooses; any: at least one call; tool: a call of the named tool; none: no call."
     )
     name: Text | None = Field(None, min_length=1, description="Name of the tool, for type tool.")
     disable_parallel_tool_use: bool | None = Field(None, description="Let the model call one tool at most.")
@@ -111,8 +111,8 @@ class Thinking(RequestModel):
     )
     display: Literal["summarized", "omitted", "updates"] | None = Field(
         None,
-        description="omitted leaves thinking out of the answer, and so does updates, which asks for notes on the "
-        "progress that no model here writes; else it is sent as it is, not summarised.",
+        description="omitted and updates leave thinking out of the answer (no model here writes progress notes); "
+        "otherwise it is sent unchanged, without a summary.",
     )
 
     @property
@@ -136,7 +136,7 @@ class JsonFormat(RequestModel):
 
 
 class OutputConfig(RequestModel):
-    """What the answer is like."""
+    """Format of the answer."""
 
     REFUSED: ClassVar[RefusedFields] = {"task_budget": Refused("max_tokens bounds an answer, and nothing else does")}
 
@@ -151,13 +151,13 @@ class ConversationFields(RequestModel):
         description="The conversation so far; the answer continues a last message of the assistant. Blocks of text "
         "are joined by newlines."
     )
-    system: Text | OnlyText | None = Field(None, description="What the system says before it: a text, or text blocks.")
+    system: Text | OnlyText | None = Field(None, description="The system prompt: a text, or text blocks.")
     tools: Annotated[list[Tool], Field(max_length=MAX_TOOLS, fail_fast=True)] | None = Field(
         None, description="Tools that the model may call."
     )
     tool_choice: ToolChoice | None = Field(None, description="Whether it calls any; null is auto.")
     thinking: Thinking | None = Field(None, description="Whether it thinks; null is as the chat template has it.")
-    output_config: OutputConfig | None = Field(None, description="What the answer is like.")
+    output_config: OutputConfig | None = Field(None, description="Format of the answer.")
     output_format: JsonFormat | None = Field(None, description="An older name of output_config.format.")
     chat_template_kwargs: TemplateArguments | None = Field(None, description=TEMPLATE_ARGUMENTS)
 
@@ -183,7 +183,7 @@ class MessagesRequest(ConversationFields, SamplingFields):
     REFUSED = REFUSED_BY_MESSAGES
 
     max_tokens: int = Field(
-        ge=1, le=MAX_TOKENS, description="Most tokens to generate; what is over the room left is cut to it."
+        ge=1, le=MAX_TOKENS, description="Largest number of tokens to generate, reduced to the remaining context."
     )
     stop: Annotated[list[StopString], Field(max_length=MAX_STOP_STRINGS)] | None = Field(
         None, alias="stop_sequences", description="Strings that end the answer; they are not part of it."

@@ -1,1 +1,1 @@
-"""Pydantic schemas of the inspection routes' bodies, queries and answers. The routes check what the model limits."""
+"""Pydantic schemas of the inspection routes' bodies, queries and answers. The routes check the limits of the model."""

@@ -71,7 +71,7 @@ class AttentionEntry(AnswerModel):
 
     object: Literal["attention"] = Field(description="Kind of entry.")
     index: int = Field(description="Number of the input.")
-    tokens: list[str] = Field(description="Each token decoded alone.")
+    tokens: list[str] = Field(description="Each token decoded separately.")
     token_ids: list[int] = Field(description="Ids of input and completion.")
     part: Part = Field(description="Which attention.")
     offsets: list[list[int]] | None = Field(description="Character span of each token in the text; null for ids.")
@@ -80,9 +80,7 @@ class AttentionEntry(AnswerModel):
     key_offsets: list[list[int]] | None = Field(None, description="With part cross: their spans in the input.")
     layers: list[int] | None = Field(None, description="Layers of the first axis.")
     heads: list[int] | None = Field(None, description="Heads of the second axis.")
-    pairs: list[list[int]] | None = Field(
-        None, description="[layer, head] of the first axis, when pairs were asked for."
-    )
+    pairs: list[list[int]] | None = Field(None, description="[layer, head] of the first axis, if pairs were requested.")
     query_positions: list[int] = Field(description="Positions of the rows.")
     key_positions: list[int] = Field(description="Positions of the columns.")
     axes: list[str] = Field(description="Names of the axes.")

@@ -15,13 +15,13 @@ class InputFields(CanIntervene, RunFields):
     )
     completion: PromptInput | None = Field(
         None,
-        description="Text or ids that follow the input, one for each; of an encoder-decoder they follow what the "
-        "decoder has read.",
+        description="Text or ids that follow the input, one for each; for an encoder-decoder they follow the "
+        "decoder's input.",
     )
     decoder_input: PromptInput | None = Field(
         None,
-        description="For encoder-decoders, what the decoder has read before the completion: text after its start "
-        "token, or ids with it. Null is the start token alone.",
+        description="For encoder-decoders: input of the decoder before the completion: text after its start token, "
+        "or ids with it. Null is only the start token.",
     )
     add_special_tokens: bool = Field(True, description="Let the tokenizer add its special tokens to a text.")
     truncate: bool = Field(

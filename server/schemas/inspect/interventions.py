@@ -15,7 +15,7 @@ costs it far less.
 """
 _MAX_SHAPE = 4
 _TOO_MANY_NUMBERS = (
-    f"a list of more than {MAX_LIST_NUMBERS} numbers; so many are accepted as base64, "
+    f"a list of more than {MAX_LIST_NUMBERS} numbers; larger values are accepted as base64, "
     '{"data": ..., "shape": [...], "dtype": "float32"}'
 )
 
@@ -52,7 +52,7 @@ class InterventionSource(RequestModel):
         description="A text or token ids; for op mean also a list of them, all their positions averaged together."
     )
     decoder_input: Text | TokenIds | None = Field(
-        None, description="For encoder-decoders: what the decoder has read, as in the request."
+        None, description="For encoder-decoders: input of the decoder, as in the request."
     )
     point: PointName | None = Field(None, description="Null is the intervention's own point.")
     layer: Index | None = Field(None, description="Null is the intervention's own layer.")
@@ -75,7 +75,7 @@ class InterventionField(RequestModel):
         '("blocks.3.hook_resid_post").'
     )
     layer: Selector | None = Field(
-        None, description='A layer, a list, or "all"; needed where the name tells none. Negative counts from the end.'
+        None, description='A layer, a list, or "all"; required if the name contains none. Negative counts from the end.'
     )
     head: Selector = Field(
         "all", description="Heads of the point (key heads for hook_k and hook_v); only where it has heads."
@@ -102,12 +102,10 @@ class InterventionField(RequestModel):
     )
     minus: InterventionSource | None = Field(
         None,
-        description="Only for op add with from: the numbers of this input are subtracted from those of from, which "
-        "gives the direction from one text to the other.",
+        description="Only for op add with from: the numbers of this input are subtracted from the numbers of from. "
+        "The result is the direction from one text to the other.",
     )
-    times: float = Field(
-        1.0, description="Only for op add with from: what those numbers, less those of minus, are multiplied by."
-    )
+    times: float = Field(1.0, description="Only for op add with from: factor of the difference between from and minus.")
 
     @model_validator(mode="after")
     def _the_operation_has_what_it_needs(self) -> "InterventionField":
@@ -119,7 +117,7 @@ class InterventionField(RequestModel):
             field = "times" if self.minus is None else "minus"
             raise wrong(field, f"{field} is accepted with op 'add' and from only; leave it out")
         if self.op == "zero" and (self.value is not None or self.source is not None):
-            raise wrong("op", "op 'zero' takes neither value nor from; leave them out")
+            raise wrong("op", "op 'zero' accepts no value and no from; leave them out")
         if self.op == "mean" and self.value is not None:
             raise wrong("value", "op 'mean' takes no value; from is accepted, or nothing for this input's own mean")
         if self.op == "temperature" and (not isinstance(self.value, int | float) or self.value < 0):

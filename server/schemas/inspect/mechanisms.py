@@ -12,7 +12,7 @@ from server.schemas.chat_messages import Messages
 from server.schemas.inspect.predictions import InspectionEntry, InspectionRequest, Target
 
 OwnPart = Literal["decoder", "encoder"]
-_PART = "Which attention: encoder, decoder or cross (the decoder looking at the encoder); null is what the model has."
+_PART = "Kind of attention: encoder, decoder or cross (from the decoder to the encoder); null is the model's own."
 _STACK = "Of an encoder-decoder: which stack; null is the decoder."
 
 
@@ -33,8 +33,8 @@ class Softmax(AnswerModel):
         None, description="The head's sink: a score of no key, which takes its part of the weight; null without one."
     )
     sink_exponential: float | None = Field(0.0, description="That of the sink; 0 without one.")
-    sum_of_exponentials: float | None = Field(description="What every exponential is divided by; the sink's counts.")
-    sum_of_weights: float | None = Field(description="1, but for rounding and what the sink takes.")
+    sum_of_exponentials: float | None = Field(description="Divisor of every exponential, including the sink's.")
+    sum_of_weights: float | None = Field(description="1, except for rounding and the weight of the sink.")
 
 
 class ExplainEntry(InspectionEntry):
@@ -52,16 +52,16 @@ class ExplainEntry(InspectionEntry):
     head: int = Field(description="The query head.")
     kv_head: int = Field(description="The key and value head that it shares with its group.")
     query_position: int = Field(description="The position that looks.")
-    key_positions: list[int] = Field(description="What it may look at; masked ones included.")
+    key_positions: list[int] = Field(description="Positions of the keys, including masked ones.")
     scale: float = Field(description="The dots are multiplied by it: 1/sqrt(d_head) unless the model says otherwise.")
     softcap: float | None = Field(description="cap tanh(x / cap) of the scaled dots; null without one.")
     window: int | None = Field(description="Keys nearer than this are seen; null sees all.")
     causal: bool = Field(description="Whether keys after the query are masked.")
     softmax: Softmax = Field(description="How scores become weights.")
     differences: dict[str, float | None] = Field(
-        description="Each step computed again (float64) from what the network had before it: largest distance from its "
-        "own scores, pattern, z and result. An intervention on one of these shows here; null where the distance is not "
-        "finite (after temperature 0 that of the scores, after an overflow any)."
+        description="Each step computed again in float64 from the network's input to it: largest distance from the "
+        "network's scores, pattern, z and result. An intervention on one of these changes it; null if the "
+        "distance is not finite (for scores after temperature 0, for any after an overflow)."
     )
 
 
@@ -82,7 +82,7 @@ class ContributionsRequest(InspectionRequest):
     target: Target | None = Field(
         None, description="A text that is one token, or a token id: also its logit's parts (direct logit attribution)."
     )
-    versus: Target | None = Field(None, description="Another token, whose logit is taken from the target's.")
+    versus: Target | None = Field(None, description="Another token; its logit is subtracted from the target's.")
     vectors: bool = Field(
         False,
         description="Also the vectors themselves, pattern * v W_O, and all else that is added to the residual stream.",
@@ -119,24 +119,24 @@ class ContributionsEntry(InspectionEntry):
     query_positions: list[int] = Field(description="Positions of the third axis.")
     key_positions: list[int] = Field(description="Positions of the fourth axis.")
     target: dict[str, Any] | None = Field(None, description='{"token_id", "token"} of the target.')
-    versus: dict[str, Any] | None = Field(None, description='{"token_id", "token"} of what it is compared with.')
+    versus: dict[str, Any] | None = Field(None, description='{"token_id", "token"} of the other token.')
     component_names: list[str] | None = Field(
         None, description="Parts of the stream, by the points that hold them, and the bias of norm and head."
     )
     logits: list[float] | None = Field(None, description="Of each query: the sum of its components.")
-    final_softcap: float | None = Field(None, description="What the model caps logits with, after this sum.")
+    final_softcap: float | None = Field(None, description="The soft cap of the model's logits, applied after this sum.")
     difference: float | None = Field(
         None, description="Largest distance of that sum, capped if the model caps, from the model's own logit."
     )
     addition_names: list[str] | None = Field(
         None,
-        description="Of the additions, in the order in which they are added: points; attn.b_O, and attn.rest where not "
-        "all heads and keys were asked for; ln1.change and the like, what a norm of the stream changes of what was "
-        "added up so far (post-norm models); attn.change, hook_resid_mid.change and the like, what an intervention "
-        "puts there that is no multiple of what was added; rounding, what is lost as the network rounds its sums.",
+        description="Of the additions, in the order in which they are added: points; attn.b_O, and attn.rest if not "
+        "all heads and keys were requested; ln1.change and similar names, the change by a norm of the stream "
+        "(post-norm models); attn.change, hook_resid_mid.change and similar names, values set by an intervention "
+        "that are no multiple of an addition; rounding, the loss when the network rounds its sums.",
     )
     stream_difference: float | None = Field(
-        None, description="Largest length of what rounding adds: how far the sum of all else is from the last state."
+        None, description="Length of the rounding part: distance of the sum of all other parts from the last state."
     )
 
 
@@ -185,7 +185,7 @@ class HeadsRequest(InspectionRequest):
     heads: Selector = Field("all", description='"all", a head, or a list; negative counts from the end.')
     part: OwnPart | None = Field(None, description=_STACK)
     repeat_length: int | None = Field(
-        None, ge=2, le=4096, description="Random tokens before they are repeated; null is 50, or what fits."
+        None, ge=2, le=4096, description="Number of random tokens before their repetition; null is at most 50."
     )
     num_sequences: int = Field(4, ge=1, le=64, description="Random sequences that the scores are averaged over.")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Of the random tokens: the same seed, the same tokens.")
@@ -208,9 +208,9 @@ class HeadsEntry(InspectionEntry):
     layers: list[int] = Field(description="Layers of the first axis.")
     heads: list[int] = Field(description="Heads of the second axis.")
     measures: list[str] = Field(
-        description="Means over the text: weight on the token before, on itself and on the first token (of positions "
-        "that have others), entropy in nats, distance in tokens, and induction: weight on what followed the same token "
-        "earlier (a text), or TransformerLens's diagonal (random tokens)."
+        description="Means over the text: weight on the previous token, on the token itself and on the first token "
+        "(at positions with others), entropy in nats, distance in tokens, and induction: weight on the successor "
+        "of an earlier occurrence of the token (a text), or TransformerLens's diagonal (random tokens)."
     )
     strongest: dict[str, list[dict[str, Any]]] = Field(
         description='For each measure the heads with the largest score: [{"layer", "head", "score"}].'
@@ -247,7 +247,7 @@ class RolloutEntry(InspectionEntry):
     part: OwnPart = Field(description="Which stack.")
     method: Literal["rollout", "flow"] = Field(description="Which of the two.")
     layers: list[int] = Field(description="Layers of the first axis.")
-    heads: list[int] = Field(description="Heads whose mean pattern it is.")
+    heads: list[int] = Field(description="Heads in this mean pattern.")
     query_positions: list[int] = Field(description="Positions of the second axis.")
 
 

@@ -23,7 +23,7 @@ class DescribedArrayAnswer(AnswerModel):
     axes: list[str] = Field(description="Names of the axes.")
     shape: list[int] = Field(description="Their lengths.")
     dtype: Literal["float32", "int32"] = Field(description="Number format.")
-    data: Any = Field(description="Nested lists, null for what is not finite; or base64 of little-endian bytes.")
+    data: Any = Field(description="Nested lists, null for infinity and NaN; or base64 of little-endian bytes.")
 
 
 class InspectionEntry(AnswerModel):
@@ -31,7 +31,9 @@ class InspectionEntry(AnswerModel):
 
     object: str = Field(description="Kind of entry.")
     index: int = Field(description="Number of the input.")
-    tokens: list[str] | None = Field(None, description="Each token decoded alone; of an encoder-decoder the decoder's.")
+    tokens: list[str] | None = Field(
+        None, description="Each token decoded by itself; of an encoder-decoder the decoder's."
+    )
     token_ids: list[int] | None = Field(None, description="Their ids.")
     offsets: list[list[int]] | None = Field(None, description="Character span of each token; null for ids.")
     encoder_tokens: list[str] | None = Field(None, description="Of an encoder-decoder: the encoder's tokens.")
@@ -53,8 +55,8 @@ class NextRequest(InspectionRequest):
 
     position: Index | None = Field(
         None,
-        description="The position whose next token is asked for; of an encoder, whose own. Negative from the end; null "
-        "is the last, and of an encoder the first that holds the mask token ([MASK], <mask>).",
+        description="Position before the predicted token; for an encoder, its own. Negative values count from the "
+        "end. Null is the last; for an encoder, the first with the mask token ([MASK], <mask>).",
     )
     temperatures: Annotated[list[Temperature], Field(min_length=1, max_length=MAX_TEMPERATURES)] = Field(
         default_factory=lambda: [1.0], description="The logits are divided by each of them; 0 puts all on the largest."
@@ -71,7 +73,7 @@ class NextToken(AnswerModel):
     """One token that may come next."""
 
     token_id: int = Field(description="Its id.")
-    token: str = Field(description="The token decoded alone.")
+    token: str = Field(description="The token decoded separately.")
     logit: float | None = Field(description="Before the temperature; null is minus infinity.")
     probability: float = Field(description="At this temperature, over the whole vocabulary.")
     kept_probability: float = Field(description="After top_k, min_p and top_p; 0 when it was dropped.")
@@ -82,11 +84,11 @@ class NextAtTemperature(AnswerModel):
 
     temperature: float = Field(description="The temperature.")
     entropy: float = Field(description="In nats, over the whole vocabulary.")
-    kept_entropy: float = Field(description="In nats, of what is drawn from.")
+    kept_entropy: float = Field(description="In nats, of the distribution after the filters.")
     num_kept: int = Field(description="Tokens that are left after top_k, min_p and top_p.")
     num_passed: dict[str, int] = Field(
-        description="How many tokens passed each filter and those before it, in their order; a token that has no "
-        "probability left counts. The likeliest always pass, so a token's rank tells which filter cut it."
+        description="Number of tokens that passed each filter and the earlier ones; tokens without remaining "
+        "probability count. The likeliest pass, so a token's rank identifies the filter that removed it."
     )
     tokens: list[NextToken] = Field(description="The likeliest, in falling order.")
 
@@ -114,7 +116,7 @@ class LensRequest(InspectionRequest):
     positions: Selector = Field("all", description='Positions: "all", one, or a list; negative from the end.')
     top_k: int = Field(5, ge=1, le=MAX_LENS_TOKENS, description="How many of the likeliest tokens to name.")
     target: Target | None = Field(
-        None, description="A text that is one token, or a token id: its rank and probability are told everywhere."
+        None, description="A text that is one token, or a token id; its rank and probability are returned."
     )
 
 

@@ -56,7 +56,7 @@ class TraceEntry(AnswerModel):
 
     object: Literal["trace"] = Field(description="Kind of entry.")
     index: int = Field(description="Number of the input.")
-    tokens: list[str] = Field(description="Each token decoded alone; of an encoder-decoder the decoder's.")
+    tokens: list[str] = Field(description="Each token decoded separately; of an encoder-decoder the decoder's.")
     token_ids: list[int] = Field(description="Their ids.")
     offsets: list[list[int]] | None = Field(description="Character span of each token in the text; null for ids.")
     encoder_tokens: list[str] | None = Field(None, description="Of an encoder-decoder: the encoder's tokens.")

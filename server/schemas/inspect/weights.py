@@ -30,21 +30,21 @@ class ComponentCount(AnswerModel):
     count: int = Field(description="How many matrices or vectors.")
     parameters: int = Field(description="Their numbers, tied ones included.")
     share: float = Field(description="Of `total`; tied ones add nothing.")
-    share_of_matrices: float | None = Field(description="Of `matrices_untied`; null for what is no matrix.")
+    share_of_matrices: float | None = Field(description="Of `matrices_untied`; null if it is not a matrix.")
 
 
 class CensusRow(AnswerModel):
     """Matrices or vectors of one kind and one shape."""
 
     stack: str = Field(description="decoder or encoder; of an encoder-decoder's one token table: shared.")
-    component: str = Field(description="What it is.")
+    component: str = Field(description="Component of the model.")
     weight: str = Field(description='The weight that holds it, without the layer: "qkv.weight" holds q, k and v.')
     shape: list[int] = Field(description="Of one: [out, in] of matrices, [entries, width] of tables.")
     count: int = Field(description="How many: one a layer; of queries, keys and values one a head.")
     parameters: int = Field(description="count times the product of the shape.")
-    share: float = Field(description="Of `total`; 0 for what is tied.")
-    share_of_matrices: float | None = Field(description="Of `matrices_untied`; null for what is no matrix.")
-    tied_to: str | None = Field(description="The weight whose storage it shares; it is not in `total` then.")
+    share: float = Field(description="Share of `total`; 0 for tied weights.")
+    share_of_matrices: float | None = Field(description="Of `matrices_untied`; null if it is not a matrix.")
+    tied_to: str | None = Field(description="The weight that shares its storage; it is then not in `total`.")
 
 
 class ParametersAnswer(AnswerModel):
@@ -56,7 +56,7 @@ class ParametersAnswer(AnswerModel):
     tied: bool = Field(description="Whether the unembedding shares the token table's storage.")
     total: int = Field(description="Every parameter that is loaded, shared storage counted once.")
     matrices_untied: int = Field(
-        description="Matrices alone, the unembedding always one of its own: no biases, norms, positions, token types."
+        description="Matrices only, with the unembedding as a separate one: no biases, norms, positions, token types."
     )
     num_matrices: int = Field(description="How many matrices that are.")
     components: list[ComponentCount] = Field(description="Sums of the rows.")
@@ -84,12 +84,12 @@ class GeometryQuery(BaseModel):
     )
     pairs: Annotated[int, Field(ge=1, le=MAX_SAMPLED_PAIRS)] | Literal["all"] | None = Field(
         None,
-        description='Compare so many pairs, drawn with replacement, where there are more. "all" compares every pair: '
+        description='Compare this number of pairs, drawn with replacement. "all" compares every pair: '
         "only then max_deviation_from_identity is the matrix's own; a large token table takes minutes. Null compares "
-        "all where that takes seconds, else a million.",
+        "all if that takes seconds, otherwise a million.",
     )
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Of the drawing.")
-    spectrum: bool = Field(True, description="Also the singular values and what they say.")
+    spectrum: bool = Field(True, description="Also the singular values and statistics of them.")
     encoding_format: Literal["float", "base64"] = Field("float", description="Arrays in JSON.")
 
 
@@ -98,7 +98,7 @@ class Baseline(AnswerModel):
 
     mean: float = Field(description="Of the cosine of random directions: 0.")
     std: float = Field(description="1 / sqrt(d).")
-    largest: float = Field(description="About the largest |cosine| of so many random pairs: sqrt(2 ln(pairs) / d).")
+    largest: float = Field(description="The largest |cosine| of random pairs is about sqrt(2 ln(pairs) / d).")
     welch_bound: float | None = Field(
         description="sqrt((n - d) / (d (n - 1))): some |cosine| of n vectors is at least that; null for n <= d."
     )
@@ -135,9 +135,9 @@ class GeometryEntry(AnswerModel):
     index: int = Field(description="0.")
     matrix: str = Field(description="Full name.")
     axes: list[str] = Field(description="Of the whole matrix.")
-    shape: list[int] = Field(description="Of what was looked at: the matrix, or one head's part.")
+    shape: list[int] = Field(description="Shape of the analysed matrix, or of one head's part.")
     axis: Literal["rows", "columns"] = Field(description="Which vectors were compared.")
-    head: int | None = Field(description="The head, when one was asked for.")
+    head: int | None = Field(description="The head, if one was requested.")
     num_vectors: int = Field(description="n.")
     dimension: int = Field(description="d.")
     num_zero_vectors: int = Field(description="Vectors of length 0, which have no direction and are in no pair.")
@@ -165,7 +165,7 @@ class CircuitsRequest(RunFields):
     """Body of POST /v1/circuits."""
 
     part: Part | None = Field(
-        None, description="Which attention: encoder, decoder or cross; null is what the model has."
+        None, description="Kind of attention: encoder, decoder or cross; null is the model's own."
     )
     layers: Selector = Field("all", description='"all", a layer, or a list; negative counts from the end.')
     heads: Selector = Field("all", description='"all", a query head, or a list; negative counts from the end.')
@@ -194,7 +194,9 @@ class CircuitsEntry(AnswerModel):
     heads: list[int] = Field(description="Heads of the second axis.")
     kv_heads: list[int] = Field(description="The key head that each of them shares.")
     pairs: list[list[int]] | None = Field(None, description="[layer, head] of the axes of composition.")
-    composition_baseline: float | None = Field(None, description="About what random matrices score: 1 / sqrt(d_model).")
+    composition_baseline: float | None = Field(
+        None, description="The score of random matrices: about 1 / sqrt(d_model)."
+    )
     arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
 
 
@@ -229,17 +231,16 @@ class CorrelationsEntry(AnswerModel):
     object: Literal["correlations"] = Field(description="Kind of entry.")
     index: int = Field(description="0: all inputs together.")
     point: str = Field(description="Full name.")
-    heads: list[int] | None = Field(None, description="Heads that stand side by side, where the point has any.")
+    heads: list[int] | None = Field(None, description="Heads of the units, if the point has heads.")
     num_samples: int = Field(description="Positions of all inputs together.")
-    num_units: int = Field(description="Units that were asked for.")
+    num_units: int = Field(description="Number of requested units.")
     num_constant_units: int = Field(description="Units with one value everywhere: they are in no pair.")
-    num_pairs: int = Field(description="Pairs of units, all of which were correlated.")
+    num_pairs: int = Field(description="Number of correlated pairs of units.")
     mean_correlation: float | None = Field(description="Of the pairs; null when there is none.")
     root_mean_square_correlation: float | None = Field(description="Of the pairs; null when there is none.")
     mean_information: float | None = Field(description="Nats; null when there is no pair.")
     baseline: dict[str, Any] = Field(
-        description='What independent normal units would show in so few samples: {"std": 1/sqrt(N - 1), "information": '
-        "1/(2(N - 2))}."
+        description='Expected for independent normal units: {"std": 1/sqrt(N - 1), "information": 1/(2(N - 2))}.'
     )
     arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
 
@@ -254,12 +255,12 @@ class WeightEntry(AnswerModel):
     """A weight of the network, by TransformerLens's name."""
 
     name: str = Field(description='"embed.W_E", "blocks.0.attn.W_Q", "encoder.blocks.0.ln1.w".')
-    axes: list[str] = Field(description="Names of its axes: matrices are [in, out], those of heads [head, ...].")
+    axes: list[str] = Field(description="Names of its axes: matrices are [in, out], matrices of heads [head, ...].")
     shape: list[int] = Field(description="Their lengths.")
     stored: str | None = Field(
         description="The format in which the served model stores it: a dtype, or the kind of quantisation."
     )
-    tied_to: str | None = Field(description="The weight whose storage it shares.")
+    tied_to: str | None = Field(description="The weight that shares its storage.")
 
 
 class WeightListAnswer(ListAnswer):
@@ -301,11 +302,11 @@ class WeightsEntry(AnswerModel):
     object: Literal["weights"] = Field(description="Kind of entry.")
     index: int = Field(description="0.")
     name: str = Field(description="Full name.")
-    head: int | None = Field(description="The head, when one was asked for: its axis is left out.")
+    head: int | None = Field(description="The head, if one was requested: its axis is left out.")
     rows: list[int] | None = Field(description="The rows, in the order of the answer; null is all.")
     columns: list[int] | None = Field(description="The columns, likewise.")
     whole_shape: list[int] = Field(description="Of the whole weight.")
-    tied_to: str | None = Field(description="The weight whose storage it shares.")
+    tied_to: str | None = Field(description="The weight that shares its storage.")
     arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
 
 

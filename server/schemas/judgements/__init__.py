@@ -1,1 +1,2 @@
-"""Pydantic schemas of the bodies and answers of questions, scores and labels. The routes check what a model limits."""
+"""Pydantic schemas of the bodies and answers of questions, scores and labels. The routes check the limits of the
+model."""

@@ -51,7 +51,7 @@ class PredictParameters(RequestModel):
     function_to_apply: Literal["sigmoid", "softmax", "none"] | None = Field(
         None, description="The function of the head's logits; null is the model's own."
     )
-    top_k: int | None = Field(None, ge=1, le=2**31 - 1, description="Give only so many labels, the likeliest.")
+    top_k: int | None = Field(None, ge=1, le=2**31 - 1, description="Number of likeliest labels to return.")
 
 
 class PredictRequest(TeiReadFields):
@@ -71,7 +71,7 @@ class Prediction(AnswerModel):
 
     score: float = Field(description="The score.")
     label: str = Field(description="The label.")
-    reasons: Reasons | None = Field(None, description="With explain, of the likeliest label alone: why it is.")
+    reasons: Reasons | None = Field(None, description="With explain, only for the likeliest label: its reasons.")
 
 
 PredictAnswer = list[Prediction] | list[list[Prediction]]

@@ -129,8 +129,8 @@ Item = Annotated[
 class Question(RequestModel):
     """What all questions have."""
 
-    name: QuestionName | None = Field(None, description="What the answer is called; the answer repeats it.")
-    instructions: Parts = Field(description="What is asked.")
+    name: QuestionName | None = Field(None, description="Name of the question; the answer repeats it.")
+    instructions: Parts = Field(description="The question.")
 
 
 class Predicate(Question):
@@ -142,7 +142,7 @@ class Predicate(Question):
 class Choice(RequestModel):
     """One option of a choice."""
 
-    value: Text | bool = Field(description="What the answer gives: a string, or a boolean.")
+    value: Text | bool = Field(description="Value in the answer: a string, or a boolean.")
     description: Text | None = Field(None, description="When it applies.")
 
 
@@ -169,7 +169,7 @@ class ChoiceQuestion(Question):
 class Level(RequestModel):
     """One level of a score."""
 
-    label: Text = Field(description="What the level is called.")
+    label: Text = Field(description="Name of the level.")
     description: Text | None = Field(None, description="When it applies.")
 
 
@@ -198,7 +198,7 @@ class DecisionsRequest(JudgementFields):
     REFUSED = REFUSED_EVERYWHERE
 
     input: Text | Annotated[list[Item], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] = Field(
-        description="What the questions are about: a text, or a conversation with calls of tools and their outputs."
+        description="Subject of the questions: a text, or a conversation with calls of tools and their outputs."
     )
     questions: Annotated[list[AnyQuestion], Field(min_length=1, max_length=MAX_QUESTIONS, fail_fast=True)] = Field(
         description="The questions; the answers come in their order."

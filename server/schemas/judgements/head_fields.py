@@ -24,7 +24,7 @@ class ReadFields(RunFields):
         "Null is true for folders that sentence-transformers saved, as that cuts, and for /v2/rerank, as Cohere does.",
     )
     truncate_prompt_tokens: PromptTokens | None = Field(
-        None, description="Cut an input to so many tokens, special ones included; -1 is the most that the model reads."
+        None, description="Cut an input to this number of tokens, including special tokens; -1 is the model's limit."
     )
     truncation_side: Literal["left", "right"] = Field(
         "right", description="The side at which a text is cut: right keeps its beginning, left its end."
@@ -37,7 +37,7 @@ class PairFields(ReadFields):
     """The same for pairs."""
 
     max_tokens_per_doc: int = Field(
-        0, ge=0, le=2**31 - 1, description="Cut each document to so many tokens of its own first; 0 keeps all."
+        0, ge=0, le=2**31 - 1, description="First cut each document to this number of its own tokens; 0 keeps all."
     )
     max_tokens_per_query: int = Field(0, ge=0, le=2**31 - 1, description="The same for queries.")
     prompt_name: Text | None = Field(
@@ -64,9 +64,9 @@ class TeiReadFields(RunFields):
 class RerankErrorAnswer(AnswerModel):
     """The shape of errors for rerankers' clients: Cohere's with that of OpenAI's; TEI's for bodies of theirs."""
 
-    message: str | None = Field(None, description="Names the offending value and what is accepted; not for TEI's body.")
+    message: str | None = Field(None, description="Names the rejected and accepted values; not for TEI's body.")
     error: dict[str, str | None] | str = Field(
-        description="The same as every other route tells it; for TEI's body the message."
+        description="The error as on every other route; for TEI's body the message."
     )
     error_type: str | None = Field(None, description="For TEI's body: kind of error, in its words.")
 
@@ -74,5 +74,5 @@ class RerankErrorAnswer(AnswerModel):
 class TeiErrorAnswer(AnswerModel):
     """The shape of errors of Text Embeddings Inference."""
 
-    error: str = Field(description="Names the offending value and what is accepted.")
+    error: str = Field(description="Names the rejected value and the accepted values.")
     error_type: str = Field(description="Kind of error, in its words.")

@@ -14,19 +14,19 @@ MAX_VERIFIED = 16
 class Explain(RequestModel):
     """What is asked about the reasons of an answer."""
 
-    by: Literal["word", "head", "layer"] = Field("word", description="What the logit, or the difference, is split by.")
+    by: Literal["word", "head", "layer"] = Field("word", description="Unit of the parts of the logit or difference.")
     versus: Text | bool | TokenId | None = Field(
         "next",
-        description='What the likeliest answer is compared with: "next" is the runner-up; another option, label or '
-        "token by its name (a token also by its id); null explains the logit alone. If it names the likeliest itself, "
-        "the runner-up is compared with it.",
+        description='Answer that is compared with the likeliest one: "next" is the runner-up; another option, label or '
+        "token by its name (a token also by its id); null explains the logit itself. If it names the likeliest "
+        "answer, the runner-up is compared with it.",
     )
     verify: int = Field(
         0,
         ge=0,
         le=MAX_VERIFIED,
-        description="So many words, those with the largest parts, are taken out of the input, each alone and then all "
-        "together, and what really happens is told beside what the parts predict.",
+        description="Number of words to remove from the input, in order of the largest parts: first each word "
+        "separately, then all together. The answer contains the measured and the predicted effects.",
     )
     take_out: Literal["keys", "embedding"] = Field(
         "keys",
@@ -40,7 +40,7 @@ def _with_defaults(value: Any) -> Any:
 
 
 ExplainField = Annotated[Explain | None, BeforeValidator(_with_defaults, json_schema_input_type=bool | Explain | None)]
-EXPLAIN = Field(None, description="Also tell the reasons of the answer; true asks with the defaults.")
+EXPLAIN = Field(None, description="Also return the reasons of the answer; true uses the defaults.")
 """The field of a body; the description of `ExplainField`."""
 
 
@@ -48,11 +48,11 @@ class WordPart(AnswerModel):
     """What one word adds."""
 
     position: int = Field(description="The token's position.")
-    token: str = Field(description="The token decoded alone.")
+    token: str = Field(description="The token decoded separately.")
     stack: Literal["encoder", "decoder"] | None = Field(
         None, description="Of an encoder-decoder: which stack reads it."
     )
-    value: float = Field(description="What its key adds, through all layers and heads.")
+    value: float = Field(description="Sum of its key's contributions through all layers and heads.")
 
 
 class HeadPart(AnswerModel):
@@ -61,15 +61,15 @@ class HeadPart(AnswerModel):
     layer: int = Field(description="Its layer.")
     head: int = Field(description="Its number.")
     part: str | None = Field(None, description='Of an encoder-decoder: "decoder", or "cross" of cross attention.')
-    value: float = Field(description="What it adds.")
+    value: float = Field(description="Its contribution.")
 
 
 class LayerPart(AnswerModel):
     """What one layer adds."""
 
     layer: int = Field(description="Its number.")
-    attention: float = Field(description="What its heads add, or what it has in place of attention.")
-    mlp: float = Field(description="What its mlp adds.")
+    attention: float = Field(description="Contribution of its heads, or of the mixer in place of attention.")
+    mlp: float = Field(description="Contribution of its mlp.")
 
 
 class TakenOut(AnswerModel):
@@ -77,24 +77,24 @@ class TakenOut(AnswerModel):
 
     words: list[dict[str, Any]] = Field(description="The words: position, token, and of an encoder-decoder stack.")
     predicted: float = Field(description="`value` less their parts.")
-    measured: float = Field(description="What the network gives without them.")
+    measured: float = Field(description="Output of the network without them.")
 
 
 class Reasons(AnswerModel):
     """The parts of a logit, or of the difference of two, whose sum it is (docs/reasons.md)."""
 
-    by: Literal["word", "head", "layer"] = Field(description="What it is split by.")
+    by: Literal["word", "head", "layer"] = Field(description="Unit of the parts.")
     target: dict[str, Any] = Field(description="The answer that is explained: its option or label, or its token.")
-    versus: dict[str, Any] | None = Field(description="What it is compared with; null if its logit alone is explained.")
+    versus: dict[str, Any] | None = Field(description="The compared answer; null if only one logit is explained.")
     value: float = Field(description="The logit, or the difference, that the network gave.")
     sum: float = Field(description="The sum of all parts and the rest.")
     difference: float = Field(description="sum - value: rounding.")
-    positions: list[int] = Field(description="The positions whose states the answer is read from, in equal shares.")
+    positions: list[int] = Field(description="Positions of the states behind the answer, in equal shares.")
     parts: list[WordPart | HeadPart | LayerPart] = Field(description="The words, heads or layers, in order.")
     rest: dict[str, float] = Field(
-        description="What else is in the sum: embedding (of the positions themselves), mlps, recurrent (what layers "
-        "have in place of attention) and biases."
+        description="Other terms of the sum: embedding (of the positions themselves), mlps, recurrent (mixers in "
+        "place of attention) and biases."
     )
     verify: list[TakenOut] | None = Field(
-        None, description="The words with the largest parts, each taken out alone, then all together."
+        None, description="The words with the largest parts: each removed separately, then all together."
     )

@@ -29,19 +29,19 @@ Documents = Annotated[list[AnyDocument], Field(min_length=1, max_length=MAX_DOCU
 class RerankRequest(PairFields):
     """Body of POST /v1/rerank, /v2/rerank and /rerank: Cohere's, Jina's and vLLM's fields."""
 
-    query: Text = Field(description="What the documents are to be about.")
+    query: Text = Field(description="The query: subject of the relevant documents.")
     documents: Documents = Field(description="The documents: texts, or objects with a text.")
-    top_n: int = Field(0, ge=0, le=2**31 - 1, description="Answer with so many of the best alone; 0 is all.")
+    top_n: int = Field(0, ge=0, le=2**31 - 1, description="Number of best results to return; 0 is all.")
     return_documents: bool = Field(False, description="Repeat each document in its result.")
 
 
 class TeiRerankRequest(TeiReadFields):
     """Body of POST /rerank as Text Embeddings Inference has it: with `texts` in place of `documents`."""
 
-    query: Text = Field(description="What the texts are to be about.")
+    query: Text = Field(description="The query: subject of the relevant texts.")
     texts: ManyTexts = Field(description="The texts.")
     return_text: bool = Field(False, description="Repeat each text in its result.")
-    top_n: int = Field(0, ge=0, le=2**31 - 1, description="Answer with so many of the best alone; 0 is all.")
+    top_n: int = Field(0, ge=0, le=2**31 - 1, description="Number of best results to return; 0 is all.")
 
 
 def _kind(body: Any) -> str:
@@ -61,7 +61,7 @@ class RerankResult(AnswerModel):
     index: int = Field(description="The document's number.")
     relevance_score: float = Field(description="The score.")
     document: dict[str, str] | None = Field(None, description='With return_documents: {"text": the document}.')
-    reasons: Reasons | None = Field(None, description="With explain: why the score is what it is.")
+    reasons: Reasons | None = Field(None, description="With explain: the reasons of the score.")
 
 
 class RerankAnswer(AnswerModel):
@@ -71,7 +71,7 @@ class RerankAnswer(AnswerModel):
     model: str = Field(description="Name of the model.")
     results: list[RerankResult] = Field(description="The documents, the best first; of equals the first is first.")
     usage: Usage = Field(description="Token counts.")
-    meta: dict[str, Any] = Field(description="What Cohere's answers tell: the API's version and units.")
+    meta: dict[str, Any] = Field(description="Metadata of Cohere's answers: the API's version and units.")
 
 
 class TeiRank(AnswerModel):
@@ -80,4 +80,4 @@ class TeiRank(AnswerModel):
     index: int = Field(description="The text's number.")
     score: float = Field(description="The score.")
     text: str | None = Field(None, description="With return_text: the text.")
-    reasons: Reasons | None = Field(None, description="With explain: why the score is what it is.")
+    reasons: Reasons | None = Field(None, description="With explain: the reasons of the score.")

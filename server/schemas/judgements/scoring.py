@@ -47,7 +47,7 @@ class PairScore(AnswerModel):
     index: int = Field(description="The pair's number.")
     object: Literal["score"] = Field(description="Kind of entry.")
     score: float = Field(description="The score.")
-    reasons: Reasons | None = Field(None, description="With explain: why it is what it is.")
+    reasons: Reasons | None = Field(None, description="With explain: the reasons of the prediction.")
 
 
 class ScoreAnswer(AnswerModel):

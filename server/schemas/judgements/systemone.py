@@ -20,10 +20,10 @@ from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE, 
 
 
 class NoulCriteria(RequestModel):
-    """What counts as a yes, and what as a no."""
+    """Criteria of yes and of no."""
 
-    yes: Content | None = Field(None, alias="true", description="What counts as a yes.")
-    no: Content | None = Field(None, alias="false", description="What counts as a no.")
+    yes: Content | None = Field(None, alias="true", description="Criteria of yes.")
+    no: Content | None = Field(None, alias="false", description="Criteria of no.")
 
 
 class Noul(RequestModel):
@@ -31,13 +31,13 @@ class Noul(RequestModel):
 
     type: Literal["noul"] = Field(description='"noul".')
     instructions: Content | None = Field(None, description="The question, or a statement.")
-    criteria: NoulCriteria | None = Field(None, description="What counts as a yes, and what as a no.")
+    criteria: NoulCriteria | None = Field(None, description="Criteria of yes and of no.")
 
     @model_validator(mode="after")
     def _asks_something(self) -> "Noul":
         told = (self.instructions, self.criteria and self.criteria.yes, self.criteria and self.criteria.no)
         if told == (None, None, None):
-            raise wrong("instructions", "a noul needs instructions, or criteria that say what counts")
+            raise wrong("instructions", "a noul needs instructions or criteria")
         return self
 
 
@@ -45,7 +45,7 @@ class ChoiceOfCriteria(RequestModel):
     """Asks which option fits the state."""
 
     type: Literal["choice"] = Field(description='"choice".')
-    instructions: Content | None = Field(None, description="What is to be chosen.")
+    instructions: Content | None = Field(None, description="The choice to make.")
     criteria: Annotated[
         dict[Text, Content | None], Field(min_length=1, max_length=MAX_OPTIONS), in_groups(MAX_OPTIONS)
     ] = Field(description="The options by their names, each with when it applies, or null.")
@@ -55,7 +55,7 @@ class ScoreOfCriteria(RequestModel):
     """Asks for a rating on levels in order."""
 
     type: Literal["score"] = Field(description='"score".')
-    instructions: Content | None = Field(None, description="What is to be rated.")
+    instructions: Content | None = Field(None, description="The quantity to rate.")
     criteria: Annotated[list[Content], Field(min_length=1, max_length=MAX_LEVELS, fail_fast=True)] = Field(
         description="The levels from the lowest, which is 0."
     )
@@ -80,7 +80,7 @@ class SystemOneRequest(JudgementFields):
         "stream": Refused("the answers come together"),
     }
 
-    state: Content = Field(description="What the questions are about: a text, or JSON that is written as its text.")
+    state: Content = Field(description="Subject of the questions: a text, or JSON, which is used as text.")
     questions: Annotated[
         dict[QuestionName, SystemOneQuestion], Field(min_length=1, max_length=MAX_QUESTIONS), in_groups(MAX_QUESTIONS)
     ] = Field(description="The questions by their names.")
@@ -132,5 +132,5 @@ class SystemOneAnswer(AnswerModel):
 class SystemOneErrorAnswer(AnswerModel):
     """The shape of every error of POST /v1/systemone."""
 
-    detail: str = Field(description="Names the offending value and what is accepted.")
+    detail: str = Field(description="Names the rejected value and the accepted values.")
     error: ErrorDetail = Field(description="The same as other routes write it.")

@@ -109,7 +109,7 @@ class FunctionCallOutput(RequestModel):
 
 
 class ReasoningItem(RequestModel):
-    """What the assistant thought before it answered."""
+    """The assistant's reasoning before its answer."""
 
     IGNORED = _OF_THE_ITEM
     REFUSED: ClassVar[RefusedFields] = {"encrypted_content": Refused("only who wrote it can read it")}
@@ -132,7 +132,7 @@ InputItem = Annotated[
     # In brackets, so that an error's path does not take it for a field.
     Discriminator(lambda item: f"<{item.get('type') or 'message'}>" if isinstance(item, dict) else "<message>"),
     BeforeValidator(
-        lambda item: _refuse_types(item, ITEM_TYPES, REFUSED_ITEMS, "this server runs no tools and reads text alone")
+        lambda item: _refuse_types(item, ITEM_TYPES, REFUSED_ITEMS, "this server runs no tools and reads only text")
     ),
 ]
 
@@ -141,16 +141,16 @@ class FunctionTool(RequestModel):
     """A tool that the client runs."""
 
     IGNORED: ClassVar[Ignored] = {
-        "allowed_callers": "the assistant alone calls tools",
+        "allowed_callers": "only the assistant calls tools",
         "defer_loading": "all tools are written into the prompt",
-        "output_schema": "what a tool answers is taken as it is",
+        "output_schema": "tool results are used unchanged",
         "cache_control": "the prefix cache needs none",
     }
     REFUSED: ClassVar[RefusedFields] = {"async": Refused("a call is answered before the next turn")}
 
     type: Literal["function"] = Field(description='"function".')
-    name: Text = Field(min_length=1, max_length=128, description="What the tool is called.")
-    description: Text | None = Field(None, description="What it does, for the assistant to read.")
+    name: Text = Field(min_length=1, max_length=128, description="Name of the tool.")
+    description: Text | None = Field(None, description="Description of the tool, for the assistant.")
     parameters: JsonDict | None = Field(None, description="JSON Schema of its arguments.")
     strict: bool | None = Field(None, description="Let arguments keep to the schema; null is false.")
 
@@ -162,8 +162,8 @@ class Namespace(RequestModel):
     """Functions under a name of their own, which their calls have as `namespace`."""
 
     type: Literal["namespace"] = Field(description='"namespace".')
-    name: Text = Field(min_length=1, max_length=128, description="What the namespace is called.")
-    description: Text | None = Field(None, description="What its tools are for, for the assistant to read.")
+    name: Text = Field(min_length=1, max_length=128, description="Name of the namespace.")
+    description: Text | None = Field(None, description="Description of its tools, for the assistant.")
     tools: Annotated[
         list[
             Annotated[

@@ -58,8 +58,8 @@ REFUSED_BY_RESPONSES: RefusedFields = {
     "messages": Refused("input is its name"),
     **dict.fromkeys(("max_tokens", "max_completion_tokens"), Refused("max_output_tokens is its name")),
     "response_format": Refused("text.format is its name", ({"type": "text"},)),
-    "logprobs": Refused(f'include ["{LOGPROBS}"] asks for them'),
-    "truncate": Refused('truncation "auto" asks for it'),
+    "logprobs": Refused(f'include ["{LOGPROBS}"] returns them'),
+    "truncate": Refused('truncation "auto" does this'),
     **dict.fromkeys(
         ("truncate_prompt_tokens", "prompt_logprobs", "return_token_ids"), Refused("POST /v1/chat/completions has it")
     ),
@@ -77,7 +77,7 @@ class TextFormat(RequestModel):
         description="text: anything; json_object: JSON; json_schema: JSON of this schema."
     )
     name: Text | None = Field(None, description="Name of the schema.")
-    description: Text | None = Field(None, description="What it is for.")
+    description: Text | None = Field(None, description="Description of the schema.")
     json_schema: JsonDict | None = Field(None, alias="schema", description="The JSON Schema.")
     strict: bool | None = Field(None, description="Keep to it exactly.")
 
@@ -103,7 +103,7 @@ class Reasoning(RequestModel):
     REFUSED: ClassVar[RefusedFields] = {
         "summary": Refused("reasoning is given as it is, never summarised", ("auto",)),
         "generate_summary": Refused("reasoning is given as it is, never summarised"),
-        "context": Refused("the model's template says which reasoning it reads", ("auto",)),
+        "context": Refused("the model's template selects the reasoning that it reads", ("auto",)),
         "mode": Refused("there is one mode", ("standard",)),
     }
 
@@ -153,7 +153,7 @@ class ResponsesRequest(ThinkingFields, SamplingFields):
     REFUSED = REFUSED_BY_RESPONSES
 
     input: Text | Annotated[list[InputItem], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] = Field(
-        description="What the user says, or the conversation so far: messages, calls of tools and what they answered, "
+        description="The user's message, or the conversation so far: messages, calls of tools and their results, "
         "reasoning."
     )
     instructions: Text | None = Field(None, description="The system's message, before all others.")
@@ -175,7 +175,7 @@ class ResponsesRequest(ThinkingFields, SamplingFields):
         "nothing: reasoning is never encrypted, and there are no such tools.",
     )
     top_logprobs: int | None = Field(
-        None, ge=0, le=MAX_LOGPROBS, description=f"This many alternatives with each token; {LOGPROBS} asks for them."
+        None, ge=0, le=MAX_LOGPROBS, description=f"Number of alternatives with each token; {LOGPROBS} returns them."
     )
     truncation: Literal["auto", "disabled"] | None = Field(
         None, description="auto drops the beginning of a prompt that does not fit; null is disabled."
@@ -202,7 +202,7 @@ class ResponsesRequest(ThinkingFields, SamplingFields):
         if self.top_logprobs and not self.gives_logprobs:
             raise wrong("top_logprobs", f'top_logprobs {self.top_logprobs} needs include ["{LOGPROBS}"]')
         if self.tools and all(isinstance(tool, WebSearch) for tool in self.tools):
-            said = f"{self.tools[0].type!r} is not supported: {RUNS_NO_TOOLS}; beside functions it is left out"
+            said = f"{self.tools[0].type!r} is not supported: {RUNS_NO_TOOLS}; it is dropped if there are functions"
             raise wrong("tools[0].type", said)
         sizes = {name: _num_characters(getattr(self, name)) for name in ("instructions", "text", "tools")}
         if (size := sum(sizes.values())) > MAX_REPEATED:
@@ -222,7 +222,7 @@ class ResponseUsage(AnswerModel):
     input_tokens: int = Field(description="Tokens of the conversation so far.")
     input_tokens_details: dict[str, int] = Field(description="cached_tokens: those from the prefix cache.")
     output_tokens: int = Field(description="Tokens generated.")
-    output_tokens_details: dict[str, int] = Field(description="reasoning_tokens: those of the reasoning.")
+    output_tokens_details: dict[str, int] = Field(description="reasoning_tokens: tokens of the reasoning.")
     total_tokens: int = Field(description="Their sum.")
 
 
@@ -235,8 +235,8 @@ class ResponsesAnswer(AnswerModel):
     status: Literal["in_progress", "completed", "incomplete", "failed"] = Field(description="How it ended.")
     model: str = Field(description="Name of the model.")
     output: list[dict[str, Any]] = Field(
-        description="Items: reasoning, message and function_call. What was asked for of the network's numbers is in "
-        "their parts, as `attention`."
+        description="Items: reasoning, message and function_call. Requested numbers of the network are in their "
+        "parts, as `attention`."
     )
     error: dict[str, Any] | None = Field(description="Why it failed.")
     incomplete_details: dict[str, Any] | None = Field(description="reason: max_output_tokens.")

@@ -27,8 +27,8 @@ function App() {
     ${saved && html`<${SavedHeader}><${ThemeButton} /><//>`}
     ${isFramed && html`<${FrameHeader} />`}
     ${!saved && !isEmbedded && html`<${Header} capabilities=${capabilities.data} />`}
-    ${link === "lost" && html`<p class="banner" role="alert">The server does not answer, or is still loading. The page
-      goes on by itself when it is ready.</p>`}
+    ${link === "lost" && html`<p class="banner" role="alert">The server does not answer, or is still loading.
+      The page continues by itself when it is ready.</p>`}
     ${link === "key" && !isFramed && html`<${KeyForm} />`}
     ${capabilities.data
       ? html`<${Body} key=${capabilities.identity} capabilities=${capabilities.data} />`

@@ -33,7 +33,7 @@ export const VIEWS = [
     lacks: lacks("/v1/explain"), load: () => import("./views/why.js"),
   },
   {
-    id: "contributions", title: "Contributions", about: "what moves a word's vector",
+    id: "contributions", title: "Contributions", about: "contributions to a word's vector",
     lacks: lacks("/v1/contributions"), load: () => import("./views/contributions.js"),
   },
   {
@@ -42,7 +42,7 @@ export const VIEWS = [
     usesText: ({ motion_show: shown }) => shown !== "contexts",
   },
   {
-    id: "lens", title: "Lens", about: "what each layer would say",
+    id: "lens", title: "Lens", about: "the prediction of each layer",
     lacks: lacks("/v1/lens"), load: () => import("./views/lens.js"),
   },
   {
@@ -50,7 +50,7 @@ export const VIEWS = [
     lacks: lacks("/v1/next"), load: () => import("./views/next.js"),
   },
   {
-    id: "heads", title: "Heads", about: "all heads, compared by what they do",
+    id: "heads", title: "Heads", about: "all heads, compared by their scores",
     lacks: lacks("/v1/heads"), load: () => import("./views/heads.js"),
   },
   {
@@ -71,7 +71,7 @@ export const VIEWS = [
     load: () => import("./views/weights.js"),
   },
   {
-    id: "server", title: "Server", about: "what it does right now",
+    id: "server", title: "Server", about: "its present state",
     load: () => import("./views/server.js"),
   },
 ];

@@ -174,7 +174,7 @@ def test_a_name_that_is_not_there_is_answered_with_near_ones() -> None:
     config, *_ = network("gpt2")
     for name, layer, told in (
         ("W_q", 0, r"layer 0 has no weight 'W_q'; near ones are .*W_"),
-        ("W_Q", None, r"'attn.W_Q' is there in each block: say which layer, 0 to"),
+        ("W_Q", None, r"'attn.W_Q' is in each block: name a layer from 0 to"),
         ("W_E", 1, r"'embed.W_E' is outside the blocks and has no layer"),
         ("blocks.0.ln1.w", 1, r"names layer 0 and layer says 1"),
         ("ln1.w", 99, r"there is no layer 99"),

@@ -37,7 +37,7 @@ def test_names_that_are_not_there_are_answered_with_those_that_are() -> None:
     for name in ("W_gate", "blocks.0.mlp.W_gate", "cross_attn.W_Q", "W_q", ""):
         with pytest.raises(UnknownMatrix, match=r"near ones are .*W_"):
             find_matrix(config, name, 0)
-    with pytest.raises(UnknownMatrix, match="say which layer, 0 to"):
+    with pytest.raises(UnknownMatrix, match="name a layer from 0 to"):
         find_matrix(config, "W_Q")
     with pytest.raises(UnknownMatrix, match="no layer 99"):
         find_matrix(config, "blocks.99.attn.W_Q")

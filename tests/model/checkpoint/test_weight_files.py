@@ -236,7 +236,7 @@ def test_an_index_may_only_name_files_beside_it(llama: Path, tmp_path: Path, nam
     index = other / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": named}}), encoding="utf-8")
     with pytest.raises(
-        ModelLoadError, match=re.escape(f"names files that are not beside it: {repr(named[:99])[1:-1]}") + "$"
+        ModelLoadError, match=re.escape(f"names files that are not in its folder: {repr(named[:99])[1:-1]}") + "$"
     ):
         load(other)
     index.write_text("{}", encoding="utf-8")

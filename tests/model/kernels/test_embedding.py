@@ -78,7 +78,7 @@ def test_what_does_not_fit_is_refused_by_name() -> None:
     one = torch.tensor([0])
     with pytest.raises(ValueError, match=r"table is .* \[2, 4, 64\]"):
         gather_rows(table, one, num_rows=65, width=4)
-    with pytest.raises(ValueError, match=r"table is torch\.float32, and its rows are asked for as torch\.bfloat16"):
+    with pytest.raises(ValueError, match=r"table is torch\.float32, and its rows are requested as torch\.bfloat16"):
         gather_rows(table, one, num_rows=64, width=4, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=r"ids is torch\.int32"):
         gather_rows(table, one.int(), num_rows=64, width=4)

@@ -264,7 +264,7 @@ def test_a_template_may_be_given_as_a_file_or_as_itself(tmp_path: Path) -> None:
     path.write_text("{{ messages }}")
     assert read_template_option(str(path)) == "{{ messages }}"
     assert read_template_option(CHATML) == CHATML
-    with pytest.raises(ChatTemplateError, match=r"'nowhere.jinja' is neither a jinja template nor a file"):
+    with pytest.raises(ChatTemplateError, match=r"'nowhere.jinja' is not a jinja template and not a readable file"):
         read_template_option("nowhere.jinja")
     with pytest.raises(ChatTemplateError, match="neither"):
         read_template_option("x" * 5000)

@@ -68,9 +68,9 @@ def test_there_is_a_worker_for_each_card_asked_for(device: str) -> None:
         (2, "auto", one, "2 workers need as many GPUs, and torch finds 1; 1 is accepted"),
         ((0, 4, 7), "cuda", four, "there is no GPU 4, 7; torch finds 4; 0 to 3 are accepted"),
         ((1,), "cuda", one, "there is no GPU 1; torch finds 1; 0 is accepted"),
-        (2, "cuda", none, "torch finds no GPU here.*--device cpu is accepted"),
+        (2, "cuda", none, "--device cuda needs a GPU.*--device cpu is accepted"),
         ("all", "auto", none, "torch finds none here; a number of workers is accepted"),
-        ((0, 1), "cpu", four, "GPUs are asked for, but --device is cpu; a number of workers is accepted"),
+        ((0, 1), "cpu", four, "GPUs are requested, but --device is cpu; a number of workers is accepted"),
     ],
 )
 def test_cards_that_are_not_there_are_named(asked: object, device: str, count: object, says: str) -> None:
@@ -125,7 +125,7 @@ def test_workers_are_counted_against_the_time_that_a_quota_gives(
 def test_more_workers_than_a_cpu_could_carry_are_refused() -> None:
     most = 4 * len(os.sched_getaffinity(0))
     assert places(most, "cpu").num_workers == most
-    with pytest.raises(ValueError, match=f"so many workers cannot share .* CPU cores; at most {most} are accepted"):
+    with pytest.raises(ValueError, match=f"too many workers for .* CPU cores; at most {most} are accepted"):
         places(most + 1, "auto", none)
     assert places(most + 1, "cuda", lambda: most + 1).num_workers == most + 1
 

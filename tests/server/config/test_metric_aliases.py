@@ -48,7 +48,7 @@ def test_flags_are_repeated_and_the_variable_has_commas() -> None:
             "'num_waiting' is no metric .* accepted are num_requests_running, num_req",
         ),
         ("waiting=http_requests_total", "is no metric"),
-        ("read=prompt_tokens_total", "is a counter, whose name ends in _total; read_total is accepted"),
+        ("read=prompt_tokens_total", "is a counter, and its name ends in _total; read_total is accepted"),
         ("lightwell_worker_up=num_requests_running", "this server's own"),
         ("process_open_fds=num_requests_running", "this server's own"),
     ],

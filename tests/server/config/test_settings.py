@@ -81,7 +81,7 @@ def test_switches_are_off_until_named() -> None:
         (["--gpu-memory-utilization", "0"], ["--gpu-memory-utilization", "'0'", "above 0 and at most 1"]),
         (["--request-timeout", "-1"], ["--request-timeout", "'-1'", "seconds"]),
         (["--request-timeout", "nan"], ["--request-timeout", "'nan'", "seconds"]),
-        (["--worker-timeout", "0"], ["--worker-timeout 0", "above 0"]),
+        (["--worker-timeout", "0"], ["--worker-timeout", "above 0"]),
         (["--max-num-batched-tokens", "8"], ["--max-num-batched-tokens 8", "--max-num-seqs 64"]),
         (["--root-path", "proxy/"], ["--root-path", "'proxy/'", "/lightwell"]),
         (["--api-key", "a,,b"], ["--api-key", "empty"]),

@@ -176,8 +176,8 @@ async def test_nonsense_from_a_worker_loses_that_worker_only(client: EngineClien
 
 async def test_a_capture_without_memory_may_be_asked_for_again(client: EngineClient, worker: PlayedWorker) -> None:
     handle = await client.submit(generate(), (1,), request_context=RequestContext())
-    worker.step(RequestOutput(uid=handle.uid, finish_reason="memory", error="no memory for what it captures"))
-    with pytest.raises(Unavailable, match="no memory for what it captures"):
+    worker.step(RequestOutput(uid=handle.uid, finish_reason="memory", error="no memory for its captures"))
+    with pytest.raises(Unavailable, match="no memory for its captures"):
         await anext(handle)
     assert client.num_inflight == 0
 

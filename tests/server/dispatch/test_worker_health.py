@@ -71,7 +71,7 @@ def test_the_time_until_the_next_start_and_what_the_last_process_did_are_not_cou
     watched = Watched()
     watched.wait(59)
     watched.worker.expect_start(delay=1000)
-    watched.worker.restart_note = "ended (SIGKILL), 3 times lately, and is to be started again"
+    watched.worker.restart_note = "ended (SIGKILL), 3 times recently, and is restarted"
     watched.wait(1000)
     watched.worker.note_start()
     watched.wait(60)

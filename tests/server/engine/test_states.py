@@ -109,7 +109,9 @@ def test_states_take_what_is_foretold_and_the_cache_the_rest(name: str, tmp_path
 @pytest.mark.parametrize("name", NAMES)
 def test_several_ranks_do_not_hold_states_together(name: str, tmp_path: Path) -> None:
     config = read_config(tiny.make_variant(name, tmp_path))
-    with pytest.raises(ModelLoadError, match="layers without attention, whose states are not divided; 1 is accepted"):
+    with pytest.raises(
+        ModelLoadError, match="layers without attention, and their states are not divided; 1 is accepted"
+    ):
         shares_of(config, Group(0, 2))
 
 

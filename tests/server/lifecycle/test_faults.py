@@ -124,7 +124,7 @@ def test_a_worker_that_is_lost_while_it_loads_is_replaced_and_a_signal_then_ends
             shutil.rmtree(folder)
         assert answers(server), "a worker needs the folder of its socket only to connect"
         lose_worker_and_wait_for_the_next_to_hang(server, hangs)
-        assert "is gone: listening anew" in server.output
+        assert "is gone: listening again" in server.output
         kill_worker(server)
         wait_restarts(server, 3)
         server.wait_ready()

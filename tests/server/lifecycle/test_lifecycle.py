@@ -52,7 +52,7 @@ def test_what_the_engine_refuses_is_a_bad_request(shared: RunningServer) -> None
 
 
 @pytest.mark.parametrize(
-    ("token", "says"), [(FAILING_TOKEN, "a fake failure"), (BROKEN_TOKEN, "the server's log says why")]
+    ("token", "says"), [(FAILING_TOKEN, "a fake failure"), (BROKEN_TOKEN, "the server's log has the reason")]
 )
 def test_an_engine_error_fails_its_own_request_only(shared: RunningServer, token: int, says: str) -> None:
     answer = shared.post("/fake", {"prompt": [token], "max_tokens": 1})

@@ -45,7 +45,7 @@ def test_a_start_that_fails_prints_one_line_and_a_warning_before_it_where_there_
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
     assert (done.returncode, done.stdout) == (1, "")
     warning, error = done.stderr.splitlines()
-    assert "whoever reaches 0.0.0.0 may use this server: it has no API key" in warning
+    assert "every client of 0.0.0.0 may use this server: it has no API key" in warning
     assert error.startswith("lightwell: error: ")
     assert missing in error
 

@@ -184,7 +184,7 @@ def test_the_failures_of_several_workers_do_not_add_up() -> None:
 
     asyncio.run(watch())
     assert not given_up
-    waits = "ended (exit status 0), 2 times lately, and is to be started again"
+    waits = "ended (exit status 0), 2 times recently, and is restarted"
     assert [each[-1] for each in notes] == [waits] * 3
 
 

@@ -63,7 +63,7 @@ async def test_scores_of_heads_are_those_of_their_patterns(family: Site) -> None
         assert_measures(await ask(family, "heads", **body, part=part), expected)
         if config.recurrence is not None:
             error = await family.error("/v1/rollout", {**body, "part": part}, 400)
-            assert "attention in layers" in error["message"]
+            assert "attention only in layers" in error["message"]
             continue
         rolled = await ask(family, "rollout", **body, part=part)
         mixed = np.eye(len(tokens))

@@ -130,8 +130,8 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
         (CHAT, {"options": {"mirostat": 1}}, "options.mirostat: not supported"),
         (CHAT, {"options": {"repeat_last_n": 64}}, "options.repeat_last_n: not supported"),
         (CHAT, {"options": {"temprature": 1}}, "options.temprature: no such field"),
-        (CHAT, {"think": "high"}, "think: the chat template of this model knows no thinking"),
-        (CHAT, {"think": True}, "think: the chat template of this model knows no thinking"),
+        (CHAT, {"think": "high"}, "think: this model's chat template has no thinking"),
+        (CHAT, {"think": True}, "think: this model's chat template has no thinking"),
         (
             CHAT,
             {"think": False, "chat_template_kwargs": {"enable_thinking": True}},

@@ -73,7 +73,7 @@ async def test_a_model_without_such_vectors_says_why(is_refused: bool, tmp_path:
         error = await at.error(ROUTE, {"inputs": "a"}, 400)
     assert told["works"] is False
     assert told["reason"] in error["message"]
-    assert ("a Router" if is_refused else "has no head that fills in masked words") in error["message"]
+    assert ("a Router" if is_refused else "has no masked-language-model head") in error["message"]
     assert error["type"] == "Validation"
 
 

@@ -180,7 +180,7 @@ async def test_ndjson_has_a_line_a_point(tmp_path: Path) -> None:
         ({"points": ["encoder.hook_embed"]}, "points", "this model has no encoder"),
         ({"points": ["blocks.3.hook_resid_pre"]}, "points", "there is no layer 3; accepted are 0 to 2"),
         ({"points": []}, "points", "at least 1 item"),
-        ({"points": ["q.0", "blocks.0.attn.hook_q"]}, "points", "asked for twice"),
+        ({"points": ["q.0", "blocks.0.attn.hook_q"]}, "points", "named twice"),
         ({"points": ["hook_resid_pre"], "layers": []}, "layers", "at least 1 item"),
         ({"points": ["hook_resid_pre"], "layers": 3}, "layers", "there is no layer 3"),
         ({"points": ["q.0"], "heads": [4]}, "heads", "there is no head 4"),

@@ -42,7 +42,7 @@ async def test_the_error_names_the_field(
     at: Site, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
     answer = await at.post(CHAT, {"messages": MESSAGES, "max_tokens": 40, "stream": stream, **fields})
-    told = f"{param}: no answer can keep to it: no token of this model can go on with a text that is accepted."
+    told = f"{param}: no answer can keep to it: no token of this model can continue an accepted text."
     assert told in answer.text
     assert stream or answer.status_code == 400
     assert "NoExtensionBias" in caplog.text

@@ -61,7 +61,7 @@ async def test_vectors_have_rows_alone_each_heads_too(at: Site) -> None:
     gain = weights["layers.0.attn_norm.weight"]
     np.testing.assert_array_equal(await numbers(at, "blocks.0.ln1.w", rows="-2:"), gain[-2:])
     refused = error_of(await get(at, "weights/blocks.0.ln1.w", columns="0"))
-    assert "is a vector, and has rows alone" in refused["message"]
+    assert "is a vector, and has only rows" in refused["message"]
 
 
 async def test_the_same_numbers_come_as_npy_and_as_safetensors(at: Site) -> None:
@@ -77,7 +77,7 @@ async def test_the_same_numbers_come_as_npy_and_as_safetensors(at: Site) -> None
     ("path", "told"),
     [
         ("W_q?layer=0", "name: layer 0 has no weight 'W_q'; near ones are"),
-        ("W_Q", "say which layer, 0 to"),
+        ("W_Q", "name a layer from 0 to"),
         ("W_Q?layer=99", "layer: there is no layer 99"),
         ("W_Q?layer=0&head=99", "head: there is no head 99"),
         ("W_E?head=0", "head: embed.W_E has no heads"),

@@ -162,7 +162,7 @@ async def test_geometry_as_safetensors(at: Site) -> None:
         ({}, "matrix", "required"),
         ({"matrix": "W_cross"}, "matrix", "near ones are"),
         ({"matrix": "cross_attn.W_Q", "layer": 0}, "matrix", "near ones are attn.W_Q"),
-        ({"matrix": "W_Q"}, "matrix", "say which layer"),
+        ({"matrix": "W_Q"}, "matrix", "name a layer"),
         ({"matrix": "blocks.77.attn.W_Q"}, "matrix", "no layer 77"),
         ({"matrix": "W_Q", "layer": -77}, "layer", "no layer -77"),
         ({"matrix": "W_Q", "layer": 77}, "layer", "no layer 77"),

@@ -38,7 +38,7 @@ export class ApiError extends Error {
   }
 }
 
-const NOT_IN_FILE = "This file holds what was seen when it was saved, and this was not.";
+const NOT_IN_FILE = "This file contains only the views that were seen before it was saved.";
 
 /**
  * The response to GET (no body) or POST of a route such as "v1/attention". What comes whole is kept for a file of the view,

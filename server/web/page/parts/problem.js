@@ -3,11 +3,11 @@ import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "../
 import { Store } from "../core/store.js";
 
 const ADVICE = {
-  0: "It is asked again as soon as it answers.",
+  0: "The page retries as soon as it answers.",
   401: "Give the key of this server at the top of the page.",
   413: "Choose a shorter text, or less of it.",
   429: "The server is busy; try again in a moment.",
-  503: "It is asked again as soon as the server is ready.",
+  503: "The page retries as soon as the server is ready.",
 };
 const ADVICE_BY_CODE = { context_length_exceeded: "Shorten the text." };
 
@@ -69,7 +69,7 @@ function OneProblem({ error, retry, isAction = false }) {
     <strong>${error.title ?? titleOf(error)}</strong>
     <p>${message}</p>
     ${error.again
-      ? html`<p>The server is busy. It is asked again after ${error.again} s<${Countdown} error=${error} />.</p>`
+      ? html`<p>The server is busy. The page retries after ${error.again} s<${Countdown} error=${error} />.</p>`
       : advice && html`<p>${advice}${wait}</p>`}
     ${retry && !LASTING.has(error.status) && html`<button type="button" onClick=${retryAll}>${error.button ?? "Try again"}</button>`}
   </div>`;

@@ -56,7 +56,7 @@ export function SavedHeader({ children }) {
   return html`<header class="top taken">
     <span class="brand"><span class="mark" aria-hidden="true"></span>Lightwell</span>
     ${capabilities && html`<span class="model"><b>${capabilities.model}</b></span>`}
-    <span class="hint">This file holds what was seen when it was saved, on ${day}.</span>
+    <span class="hint">This file contains the views that were seen before it was saved, on ${day}.</span>
     <span class="grow"></span>
     <${OpenInLightwell} isQuiet />
     ${children}
@@ -67,8 +67,8 @@ export function SavedHeader({ children }) {
 export function FrameHeader() {
   const link = useStore(connection);
   return html`<header class="frame-head">
-    ${link === "key" && html`<p role="alert">Nothing is shown here: this server wants an API key, and a page
-      in a frame asks for none, since the page around it could pretend to be it.</p>`}
+    ${link === "key" && html`<p role="alert">Nothing is shown here: this server needs an API key, and a page
+      in a frame accepts none, because the page around it could imitate it.</p>`}
     <${OpenInLightwell} />
   </header>`;
 }

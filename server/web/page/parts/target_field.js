@@ -31,7 +31,7 @@ export function TargetField({ field, typed, label, token, empty, suggestions = [
     ${token && !suggestions.some(isMeant) && html`<code class="found"
       title="the token that is meant; · is a space">${spaced(token.token)}</code>`}
     ${suggestions.length > 0 && html`<span class="suggestions" role="group"
-      aria-label=${`${label}: what the model would say`}>${suggestions.map(
+      aria-label=${`${label}: the model's prediction`}>${suggestions.map(
       (one) => html`<button type="button" aria-pressed=${Boolean(isMeant(one))} title=${percent(one.probability)}
         onClick=${() => change(`#${one.token_id}`)}>${spaced(one.token)}</button>`,
     )}</span>`}

@@ -4,13 +4,13 @@
 export const TERMS = {
   attention:
     "The step in which each token takes something from other tokens: how much from each is decided by queries and keys, " +
-    "what is taken are the values.",
+    "the values are passed on.",
   "attention sink":
     "A token, mostly the first, to which heads give the weight that they have no other use for. Some models have a learned " +
     "number for each head in its place.",
   circuit:
-    "What a head's matrices do together. W_Q W_Kᵀ (QK) decides which token attends to which, W_V W_O (OV) what attending " +
-    "to a token adds.",
+    "The joint effect of a head's matrices. W_Q W_Kᵀ (QK) decides which token attends to which, W_V W_O (OV) " +
+    "the effect of attending to a token.",
   cosine: "How alike the directions of two vectors are: 1 is the same direction, 0 a right angle, −1 the opposite.",
   "cross-attention":
     "Attention from one sequence to another: queries come from the decoder's tokens, keys and values from the encoder's.",
@@ -24,9 +24,9 @@ export const TERMS = {
     "One of the parts of an attention layer that work side by side. Each has its own queries, and so looks for something of " +
     "its own. Its keys and values are its own too, or shared by a group of heads (grouped-query attention).",
   induction:
-    "A head that finds an earlier copy of the current token and attends to what followed it: after A B … A it looks at B, " +
+    "A head that finds an earlier copy of the current token and attends to its successor: after A B … A it looks at B, " +
     "so that B becomes likelier.",
-  key: "A vector made of each token that says what can be found there. Its product with a query decides the attention.",
+  key: "A vector of each token that describes its content. Its product with a query decides the attention.",
   "KV cache": "The keys and values of all tokens so far, which the server keeps so that a new token need not compute them again.",
   "Kullback-Leibler":
     "The divergence Σ p ln(p / q) of a distribution p from another, q, in nats: how many nats more of surprise, in the mean, " +
@@ -39,10 +39,10 @@ export const TERMS = {
     "reads the direction, not the length.",
   logit:
     "The score that the model gives each token of its vocabulary; softmax makes probabilities of them. A logit that is 1 " +
-    "higher gives e ≈ 2.72 times the probability, compared with a token whose logit stays.",
+    "higher gives e ≈ 2.72 times the probability, compared with a token of unchanged logit.",
   "logit lens":
     "Reading a layer's vector as if it were the last one's: final norm, then unembedding (nostalgebraist, 2020). It shows " +
-    "what the model is inclined to say so far.",
+    "the prediction of the model so far.",
   mask: "Which keys a query must not see, mostly those after it. Their score becomes −∞, and so their weight 0.",
   MLP:
     "The feed-forward part of a layer: a matrix to many neurons, an activation, and a matrix back. It works on each token " +
@@ -51,8 +51,8 @@ export const TERMS = {
     "The unit of entropy and surprise with natural logarithms. A probability p has a surprise of −ln p nats: 1 nat is a " +
     "probability of 37 %, 3 nats 5 %. One nat is 1.44 bits.",
   parameter: "A number that was learned in training. Together they are the model's weights.",
-  perplexity: "e to the entropy or to the mean surprise in nats: as undecided as a fair choice among that many tokens.",
-  pooling: "How the vectors of a text's tokens become one: their mean, the last token's, or that of the first (cls).",
+  perplexity: "e to the entropy or to the mean surprise in nats: the number of tokens in a fair choice with the same uncertainty.",
+  pooling: "How the vectors of a text's tokens become one: their mean, the last token's, or the first token's (cls).",
   "principal component":
     "The direction in which points spread most; the second is the one at right angles to it in which the rest spreads most.",
   query: "A vector made of the token that looks. It is compared with every key: where they fit, attention goes.",
@@ -67,7 +67,7 @@ export const TERMS = {
     "Rotary position embedding: pairs of a query's and a key's numbers are turned by an angle that grows with the position, " +
     "so that q·k depends on the distance.",
   "singular value":
-    "How strongly a matrix stretches one of its own directions. The largest ones tell what the matrix mainly does.",
+    "How strongly a matrix stretches one of its own directions. The largest ones describe the main effect of the matrix.",
   "soft cap":
     "A bound c that scores approach and never pass: c · tanh(score / c). Small scores stay nearly as they are, large ones are " +
     "squeezed.",
@@ -75,21 +75,21 @@ export const TERMS = {
     "Turns scores into shares that sum to 1: each share is exp(score), divided by the sum of all exp(score). Large scores " +
     "take most.",
   temperature:
-    "What logits are divided by before the softmax. Below 1 the likely tokens become likelier, above 1 all come closer to " +
+    "The divisor of the logits before the softmax. Below 1 the likely tokens become likelier, above 1 all come closer to " +
     "each other; 0 always takes the likeliest.",
   token:
     "A piece of text that the model reads as one: a word, a part of a word or a sign. Each has a number in the vocabulary, " +
     "its id.",
   unembedding: "The matrix W_U that turns the last vector into one logit for every token of the vocabulary.",
   "value-weighted":
-    "Each weight times the length of what the head would add for that key alone, its value after W_O (Kobayashi et al., 2020): " +
+    "Each weight times the length of the key's value after W_O (Kobayashi et al., 2020): " +
     "a large weight on a short vector moves little.",
-  value: "A vector made of each token: what is handed over to those that attend to it.",
+  value: "A vector of each token that is passed to the tokens that attend to it.",
   vector: "A list of numbers. Inside a model, each token is one at every step: a point, or a direction, in a space of as many dimensions.",
   vocabulary: "All tokens that the model knows.",
-  W_O: "The matrix of a head that turns what it has read from the values into what it adds to the residual stream.",
+  W_O: "The matrix of a head from the weighted values to its addition to the residual stream.",
   "Welch bound":
     "The least that the largest |cosine| of n vectors in d dimensions can be: √((n − d) / (d (n − 1))), or 0 where n is at most " +
-    "d. More vectors than dimensions cannot all stand at right angles.",
+    "d. More vectors than dimensions cannot all be orthogonal.",
   weight: "The share of its attention that a query gives a key: between 0 and 1, and 1 in all.",
 };

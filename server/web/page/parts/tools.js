@@ -63,7 +63,7 @@ export async function copy(text) {
   const isCopied = document.execCommand("copy");
   field.remove();
   focused?.focus();
-  if (!isCopied) throw new Error("This browser copies on https and localhost alone.");
+  if (!isCopied) throw new Error("This browser copies only on https and localhost.");
   return "Copied";
 }
 

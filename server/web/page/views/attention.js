@@ -60,7 +60,7 @@ const LIVE = { data: true, error: null, loading: false, isStale: false };
 const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"],
   ["unmasked", "q·k before the mask"]];
 const UNSUBTRACTED = "What is being written has no difference yet: show one side.";
-const WATCHING = "The model goes on with the text; each new token comes with the row of weights that chose it.";
+const WATCHING = "The model continues with the text; each new token comes with the row of weights that chose it.";
 
 /** How the head is shown. */
 function Toolbar({ watching, grid }) {

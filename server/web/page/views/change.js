@@ -7,7 +7,7 @@ import { select, useSelection } from "../core/state.js";
 import { Choices } from "../parts/choices.js";
 
 const MOST_SAID = 2; // changes, in the line
-const UNREACHED = "This view shows the model as it is: what is changed reaches the views that look at the text above.";
+const UNREACHED = "This view shows the unchanged model. Changes affect the views of the text above.";
 
 /** canChange: whether there is a place for the drawer; without it the bar tells what is changed, and has the sides. */
 export function ChangeBar({ view, canChange }) {

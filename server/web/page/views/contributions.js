@@ -54,7 +54,7 @@ function Question({ lack, guesses, answer, body }) {
   const entry = answer.entry;
   const difference = useDifferenceName();
   return html`<section class="card contributions-head">
-    <header><h2>What moves ${entry ? html`<${Mover} entry=${entry} />` : "this word"}?${
+    <header><h2>Contributions to ${entry ? html`<${Mover} entry=${entry} />` : "this word"}?${
       difference && ` ${difference}`}</h2>
       ${body.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
       ${entry && html`<${SaveMenu} name="contributions" arrays=${savedArrays(entry)} />`}</header>
@@ -69,7 +69,7 @@ function Question({ lack, guesses, answer, body }) {
           <${TargetField} field="contributions_versus" typed=${versus} label="rather than" token=${entry?.versus}
             empty="any" error=${answer.error} />
           <${Choices} label="Count" value=${measure} onPick=${(value) => select({ contributions_measure: value })}
-            choices=${[["logit", "change of its logit"], ["length", "length of what is added"]]} />
+            choices=${[["logit", "change of its logit"], ["length", "length of the addition"]]} />
         </div>`}
   </section>`;
 }

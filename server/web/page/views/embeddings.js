@@ -26,7 +26,7 @@ const EXAMPLES = [
 ];
 const MOST_TEXTS = 200;
 const SHOWN = 12; // neighbours of a text
-const POOLED = { mean: "the mean of its tokens' vectors", last: "that of its last token", cls: "that of its first token" };
+const POOLED = { mean: "the mean of its tokens' vectors", last: "the last token's", cls: "the first token's" };
 
 /** Cosines of all pairs and the plane of most variance, of an answer's vectors. */
 function compare(entries) {
@@ -114,8 +114,8 @@ function Comparison({ entries, body }) {
       <${Plane} points=${plane.points} names=${names} chosen=${at} onPick=${setChosen} handle=${map} />
       <p class="hint">The two directions of most variance
         (<${Term} of="principal component">principal components<//>) show${" "}
-        ${percent(plane.explained[0])} and ${percent(plane.explained[1])} of it: what is near here may still differ
-          in the other ${width - 2} dimensions.</p>
+        ${percent(plane.explained[0])} and ${percent(plane.explained[1])} of it: points near each
+          other may still differ in the other ${width - 2} dimensions.</p>
     </section>
     <section class="card"><h2>Nearest to “${names[at]}”</h2>
       <${Bars} rows=${others} columns=${["text", "cosine"]} largest=${1} onPick=${(row) => setChosen(others[row].key)} />

@@ -28,7 +28,7 @@ export function View() {
   const body = { ...(isOfText ? given : withoutText(given)), part: ownPart };
   const answer = useLook(isOfText && !selection.text ? null : "v1/heads", body);
   return html`<div class="heads">
-    <p>Every point is one <${Term} of="head" />. Find those that stand apart, then click one to see its pattern.</p>
+    <p>Every point is one <${Term} of="head" />. Find outliers, then click one to see its pattern.</p>
     <div class="toolbar">
       <${Choices} label="They read" value=${selection.heads_on} onPick=${(heads_on) => select({ heads_on })}
         choices=${[

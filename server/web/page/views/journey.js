@@ -21,7 +21,7 @@ export function View() {
   const isNarrow = useNarrow();
   const film = useMemo(() => data && filmOf(data, temperature, mode, isNarrow), [data, temperature, mode, isNarrow]);
   const stage = useStage(film);
-  if (!text) return html`<p class="lack">Write something above: one of its tokens goes on a journey.</p>`;
+  if (!text) return html`<p class="lack">Write a text above to follow one of its tokens.</p>`;
   return html`<div class="journey" aria-busy=${loading}>
     <${Problem} error=${error} retry=${retry} />
     ${film

@@ -20,7 +20,7 @@ export function View() {
   const { last: tokens, error } = useSequences();
   const shown = useWindow();
   if (error) return html`<${Problem} error=${error} />`;
-  if (!selection.text) return html`<p class="lack">Write something above to see what each layer makes of it.</p>`;
+  if (!selection.text) return html`<p class="lack">Write a text above to see the prediction of each layer.</p>`;
   if (tokens.length === 0) return html`<${Progress} active />`;
   return html`<${Window} ...${shown(clamp(selection.query, tokens.length), tokens.length)} />`;
 }

@@ -70,8 +70,8 @@ function Card({ answer, body, layer, texts = null }) {
       ${body?.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
       ${answer.data && html`<${SaveMenu} name="motion" picture=${handle} arrays=${saved} />`}</header>
     <p class="hint">A word is a vector: it begins as the word’s embedding, and every attention head and MLP adds an arrow to it.
-      What another word gives is its attention weight × its value × W_O. The arrows, put end to end, lead to the vector that the
-      model goes on with.</p>
+      What another word gives is its attention weight × its value × W_O. The arrows, put end to end, lead to the
+      vector for the rest of the model.</p>
     <div class="toolbar">
       <${Choices} label="Look at" value=${show} onPick=${(value) => select({ motion_show: value })}
         choices=${[["one", "this text"], ["contexts", "one word in several contexts"]]} />
@@ -172,7 +172,7 @@ const cut = (text) => (text.length > LONGEST_LABEL ? `${text.slice(0, LONGEST_LA
 
 /** The step that was added last, in a sentence. */
 function sentenceOf(way, done, count) {
-  if (done > count) return `All ${count} arrows at once: their sum is the vector that the model goes on with.`;
+  if (done > count) return `All ${count} arrows at once: their sum is the vector for the rest of the model.`;
   if (done === 0) return "Nothing is added yet.";
   const step = way.steps[done - 1];
   const place = step.layer === null || step.layer === undefined || step.kind === "state" ? "" : `layer ${step.layer}, `;

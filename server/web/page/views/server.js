@@ -98,8 +98,8 @@ export function View() {
   const models = useJson("v1/models");
   const last = readings.at(-1);
   return html`<div class="server-view">
-    <p>Everything here is read from <a href="metrics"><code>/metrics</code></a>, once a second while this view is open;
-      what your Prometheus would see. ${version.data && `Lightwell ${version.data.version}`}${models.data &&
+    <p>Everything here is read from <a href="metrics"><code>/metrics</code></a>, once a second while
+      this view is open, as Prometheus reads it. ${version.data && `Lightwell ${version.data.version}`}${models.data &&
       `, serving ${models.data.data.map((model) => model.id).join(", ")}.`}</p>
     <div class="toolbar"><${CopyMenu} route="metrics" /></div>
     <${Problem} error=${error} />
@@ -161,7 +161,7 @@ function Routes({ readings }) {
   });
   rows.sort((a, b) => b.count - a.count);
   return html`<section class="card"><h2>Answers by route</h2>
-    ${rows.length === 0 && html`<p class="hint">Nothing was asked yet.</p>`}
+    ${rows.length === 0 && html`<p class="hint">No requests yet.</p>`}
     ${rows.length > 0 && html`<${Scrolled} label="Answers by route">
       <table class="plain-table" aria-label="Answers by route">
         <${Headings} names=${["route", "status", "answers", "a second, last two minutes"]} />

@@ -16,8 +16,8 @@ const MOST_WORDS = 120; // in a line of text
 
 const TITLES = {
   encoder: ["Encoder", "The text looks at itself, both ways."],
-  decoder: ["Decoder", "What is written looks back at itself."],
-  cross: ["Cross", "What is written looks at the text."],
+  decoder: ["Decoder", "The answer attends to its own tokens."],
+  cross: ["Cross", "The answer attends to the text."],
 };
 
 export function View() {
@@ -52,7 +52,7 @@ function Pair() {
   const { part } = useHead();
   const [encoder, decoder, cross] = [usePattern("encoder"), usePattern("decoder"), usePattern("cross")];
   const chosen = { encoder, decoder, cross }[part];
-  return html`<p>The encoder reads the text at once; the decoder writes, and looks across at what was read. Point at a
+  return html`<p>The encoder reads the text at once; the decoder writes, and attends to the encoder's text. Point at a
     word to see whom it looks at.</p>
     <${Lines} pattern=${chosen} />
     <div class="panels">${[encoder, decoder, cross].map((pattern) =>
@@ -69,8 +69,8 @@ function Lines({ pattern }) {
   const difference = useDifferenceName();
   const names = {
     encoder: ["the text", "the text"],
-    decoder: ["what is written", "what is written"],
-    cross: ["the text (encoder)", "what is written (decoder)"],
+    decoder: ["the answer", "the answer"],
+    cross: ["the text (encoder)", "the answer (decoder)"],
   };
   const [keyName, queryName] = names[part];
   return html`<section class="card">
@@ -185,7 +185,7 @@ function OneStack() {
   const { kind, stacks } = useCapabilities();
   const { layer } = useHead();
   return html`<div class="columns">
-    <section class="card"><h2>What this model is built of</h2><${Facts} stack=${stacks[kind]} /></section>
+    <section class="card"><h2>Components of this model</h2><${Facts} stack=${stacks[kind]} /></section>
     <${Mask} stack=${stacks[kind]} layer=${layer} />
   </div>`;
 }

@@ -76,6 +76,6 @@ function Headline({ pair, body }) {
 function Check({ differences }) {
   const names = { scores: "scores", pattern: "weights", z: "z", result: "output" };
   const said = Object.entries(names).map(([name, title]) => `${title} ${format(differences[name], 2)}`).join(", ");
-  return html`<p class="hint">Every step is computed again in float64 from the network's own numbers before it. Largest
-    differences from what the network itself computed, in its own precision: ${said}.</p>`;
+  return html`<p class="hint">Every step is computed again in float64 from the network's own numbers before it.
+    Largest differences from the network's own results, in its precision: ${said}.</p>`;
 }

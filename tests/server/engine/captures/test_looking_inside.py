@@ -264,11 +264,11 @@ def _traced_rows(model: Transformer, asked: EngineRequest, capture: AttentionCap
 @pytest.mark.parametrize(
     ("name", "task", "says"),
     [
-        ("bert", AttentionTask(capture=AttentionCapture(pairs=((0, 0),))), "asks for the decoder; this model has none"),
-        ("bert", generate(3), "asks for the decoder"),
+        ("bert", AttentionTask(capture=AttentionCapture(pairs=((0, 0),))), "needs the decoder; this model has none"),
+        ("bert", generate(3), "needs the decoder"),
         ("embedding_gemma", LensTask(layers=(1,), positions=(0,), top_k=1), "Gemma3TextModel has no head"),
         ("gemma3n", LensTask(layers=(1,), positions=(0,), top_k=1), "Gemma3nForCausalLM makes its logits of several"),
-        ("llama", HeadScoresTask(pairs=((0, 0),), part="encoder"), "asks for the encoder; this model has none"),
+        ("llama", HeadScoresTask(pairs=((0, 0),), part="encoder"), "needs the encoder; this model has none"),
         ("llama", AttentionTask(capture=AttentionCapture(pairs=((0, 4),))), "no head 4 in layer 0.*heads 0 to 3"),
         ("llama", HeadScoresTask(pairs=((2, 0),)), "no head 0 in layer 2"),
         (

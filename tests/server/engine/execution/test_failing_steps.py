@@ -124,7 +124,7 @@ def test_a_request_that_fails_in_its_prompt_fails_alone(
     answers = run(engine, order)
     for each in bad:
         assert (answers[each.uid].finish_reason, answers[each.uid].tokens) == ("error", [])
-        assert answers[each.uid].error == "the server's log says why"
+        assert answers[each.uid].error == "the server's log has the reason"
     assert "Failing: a marked token" in caplog.text
     assert_same(answers, quiet)
     assert engine.stats().kv_cache_usage_ratio == 0

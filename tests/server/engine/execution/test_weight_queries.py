@@ -113,7 +113,7 @@ def test_a_question_that_fails_ends_itself_alone(asked: Asked, caplog: pytest.Lo
     asked.ask(1, "fail")
     asked.ask(2, "now")
     failed, done = asked.ends(2)
-    assert (failed.finish_reason, failed.error) == ("error", "the server's log says why")
+    assert (failed.finish_reason, failed.error) == ("error", "the server's log has the reason")
     assert "ValueError: no such matrix" in caplog.text
     assert done.finish_reason == "done"
 

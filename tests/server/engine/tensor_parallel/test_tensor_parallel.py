@@ -216,18 +216,18 @@ def test_a_question_about_weights_fails_when_the_files_are_others_now(
     file = folder / "model.safetensors"
     file.write_bytes(file.read_bytes())
     monkeypatch.setattr(WeightFiles, "read", lambda *_: pytest.fail("where it were shorter now, reading would kill"))
-    with pytest.raises(RuntimeError, match=r"model_changed: the weight files in .* are not those"):
+    with pytest.raises(RuntimeError, match=r"model_changed: the weight files in .* are not the files"):
         whole("layers.0.attn_out.weight")
     assert whole("final_norm.gain") is not None, "every rank has it, as it was loaded"
 
 
 def test_settings_that_do_not_go_with_it_are_refused(tmp_path: Path) -> None:
     for flags, told in (
-        ({"tensor_parallel": "2", "devices": "2"}, "does not go with --devices 2; --devices 1 is accepted"),
-        ({"tensor_parallel": "2", "quantize": "int8"}, "does not go with --quantize int8; --quantize none is"),
+        ({"tensor_parallel": "2", "devices": "2"}, "excludes --devices 2; --devices 1 is accepted"),
+        ({"tensor_parallel": "2", "quantize": "int8"}, "excludes --quantize int8; --quantize none is"),
         (
             {"tensor_parallel": "2", "activations": "int8"},
-            "does not go with --activations int8; --activations dtype is",
+            "excludes --activations int8; --activations dtype is",
         ),
     ):
         with pytest.raises(SettingsError, match=told):

@@ -29,8 +29,7 @@ export function Drawer() {
   return html`<aside class="change card" aria-label="Change it" tabindex="-1" ref=${drawer} onKeyDown=${onKeyDown}>
     <header><h2>Change it</h2>
       <button type="button" class="quiet" aria-label="Close the drawer" onClick=${close}>✕</button></header>
-    <p class="hint">A change is made inside the model while it answers this page, and for nobody else. Every view shows what
-      comes of it.</p>
+    <p class="hint">A change applies only to the requests of this page. Every view shows its effect.</p>
     <${ThisHead} changes=${changes} isFull=${isFull} />
     <${Form} changes=${changes} isFull=${isFull} />
     ${isFull && html`<p class="hint" role="status">These are ${MOST_CHANGES} changes: a request takes no more.</p>`}
@@ -56,7 +55,7 @@ function ThisHead({ changes, isFull }) {
     <button type="button" class=${isChanged ? "" : "primary"} disabled=${isFull && !isChanged}
       onClick=${isChanged ? restore : make("zero")}>${isChanged ? "Restore this head" : "Zero this head"}</button>
     ${!isChanged && html`<button type="button" disabled=${isFull} onClick=${make("mean")}
-      title="What it passes on at every position becomes the mean over the text">Use its mean</button>`}
+      title="Its output at every position becomes the mean over the text">Use its mean</button>`}
   </div>`;
 }
 

@@ -10,8 +10,8 @@ import { addChange } from "./edits.js";
 
 const WHAT = { head: "a head", mlp: "an MLP", stream: "the residual stream", softmax: "attention temperature" };
 const ABOUT = {
-  head: "What the head passes on to the word's vector.",
-  mlp: "What the layer's MLP adds to each word's vector.",
+  head: "The output of the head to the word's vector.",
+  mlp: "The layer's MLP output, added to each word's vector.",
   stream: "The word's whole vector after the layer.",
   softmax: "Scores are divided by it before the softmax: 0 puts all weight on the largest, large values even it out.",
 };

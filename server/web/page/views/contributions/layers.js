@@ -63,8 +63,8 @@ function Curves({ entry, tokens, query, other }) {
       arrays=${saved(ofLength)} /></header>
       <p class="hint">Each block adds a step to the vector of <code>“${shownToken(tokens[query])}”</code>: ${
         entry.isDifference ? `in the end its length changed by ${format(norms.data.at(-1))}`
-          : `from length ${format(norms.data[0])} to ${format(norms.data.at(-1))}`}. The norm before each block keeps the
-        direction alone.</p>
+          : `from length ${format(norms.data[0])} to ${format(norms.data.at(-1))}`}. The norm before each
+          block keeps only the direction.</p>
       <${Lines} series=${ofLength} points=${points} low=${Math.min(0, extent(norms.data)[0], extent(steps.data)[0])}
         height=${210} label="Length of the vector and of its steps"
         handle=${lengths} /></div>

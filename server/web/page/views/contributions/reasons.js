@@ -74,7 +74,7 @@ function PairField({ lack }) {
   const { contributions_pair: pair } = useSelection();
   if (lack || saved) return null;
   return html`<div class="toolbar"><label class="pair-field">Second text of a pair
-    <${Field} type="text" value=${pair} placeholder="none: the text alone" isLive
+    <${Field} type="text" value=${pair} placeholder="none: only the text" isLive
       onTake=${(value) => select({ contributions_pair: value })} /></label></div>`;
 }
 
@@ -119,7 +119,7 @@ function ByWord({ reasons, handle }) {
     return others ? [...shown, { name: counted(others, "other"), value: left }] : shown;
   }, [reasons]);
   return html`${stacks.map((stack) => html`<${StackWords} key=${stack} stack=${stack} parts=${parts} most=${most} />`)}
-    <${Steps} reasons=${reasons} steps=${steps} label="What each word adds, and the sum" handle=${handle}
+    <${Steps} reasons=${reasons} steps=${steps} label="Contribution of each word, and the sum" handle=${handle}
       onPick=${({ key }) => key !== undefined && select({ key })} />`;
 }
 
@@ -129,7 +129,7 @@ function StackWords({ stack, parts, most }) {
     return [own.map(({ token }) => token.replaceAll("\ufffd", "◌")), own.map(({ value }) => value)];
   }, [parts, stack]);
   return html`<${Tokens} tokens=${tokens} weights=${weights} largest=${most} isSigned write=${format}
-    label=${`Words${stack ? ` of the ${stack}` : ""} by what they add`} onPick=${(key) => select({ key })} />`;
+    label=${`Words${stack ? ` of the ${stack}` : ""} by their contributions`} onPick=${(key) => select({ key })} />`;
 }
 
 function ByHead({ reasons, handle }) {
@@ -142,7 +142,7 @@ function ByHead({ reasons, handle }) {
   const steps = [{ name: "all heads", value: total(reasons.parts.map(({ value }) => value)) }];
   return html`<div class="columns"><div>
       <${Matrix} values=${values} rowNames=${rows} columnNames=${columns} rowTitle="layer" columnTitle="head" rowColour="ink"
-        columnColour="ink" square=${false} maxCell=${44} kind="diverging" label="What each head adds to the answer"
+        columnColour="ink" square=${false} maxCell=${44} kind="diverging" label="Contribution of each head to the answer"
         selected=${selected} hovered=${hovered} onHover=${setHovered} handle=${handle} onPick=${pick} describe=${describe} />
       <${ColourScale} ...${scaleOf(values, "diverging")} /></div>
     <div><${Steps} reasons=${reasons} steps=${steps} label="All heads, the rest, and the sum" /></div></div>`;
@@ -162,14 +162,14 @@ function headMap(parts) {
 function ByLayer({ reasons, handle }) {
   const steps = useMemo(() => reasons.parts.flatMap(({ layer, attention, mlp }) =>
     [{ name: `attn ${layer}`, layer, value: attention }, { name: `mlp ${layer}`, layer, value: mlp }]), [reasons]);
-  return html`<${Steps} reasons=${reasons} steps=${steps} label="What each layer adds, and the sum" handle=${handle}
+  return html`<${Steps} reasons=${reasons} steps=${steps} label="Contribution of each layer, and the sum" handle=${handle}
     onPick=${({ layer }) => layer !== undefined && select({ layer })} />`;
 }
 
 /** What the parts predict beside what the model does without the words that say most. */
 function Verified({ rows, value }) {
-  return html`<table class="plain-table"><caption>Without a word, what its part predicts and what the model really gives; with
-      all words ${format(value)}. Where they differ, the other words' parts changed too.</caption>
+  return html`<table class="plain-table"><caption>Without a word, the prediction from its part and the measured result;
+      with all words ${format(value)}. Where they differ, the other words' parts changed too.</caption>
     <thead><tr><th scope="col">without</th><th scope="col">predicted</th><th scope="col">measured</th></tr></thead>
     <tbody>${rows.map(({ words, predicted, measured }) => html`<tr><th scope="row">${
       words.length > 1 ? `all ${words.length}` : html`<code>${words.map(wordName).join()}</code>`}</th>

@@ -30,8 +30,8 @@ export function ByHead({ entry, array, isLogit, isSigned }) {
         arrays=${[{ label: "sums by head", array: { data: sums, shape: [layers, heads] }, rows: names[0],
         columns: names[1] }]} /></header>
     <p class="hint">${entry.isDifference ? "How much more (blue) or less (orange) each head adds than it did."
-      : isLogit ? "What each head adds to the logit: blue raises it, orange lowers it."
-      : "Lengths of what each head adds, summed over the source words."} Click a head to choose it.</p>
+      : isLogit ? "Contribution of each head to the logit: blue raises it, orange lowers it."
+      : "Lengths of each head's contributions, summed over the source words."} Click a head to choose it.</p>
     <${Matrix} values=${sums} rowNames=${names[0]} columnNames=${names[1]} rowTitle="layer" columnTitle="head"
       rowColour="ink" columnColour="ink" square=${false} maxCell=${44}
       kind=${kind} label="Contribution of each layer and head" selected=${selected} hovered=${hovered}

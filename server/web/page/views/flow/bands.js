@@ -109,7 +109,7 @@ export function attentionBand(stack, points, window, { start, end, encoderOutput
   });
   return {
     title: isCross
-      ? "Cross-attention: the decoder looks at what the encoder read"
+      ? "Cross-attention: from the decoder to the encoder's text"
       : "Attention: words look at each other",
     nodes: [
       { ...start, column: 0 },
@@ -291,7 +291,7 @@ export function perLayerBand(stack, { start, end }) {
 /** The band that makes what a block reads of one of several streams. */
 export function streamsBand({ start, end }) {
   return {
-    title: "Several streams: what the block reads of the first, it reads with something of the others",
+    title: "Several streams: the block's input is a mixture of all of them",
     nodes: [
       { ...start, column: 0 },
       { ...end, column: 2 },

@@ -42,6 +42,6 @@ function encoderOutput(capabilities, onWire) {
     full: onWire(point, last),
     scale: null,
     isEncoderOutput: true,
-    about: "What the encoder made of its text: the decoder's keys and values are read from it.",
+    about: "The encoder's output: the decoder's keys and values are computed from it.",
   };
 }

@@ -16,7 +16,7 @@ export const MEASURES = {
     lack: TOO_SHORT,
     about:
 
-        "How much each token looks at the one just before it. Such heads tell every token who its neighbour is; " +
+        "How much each token looks at the one just before it. Such heads give every token information about its neighbour; " +
         "induction is built on them.",
     formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">q − 1</b>]`,
     source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],
@@ -27,7 +27,7 @@ export const MEASURES = {
     unit: "weight",
     lack: "no token of it comes twice",
     about:
-      html`<${Term} of="induction">Induction<//>: how much a token that was seen before looks at what followed it the last time:
+      html`<${Term} of="induction">Induction<//>: how much a token that was seen before looks at its previous successor:
         “A B … A” finds B, and can copy it.`,
     formula: html`mean over repeated <i>q</i> of <i>A</i>[<b class="query">q</b>, <b class="key">p + 1</b>],
       token <i>p</i> = token <i>q</i>`,
@@ -37,7 +37,7 @@ export const MEASURES = {
     title: "Self",
     most: 1,
     unit: "weight",
-    about: "How much each token looks at itself: the head changes a word by the word alone.",
+    about: "Weight of each token on itself: the head changes a word from its own content.",
     formula: html`mean over <i>q</i> of <i>A</i>[<b class="query">q</b>, <b class="key">q</b>]`,
     source: ["Kovaleva et al. 2019", "https://arxiv.org/abs/1908.08593"],
   },
@@ -46,7 +46,7 @@ export const MEASURES = {
     most: 1,
     unit: "weight",
     lack: TOO_SHORT,
-    about: html`How much goes to the very first token, mostly an <${Term} of="attention sink" />: what a head does when it finds nothing.`,
+    about: html`How much goes to the very first token, mostly an <${Term} of="attention sink" />: typical of a head without a match.`,
     formula: html`mean over <i>q</i> ≥ 1 of <i>A</i>[<b class="query">q</b>, <b class="key">0</b>]`,
     source: ["Xiao et al. 2023", "https://arxiv.org/abs/2309.17453"],
   },
@@ -54,7 +54,7 @@ export const MEASURES = {
     title: "Entropy",
     most: null,
     unit: "nats",
-    about: html`How widely a token looks, in <${Term} of="nats" />: 0 is one key alone, ln n is all n keys alike.`,
+    about: html`How widely a token looks, in <${Term} of="nats" />: 0 is a single key, ln n is n equal weights.`,
     formula: html`mean over <i>q</i> of −Σ<sub>k</sub> <i>A</i>[<b class="query">q</b>, <b class="key">k</b>]
       ln <i>A</i>[<b class="query">q</b>, <b class="key">k</b>]`,
     source: ["Clark et al. 2019", "https://arxiv.org/abs/1906.04341"],

@@ -82,7 +82,7 @@ function paintAdd(pen, film, progress) {
   const of = (id) => data.strips.get(id)?.values;
   paintTitle(pen, boxes.add, "Added to the stream");
   paintStrip(pen, film, boxes.add_x, of("hook_predicted") ?? of("hook_resid_pre"), "x, as the block found it");
-  paintStrip(pen, film, boxes.add_heads, of("hook_attn_out"), "what the heads wrote", { tone: "value", sign: "+" });
+  paintStrip(pen, film, boxes.add_heads, of("hook_attn_out"), "output of the heads", { tone: "value", sign: "+" });
   paintStrip(pen, film, boxes.add_sum, of("hook_resid_mid"), film.formula("hook_resid_mid"), {
     sign: "=", share: eased(arrival(progress, film.indexOf("add"))),
   });

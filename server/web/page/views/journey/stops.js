@@ -110,7 +110,7 @@ function dotsStop({ data, products }, { query, key, dot }) {
     title: "Every query meets every key",
     says: `A dot is as large as the product q · k of its row and column; orange ones are below 0. ${query} · ${key} = ${
       format(dot)}, the sum of ${data.stack.head_dim} products. All ${grouped(data.shown.length ** 2)} pairs are drawn${
-      products.isMasked.some(Boolean) ? ", also those that the mask will hide" : ""}.`,
+      products.isMasked.some(Boolean) ? ", including masked ones" : ""}.`,
     to: { view: "attention", attention_kind: "dots" }, link: "Attention: q · k",
   };
 }
@@ -172,7 +172,7 @@ function softmaxStop(film, { query, key, weight }) {
 
 function valuesStop(film, { query, key, weight }) {
   const { data, z, temperature } = film;
-  const after = temperature === 1 ? "" : " What follows is the model's own, at temperature 1.";
+  const after = temperature === 1 ? "" : " All later numbers are the model's own, at temperature 1.";
   return {
     title: "The values, weighted and summed",
     says: `W_V makes a value of each token. That of ${key} counts ${percent(weight)}.${mostOf(film, "comes from")} The sum over all ` +
@@ -205,7 +205,7 @@ function addStop({ data, formula }, { query }) {
       format(cosine(before, after))}.` : "";
   return {
     title: "Added to the residual stream",
-    says: `What the heads wrote is added to what was there: ${formula("hook_resid_mid")}.${numbers}`,
+    says: `The output of the heads is added to the stream: ${formula("hook_resid_mid")}.${numbers}`,
     to: flowAt("hook_resid_mid"), link: "Flow: the stream after the attention",
   };
 }
@@ -227,9 +227,9 @@ function mlpStop({ data, neurons: [id, values], formula }, { query }) {
   const largest = values ? values.reduce((best, value, i) => (Math.abs(value) > Math.abs(values[best]) ? i : best), 0) : null;
   const isExperts = id.includes("expert");
   const { isAfter, norm } = placing(data.stack);
-  const inside = isExperts ? "a mixture of experts" : `an MLP alone: ${formula(id)}`;
+  const inside = isExperts ? "a mixture of experts" : `only an MLP: ${formula(id)}`;
   const gated = data.stack.gated_mlp && !isExperts ? " A gate decides how far each neuron opens." : "";
-  const aside = data.stack.parallel_blocks ? " It reads the same vector as the attention, beside it." : "";
+  const aside = data.stack.parallel_blocks ? " It reads the same vector as the attention, in parallel." : "";
   const most = !values ? "" : isExperts
     ? ` Of ${values.length} experts, number ${largest} suits it best, ${percent(values[largest])}; ${
       data.stack.experts.num_chosen} are used.`
@@ -254,7 +254,7 @@ function blocksStop({ data }) {
     says: `${rest > 0 ? `${plural(rest, "block follows", "blocks follow")}, with weights of their own` : "No block follows"}. The ` +
       `vector's length is ${lengthAt(data.layer)} after block ${data.layer}${rest > 0 ? ` and ${lengthAt(data.numLayers - 1)} after block ${
         data.numLayers - 1}` : ""}.${lensSays}`,
-    to: { view: "lens" }, link: "Lens: what each block would say",
+    to: { view: "lens" }, link: "Lens: the prediction of each block",
   };
 }
 

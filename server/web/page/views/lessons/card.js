@@ -44,7 +44,7 @@ function Corner({ title, aside, closes, at, target = null, onArrow, children }) 
 function List() {
   const answer = useAnswer(allLessons, LIST, null);
   return html`<${Corner} title="Lessons" closes="Close the list" at=${LIST}>
-    <p class="hint">Each walks through the views on a text of its own. All numbers are those of the model that is served.</p>
+    <p class="hint">Each walks through the views on a text of its own. All numbers come from the served model.</p>
     <${Answer} answer=${answer}>${(lessons) => html`<ul class="lesson-list">${lessons.map(({ name, title, about, steps }) =>
       html`<li key=${name}><button type="button" onClick=${() => openLesson(name)}><b>${title}</b>
         <span>${about} <i>${steps.length} steps</i></span></button></li>`)}</ul>`}<//>
@@ -107,7 +107,7 @@ function Walk({ lesson, steps }) {
     <div class="toolbar">
       <button type="button" disabled=${at === 0} onClick=${() => go(-1)}>Back</button>
       <button type="button" class="primary" onClick=${() => (isLast ? closeLesson() : go(1))}>${isLast ? "Done" : "Next"}</button>
-      <button type="button" class="quiet" title="Close the lesson and keep what is shown now"
+      <button type="button" class="quiet" title="Close the lesson and keep the current view"
         onClick=${() => closeLesson({ isToStay: true })}>Stay here</button>
       ${isShown && isOfHead(step) && html`<button type="button" onClick=${() => select({ change_open: true })}>
         Change this head…</button>`}

@@ -51,7 +51,7 @@ export function Curve({ row, drawn, found }) {
         return true;
       }}
       readout=${token === null ? "" : told(row, drawn, token, name)} />
-    <p class="hint">Filled: what is drawn from. Thin line: softmax alone. A straight line would be Zipf's law. Point to
+    <p class="hint">Filled: the distribution for drawing. Thin line: only softmax. A straight line would be Zipf's law. Point to
       name a token, click to mark it.</p>
   </section>`;
 }

@@ -29,7 +29,7 @@ export function Difference({ before, after, body, children }) {
       <div><dt>divergence</dt><dd><b class="number">${format(divergence(before.drawn, after.drawn))}</b>
         <span>nats: <${Term} of="Kullback-Leibler" />, of ${sides[1]} from ${sides[0]}</span></dd></div>
     </dl>
-    <${Scrolled} label="The tokens"><table class="plain-table" aria-label="The tokens whose probability changed most">
+    <${Scrolled} label="The tokens"><table class="plain-table" aria-label="The tokens with the largest changes of probability">
       <thead><tr>${["token", ...sides, "difference", "of the logit"].map((title) => html`<th scope="col">${title}</th>`)}</tr></thead>
       <tbody>${tokens.map((token) => html`<${Line} key=${token} token=${token} before=${before} after=${after}
         apart=${apart[token]} logit=${logits[token]} />`)}</tbody>

@@ -16,7 +16,7 @@ export function Likeliest({ row, drawn, found, onPick }) {
   const full = Math.max(drawn.kept[row.order[0]], drawn.probabilities[row.order[0]], 1e-30);
   return html`<section class="card">
     <header><h2>The likeliest tokens</h2>
-      <ul class="legend"><li><i class="swatch before"></i>softmax</li><li><i class="swatch after"></i>what is drawn from</li>
+      <ul class="legend"><li><i class="swatch before"></i>softmax</li><li><i class="swatch after"></i>distribution for drawing</li>
         <li><i class="swatch cut"></i>cut</li></ul>
     </header>
     <table class="likeliest" aria-label="The likeliest tokens">

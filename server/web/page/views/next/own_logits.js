@@ -32,7 +32,7 @@ export function OwnLogits() {
   const columns = logits && temperatures.map((t) => ({ t, shares: softmax(logits, t) }));
   return html`<section class="card own-logits"><h2>Try softmax on your own numbers</h2>
     <p>Each number is divided by the temperature T, e is raised to it, and the results are divided by their sum. A small T
-      gives nearly all to the largest number, a large T makes all alike; entropy says how many choices are left open.</p>
+      gives nearly all to the largest number, a large T makes all alike; entropy measures the number of remaining choices.</p>
     <div class="toolbar">
       <label>Logits <${Field} value=${text} size="24" isLive onTake=${(value) => select({ next_logits: value })} /></label>
       <span class="hint">with commas between, decimals with a point: 2.5, 1, 0</span>

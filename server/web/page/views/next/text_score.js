@@ -38,7 +38,7 @@ function Changed({ tokens, values: [before, after], query }) {
   const apart = useMemo(() => after.map((value, i) => (value === null ? NaN : value - before[i])), [before, after]);
   const [first, second] = [before, after].map(perplexityOf);
   const said = html`<p>Perplexity ${format(first)} → <b class="number">${format(second)}</b>. ${before.length === after.length &&
-    html`<span class="hint">Blue: the token became likelier, by so many nats; orange: less likely.</span>`}</p>`;
+    html`<span class="hint">Blue: the token became likelier, in nats; orange: less likely.</span>`}</p>`;
   if (before.length !== after.length) return said;
   return html`${said}<${Tokens} tokens=${tokens} weights=${apart} isSigned largest=${Math.max(...extent(apart).map(Math.abs)) || 1}
     query=${clamp(query, tokens.length)} write=${format} label="Tokens by how much likelier they became"
@@ -57,8 +57,7 @@ function Score({ tokens, values, query }) {
   return html`<p>
       ${scored.length > 0 && html`Perplexity of the text <b class="number">${format(perplexity)}</b>: a mean surprise of${" "}
         ${format(Math.log(perplexity))} nats per token. `}
-      <span class="hint">The deeper the colour, the likelier the token was (temperature 1). Click one to see what else
-        could have stood there.</span></p>
+      <span class="hint">The deeper the colour, the likelier the token was (temperature 1). Click one to see its alternatives.</span></p>
     <${Tokens} tokens=${tokens} weights=${chances} query=${clamp(query, tokens.length)}
       label="Tokens by the probability they had" onPick=${(position) => select({ query: Math.max(0, position - 1) })} />`;
 }

@@ -23,7 +23,7 @@ const KINDS = {
   "encoder-decoder": {
     title: "Encoder and decoder",
     about:
-      "One stack reads the whole input both ways; the other writes, and in each of its blocks looks across at what was read.",
+      "One stack reads the whole input both ways; the other writes, and each of its blocks attends to the first stack's text.",
     like: "the first transformer (2017), T5, BART, Marian",
   },
 };
@@ -92,7 +92,7 @@ function drawKind(context, kind, { width, colours }) {
       colours,
     });
     drawArrow(context, middle, y + SIZE + 34, middle, y + SIZE + 8, colours.muted);
-    caption(isEncoder ? "the text" : "what is written so far", middle, y + SIZE + 44);
+    caption(isEncoder ? "the text" : "the answer so far", middle, y + SIZE + 44);
     if (isEncoder && isPair) return;
     drawArrow(context, middle, y - 24, middle, 20, colours.muted);
     caption(isEncoder ? "a vector for each word" : "the next word", middle, 11);
@@ -166,7 +166,7 @@ function keyHeadWords(stack) {
   const count = ofLayers(stack, "num_kv_heads");
   const first = stack.layer_sizes?.findIndex((own, layer) => own.kv_layer !== layer) ?? -1;
   const said = count === String(stack.num_heads) ? [] : [`${count} of keys and values`];
-  if (first >= 0) said.push(`from layer ${first} on those of earlier layers`);
+  if (first >= 0) said.push(`from layer ${first} on the keys of earlier layers`);
   return said.length ? ` (${said.join("; ")})` : "";
 }
 
@@ -198,7 +198,7 @@ export function Facts({ stack }) {
     [
       "Scores",
       `q·k × ${format(stack.attention_scale, 4)}${stack.attn_logit_softcap ? `, capped at ${format(stack.attn_logit_softcap, 4)}` : ""}${
-        stack.attention_sinks ? ", beside a sink for each head" : ""}`,
+        stack.attention_sinks ? ", and a sink for each head" : ""}`,
     ],
     ["Context", `${grouped(stack.max_model_len)} tokens`],
   ];

@@ -65,7 +65,7 @@ function OfNeurons() {
   const weight = useWeight(lack ? null : `${prefix}blocks.${layer}.mlp.W_in`, { columns: `${first}:${first + count}` });
   const names = useMemo(() => Array.from({ length: count }, (_, i) => String(first + i)), [first, count]);
   const options = Array.from({ length: numLayers }, (_, i) => html`<option value=${i}>${i}</option>`);
-  return html`<${Shown} title="Right angles: what neurons read" weight=${weight} names=${names} turned=${true}
+  return html`<${Shown} title="Right angles: inputs of neurons" weight=${weight} names=${names} turned=${true}
     about=${html`<${Between} value="vectors" /><div class="toolbar"><label>Layer <select value=${layer}
       onChange=${(event) => select({ layer: Number(event.target.value) })}>${options}</select></label>
       <span class="hint">neurons ${first} to ${first + count - 1} of ${grouped(stack.intermediate_size)}</span></div>`} />`;
@@ -80,9 +80,9 @@ function Shown({ title, weight, names, turned, about, error }) {
   const menus = html`<${CopyMenu} route=${weight.route ?? ""} />${isReady && html`<${SaveMenu} picture=${picture} name="cosines-of-vectors"
     arrays=${[{ label: "cosines", array: { data: found.data, shape: [found.count, found.count] }, rows: names, columns: names }]} />`}`;
   return html`<${WeightCard} title=${title} menus=${menus}>
-    <p>Each vector is scaled to length 1; then W<sup>T</sup>W holds the cosine of every pair. Vectors at right angles have 0,
-      and if all stood so, W<sup>T</sup>W would be the identity I: 1 on the diagonal, 0 elsewhere. Words or
-      neurons that mean something alike mostly stand nearer: their cosine is above 0.</p>
+    <p>Each vector is scaled to length 1; then W<sup>T</sup>W holds the cosine of every pair. Orthogonal vectors
+      have 0, and if all were orthogonal, W<sup>T</sup>W would be the identity I: 1 on the diagonal, 0 elsewhere.
+      Words or neurons of similar meaning are mostly nearer: their cosine is above 0.</p>
     ${about}
     <${Answer} answer=${{ ...weight, error: error ?? weight.error }}>${() => isReady && html`<${Grid} found=${found} names=${names}
       isLess=${isLess} handle=${picture} />`}<//>

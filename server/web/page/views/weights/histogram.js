@@ -75,7 +75,7 @@ export function CosineHistogram({ counts, dimension, handle, height = 260 }) {
     2)}: ${grouped(counts[at])} pairs, ${format((counts[at] / total) * 100,
       3)} %; random: ${format(randomShares(bins, dimension)[at] * 100, 3)} %`;
   return html`<${Picture} draw=${draw} overlay=${overlay} height=${height} handle=${handle} readout=${readout}
-      label="Histogram of the cosines between the vectors, beside the curve of random directions"
+      label="Histogram of the cosines between the vectors, with the curve of random directions"
       onPoint=${(x, _, width) => (x === null ? setAt(null)
         : move(Math.floor(((x - MARGIN.left) / (width - MARGIN.left - MARGIN.right)) * bins)))}
       onKey=${(key) => {

@@ -61,8 +61,8 @@ function Told({ down, up, product, handle }) {
   const columns = up.shape[1];
   const small = rows * width + width * columns;
   const ratio = (rows * columns) / small;
-  return html`<p>The head takes a word's ${grouped(rows)} numbers down to ${grouped(width)} (W<sub>V</sub>, value down), and what it
-      gathers back up to ${grouped(columns)} (W<sub>O</sub>, value up). Together they are one matrix
+  return html`<p>The head takes a word's ${grouped(rows)} numbers down to ${grouped(width)} (W<sub>V</sub>, value down), and
+      the weighted sum back up to ${grouped(columns)} (W<sub>O</sub>, value up). Together they are one matrix
       of ${grouped(rows)} × ${grouped(columns)}, but made of far fewer numbers, and its rank is at most ${grouped(width)}.</p>
     <dl class="facts"><dt>value down and value up</dt><dd><b class="number">${grouped(rows)} × ${grouped(width)} + ${grouped(width)} ×${" "}
         ${grouped(columns)} = ${grouped(small)}</b> numbers</dd>
@@ -107,7 +107,7 @@ function Three({ down, up, product, handle }) {
 function Spectrum({ entry, size }) {
   const values = Array.from(entry.arrays["ov.singular_values"].data);
   const rank = entry.arrays["ov.effective_rank"].data[0];
-  return html`<p>Singular values say how strongly the head passes each of its directions on. There are ${values.length}; the
+  return html`<p>Singular values measure the strength of each direction of the head. There are ${values.length}; the
       other ${size ? grouped(size - values.length) : ""} of a full matrix are 0. <${Term} of="effective rank">Effective rank<//>${" "}
       <b>${format(rank, 3)}</b>: as spread out as ${format(rank, 3)} equal values.</p>
     <${Lines} series=${[{ name: "W_V W_O", values }]} points=${values.map((_, i) => String(i + 1))} title="singular value, by size"

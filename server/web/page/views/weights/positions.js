@@ -52,8 +52,8 @@ function Rotation() {
       <${CopyMenu} route=${rope.route} /></header>
     <${HeadPicker} />
     <p>Before a query meets the keys, its numbers are taken in pairs, and each pair is turned like the hand of a clock: by its own
-      angle for each position. Keys are turned in the same way, so that a product of both depends on how far apart they
-      stand. Fast pairs tell near words apart, slow ones far ones.</p>
+      angle for each position. Keys are turned in the same way, so that a product of both depends on their distance.
+      Fast pairs distinguish near words, slow ones far words.</p>
     ${position !== null && html`<p>“<b class="query">${shownToken(tokens[position])}</b>” stands at position ${position}: pair i
       is turned by ${position} × its angle.</p>`}
     <${Answer} answer=${{ ...rope, loading: rope.loading || trace.loading, error: rope.error ?? trace.error }}>${() =>
@@ -103,7 +103,7 @@ function Sinusoids({ isOwn }) {
     <p>${isOwn ? "This model adds such a table; it may keep its sines and cosines in another order."
       : "This model does not use them; the first transformer did, and they are drawn here as wide as this model's vectors."}</p>
     <p class="formula">PE[p, 2i] = sin(p / 10000^(2i/${width})), PE[p, 2i+1] = cos(p / 10000^(2i/${width}))</p>
-    <p>Each row is what is added to the word at one position. The columns on the left swing fast, those on the right
+    <p>Each row is the addition to the word at one position. The columns on the left swing fast, those on the right
       slowly, so that no two rows are alike.</p>
     <${Table} values=${values} rows=${ROWS} columns=${columns} handle=${picture} label="Sinusoids of the first positions" />
   </section>`;

@@ -13,8 +13,8 @@ import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 import { useLackOfWeights, usePrefix, useWeight, useWeightList, WeightCard } from "./asks.js";
 import { ProductPicture } from "./product_picture.js";
 
-const SPACES = { Q: ["query", "q", "what the word looks for"], K: ["key", "k", "how the word is found"],
-  V: ["value", "v", "what the word hands on"] };
+const SPACES = { Q: ["query", "q", "content that the word looks for"], K: ["key", "k", "how the word is found"],
+  V: ["value", "v", "content that the word passes on"] };
 
 /** The points that lead to a head's vector: the stream, its norm if there is one before attention, and q, k or v. */
 function usePath(letter) {

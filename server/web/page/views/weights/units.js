@@ -37,11 +37,11 @@ export function Units() {
   return html`<section class="card"><header><h2>Two neurons of layer ${layer}</h2><${CopyMenu} route="v1/geometry" body=${body} />
       ${values && html`<${SaveMenu} picture=${picture} name="two-neurons" arrays=${savedPair(values, pair)} />`}</header>
     <p>A neuron is one number of a block's MLP, h = w · x after its activation. Each dot is a word of the text: the one
-      neuron's number to the right, the other's upwards. Where the dots lie along a line, each tells much about the other:
-      their correlation ρ is far from 0. If the numbers were jointly normal, they would share −½ ln(1 − ρ²) nats, their mutual
+      neuron's number to the right, the other's upwards. If the dots are near a line, each neuron predicts the
+      other: their correlation ρ is far from 0. If the numbers were jointly normal, they would share −½ ln(1 − ρ²) nats, their mutual
       information.</p>
     <${Pick} layer=${layer} numLayers=${numLayers} pair=${pair} count=${count} isChosen=${isChosen} />
-    ${!there?.layers.includes(layer) && html`<p class="lack">This layer has experts, whose neurons are not handed out.</p>`}
+    ${!there?.layers.includes(layer) && html`<p class="lack">This layer has experts, and their neurons are not available.</p>`}
     <${Answer} answer=${{ ...found, data: canAsk ? found.data : null }}>${({ data: [entry] }) =>
       html`<${Figures} entry=${entry} values=${values} tokens=${tokens} />`}<//>
     ${values && html`<${Dots} values=${values} tokens=${tokens} pair=${pair} handle=${picture} />`}
@@ -105,8 +105,9 @@ function Figures({ entry, values, tokens }) {
     <dt>mutual information</dt><dd>${outlier
       ? html`not ${format(nats)} nats: these numbers are not normal. One word, ${outlier.word}, brings most of it; without it ρ is
         ${" "}<b class="number">${format(outlier.rho)}</b>, and the formula gives <b class="number">${format(outlier.nats)}</b> nats`
-      : html`<b class="number">${format(nats)}</b> nats, if the numbers are jointly normal`}; two neurons that have nothing to do
-      with each other would show about ${format(entry.baseline.information)} in so few words (${entry.num_samples})</dd></dl>`;
+      : html`<b class="number">${format(nats)}</b> nats, if the numbers are jointly normal`}; for independent
+        neurons the expected value is about ${format(entry.baseline.information)}
+        with this number of words (${entry.num_samples})</dd></dl>`;
 }
 
 /** The pairs of the layer's neurons that go together most, asked for by a click: there are many pairs. */

@@ -48,7 +48,7 @@ const STEPS = [
   { title: "weight", number: "weight", write: percent },
   { title: "value v", vector: "v" },
   { title: "z: all weighted values", vector: "z" },
-  { title: "z W_O: what is added", vector: "output" },
+  { title: "z W_O: the addition", vector: "output" },
 ];
 
 function Step({ title, number, vector, write = format, before, after }) {

@@ -35,8 +35,8 @@ export function Vectors({ pair, stack, body }) {
     formula=${html`x = ${isNormed && html`<${Term} of=${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} />(`}
       <${Term} of="residual stream" />${isNormed && ")"} <${Shape} of=${[size]} />`}
     says=${html`What layer ${entry.layer} reads of <${Word} pair=${pair} side="query" /> and <${Word} pair=${pair}
-      side="key" />: ${size} numbers each, to which the layers before have added what they
-      found. ${stack.positions.map((name) => html`${POSITIONS[name]} `)}`}>
+      side="key" />: ${size} numbers each, with the additions of all earlier layers.
+      ${stack.positions.map((name) => html`${POSITIONS[name]} `)}`}>
     ${rows ? html`<${SavedStrips} name="vectors" rows=${rows} scale=${full} label="Both words' vectors" />`
       : html`<${Progress} active=${answer.loading} />`}
     <${Problem} error=${answer.error} retry=${answer.retry} />
@@ -93,14 +93,14 @@ export function Rotate({ pair, stack }) {
   return html`<${Step} title=${titles.join(", and ")}
     formula=${html`q · k before <b>${format(before)}</b> → after <b>${format(pair.dot)}</b>`}
     says=${html`${isNormed && "A norm brings q and k to a standard length. "}${isTurned &&
-      html`<${Turned} pair=${pair} />`} A rotation alone leaves the lengths, at the right, as they are.`}>
+      html`<${Turned} pair=${pair} />`} A rotation does not change the lengths, at the right.`}>
     <${SavedStrips} name="turned-q-and-k" rows=${rows} label="q and k before and after the rotation by position" />
   <//>`;
 }
 
 const Turned = ({ pair }) =>
   html`Pairs of numbers are rotated by an angle that grows with the position, ${pair.query} for q and ${pair.key} for k, so
-    that of the two positions only their distance, ${format(pair.query - pair.key)}, counts in q · k.`;
+      that only the distance of the two positions, ${format(pair.query - pair.key)}, counts in q · k.`;
 
 /** The products, their running sum, and the dot. */
 export function Dot({ pair }) {
@@ -133,7 +133,7 @@ export function Dot({ pair }) {
       = <b id="why-dot">${format(pair.dot)}</b>.${order === "sorted" && " The largest come first: see how few numbers decide."}`}
     tools=${html`<div class="toolbar"><${Choices} label="Order" value=${order}
       onPick=${(value) => select({ why_order: value })} choices=${[["sorted", "largest first"], ["natural",
-      "as they stand"]]} /></div>`}>
+      "unchanged"]]} /></div>`}>
     <${SavedStrips} name="dot" rows=${rows} order=${indices} label="q, k, their products and the running sum"
       describe=${(_, i, column) =>
         `q ${format(pair.q[i])} × k ${format(pair.k[i])} = ${format(products[i])}; sum so far ${format(sums[column])}`} />

@@ -127,8 +127,8 @@ export function Values({ pair, stack }) {
   return html`<${Step} title="The value"
     formula=${html`<b class="value">v</b> = x W<sub>V</sub> <${Shape} of=${[stack.head_dim]} /><br />weight × v
       = ${format(pair.weight)} × v`}
-    says=${html`The third matrix makes a <${Term} of="value" /> of <${Word} pair=${pair} side="key" />: what it hands over to words
-      that look at it. The weight is how much of it they take (both strips have the same scale).`}>
+    says=${html`The third matrix makes a <${Term} of="value" /> of <${Word} pair=${pair} side="key" />: the content that it
+      passes to other words. The weight is how much of it they take (both strips have the same scale).`}>
     <${SavedStrips} name="value" rows=${rows} scale=${full} label="The key's value, and the value times its weight" />
   <//>`;
 }
@@ -153,7 +153,7 @@ export function ValueSum({ pair }) {
   const place = drawn.indices.indexOf(pair.key);
   return html`<${Step} title="Sum over all keys"
     formula=${html`z = Σ weight × <b class="value">v</b> <${Shape} of=${[z.length]} />, length ${format(lengthOf(z))}`}
-    says=${html`Each column is summed from top to bottom; the last strip is z, what the head has read for this word.
+    says=${html`Each column is summed from top to bottom; the last strip is z, the head's weighted sum for this word.
       Click a strip to choose its key.`}>
     <${SavedStrips} name="weighted-values" rows=${drawn.rows} scale=${drawn.full}
       label="Weighted values of the keys and their sum z" selectedRow=${place < 0 ? null : place}
@@ -183,8 +183,7 @@ export function Output({ pair, stack }) {
       vector of <${Word} pair=${pair} side="query" />, with those of the
         other ${counted(stack.num_heads - 1, "head")}${bias ? ` and a bias of length ${format(lengthOf(bias.data))}` : ""}.
           Largest: ${largest}.`}
-    tools=${html`<p><button type="button" onClick=${() => select({ view: "contributions" })}>What that does to the next
-      word →</button></p>`}>
-    <${SavedStrips} name="output" rows=${rows} label="What the head adds to the residual stream" />
+    tools=${html`<p><button type="button" onClick=${() => select({ view: "contributions" })}>Effect on the next word →</button></p>`}>
+    <${SavedStrips} name="output" rows=${rows} label="Addition of the head to the residual stream" />
   <//>`;
 }
