@@ -63,10 +63,10 @@ def form(output: str) -> list[object]:
     lines = [line.removeprefix("data: ") for line in output.splitlines() if line.strip()]
     while lines:
         line = lines.pop(0)
-        if line.startswith("{"):
-            while line.count("\n") < len(output) and not _is_json(line):
-                line += "\n" + lines.pop(0)
-            forms.append(shape(parsed(line)))
+        whole = ["\n".join([line, *lines[:end]]) for end in range(len(lines) + 1)] if line.startswith("{") else []
+        if value := next(filter(_is_json, whole), None):
+            del lines[: value.count("\n")]
+            forms.append(shape(parsed(value)))
         else:
             is_data = re.match(r"\[|\(|lightwell_", line)
             forms.append(re.sub(r"-?\d+(\.\d+)?(e-?\d+)?", "#", line) if is_data else "text")

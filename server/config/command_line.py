@@ -22,7 +22,7 @@ _OTHER_VARIABLES = {"LIGHTWELL_KERNEL_LEVEL", "LIGHTWELL_KERNEL_LIBRARY"}
 class Parser(argparse.ArgumentParser):
     """A parser of the command line whose errors suggest the nearest options and commands."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:  # type: ignore[override]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Read the arguments, and end the program if some are unknown: each command knows its own options."""
         found, unknown = super().parse_known_args(args, namespace)
         # Before Python 3.12, argparse leaves an optional positional over that comes after an option.

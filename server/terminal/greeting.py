@@ -33,7 +33,7 @@ class Greeting:
 
     @contextlib.asynccontextmanager
     async def around(
-        self, lifespan: Callable[[object], AbstractAsyncContextManager[None]], workers: list[WorkerState], app: object
+        self, lifespan: Callable[[object], AbstractAsyncContextManager[None]], workers: Sequence[WorkerState], app: object
     ) -> AsyncIterator[None]:
         """Run the lifespan of the application, and greet meanwhile."""
         async with lifespan(app):

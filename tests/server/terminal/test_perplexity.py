@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from model.checkpoint.folder import PACKAGED
 from server.cli import main
 
-TEXT = Path(__file__).parents[1] / "e2e" / "book_of_dragons.txt"
+TEXT = Path(__file__).parents[2] / "e2e" / "book_of_dragons.txt"
 NUM_TOKENS, WINDOW = 700, 512
 
 
