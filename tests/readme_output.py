@@ -63,7 +63,7 @@ def form(output: str) -> list[object]:
     lines = [line.removeprefix("data: ") for line in output.splitlines() if line.strip()]
     while lines:
         line = lines.pop(0)
-        if line.startswith("{"):
+        if line == "{" or line.startswith('{"'):
             while line.count("\n") < len(output) and not _is_json(line):
                 line += "\n" + lines.pop(0)
             forms.append(shape(parsed(line)))

@@ -105,7 +105,7 @@ def test_more_workers_than_cores_are_told_of(caplog: pytest.LogCaptureFixture, m
         places(2, "cpu")
         assert not caplog.messages
         places(4, "cpu")
-    assert caplog.messages == ["4 workers share 2 CPU cores, of which each would need one"]
+    assert caplog.messages == ["4 workers share 2 CPU cores; each would need one"]
 
 
 def test_workers_are_counted_against_the_time_that_a_quota_gives(
@@ -117,7 +117,7 @@ def test_workers_are_counted_against_the_time_that_a_quota_gives(
     assert [len(group) for group in found.core_groups] == [4, 4], "all cores: others of the machine may use them too"
     assert not caplog.messages
     places(3, "cpu")
-    assert caplog.messages == ["3 workers share 2 CPU cores, of which each would need one"]
+    assert caplog.messages == ["3 workers share 2 CPU cores; each would need one"]
     with pytest.raises(ValueError, match="cannot share 2 CPU cores; at most 8"):
         places(9, "cpu")
 

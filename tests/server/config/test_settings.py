@@ -93,7 +93,7 @@ def test_switches_are_off_until_named() -> None:
         (["--served-model-name", " "], ["--served-model-name", "' '", "not empty"]),
         (["--kernels", "numba"], ["--kernels", "'numba'", "auto, native, triton, torch"]),
         (["--kernel-arithmetic", "bf16"], ["--kernel-arithmetic", "'bf16'", "auto, float32, bf16-dot"]),
-        (["--no-compile", "--kernels", "native"], ["--no-compile", "--kernels native", "give one"]),
+        (["--no-compile", "--kernels", "native"], ["--no-compile", "--kernels native", "set one"]),
         (["--tensor-parallel", "2", "--devices", "0,"], ["--tensor-parallel 2", "--devices 0,;", "--devices 1 "]),
     ],
 )
