@@ -140,7 +140,7 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
         (CHAT, {"top_logprobs": 2}, "top_logprobs: top_logprobs 2 needs logprobs true"),
         (CHAT, {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "messages[0].images: not supp"),
         (CHAT, {"messages": [{"role": "user", "content": "x" * 100}]}, "messages: the prompt has 109 tokens"),
-        (CHAT, {"messages": [call_of([0] * 5000)]}, "messages: the tool calls hold more than 5000 values"),
+        (CHAT, {"messages": [call_of([0] * 5000)]}, "messages: the tool calls have more than 5000 values"),
         (CHAT, {"format": "yaml"}, "format: "),
         (CHAT, {"priority": -1}, "priority: -1 would go before everybody"),
         (CHAT, {"attention": {"layers": 9}}, "attention.layers: "),
