@@ -225,7 +225,7 @@ POINTS: tuple[Point, ...] = (
         "hook_resid_post",
         _MODEL,
         "the stream before the mlp + hook_mlp_out; parallel blocks: hook_resid_pre + hook_attn_out + hook_mlp_out",
-        "in post-norm models after the norm; Gemma 4: with hook_per_layer_out, if any, times a number of the layer; "
+        "in post-norm models after the norm; Gemma 4: with hook_per_layer_out, times a layer factor; "
         "Gemma 3n: hook_predicted + w (hook_resid_mid_mlp - hook_predicted), with w from hook_resid_mid_mlp; "
         "hook_per_layer_out goes to the other streams",
     ),

@@ -118,7 +118,7 @@ def test_workers_are_counted_against_the_time_that_a_quota_gives(
     assert not caplog.messages
     places(3, "cpu")
     assert caplog.messages == ["3 workers share 2 CPU cores; each would need one"]
-    with pytest.raises(ValueError, match="cannot share 2 CPU cores; at most 8"):
+    with pytest.raises(ValueError, match="too many workers for 2 CPU cores; at most 8"):
         places(9, "cpu")
 
 

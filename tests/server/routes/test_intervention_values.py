@@ -87,7 +87,7 @@ async def test_a_list_of_too_many_numbers_is_refused_by_its_name(tmp_path: Path)
         change = {"op": "add", "point": "logits", "value": [[0] * (MAX_LIST_NUMBERS + 1)]}
         error = await at.error("/v1/trace", {**TRACE, "interventions": [change]}, 400)
     assert error["param"] == "interventions[0].value"
-    assert "a list of more than 16384 numbers; so many are accepted as base64" in error["message"]
+    assert "a list of more than 16384 numbers; larger values are accepted as base64" in error["message"]
 
 
 async def test_other_long_lists_of_that_name_are_no_values(tmp_path: Path) -> None:
