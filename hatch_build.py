@@ -1,7 +1,7 @@
 """Compiles the CPU's kernels while the package is built: every level, except in an editable install, which needs this
-CPU's only. The wheel is named after the platform only, because the library knows neither Python nor torch.
+CPU's only. The wheel is named after the platform only, because the library uses no Python and no torch.
 
-It is also the build backend: hatchling's, whose metadata step compiles nothing, for pip neither. So pip refuses an
+It is also the build backend: hatchling's, with a metadata step that compiles nothing. So pip refuses an
 older Python, which can run this file, before anything is compiled.
 
 LIGHTWELL_KERNEL_TARGET names a platform other than this machine's, one of `TARGETS` of model/kernels/build.py.
@@ -29,7 +29,7 @@ OLDEST = (3, 11)
 
 @functools.cache
 def _build() -> dict[str, Any]:
-    """Return what model/kernels/build.py defines, which needs this Python."""
+    """Return the names of model/kernels/build.py, which needs this Python."""
     if sys.version_info < OLDEST:
         raise RuntimeError(f"Lightwell needs Python 3.11 or later; this is {sys.version.split()[0]}")
     return runpy.run_path(str(Path(__file__).parent / "model" / "kernels" / "build.py"))
@@ -56,7 +56,7 @@ class KernelBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             if not _build()["is_current"](output, levels=levels):
                 _build()["build"](output, levels=levels)
             build_data["artifacts"].append(f"model/kernels/{output.name}")
-        else:  # aside: what lies beside the sources is for this machine
+        else:  # in a folder of its own: the library next to the sources is for this machine
             made = Path(self.root, "build", target, output.name)
             if not _build()["is_current"](made, target=target):  # pip asks twice: for the metadata, and for the wheel
                 _build()["build"](made, target=target)

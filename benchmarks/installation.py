@@ -1,4 +1,4 @@
-"""Time from an empty folder to the first answer, and what is installed on the way.
+"""Time from an empty folder to the first answer, and the packages installed on the way.
 
     python -m benchmarks.installation [--only serve wheel-uv wheel-pip test]
 
@@ -32,7 +32,7 @@ COUNT = "import importlib.metadata as m; print(len({each.metadata['Name'].lower(
 
 @dataclass(frozen=True)
 class Figures:
-    """What a row measured."""
+    """The figures of a row."""
 
     seconds: float
     distributions: int
@@ -68,7 +68,7 @@ def is_answering(port: int) -> bool:
         request = urllib.request.Request(url, json.dumps(QUESTION).encode(), headers)
         with urllib.request.urlopen(request, timeout=LIMIT) as answer:
             return bool(json.load(answer)["choices"])
-    except OSError:  # nobody listens yet, or no worker is ready (503)
+    except OSError:  # the server does not listen yet, or no worker is ready (503)
         return False
 
 
@@ -127,7 +127,7 @@ ROWS: dict[str, tuple[Callable[[Path], Figures], int]] = {
     "wheel-pip": (lambda folder: measure_wheel(folder, with_uv=False), 90),
     "test": (measure_test, 900),
 }
-"""What each row measures, and the seconds that it may take on two idle cores with warm package caches."""
+"""The measure of each row, and its limit in seconds on two idle cores with warm package caches."""
 
 
 def main() -> None:

@@ -32,7 +32,7 @@ LOCK = ROOT / "constraints.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 MODEL = "./deploy/smollm2"
 MADE_OF = ("pyproject.toml", LOCK.name, "clients/python/pyproject.toml", "hatch_build.py", "deploy/install.py")
-"""Files after whose change everything is installed again."""
+"""A change of one of these files installs everything again."""
 UV_VARIABLES = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -60,7 +60,7 @@ def pip_settings() -> Settings:
 
 
 def uv_environment(settings: Settings, names: Iterable[str] = UV_VARIABLES) -> dict[str, str]:
-    """Return the environment of uv: what is set already stays."""
+    """Return the environment of uv. Variables that are set stay."""
     separators = {"find-links": ","}
     ours = {UV_VARIABLES[name]: separators.get(name, " ").join(settings[name]) for name in names if name in settings}
     return {"UV_INDEX_STRATEGY": "unsafe-best-match"} | ours | dict(os.environ)  # pip's: the best of all indexes
@@ -81,7 +81,7 @@ def torch_index(index: str, settings: Settings) -> str | None:
     places = [*settings.get("find-links", []), *(f"{each.rstrip('/')}/torch/" for each in indexes)]
     if not any(has_cpu_build(place, version, settings) for place in places):
         print(
-            f"warning: no CPU build of torch {version} at {index} or where pip is told to look: "
+            f"warning: no CPU build of torch {version} at {index} or in the places of pip's configuration: "
             "the default index gives the build for CUDA, 5.7 GB on the disk",
             file=sys.stderr,
         )
@@ -109,7 +109,7 @@ def _listing(place: str, settings: Settings) -> str:
 
 
 def all_extras(names: Iterable[str]) -> set[str]:
-    """Return these extras of pyproject.toml and those that they consist of."""
+    """Return these extras of pyproject.toml and their parts."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     found, waiting = set[str](), [*names]
     while waiting:
@@ -165,7 +165,7 @@ def install(folder: Path, extras: set[str], index: str) -> None:
 
 
 def compile_lock(output: Path, options: Sequence[str], python: Path) -> int:
-    """Write the versions that satisfy pyproject.toml and the client's: those of the file where they still do."""
+    """Write the versions that satisfy pyproject.toml and the client's. The file's own versions stay if they do."""
     uv = find_uv(python)
     if uv is None:
         sys.exit("uv compiles the versions, and it cannot be installed")

@@ -20,7 +20,7 @@ _OTHER_VARIABLES = {"LIGHTWELL_KERNEL_LEVEL", "LIGHTWELL_KERNEL_LIBRARY"}
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of the command line whose errors suggest the nearest options and commands."""
+    """A parser of the command line. Its errors suggest the nearest options and commands."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Read the arguments, and end the program if some are unknown: each command knows its own options."""

@@ -97,7 +97,7 @@ class JsonFormatter(_Formatter):
 class TextFormatter(_Formatter):
     """Formats an event as `time LEVEL process logger: message`, with the request's id if the message lacks it.
 
-    On a terminal the level is coloured, and a line first clears what a progress bar has written.
+    On a terminal the level is coloured, and a line first clears the progress bar.
     """
 
     def __init__(self, process: str) -> None:

@@ -33,7 +33,10 @@ class Greeting:
 
     @contextlib.asynccontextmanager
     async def around(
-        self, lifespan: Callable[[object], AbstractAsyncContextManager[None]], workers: Sequence[WorkerState], app: object
+        self,
+        lifespan: Callable[[object], AbstractAsyncContextManager[None]],
+        workers: Sequence[WorkerState],
+        app: object,
     ) -> AsyncIterator[None]:
         """Run the lifespan of the application, and greet meanwhile."""
         async with lifespan(app):

@@ -54,7 +54,7 @@ def test_the_script_of_each_step_runs(script: str, environment: dict[str, str], 
         "GITHUB_REF_NAME": f"v{_version()}",
         "GITHUB_OUTPUT": str(output),
         "DOCKER_CALLS": str(calls),
-        "ARGS": "--collect-only -q",  # of the tests: they run in the runs of which this is a part
+        "ARGS": "--collect-only -q",  # this test is part of a run of the tests
         "WHEELS": "",  # of other machines: deploy.release.check builds them
     }
     done = subprocess.run(

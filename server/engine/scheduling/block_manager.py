@@ -7,7 +7,7 @@ only.
 A block holds the K/V of `block_size` consecutive positions of one sequence, at every layer. It is in one of three
 places:
 
-    blank   free and holding nothing worth keeping; those that were used before are taken first, since a block takes
+    blank   free and holding nothing worth keeping; blocks used before are taken first, since a block takes
             memory from its first use on
     cached  free, but still holding a published prefix: reused on a hit, evicted (least recently used first) when blank
             blocks run out
