@@ -56,7 +56,7 @@ def sizes_of(folder: Path) -> Sizes:
 
 
 def memory_after_load(folder: Path, kv_cache: int, seconds: float) -> tuple[dict[str, int], int]:
-    """Return the bytes by kind of process, `seconds` after REQUESTS by CLIENTS clients, and the lines of the KV cache."""
+    """Return the bytes by kind of process, `seconds` after REQUESTS by CLIENTS clients, and of the KV cache."""
     arguments = [str(folder), "--dtype", "bfloat16", "--served-model-name", "model"]
     with serve([*arguments, "--kv-cache-memory", str(kv_cache), "--block-size", str(BLOCK_SIZE)]) as server:
         prompts = random_prompts(REQUESTS, seed=0)
