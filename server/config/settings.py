@@ -147,7 +147,7 @@ class Settings:
         None,
         types.integer(1),
         "Largest number of tokens per step for traces, attention, lenses and head scores while text is generated; "
-        "lower if they would take a tenth of the step's time.",
+        "lower if they would take more than a tenth of the step's time.",
         shown_default="32; 256 on a GPU",
     )
     max_look_tokens: int | None = BATCH.setting(
@@ -166,7 +166,7 @@ class Settings:
         None,
         types.byte_size(),
         "Memory limit of a worker, including weights and KV cache; a request without memory gets 503.",
-        shown_default="nine tenths of the free memory of the machine or container",
+        shown_default="the loaded model and nine tenths of the remaining memory",
     )
     block_size: int = BATCH.setting(32, types.integer(1, 1024), "Tokens per block of the KV cache.")
     no_prefix_caching: bool = BATCH.switch("Do not reuse the KV cache of shared prefixes.")

@@ -46,7 +46,7 @@ _COUNTERS = {
     "capture_bytes_total": "Bytes of attention and embeddings captured.",
     "capture_seconds_total": "Time spent capturing, in seconds; on a GPU only the host's part.",
     "engine_steps_total": "Forward passes of the engine.",
-    "steps_abandoned_total": "Forward passes abandoned because most of their requests were cancelled or out of time.",
+    "steps_abandoned_total": "Forward passes abandoned because the requests with most of their tokens had ended.",
     "computed_tokens_total": "Token positions computed by the network, including captures.",
     "grammars_compiled_total": "Grammars compiled for requests.",
     "grammars_cached_total": "Requests with a grammar that was already compiled.",

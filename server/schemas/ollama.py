@@ -31,7 +31,7 @@ MAX_TOOLS = 128
 MAX_CALL_VALUES = 5000
 """Most values in all tool calls of a conversation: they are checked, and written as JSON, in one go."""
 
-_LOADED = "how the model is loaded is the server's to say"
+_LOADED = "the server's settings determine the loading of the model"
 _KEEP_ALIVE: Ignored = {"keep_alive": "the model stays loaded as long as the server runs"}
 _NO_IMAGES = Refused("this server reads no images")
 

@@ -47,7 +47,7 @@ const WORDS = {
   hook_cross_attn_out: ["attn out", "ink", `The sum of all heads' outputs: ${ADDED}`],
   hook_pre: ["up", "ink", "The input of each neuron's activation: a weighted sum of the word's numbers."],
   hook_pre_gate: ["gate", "ink", "The gate of each neuron, before the activation."],
-  hook_pre_linear: ["up", "ink", "The output of each neuron after its gate."],
+  hook_pre_linear: ["up", "ink", "The number of each neuron that its gate multiplies."],
   hook_post: ["neurons", "ink", "The neurons after the activation."],
   hook_router_logits: ["router", "ink", "How well each expert suits the word."],
   hook_expert_weights: ["experts", "ink", "The probability of each expert. The word uses only the largest."],

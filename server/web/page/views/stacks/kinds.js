@@ -166,7 +166,7 @@ function keyHeadWords(stack) {
   const count = ofLayers(stack, "num_kv_heads");
   const first = stack.layer_sizes?.findIndex((own, layer) => own.kv_layer !== layer) ?? -1;
   const said = count === String(stack.num_heads) ? [] : [`${count} of keys and values`];
-  if (first >= 0) said.push(`from layer ${first} on the keys of earlier layers`);
+  if (first >= 0) said.push(`from layer ${first} on the keys and values of earlier layers`);
   return said.length ? ` (${said.join("; ")})` : "";
 }
 
