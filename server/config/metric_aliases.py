@@ -33,7 +33,8 @@ def parse_alias(text: str) -> tuple[str, str]:
         )
     if name.startswith(_TAKEN):
         raise ValueError(
-            f"{name} would be one of this server's own; one that begins with neither {' nor '.join(_TAKEN)} is accepted"
+            f"{name} is reserved for the server's metrics; a name that begins with neither {' nor '.join(_TAKEN)} is "
+            "accepted"
         )
     if metric not in METRICS:
         raise ValueError(f"{metric!r} is no metric that may have another name; accepted are {', '.join(METRICS)}")

@@ -72,8 +72,8 @@ class Adapters:
             raise NotFound(f"The LoRA adapter {adapter.name!r} was unloaded.", param="model", code="model_not_found")
         if isinstance(task, WeightsTask):
             raise BadRequest(
-                f"model: {adapter.name!r} is a LoRA adapter, and this reads the model's own weights; the model's name "
-                "is accepted.",
+                f"model: {adapter.name!r} is a LoRA adapter, and this route reads the model's own weights; the model's "
+                "name is accepted.",
                 param="model",
                 code="adapter_not_supported",
             )

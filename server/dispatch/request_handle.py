@@ -28,7 +28,7 @@ def error_of(output: RequestOutput) -> ApiError | None:
         case "grammar":
             return BadRequest(f"no answer can keep to it: {output.error}.", code="grammar_refused")
         case "prefix":
-            message = "messages: the answer continues the last message, and does not match the format."
+            message = "messages: the answer continues the last message, and that message does not match the format."
             return BadRequest(message, param="messages", code="grammar_refused")
         case "error" | "abort":
             reason = output.error or "the engine aborted it"

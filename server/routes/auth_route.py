@@ -194,7 +194,7 @@ async def read_body(request: Request, max_bytes: int, field: Any = None) -> None
     encoding = request.headers.get("content-encoding", "").strip()
     if encoding.lower() not in ("", "identity"):
         raise UnsupportedMediaType(
-            f"Content-Encoding is {shown(encoding)}; a body as it is, without one, is accepted.",
+            f"Content-Encoding is {shown(encoding)}; a body without Content-Encoding is accepted.",
             code="unsupported_content_encoding",
         )
     announced = request.headers.get("content-length", "")

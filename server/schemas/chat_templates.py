@@ -15,7 +15,7 @@ MAX_TEMPLATE_ARGUMENTS = 32
 def _check_template_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     taken = sorted(arguments.keys() & {"messages", "tools", "documents", "add_generation_prompt"})
     if taken:
-        raise ValueError(f"{taken[0]} is no argument of the client's; names of the model's own chat template are")
+        raise ValueError(f"{taken[0]} is reserved; other variables of the model's chat template are accepted")
     return arguments
 
 

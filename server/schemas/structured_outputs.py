@@ -76,7 +76,7 @@ class ResponseFormat(RequestModel):
         if self.type == "json_schema" and self.json_schema is None and self.schema_ is None:
             raise wrong("json_schema", 'json_schema is required with type "json_schema"')
         if self.type != "json_schema" and self.json_schema is not None:
-            raise wrong("json_schema", f'json_schema is accepted with type "json_schema" alone, not with "{self.type}"')
+            raise wrong("json_schema", f'json_schema is accepted only with type "json_schema", not with "{self.type}"')
         return self
 
     @property

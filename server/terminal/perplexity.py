@@ -78,7 +78,7 @@ class Scorer:
         folder = resolve(name)
         config = read_config(folder)
         if config.kind != "decoder":
-            raise ModelLoadError(f"{folder} is an {config.kind}; perplexity is of decoders")
+            raise ModelLoadError(f"{folder} is an {config.kind}; a decoder is accepted")
         device = resolve_device("auto")
         own = resolve_dtype(dtype, config, device)
         self.model = load_model(
@@ -135,7 +135,7 @@ def measure(
     if len(ids) < LEAST_TOKENS:
         raise ModelLoadError(f"{text} has {len(ids)} tokens; perplexity needs {LEAST_TOKENS} or more")
     if other is not None and other.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens] != ids:
-        raise ModelLoadError(f"{against} makes other tokens of {text}; a model of the same vocabulary is accepted")
+        raise ModelLoadError(f"{against} splits {text} into other tokens; a model with the same vocabulary is accepted")
     window = scorer.window if other is None else min(scorer.window, other.window)
     score, others_score, comparison = Score(), None if other is None else Score(), Comparison()
     for part in _windows(ids, window):

@@ -44,7 +44,7 @@ def difference(before: Fingerprint, folder: Path) -> str | None:
     ]
     if not changes:
         return None
-    return f"model_changed: since the server started, in {folder} {', '.join(changes)}; restart it"
+    return f"model_changed: since the server started, in {folder} {', '.join(changes)}; restart the server"
 
 
 def _of_file(path: Path) -> str:

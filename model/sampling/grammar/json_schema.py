@@ -207,7 +207,7 @@ class Writer:
             if grain == 1:
                 return [(self.rules.terminal(f"/{whole_numbers(first, last)}/"),)]
             if grain > MAX_MULTIPLE or max(abs(first), abs(last)) >= 2**63:
-                raise GrammarError(path, f"multipleOf is at most {MAX_MULTIPLE}, its bounds less than 2**63")
+                raise GrammarError(path, f"multipleOf is at most {MAX_MULTIPLE}, and bounds next to it below 2**63")
             self._multiples += int(grain)
             if self._multiples > MAX_MULTIPLE:
                 raise GrammarError(path, f"all multipleOf of a schema are at most {MAX_MULTIPLE} together")

@@ -148,8 +148,8 @@ class CardMemory:
             in_graphs = 0 if graphs is None else self._peak_of(graphs)
         except torch.OutOfMemoryError as error:
             raise ModelLoadError(
-                f"the largest step and the weights ({as_size(weights)}) into the {as_size(free)} that "
-                f"the card has free: lower --max-num-batched-tokens, --max-num-seqs or --max-model-len "
+                f"the largest step and the weights ({as_size(weights)}) do not fit into the {as_size(free)} of free "
+                f"memory on the card: lower --max-num-batched-tokens, --max-num-seqs or --max-model-len "
                 f"({one_line(error)})"
             ) from None
         card.release()

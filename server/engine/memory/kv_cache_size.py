@@ -53,7 +53,7 @@ def num_cache_blocks(
     )
     if config.kv_cache_bytes is None and card is not None:
         raise ModelLoadError(
-            f"the rest {holds}: {card}; {card.what_would_do((one_context + 1) * block_bytes + states)}"
+            f"the remaining memory {holds}: {card}; {card.what_would_do((one_context + 1) * block_bytes + states)}"
         )
     given, ranks = config.kv_cache_bytes, config.tensor_parallel
     memory = f"{available} bytes of the free memory" if given is None else f"--kv-cache-memory {given * ranks} (bytes)"

@@ -62,13 +62,13 @@ def limit_memory(
         limit = taken + int(max(0, free // num_processes - untouched) * _SHARE)
         if limit < needed:
             raise ValueError(
-                f"the model and its KV cache take {taken * num_processes >> 20} MiB, and of the {free >> 20} MiB that "
-                "are free too little is left for requests; set a smaller --kv-cache-memory"
+                f"the model and its KV cache take {taken * num_processes >> 20} MiB, and the {free >> 20} MiB of free "
+                "memory are not enough for requests; set a smaller --kv-cache-memory"
             )
     elif limit < needed:
         raise ValueError(
             f"--worker-memory {limit * num_processes} (bytes) is not enough: {needed * num_processes} are needed once "
-            "the model is loaded; that much is accepted, as is a smaller --kv-cache-memory"
+            "the model is loaded; this size, or a smaller --kv-cache-memory, is accepted"
         )
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if hard != resource.RLIM_INFINITY:

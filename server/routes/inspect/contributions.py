@@ -209,9 +209,8 @@ def _check_gates(plans: Sequence[_Plan]) -> None:
     work = sum(plan.num_values * plan.config.head_dim**2 for plan in plans if plan.is_gated)
     if work > MAX_GATED_WORK:
         raise BadRequest(
-            "query_positions: heads of this model have gates, so that each query has lengths of its own: these are "
-            f"{work / MAX_GATED_WORK:.1f} times the work that is accepted; send fewer query_positions, layers or "
-            "heads.",
+            "query_positions: heads of this model have gates, so the lengths are computed for each query: this is "
+            f"{work / MAX_GATED_WORK:.1f} times the accepted work; send fewer query_positions, layers or heads.",
             param="query_positions",
             code="too_much_work",
         )

@@ -81,7 +81,7 @@ def _choose(config: ModelConfig, body: CorrelationsRequest) -> tuple[ChosenPoint
     if point.in_block:
         if layer is None or (written.layer is not None and body.layer is not None):
             raise BadRequest(
-                f"layer: {point.name} is there in each block; its layer is accepted here or in the point's name, once.",
+                f"layer: {point.name} exists in every block; give its layer once, here or in the point's name.",
                 param="layer",
             )
         (layer,) = resolve(layer, own.num_layers, "layer", "layer")
@@ -108,7 +108,7 @@ def _check_amount(num_samples: int, num_units: int) -> None:
     """Raise BadRequest for too few samples or too many pairs."""
     if num_samples < 3:
         raise BadRequest(
-            f"positions: {num_samples} of all inputs together say nothing of a correlation; 3 and more are accepted.",
+            f"positions: {num_samples} in all inputs together are too few for a correlation; at least 3 are accepted.",
             param="positions",
         )
     per_pair = num_samples + _PER_PAIR

@@ -225,7 +225,7 @@ def check_map_changes(config: ModelConfig, places: Sequence[InterventionTarget],
     if changed > MAX_MAP_CHANGES * whole:
         raise wrong(
             f"interventions: they change {changed} attention scores and weights; at most {MAX_MAP_CHANGES * whole} are "
-            f"accepted here, each of this input's {MAX_MAP_CHANGES} times. Give fewer layers, heads or positions, or "
+            f"accepted for this input, {MAX_MAP_CHANGES} changes of each. Give fewer layers, heads or positions, or "
             "fewer interventions.",
             "too_many_changes",
         )

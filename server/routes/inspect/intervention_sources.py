@@ -73,8 +73,8 @@ def check_number(of: str, number: int) -> None:
     """Raise BadRequest for more changes of single layers, over all inputs, than a request may have."""
     if number > MAX_CHANGES:
         raise wrong(
-            f"interventions: {of}, interventions and their layers are {number} together, multiplied; at most "
-            f"{MAX_CHANGES} are accepted. Give fewer {of}, layers or interventions.",
+            f"interventions: {of} times interventions times layers is {number}; at most {MAX_CHANGES} is accepted. "
+            f"Give fewer {of}, layers or interventions.",
             "too_many_changes",
         )
 
@@ -150,7 +150,7 @@ async def _sources(
     )
     num_layers = len(targets[0].layers)
     if len(place.layers) not in (1, num_layers):
-        raise wrong(f"{field}.layer: {len(place.layers)} layers for {num_layers}; one, or as many, are accepted.", None)
+        raise wrong(f"{field}.layer: {len(place.layers)} layers for {num_layers}; 1 or as many are accepted.", None)
     counts = Counter(map(ids_of, prompts))
     found = []
     async for prompt in in_turns({ids_of(prompt): prompt for prompt in prompts}.values(), IN_TURN):

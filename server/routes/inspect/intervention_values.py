@@ -28,7 +28,7 @@ def read_value(
     """
     if isinstance(value, int | float):
         if abs(value) > float(np.finfo(np.float32).max):
-            raise wrong(f"{field}.value: {shown(value)} is not finite in float32; a number that is, is accepted.")
+            raise wrong(f"{field}.value: {shown(value)} is not finite in float32; a finite number is accepted.")
         return float(value)
     if isinstance(value, EncodedArray):
         array = _decoded(value, field)
@@ -84,8 +84,8 @@ def check_masked(config: ModelConfig, place: InterventionTarget, op: str, value:
             *_, row, key = np.argwhere(is_lost & hidden)[0]
             accepted = "null, minus infinity," if of_scores else "0"
             raise wrong(
-                f"{field}.value: in layer {layer} the query {queries[row]} does not see the key {key}, where a number "
-                f"is put; {accepted} is accepted there."
+                f"{field}.value: in layer {layer} the query {queries[row]} does not see the key {key}, but the value "
+                f"has a number for it; {accepted} is accepted there."
             )
 
 

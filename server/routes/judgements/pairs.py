@@ -157,7 +157,7 @@ class Reader:
         begin, end = own[0], own[-1] + 1
         if excess >= end - begin:
             raise BadRequest(
-                f"truncate_prompt_tokens: with {self.cut.limit} there is no room in addition to the special tokens; "
+                f"truncate_prompt_tokens: {self.cut.limit} tokens leave no room for this text; "
                 f"{len(encoding.ids) - (end - begin) + 1} or more are accepted.",
                 param="truncate_prompt_tokens",
             )

@@ -117,8 +117,8 @@ async def _around(
     tags = context.chat_template.thought_tags
     if tags is not None and after.rfind(tags.opening) > after.rfind(tags.closing):
         raise BadRequest(
-            "chat_template_kwargs: with these the answer would begin inside the model's reasoning, and not with a "
-            "label; those with which the template leaves reasoning out are accepted, if it knows any.",
+            "chat_template_kwargs: with these values the answer would begin with reasoning instead of a label; values "
+            "that turn reasoning off are accepted, if the template has any.",
             param="chat_template_kwargs",
             code="answer_begins_in_reasoning",
         )
@@ -157,8 +157,8 @@ def _labels_of(context: AppContext, questions: Sequence[Question], after: str) -
         labels = kept[kind]
         if isinstance(labels, int):
             raise BadRequest(
-                f"{question.field}: {len(question.options)} options, but this model's tokenizer has single-token "
-                f"labels for {labels} at the beginning of the answer, which is the largest accepted number.",
+                f"{question.field}: {len(question.options)} options; at most {labels} are accepted, the number of "
+                "single-token labels that this model's tokenizer has at the beginning of an answer.",
                 param=question.field,
                 code="labels_not_single_tokens",
             )

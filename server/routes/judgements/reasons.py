@@ -145,7 +145,7 @@ def _named_label(context: AppContext, options: Explain) -> int | None:
         return labels.index(str(options.versus))
     accepted = ", ".join(['"next"', "null", *map(shown, labels[:20])])
     raise BadRequest(
-        f"explain.versus: {shown(options.versus)} is no label that another is compared with; accepted: "
+        f"explain.versus: {shown(options.versus)} is not usable; accepted: "
         f"{accepted}{', ...' if len(labels) > 20 else ''}.",
         param="explain.versus",
     )

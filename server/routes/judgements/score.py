@@ -43,8 +43,8 @@ def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:
     count = max(len(first), len(second))
     if not {len(first), len(second)} <= {1, count}:
         raise BadRequest(
-            f"{names[1]}: {len(second)} texts for {len(first)} of {names[0]}; as many are accepted, or one on either "
-            "side.",
+            f"{names[1]}: {len(second)} texts for {len(first)} of {names[0]}; the same number, or one on either "
+            "side, is accepted.",
             param=names[1],
         )
     firsts, seconds = (texts * (count // len(texts)) for texts in (first, second))

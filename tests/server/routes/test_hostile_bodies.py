@@ -40,7 +40,7 @@ async def test_inputs_times_interventions_have_a_bound_of_their_own(tmp_path: Pa
     async with site(tmp_path, max_num_queued_requests=4096) as at:
         error = await at.error("/v1/trace", body, 400)
         assert error["code"] == "too_many_changes"
-        assert f"are {2048 * 64 * NUM_LAYERS} together, multiplied; at most {MAX_CHANGES} are" in error["message"]
+        assert f"times layers is {2048 * 64 * NUM_LAYERS}; at most {MAX_CHANGES} is" in error["message"]
         body = {"prompt": ["a"] * 1000, "max_tokens": 1, "interventions": [ZERO] * 64}
         assert (await at.error("/v1/completions", body, 400))["code"] == "too_many_changes"
         assert at.engine.submitted == []
