@@ -44,7 +44,7 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None, revision: st
         name_or_path = default_name()
     path = Path(expanduser(name_or_path))
     if revision is not None and (exists(path) or name_or_path in BUILT_IN):
-        raise ModelLoadError(f"--revision {revision!r} does not go with model {name_or_path!r}, which is no hub id")
+        raise ModelLoadError(f"--revision {revision!r} needs a hub id, and model {name_or_path!r} is none")
     if isdir(path):
         return _of_folder(path, gguf_file)
     if exists(path):

@@ -86,7 +86,7 @@ def resolve_quantization(name: str, dtype: torch.dtype, device: torch.device) ->
     *others, last = QUANTIZATIONS[name]
     given = str(dtype).removeprefix("torch.")
     if given not in QUANTIZATIONS[name]:
-        raise ModelLoadError(f"quantize is {name!r}, which goes with dtype {', '.join(others)} or {last}, not {given}")
+        raise ModelLoadError(f"quantize is {name!r}, which needs dtype {', '.join(others)} or {last}, not {given}")
     return name
 
 

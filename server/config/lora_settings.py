@@ -30,7 +30,7 @@ def lora_problem(
     """Return why these settings do not go together, in one line, or None if they do."""
     names = [name for name, _ in adapters]
     if tensor_parallel > 1 and (names or root):
-        return f"--tensor-parallel {tensor_parallel} does not go with --lora and --lora-root; 1 is accepted with them"
+        return f"--tensor-parallel {tensor_parallel} excludes --lora and --lora-root; 1 is accepted with them"
     if repeated := next((name for name in names if names.count(name) > 1), None):
         return f"--lora: the name {repeated!r} is given twice; each is accepted for one adapter"
     if len(names) > max_loras:

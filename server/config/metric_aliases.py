@@ -33,11 +33,11 @@ def parse_alias(text: str) -> tuple[str, str]:
         )
     if name.startswith(_TAKEN):
         raise ValueError(
-            f"{name} is reserved for the server's metrics; a name that begins with neither {' nor '.join(_TAKEN)} is "
+            f"{name} is reserved for the server's metrics; a name that does not begin with {' or '.join(_TAKEN)} is "
             "accepted"
         )
     if metric not in METRICS:
-        raise ValueError(f"{metric!r} is no metric that may have another name; accepted are {', '.join(METRICS)}")
+        raise ValueError(f"{metric!r} cannot have an alias; accepted are {', '.join(METRICS)}")
     if metric.endswith("_total") and not name.endswith("_total"):
         raise ValueError(f"{metric} is a counter, and its name ends in _total; {name}_total is accepted")
     return name, metric

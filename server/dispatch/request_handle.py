@@ -26,7 +26,7 @@ def error_of(output: RequestOutput) -> ApiError | None:
         case "overflow":
             return BadRequest(f"{output.error}.", code="not_finite")
         case "grammar":
-            return BadRequest(f"no answer can keep to it: {output.error}.", code="grammar_refused")
+            return BadRequest(f"no answer can match it: {output.error}.", code="grammar_refused")
         case "prefix":
             message = "messages: the answer continues the last message, and that message does not match the format."
             return BadRequest(message, param="messages", code="grammar_refused")

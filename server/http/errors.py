@@ -172,7 +172,7 @@ def too_much_captured(num_bytes: int, limit: int) -> PayloadTooLarge:
     """Return the error of a request whose captures are more than are ever accepted."""
     return PayloadTooLarge(
         f"This request would capture {num_bytes} bytes of all its inputs; at most {limit} are accepted "
-        "(--max-capture-bytes, --worker-memory). Ask for fewer layers, heads or positions, or send fewer or shorter "
+        "(--max-capture-bytes, --worker-memory). Request fewer layers, heads or positions, or send fewer or shorter "
         "inputs.",
         code="capture_too_large",
     )

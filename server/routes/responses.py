@@ -102,7 +102,7 @@ def check_num_values(
     limit = context.settings.max_response_bytes
     with counted_refusals(context):
         if size > limit:
-            raise answer_too_large(size, limit, f"Ask for {advice}, or Accept: application/vnd.safetensors.")
+            raise answer_too_large(size, limit, f"Request {advice}, or Accept: application/vnd.safetensors.")
 
 
 @contextmanager

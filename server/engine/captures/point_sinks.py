@@ -63,16 +63,16 @@ class PointSink(Sink):
         self._capture = capture
         self._positions = np.arange(shape[0]) if capture.positions is None else np.array(capture.positions, np.int64)
         if np.any((self._positions < 0) | (self._positions >= shape[0])):
-            raise ValueError(f"{capture.name} has positions 0 to {shape[0] - 1}; asked for are {capture.positions}")
+            raise ValueError(f"{capture.name} has positions 0 to {shape[0] - 1}; requested are {capture.positions}")
         shape[0] = len(self._positions)
         if capture.heads is not None:
             if any(not 0 <= head < shape[1] for head in capture.heads):
-                raise ValueError(f"{capture.name} has heads 0 to {shape[1] - 1}; asked for are {capture.heads}")
+                raise ValueError(f"{capture.name} has heads 0 to {shape[1] - 1}; requested are {capture.heads}")
             shape[1] = len(capture.heads)
         if capture.units is not None:
             num_units = math.prod(shape[1:])
             if any(not 0 <= unit < num_units for unit in capture.units):
-                raise ValueError(f"{capture.name} has units 0 to {num_units - 1}; asked for are {capture.units}")
+                raise ValueError(f"{capture.name} has units 0 to {num_units - 1}; requested are {capture.units}")
             shape[1:] = [len(capture.units)]
         self._values = gathering(shape, TORCH_DTYPES[capture.dtype])
 

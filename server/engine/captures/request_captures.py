@@ -169,7 +169,7 @@ def _point_sink(capture: PointCapture, seq: Sequence, model: Transformer) -> Sin
     num_heads = stack_config(model.config, capture.stack).num_heads
     heads = range(num_heads) if capture.heads is None else capture.heads
     if any(not 0 <= head < num_heads for head in heads):
-        raise ValueError(f"{capture.name} has heads 0 to {num_heads - 1}; asked for are {list(heads)}")
+        raise ValueError(f"{capture.name} has heads 0 to {num_heads - 1}; requested are {list(heads)}")
     rows = AttentionCapture(
         name=capture.name,
         pairs=tuple((capture.layer, head) for head in heads),

@@ -91,7 +91,7 @@ class Inspection:
             with counted_refusals(self.context):
                 raise PayloadTooLarge(
                     f"The tokens that the answer names would take about {named_bytes} bytes; at most "
-                    f"{_MAX_NAMED_BYTES} are sent. Ask for {advice}.",
+                    f"{_MAX_NAMED_BYTES} are sent. Request {advice}.",
                     code="answer_too_large",
                 )
         num_bytes = token_bytes(self.inputs if reported is None else reported) + named_bytes

@@ -104,7 +104,8 @@ def choose_points(request: TraceRequest, config: ModelConfig) -> list[ChosenPoin
     for field, is_taken in takes.items():
         value = getattr(request, field)
         if value != "all" and not is_taken:
-            raise BadRequest(f"{field}: no point of this request takes it; leave out {shown(value)}.", param=field)
+            message = f"{field}: no point of this request has such an axis; leave out {shown(value)}."
+            raise BadRequest(message, param=field)
     return chosen
 
 

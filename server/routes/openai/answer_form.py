@@ -108,7 +108,7 @@ def _composed(answers: Answers, form_field: str) -> str:
     problem = _problem(grammar)
     if problem:
         field = "tools" if answers.tools else form_field
-        raise BadRequest(f"{field}: no answer can keep to it: {problem}.", param=field)
+        raise BadRequest(f"{field}: no answer can match it: {problem}.", param=field)
     return grammar
 
 

@@ -133,7 +133,7 @@ def check_rows(writer: RowWriter, prompt: Prompt, max_tokens: int, choices: int,
     row_numbers = numbers(1 if streams else max_tokens, longest)
     estimate = round((prompt_numbers + row_numbers) * value_bytes(writer.capture, wire) * (1 if streams else choices))
     if estimate > limit:
-        advice = 'Ask for fewer layers or heads, a smaller max_tokens, "dtype": "uint8", "top_k": 8, or stream.'
+        advice = 'Request fewer layers or heads, a smaller max_tokens, "dtype": "uint8", "top_k": 8, or stream.'
         raise answer_too_large(estimate, limit, advice, of="attention: the answer", param="attention")
     kept = min(max_tokens, _STREAMED_ROWS) if streams else max_tokens
     return round((prompt_numbers + numbers(kept, longest)) * value_bytes(writer.capture, "binary"))

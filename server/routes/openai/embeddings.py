@@ -195,7 +195,7 @@ def _check_size(context: AppContext, task: EmbedTask, inputs: list[Prompt], byte
         dimensions = int(_width(context, task) * (limit - tokens) / estimate)
         fewer = f'"dimensions": {dimensions}, ' if dimensions > 0 else ""
         context.metrics.capture_rejections.labels("answer_too_large").inc()
-        advice = f"Ask for fewer inputs, {fewer}a pooling, or Accept: application/vnd.safetensors."
+        advice = f"Request fewer inputs, {fewer}a pooling, or Accept: application/vnd.safetensors."
         raise answer_too_large(estimate + tokens, limit, advice)
 
 

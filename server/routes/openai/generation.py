@@ -152,7 +152,7 @@ def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) ->
             num_entries += max_tokens * (1 + job.sampling.logprobs)
         fitted.append(replace(job, sampling=replace(job.sampling, max_tokens=max_tokens)))
     if (size := num_choices * num_entries * _LOGPROB_BYTES) > limit:
-        advice = "Ask for fewer alternatives, tokens or choices, or send fewer or shorter prompts."
+        advice = "Request fewer alternatives, tokens or choices, or send fewer or shorter prompts."
         raise answer_too_large(size, limit, advice, of="The log-probabilities")
     return fitted
 

@@ -136,7 +136,8 @@ class ContributionsEntry(InspectionEntry):
         "that are no multiple of an addition; rounding, the loss when the network rounds its sums.",
     )
     stream_difference: float | None = Field(
-        None, description="Length of the rounding part: distance of the sum of all other parts from the last state."
+        None,
+        description="Largest length of the rounding part: distance of the sum of all other parts from the last state.",
     )
 
 

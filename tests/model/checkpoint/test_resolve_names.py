@@ -54,7 +54,7 @@ def test_a_misspelt_path_names_the_folder_beside_it(tmp_path: Path) -> None:
 
 def test_a_revision_is_of_a_hub_id_only(tmp_path: Path) -> None:
     for model in ("fables", str(tmp_path)):
-        with pytest.raises(ModelLoadError, match="--revision 'v1' does not go with model "):
+        with pytest.raises(ModelLoadError, match="--revision 'v1' needs a hub id, and model "):
             resolve(model, revision="v1")
 
 

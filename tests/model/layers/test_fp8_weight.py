@@ -161,7 +161,7 @@ def test_cards_that_multiply_fp8_take_it_and_have_it_named_instead_of_int8() -> 
     assert resolve_quantization("fp8", torch.bfloat16, CARD) == "fp8"
     with pytest.raises(ModelLoadError, match=r"'int8', which is for CPUs.* Example \(cuda:0\) .*: fp8 .* accepted"):
         resolve_quantization("int8", torch.bfloat16, CARD)
-    with pytest.raises(ModelLoadError, match="'fp8', which goes with dtype bfloat16 or float16, not float32"):
+    with pytest.raises(ModelLoadError, match="'fp8', which needs dtype bfloat16 or float16, not float32"):
         resolve_quantization("fp8", torch.float32, CARD)
 
 

@@ -291,7 +291,7 @@ def test_an_engine_says_whether_its_answers_depend_on_the_batch(
     [
         ("int2", "float32", "quantize is 'int2'; expected one of none, int8, int4, fp8"),
         ("fp8", "bfloat16", "quantize is 'fp8', which needs a GPU, and the device is cpu; int8, int4 and none are"),
-        ("int8", "float64", "quantize is 'int8', which goes with dtype float32, bfloat16 or float16, not float64"),
+        ("int8", "float64", "quantize is 'int8', which needs dtype float32, bfloat16 or float16, not float64"),
     ],
 )
 def test_a_quantisation_that_there_is_not_is_refused(quantize: str, dtype: str, complaint: str, folder: Path) -> None:

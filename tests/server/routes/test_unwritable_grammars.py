@@ -42,7 +42,7 @@ async def test_the_error_names_the_field(
     at: Site, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], param: str, stream: bool
 ) -> None:
     answer = await at.post(CHAT, {"messages": MESSAGES, "max_tokens": 40, "stream": stream, **fields})
-    told = f"{param}: no answer can keep to it: no token of this model can continue an accepted text."
+    told = f"{param}: no answer can match it: no token of this model can continue an accepted text."
     assert told in answer.text
     assert stream or answer.status_code == 400
     assert "NoExtensionBias" in caplog.text
@@ -81,11 +81,11 @@ def generated(**grammar: Any) -> dict[str, Any]:
 async def test_an_error_amid_an_answer_names_the_field_by_the_name_that_the_client_sent(
     tmp_path: Path, path: str, body: dict[str, Any], name: str
 ) -> None:
-    engine = FakeEngine(failure=BadRequest("no answer can keep to it: the reason.", code="grammar_refused"))
+    engine = FakeEngine(failure=BadRequest("no answer can match it: the reason.", code="grammar_refused"))
     if not {"prompt", "input", "inputs"} & body.keys():
         body = {"messages": MESSAGES, **body}
     async with site(tmp_path, engine, template=templates.OPEN_THOUGHT) as at:
         for engine.fail_after, stream, status in ((0, True, 400), (2, False, 400), (2, True, 200)):
             answer = await at.post(path, {**body, "stream": stream})
             assert answer.status_code == status
-            assert f'"{name}: no answer can keep to it: the reason."' in answer.text
+            assert f'"{name}: no answer can match it: the reason."' in answer.text

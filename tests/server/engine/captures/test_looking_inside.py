@@ -276,7 +276,7 @@ def _traced_rows(model: Transformer, asked: EngineRequest, capture: AttentionCap
             TraceTask(
                 points=(PointCapture(name="x", stack="decoder", layer=0, point="hook_resid_pre", positions=(9,)),)
             ),
-            "x has positions 0 to 4; asked for are .9",
+            "x has positions 0 to 4; requested are .9",
         ),
     ],
 )
