@@ -116,7 +116,7 @@ function Meaning({ grid, live }) {
   }
   if (grid.isDifference) {
     return html`<p class="hint">${shape}. ${grid.values.every((value) => value === 0 || Number.isNaN(value))
-      ? "Nothing changed in this head: a change shows in the layers after it, and in what the model says."
+      ? "Nothing changed in this head: a change affects later layers and the model's prediction."
       : "How much more (blue) or less (orange) each query gives to each key than it did."}</p>`;
   }
   return html`<p class="attention-formula"><code>${formulaOf(grid.kind, stackAt(stack, layer))}</code>${" "}
@@ -133,16 +133,16 @@ function formulaOf(kind, stack) {
 
 function saysOf({ kind, beneath }, line, stack) {
   if (kind === "pattern") {
-    const sum = stack.attention_sinks ? "sums to 1 with what the head's sink takes" : "sums to 1";
+    const sum = stack.attention_sinks ? "sums to 1 with the weight of the head's sink" : "sums to 1";
     return `Each ${line} is one query and ${sum}: how much it takes from every key.`;
   }
   if (kind === "norm") {
-    return html`<${Term} of="value-weighted">Value-weighted<//>: the length of what each key adds to the query's vector. A large
-      weight on a short value adds little.`;
+    return html`<${Term} of="value-weighted">Value-weighted<//>: the length of each key's addition to the query's
+      vector. A large weight on a short value adds little.`;
   }
-  if (kind === "scores") return `What goes into the softmax, ${line} by ${line}; blue is above 0, orange below.`;
+  if (kind === "scores") return `The input of the softmax, ${line} by ${line}; blue is above 0, orange below.`;
   if (beneath) {
-    return "How well query and key fit. Struck out is what the mask hides: its score becomes −∞, its weight 0.";
+    return "How well query and key fit. Masked pairs are struck out: their score becomes −∞, their weight 0.";
   }
   return "How well query and key fit, before they are scaled.";
 }

@@ -149,7 +149,8 @@ function Motion({ data, texts, handle }) {
   return html`<${Figure} data=${data} player=${player} seconds=${secondsOf(count)} summary=${summaryOf(data, named)}
       handle=${handle} />
     ${data.leftOut && html`<p class="hint" id="motion-left-out">Of all words ${data.leftOut.what} adds most, but the axes leave it
-      out: ${data.leftOut.key === 0 ? "the first word often takes the weight that no other is given, and would hide what the others add"
+      out: ${data.leftOut.key === 0
+      ? "the first word often gets unused weight, and would hide the contributions of the others"
       : "they are of what other words add"}.</p>`}
     <${Controls} player=${player} count=${count} sentence=${sentence} />
     <${Clip} player=${player} />

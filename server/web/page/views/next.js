@@ -40,8 +40,8 @@ export function View() {
   return html`<div class="next">
     <p>The last layer's vector at the chosen (blue) token becomes one number for every token of the vocabulary, its${" "}
       <${Term} of="logit" />; <${Term} of="softmax" /> makes them probabilities. Move the sliders, such as the${" "}
-      <${Term} of="temperature" />, to see what a sampler does
-      with them; click a token to ${kind === "encoder" ? "put it in this place" : "write it and continue"}.</p>
+      <${Term} of="temperature" />, to see the effect of a sampler
+      on them; click a token to ${kind === "encoder" ? "put it in this place" : "write it and continue"}.</p>
     ${other && html`<${Problem} error=${first.answer.error} retry=${first.answer.retry} />`}
     <${Answer} answer=${answer}>${() => !other ? html`<${Row} row=${row} drawn=${drawn} body=${body} />` : first.drawn &&
       html`<${Difference} before=${first} after=${shown} body=${body}><${Controls} selection=${selection} /><//>`}<//>

@@ -157,9 +157,10 @@ function Circuits() {
       <${CopyMenu} route="v1/circuits" body=${body} />
       ${answer.entry && html`<${SaveMenu} picture=${picture} name="circuits" arrays=${savedSpectra(answer.entry)} />`}</header>
     <${HeadPicker} />
-    <p>A head has two <${Term} of="circuit">circuits<//>: W<sub>Q</sub>W<sub>K</sub>ᵀ, what it looks for, and
-      W<sub>V</sub>W<sub>O</sub>, what it moves. Each is a matrix of ${stack.hidden_size} × ${stack.hidden_size},
-      but passes through ${width} numbers, so its rank is at most ${width}: its${" "}
+    <p>A head has two <${Term} of="circuit">circuits<//>: W<sub>Q</sub>W<sub>K</sub>ᵀ for the words that it looks at,
+      and W<sub>V</sub>W<sub>O</sub> for the content that it moves. Each is a
+      matrix of ${stack.hidden_size} × ${stack.hidden_size}, but passes through ${width} numbers, so its rank is at most
+      ${" "}${width}: its${" "}
       <${Term} of="singular value">singular values<//> show how it uses them.</p>
     <${Answer} answer=${answer}>${([entry]) => html`<${Spectra} entry=${entry} handle=${picture} />`}<//>
   </section>`;

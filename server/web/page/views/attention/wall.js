@@ -64,7 +64,7 @@ export function Wall() {
       <${SaveMenu} picture=${picture} name="attention-all-heads" arrays=${arrays} />`}
     </header>
     <p class="hint">Every picture is one head on the whole text${isPicked ? ", some of its tokens left out" : ""}${
-      selection.attention_kind === "unmasked" ? ", without what the mask hides" : ""}. Each has a
+      selection.attention_kind === "unmasked" ? ", without masked pairs" : ""}. Each has a
       scale of its own${kind === "pattern" || kind === "norm" ? ", by the square root" : ": blue above 0, orange below"}. Click
       one to open it.</p>
     <${Problem} error=${error} retry=${retry} />

@@ -90,12 +90,12 @@ function axesOf(ways, asked, count, key) {
     const axes = withPrincipal([], apartFrom(ways), Math.min(count, ways.length - 1));
     named = axes.map((vector, i) => ({ vector, name: `what sets the contexts apart${i ? ", second" : ""}` }));
   } else if (asked === "parts") {
-    const wanted = [[start, own], [of(...SOURCES), "what attention adds"],
-      [of("mlp"), "what the MLPs add"]];
+    const wanted = [[start, own], [of(...SOURCES), "the addition of attention"],
+      [of("mlp"), "the addition of the MLPs"]];
     named = namedAxes(wanted).slice(0, count);
   } else if (asked === "key") {
     const chosen = ways.flatMap((way) => way.steps.filter((step) => step.kind === "word" && step.key === key(way)));
-    named = namedAxes([...begin, [sumOf(chosen.map((step) => step.vector), width), "what the chosen word adds"]]);
+    named = namedAxes([...begin, [sumOf(chosen.map((step) => step.vector), width), "the addition of the chosen word"]]);
   } else {
     named = namedAxes(begin);
   }

@@ -34,9 +34,9 @@ export function Vectors({ pair, stack, body }) {
   return html`<${Step} title="Two words, two vectors"
     formula=${html`x = ${isNormed && html`<${Term} of=${stack.norm === "rmsnorm" ? "RMSNorm" : "LayerNorm"} />(`}
       <${Term} of="residual stream" />${isNormed && ")"} <${Shape} of=${[size]} />`}
-    says=${html`What layer ${entry.layer} reads of <${Word} pair=${pair} side="query" /> and <${Word} pair=${pair}
-      side="key" />: ${size} numbers each, with the additions of all earlier layers.
-      ${stack.positions.map((name) => html`${POSITIONS[name]} `)}`}>
+    says=${html`The input of layer ${entry.layer} for <${Word} pair=${pair} side="query" /> and <${Word} pair=${pair}
+      side="key" />: ${size} numbers each, with the additions of all earlier
+      layers. ${stack.positions.map((name) => html`${POSITIONS[name]} `)}`}>
     ${rows ? html`<${SavedStrips} name="vectors" rows=${rows} scale=${full} label="Both words' vectors" />`
       : html`<${Progress} active=${answer.loading} />`}
     <${Problem} error=${answer.error} retry=${answer.retry} />
