@@ -106,7 +106,7 @@ function Figures({ entry, values, tokens }) {
       ? html`not ${format(nats)} nats: these numbers are not normal. One word, ${outlier.word}, brings most of it; without it ρ is
         ${" "}<b class="number">${format(outlier.rho)}</b>, and the formula gives <b class="number">${format(outlier.nats)}</b> nats`
       : html`<b class="number">${format(nats)}</b> nats, if the numbers are jointly normal`}; for independent
-        neurons the expected value is about ${format(entry.baseline.information)}
+        neurons the expected value is about ${format(entry.baseline.information)}${" "}
         with this number of words (${entry.num_samples})</dd></dl>`;
 }
 
