@@ -16,6 +16,8 @@ if sys.version_info < (3, 11):  # noqa: UP036
 
 import argparse
 import ast
+import base64
+import http.client
 import os
 import platform
 import re
@@ -23,6 +25,7 @@ import shutil
 import ssl
 import subprocess
 import tomllib
+import urllib.parse
 import urllib.request
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -31,6 +34,8 @@ ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "constraints.txt"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 MODEL = "./deploy/smollm2"
+GPU_SIGNS = ("/dev/nvidiactl", "/usr/lib/wsl/lib/libcuda.so.1")
+"""Files of an NVIDIA GPU's driver, on Linux and in WSL."""
 MADE_OF = ("pyproject.toml", LOCK.name, "clients/python/pyproject.toml", "hatch_build.py", "deploy/install.py")
 """A change of one of these files installs everything again."""
 UV_VARIABLES = {
@@ -38,6 +43,8 @@ UV_VARIABLES = {
     "extra-index-url": "UV_INDEX",
     "find-links": "UV_FIND_LINKS",
     "cert": "SSL_CERT_FILE",
+    "proxy": "ALL_PROXY",
+    "trusted-host": "UV_INSECURE_HOST",
     "timeout": "UV_HTTP_TIMEOUT",
 }
 """Settings of pip that uv does not read, and the variables in which uv gets them."""
@@ -63,7 +70,10 @@ def uv_environment(settings: Settings, names: Iterable[str] = UV_VARIABLES) -> d
     """Return the environment of uv. Variables that are set stay."""
     separators = {"find-links": ","}
     ours = {UV_VARIABLES[name]: separators.get(name, " ").join(settings[name]) for name in names if name in settings}
-    return {"UV_INDEX_STRATEGY": "unsafe-best-match"} | ours | dict(os.environ)  # pip's: the best of all indexes
+    if set_already := os.environ.get("UV_INDEX"):
+        ours["UV_INDEX"] = f"{ours['UV_INDEX']} {set_already}" if "UV_INDEX" in ours else set_already
+    kept = {name: value for name, value in os.environ.items() if name != "UV_INDEX"}
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match"} | ours | kept  # pip's strategy: the best of all indexes
 
 
 def torch_index(index: str, settings: Settings) -> str | None:
@@ -71,7 +81,7 @@ def torch_index(index: str, settings: Settings) -> str | None:
 
     Prints a warning where the CPU build is nowhere.
     """
-    if sys.platform != "linux" or os.path.exists("/dev/nvidiactl"):
+    if sys.platform != "linux" or any(map(os.path.exists, GPU_SIGNS)):
         return None
     pinned = re.search(r"^torch==([\w.]+)", LOCK.read_text(encoding="utf-8"), re.MULTILINE)
     version = pinned[1] if pinned else "0"
@@ -101,11 +111,21 @@ def _listing(place: str, settings: Settings) -> str:
         if path.is_dir():
             return "\n".join([*os.listdir(path), *(page.read_text() for page in path.glob("index.html"))])
         trusted = ssl.create_default_context(cafile=next(iter(settings.get("cert", [])), None))
-        with urllib.request.urlopen(place, timeout=20, context=trusted) as page:
+        with urllib.request.urlopen(_with_password(place), timeout=20, context=trusted) as page:
             text: str = page.read().decode(errors="replace")
             return text
-    except (OSError, ValueError):
+    except (OSError, ValueError, http.client.HTTPException):
         return ""
+
+
+def _with_password(place: str) -> urllib.request.Request:
+    """Return the request of a page. The user and password of its address go into a header, as in pip."""
+    parts = urllib.parse.urlsplit(place)
+    user, is_there, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(parts._replace(netloc=host).geturl())
+    if is_there:
+        request.add_header("Authorization", f"Basic {base64.b64encode(urllib.parse.unquote(user).encode()).decode()}")
+    return request
 
 
 def all_extras(names: Iterable[str]) -> set[str]:
@@ -143,8 +163,11 @@ def make_environment(folder: Path) -> Path:
     return python
 
 
-def install(folder: Path, extras: set[str], index: str) -> None:
-    """Install the checkout and the default model. Raises CalledProcessError if the checkout cannot be installed."""
+def install(folder: Path, extras: set[str], index: str) -> bool:
+    """Install the checkout and the default model; return whether the model is there.
+
+    Raises CalledProcessError if the checkout cannot be installed.
+    """
     python, settings = make_environment(folder), pip_settings()
     uv, index_to_add = find_uv(python), torch_index(index, settings)
     editable = ["--editable", f".[{','.join(sorted(extras))}]" if extras else "."]
@@ -162,6 +185,8 @@ def install(folder: Path, extras: set[str], index: str) -> None:
     has_model = subprocess.run([python, "-c", "import lightwell_smollm2"], capture_output=True, check=False)
     if has_model.returncode and subprocess.run([*command, MODEL], cwd=ROOT, env=environment, check=False).returncode:
         print(f"{MODEL} could not be installed: `lightwell serve` needs the name of a model", file=sys.stderr)
+        return False
+    return True
 
 
 def compile_lock(output: Path, options: Sequence[str], python: Path) -> int:
@@ -190,7 +215,7 @@ def main() -> int:
         print(f"--extra-index-url {index}" if index else "")
         return 0
     if options.lock:
-        return compile_lock(options.lock, options.upgrade, options.venv / "bin" / "python")
+        return compile_lock(options.lock, options.upgrade, make_environment(options.venv))
     extras, stamp = all_extras(filter(None, options.extras.split(","))), options.venv / ".installed"
     if stamp.exists() and stamp.stat().st_mtime > max((ROOT / name).stat().st_mtime for name in MADE_OF):
         installed = {*stamp.read_text().split()}
@@ -198,10 +223,10 @@ def main() -> int:
             return 0
         extras |= installed
     try:
-        install(options.venv, extras, options.torch_index.rstrip("/"))
+        if install(options.venv, extras, options.torch_index.rstrip("/")):
+            stamp.write_text(" ".join(sorted(extras)))
     except subprocess.CalledProcessError as error:
         return int(error.returncode)
-    stamp.write_text(" ".join(sorted(extras)))
     return 0
 
 

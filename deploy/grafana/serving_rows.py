@@ -142,6 +142,10 @@ BATCH = (
         ask("max by (instance) (lightwell_kv_cache_usage_ratio{HERE})", "{{instance}}"), top=1, limit=0.9,
     ),
     lines(
+        "Memory of the KV cache", "bytes", "The part that requests have used; on a CPU the rest takes no memory.",
+        ask("sum by (instance) (lightwell_kv_cache_committed_bytes{HERE})", "{{instance}}"),
+    ),
+    lines(
         "Prompt tokens found in the prefix cache", "percentunit",
         "Falls when clients change the beginnings of their prompts.",
         ask(

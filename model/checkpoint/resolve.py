@@ -58,7 +58,8 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None, revision: st
     if name_or_path == SMOLLM2:
         return _of_gguf(smollm2_file(), _SMOLLM2_SAMPLING)
     if not _HUB_ID.fullmatch(name_or_path) or name_or_path.endswith(_GGUF):
-        near = did_you_mean(name_or_path, [*BUILT_IN, *map(str, path.parent.glob("*"))])
+        beside = map(str, path.parent.glob("*")) if isdir(path.parent) else ()
+        near = did_you_mean(name_or_path, [*BUILT_IN, *beside])
         raise ModelLoadError(
             f"model {name_or_path!r:.200}: no such folder or file; a hub id is like 'owner/name'{near}"
         )

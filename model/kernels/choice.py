@@ -28,7 +28,9 @@ ActivationChoice = Literal["dtype", "int8"]
 ARITHMETIC_NAMES: dict[Arithmetic, ArithmeticChoice] = {WIDEN: "float32", DOT: "bf16-dot"}
 """The names of arithmetics in settings and answers."""
 
-_NO_LIBRARY = "there are no compiled kernels for this machine"
+_NO_LIBRARY = (
+    "there are no compiled kernels for this machine (`python model/kernels/build.py` in a clone compiles them)"
+)
 
 
 @dataclass(frozen=True, slots=True)

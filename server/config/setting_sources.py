@@ -32,7 +32,7 @@ def read_values(
         if raw is None:
             continue
         try:
-            if isinstance(raw, list) and not types[name].is_list:
+            if isinstance(raw, list) and raw and not types[name].is_list:  # `--name=--` is an empty one
                 raise ValueError(f"{raw!r:.200} is a list; one value is accepted")
             values[name] = types[name].read(raw)
         except ValueError as error:
@@ -50,11 +50,14 @@ def read_file(path: Path, names: Iterable[str]) -> dict[str, str | list[str]]:
 
     try:
         # The base loader keeps every value as it is written, such as `on` and `1e3`: each setting reads its own text.
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)
+        content = yaml.BaseLoader(path.read_text(encoding="utf-8")).get_single_data()
     except OSError as error:
         raise ValueError(f"--config {str(path)!r}: the file cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise ValueError(f"--config {str(path)!r} is no YAML: {' '.join(str(error).split())}") from None
+        # The error's own text quotes the line, which may be a key.
+        mark = getattr(error, "problem_mark", None)
+        where = f": {getattr(error, 'problem', None)} in line {mark.line + 1}" if mark else ""
+        raise ValueError(f"--config {str(path)!r} is no YAML{where}") from None
     if content is None or content == "":
         return {}
     if not isinstance(content, dict):

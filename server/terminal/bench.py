@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from server.terminal.connection import Connection
@@ -27,7 +27,7 @@ class Bench:
     def measure(self, num_requests: int, concurrency: int) -> dict[str, Any]:
         """Send one request to warm up and then the others. Return the figures by their names, times in milliseconds.
 
-        Raises CommandError if the first request fails.
+        Raises CommandError if the first request fails, or all others do.
         """
         try:
             self._moments(0)
@@ -39,7 +39,15 @@ class Bench:
         started = time.perf_counter()
         with ThreadPoolExecutor(concurrency) as threads:
             answers = [threads.submit(self._moments, number) for number in range(1, num_requests + 1)]
+            try:
+                wait(answers)
+            except KeyboardInterrupt:
+                threads.shutdown(wait=False, cancel_futures=True)
+                raise
         seconds = time.perf_counter() - started
+        failures = [failure for answer in answers if (failure := answer.exception())]
+        if len(failures) == len(answers):
+            raise failures[0]
         good = [answer.result() for answer in answers if answer.exception() is None]
         num_tokens = sum(count for _, count in good)
         return {
@@ -47,7 +55,7 @@ class Bench:
             "model": self._fields["model"],
             "route": self.route,
             "requests": len(good),
-            "failed": len(answers) - len(good),
+            "failed": len(failures),
             "concurrency": concurrency,
             "seconds": seconds,
             "output_tokens": num_tokens,

@@ -24,6 +24,8 @@ _HELP = {
 }
 _BAR = 20
 """Characters of the longest bar of /why."""
+_UNPRINTED = dict.fromkeys([*range(9), *range(11, 32), *range(127, 160)])
+"""Control characters, which could drive the terminal: answers lose them there."""
 
 
 class Conversation:
@@ -94,7 +96,7 @@ def print_answer(pieces: Iterator[str]) -> None:
     with Live(console=console, transient=True, auto_refresh=False) as live:
         try:
             for piece in pieces:
-                block += piece
+                block += piece.translate(_UNPRINTED)
                 if end := end_of_blocks(block):
                     console.print(Markdown(block[:end]))
                     block = block[end:]
@@ -120,10 +122,14 @@ def converse(conversation: Conversation) -> None:
     """Read lines from the terminal and answer them until /exit or Ctrl-D."""
     from prompt_toolkit import PromptSession  # here: `run` does not need it
     from prompt_toolkit.completion import WordCompleter
-    from prompt_toolkit.history import FileHistory
+    from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 
     words = WordCompleter(list(_HELP), sentence=True)
-    session: PromptSession[str] = PromptSession(history=FileHistory(str(history_file())), completer=words)
+    try:
+        history: History = FileHistory(str(history_file()))
+    except OSError:  # a read-only or missing home
+        history = InMemoryHistory()
+    session: PromptSession[str] = PromptSession(history=history, completer=words)
     console = Console()
     console.print("Write a message, or /help. Ctrl-D ends.", style="dim")
     while True:

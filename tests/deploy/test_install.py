@@ -137,6 +137,8 @@ def test_the_cpu_build_is_taken_from_its_index_else_as_pip_is_configured(
     silent = f"http://127.0.0.1:{free_port()}"
     folder = str(tmp_path / "index")
     assert install.torch_index(page, {}) == page
+    with_password = page.replace("//", "//user:pass@")
+    assert install.torch_index(with_password, {}) == with_password
     assert install.torch_index(silent, {"find-links": [f"{folder}/torch"]}) is None
     assert install.torch_index(silent, {"index-url": [silent], "extra-index-url": [page]}) is None
     assert install.torch_index(silent, {"extra-index-url": [f"file://{folder}"]}) is None
@@ -163,11 +165,12 @@ def test_uv_gets_pips_configuration_and_keeps_its_own(tmp_path: Path, monkeypatc
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
     monkeypatch.setenv("PIP_FIND_LINKS", "/wheels /more")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://uv.example")
+    monkeypatch.setenv("UV_INDEX", "https://e.example")
     settings = install.pip_settings()
     assert settings["index-url"] == ["https://d.example/simple"]
     environment = install.uv_environment(settings)
     assert environment["UV_DEFAULT_INDEX"] == "https://uv.example"
-    assert environment["UV_INDEX"] == "https://b.example file:///c"
+    assert environment["UV_INDEX"] == "https://b.example file:///c https://e.example"
     assert environment["UV_FIND_LINKS"] == "/wheels,/more"
     assert environment["SSL_CERT_FILE"] == "/a.pem"
     assert environment["UV_INDEX_STRATEGY"] == "unsafe-best-match"

@@ -124,7 +124,7 @@ def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, pa
     open_flow(page, family.server)
     weight, length = theirs(family.folder, family.server)
     row = page.locator(".statistics tr", has=page.get_by_role("rowheader", name="length"))
-    assert shown(row.locator("td").first.inner_text()) == pytest.approx(length, rel=1e-3)
+    assert shown(row.locator("td").first.inner_text()) == pytest.approx(length, rel=5e-3)
     routes = ask(family.server, "/v1/capabilities")["routes"]
     for number, view in enumerate(VIEWS):
         open_view(page, number)
@@ -138,7 +138,7 @@ def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, pa
             expect(page.locator("main.view > .lack")).to_have_text([sentence(lack)] if lack else [])
         if view == "attention":
             said = page.locator(".head-pictures .readout").first.inner_text()
-            assert shown(cell_in(said)[2]) == pytest.approx(weight, rel=1e-3)
+            assert shown(cell_in(said)[2]) == pytest.approx(weight, rel=5e-3)  # three digits
 
 
 JOURNEYS = {

@@ -129,7 +129,9 @@ def test_a_bias_of_zeros_that_the_network_has_not_is_left_out(tmp_path: Path) ->
 def test_matrices_of_gpt2_are_refused(tmp_path: Path) -> None:
     folder = tiny.make("gpt2", tmp_path)
     set_fields(folder, files.gptq().fields)
-    with pytest.raises(ModelLoadError, match="quantization_config is set; a GPT2LMHeadModel is supported without it"):
+    with pytest.raises(
+        ModelLoadError, match="quantization_config is set; a GPT2LMHeadModel is supported only without it"
+    ):
         read_config(folder)
 
 

@@ -32,7 +32,7 @@ SHAPES = ((1, 1), (70, 5), (64, 64), (130, 101), (77, 600))
 """Outputs and inputs: blocks and steps of tiles, whole and with remainders."""
 
 
-FILES = ("product_bfloat16.cpp", "product_int8.cpp")
+FILES = ("product_bfloat16.cpp", "product_int8.cpp", "chains.cpp")
 """The files with products on tiles; the others, which take most of a minute to compile, call the same functions."""
 
 

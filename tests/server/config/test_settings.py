@@ -154,7 +154,8 @@ def test_a_file_holds_settings_below_variables_and_flags(tmp_path: Path) -> None
         ("port:\n  number: 1", "port: text, a number or a list of these is accepted"),
         ("config: other.yaml", "'config' is no setting"),
         ("- port", "lines such as 'port: 8000' are accepted"),
-        ("port: [", "is no YAML: while parsing"),
+        ("port: [", "is no YAML: expected the node content"),
+        ("api-key: @sesame", "is no YAML: .* in line 1"),
         ("api-key: 'sesame,,open'", "api-key: the value is not usable"),
     ],
 )

@@ -75,7 +75,7 @@ def test_a_server_that_is_open_to_other_machines_says_so(
     tmp_path: Path, arguments: list[str], warns: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     refused(str(tmp_path / "nothing"), *arguments)
-    assert ["whoever reaches 0.0.0.0" in line and " has no API key " in line for line in caplog.messages] == [
+    assert ["every client of 0.0.0.0" in line and " has no API key " in line for line in caplog.messages] == [
         True
     ] * warns
 
@@ -211,7 +211,7 @@ def test_the_api_process_reads_a_model_without_torch() -> None:
 
 def test_the_name_on_the_wire_is_the_hub_id_or_the_folders_last_part(folder: Path) -> None:
     assert name_of("org/name", folder) == "org/name"
-    assert [name_of(path, folder) for path in (str(folder), f"{folder}/config.json/", "")] == ["model"] * 3
+    assert [name_of(path, folder) for path in (str(folder), f"{folder}/config.json/", "")] == ["llama"] * 3
     assert load_model_files(Settings(model=str(folder), served_model_name="mine")).model_id == "mine"
 
 

@@ -223,7 +223,7 @@ async def test_an_encoder_tells_what_may_stand_at_the_first_masked_place(family:
     lens = await ask(at, "lens", **body, positions=mask, top_k=10)
     assert lens["top_tokens"][-1][0] == [token["token"] for token in tokens]
     error = await at.error("/v1/next", {"input": "there was a wolf"}, 400)
-    assert (error["param"], "does not hold '[MASK]'" in error["message"]) == ("position", True)
+    assert (error["param"], "does not contain '[MASK]'" in error["message"]) == ("position", True)
     assert (await at.error("/v1/contributions", {**body, "target": 5}, 400))["param"] == "target"
 
 

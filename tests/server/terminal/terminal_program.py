@@ -47,8 +47,9 @@ class TerminalProgram:
 
     def wait(self) -> int:
         """Read until the program ends, and return its exit status."""
+        end = time.monotonic() + LOAD_PATIENCE
         while self._read():
-            pass
+            assert time.monotonic() < end, f"the program does not end after {self.shown[-200:]!r}"
         return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
     def close(self) -> None:

@@ -62,7 +62,7 @@ def test_run_starts_a_server_of_its_own_and_leaves_none(server: Server) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGHUP])
 def test_no_server_outlives_its_command(number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "server", "run", "fables", "A wolf", "--max-tokens", "400"]
+    command = [sys.executable, "-m", "server", "run", "smollm2", "Tell a long story of a wolf.", "--max-tokens", "900"]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdout is not None
     with process.stdout:
@@ -81,6 +81,11 @@ def test_no_server_outlives_its_command(number: signal.Signals) -> None:
         (("run", "fablez", "x"), 1, "model 'fablez' is no local folder .* did you mean 'fables'?"),
         (("run", "fables", "x", "--dtype", "int8"), 2, "--dtype: 'int8' is not usable; accepted are auto, "),
         (("run", "fables", "x", "--url", "ftp://x"), 2, "URL 'ftp://x' is not usable; an address such as http://"),
+        (
+            ("run", "fables", "x", "--url", "http://x", "--api-key", "a\nb"),
+            2,
+            "the API key contains a character that no ",
+        ),
         (("run", "fables", "x", "--max-tokens", "0"), 2, "argument --max-tokens: '0' is not usable; an integer of "),
         (("run", "x", "x", "--temprature", "0"), 2, "has no option --temprature; did you mean '--temperature'"),
         (("bench", "http://127.0.0.1:1"), 1, "http://127.0.0.1:1/v1/models: .*Connection refused"),

@@ -49,7 +49,7 @@ function Fold({ isOpen, onTurn, hasHead }) {
 }
 
 const WRITING = "The decoder reads… the model is writing it";
-const WRITTEN = "Input of the decoder (empty: the model's answer)";
+const WRITTEN = "The decoder reads (empty: the model's answer)";
 
 /** The shared text, of an encoder-decoder both texts, and texts to begin with. */
 function TextFields({ isPair }) {

@@ -56,7 +56,7 @@ export function SavedHeader({ children }) {
   return html`<header class="top taken">
     <span class="brand"><span class="mark" aria-hidden="true"></span>Lightwell</span>
     ${capabilities && html`<span class="model"><b>${capabilities.model}</b></span>`}
-    <span class="hint">This file contains the views that were seen before it was saved, on ${day}.</span>
+    <span class="hint">This file contains only the views that were seen before it was saved, on ${day}.</span>
     <span class="grow"></span>
     <${OpenInLightwell} isQuiet />
     ${children}

@@ -30,7 +30,7 @@ def test_a_folder_from_which_nothing_may_be_run_is_not_used(
     monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
     use_writable_cache(tmp_path / "private")
     assert f"{VARIABLE}={tmp_path}/cache is not usable (Operation not permitted)" in caplog.text
-    assert f"nor is {tmp_path}/private" in caplog.text
+    assert f"{tmp_path}/private/{VARIABLE.lower()} is not writable either" in caplog.text
 
 
 @pytest.mark.parametrize("is_told", [True, False])
