@@ -6,6 +6,8 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from tests.source_tree import MODULES, ROOT
 
 FABLES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
@@ -14,6 +16,7 @@ FABLES = ("config.json", "generation_config.json", "model.safetensors", "tokeniz
 DOCS_PAGE = ("start.js", "swagger-ui-bundle.js", "swagger-ui.css", "favicon.png", "LICENSE", "NOTICE")
 
 
+@pytest.mark.nightly  # a wheel has the kernels of every level
 def test_wheel_and_sdist_carry_the_default_model_and_the_pages(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-t", "sdist", "-d", str(tmp_path)],
