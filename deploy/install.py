@@ -4,7 +4,7 @@
     python deploy/install.py --lock constraints.txt [--upgrade]            compile the versions again
     python deploy/install.py --print-torch-index URL                       pip's option for torch's index, if needed
 
-uv installs, from PATH or else from PyPI; where there is none, pip does. It needs nothing but Python itself.
+uv installs, from PATH or else from PyPI; where it is missing or fails, pip does. It needs nothing but Python itself.
 """
 
 from __future__ import annotations
@@ -172,16 +172,19 @@ def install(folder: Path, extras: set[str], index: str) -> bool:
     uv, index_to_add = find_uv(python), torch_index(index, settings)
     editable = ["--editable", f".[{','.join(sorted(extras))}]" if extras else "."]
     editable += ["--editable", "clients/python"] if extras else []
-    if uv is None:
-        command = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(LOCK)]
-        command += ["--extra-index-url", index_to_add] if index_to_add else []
-        environment = dict(os.environ)
-    else:
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(LOCK)]
+    ways = [([*pip, *(["--extra-index-url", index_to_add] if index_to_add else [])], dict(os.environ))]
+    if uv is not None:
         limits = [LOCK.name, *settings.get("constraint", [])]
         command = [uv, "pip", "install", "--python", str(python), *(f"--constraint={each}" for each in limits)]
         settings["extra-index-url"] = [*([index_to_add] if index_to_add else []), *settings.get("extra-index-url", [])]
-        environment = uv_environment(settings)
-    subprocess.run([*command, *editable], cwd=ROOT, env=environment, check=True)
+        ways.insert(0, (command, uv_environment(settings)))
+    for command, environment in ways:
+        done = subprocess.run([*command, *editable], cwd=ROOT, env=environment, check=False)
+        if done.returncode == 0:
+            break
+        print(f"{command[0]} could not install the packages (status {done.returncode})", file=sys.stderr)
+    done.check_returncode()
     has_model = subprocess.run([python, "-c", "import lightwell_smollm2"], capture_output=True, check=False)
     if has_model.returncode and subprocess.run([*command, MODEL], cwd=ROOT, env=environment, check=False).returncode:
         print(f"{MODEL} could not be installed: `lightwell serve` needs the name of a model", file=sys.stderr)
