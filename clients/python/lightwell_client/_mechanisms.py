@@ -203,10 +203,7 @@ class HeadsOptions(InspectionOptions, total=False):
     part: Annotated[Literal["decoder", "encoder"], _STACKS]
     repeat_length: Annotated[
         int,
-        Argument(
-            "Without an input: number of random tokens before their repetition; by default 50, or the "
-            "largest number that fits."
-        ),
+        Argument("Without an input: number of random tokens before their repetition; by default 50, or all that fit."),
     ]
     num_sequences: Annotated[int, Argument("Random sequences that the scores are averaged over.", 4)]
     seed: Annotated[int, Argument("Of the random tokens: the same seed, the same tokens.", 0)]

@@ -63,6 +63,8 @@ def test_run_starts_a_server_of_its_own_and_leaves_none(server: Server) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL, signal.SIGHUP])
 def test_no_server_outlives_its_command(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "server", "run", "smollm2", "Tell a long story of a wolf.", "--max-tokens", "900"]
+    if number == signal.SIGINT and signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("programs in the background of a script ignore Ctrl-C")
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, cwd=ROOT)
     assert process.stdout is not None
     with process.stdout:

@@ -54,7 +54,7 @@ function Question({ lack, guesses, answer, body }) {
   const entry = answer.entry;
   const difference = useDifferenceName();
   return html`<section class="card contributions-head">
-    <header><h2>Contributions to ${entry ? html`<${Mover} entry=${entry} />` : "this word"}?${
+    <header><h2>Sources of ${entry ? html`<${Mover} entry=${entry} />` : "this word"}${
       difference && ` ${difference}`}</h2>
       ${body.input && html`<${CopyMenu} route="v1/contributions" body=${body} />`}
       ${entry && html`<${SaveMenu} name="contributions" arrays=${savedArrays(entry)} />`}</header>

@@ -267,7 +267,11 @@ def _traced_rows(model: Transformer, asked: EngineRequest, capture: AttentionCap
         ("bert", AttentionTask(capture=AttentionCapture(pairs=((0, 0),))), "needs the decoder; this model has none"),
         ("bert", generate(3), "needs the decoder"),
         ("embedding_gemma", LensTask(layers=(1,), positions=(0,), top_k=1), "Gemma3TextModel has no head"),
-        ("gemma3n", LensTask(layers=(1,), positions=(0,), top_k=1), "Gemma3nForCausalLM makes its logits of several"),
+        (
+            "gemma3n",
+            LensTask(layers=(1,), positions=(0,), top_k=1),
+            "Gemma3nForCausalLM computes its logits from several",
+        ),
         ("llama", HeadScoresTask(pairs=((0, 0),), part="encoder"), "needs the encoder; this model has none"),
         ("llama", AttentionTask(capture=AttentionCapture(pairs=((0, 4),))), "no head 4 in layer 0.*heads 0 to 3"),
         ("llama", HeadScoresTask(pairs=((2, 0),)), "no head 0 in layer 2"),
