@@ -47,8 +47,7 @@ class NextOptions(InspectionOptions, total=False):
     position: Annotated[
         int | None,
         Argument(
-            "Position before the predicted token, negative from the end; None is the last one, or an encoder's first "
-            "mask.",
+            "Position before the predicted token, negative from the end; None is the last, or an encoder's first mask.",
             None,
         ),
     ]
