@@ -1,8 +1,8 @@
 """Compiles the CPU's kernels while the package is built: every level, except in an editable install, which needs this
 CPU's only. The wheel is named after the platform only, because the library uses no Python and no torch.
 
-It is also the build backend: hatchling's, with a metadata step that compiles nothing. So pip refuses an
-older Python, which can run this file, before anything is compiled.
+It is also the build backend: hatchling's, with a metadata step that compiles nothing. So pip refuses an older Python,
+which can run this file, before anything is compiled.
 
 LIGHTWELL_KERNEL_TARGET names a platform other than this machine's, one of `TARGETS` of model/kernels/build.py.
 """

