@@ -36,6 +36,7 @@ KERNEL = '#include "level.h"\nEXPORT(void, double_f32)(float* x) { *x *= 2; }\n'
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of sources with one small kernel, which is what is built."""
+    library.levels()  # loads the library, which checks that it was built from the real sources
     folder = tmp_path / "cpu"
     shutil.copytree(REAL / "threads", folder / "threads")
     for name in ("level.h", "levels.cpp"):
