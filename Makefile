@@ -29,7 +29,7 @@ SOURCES := lightwell_command.py hatch_build.py model server clients tests benchm
 WHEELS ?= manylinux_2_17_x86_64 manylinux_2_17_aarch64 macosx_11_0_arm64
 
 # The generator of the documentation site.
-ZENSICAL := zensical==0.1.3
+ZENSICAL := zensical==0.0.60
 
 # How `make test-all` builds the image and runs a command in it: $(BUILD_IMAGE) TAG, $(BUILD_IMAGE) TAG -- COMMAND.
 BUILD_IMAGE ?=
