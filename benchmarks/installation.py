@@ -8,6 +8,7 @@ as they are: a second run finds them warm. Nothing outside a temporary folder is
 """
 
 import argparse
+import functools
 import json
 import os
 import shutil
@@ -97,11 +98,19 @@ def measure_test(folder: Path) -> Figures:
     return figures_of(time.monotonic() - began, checkout / ".venv")
 
 
+@functools.cache
+def wheels() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder with the wheels of a clone. Every row installs the same ones."""
+    built = tempfile.TemporaryDirectory()
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", built.name]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([*build, ".", install.MODEL], cwd=clone(Path(folder)), check=True)
+    return built
+
+
 def measure_wheel(folder: Path, *, with_uv: bool) -> Figures:
     """The wheels in an empty virtual environment without a compiler, installed by uv or pip."""
-    wheels, environment, settings = folder / "wheels", folder / "venv", install.pip_settings()
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", wheels]
-    subprocess.run([*build, ".", install.MODEL], cwd=clone(folder), check=True)
+    files, environment, settings = [*Path(wheels().name).iterdir()], folder / "venv", install.pip_settings()
     index = install.torch_index(install.CPU_INDEX, settings)
     python, variables = environment / "bin" / "python", plain_environment() | {"PATH": str(environment / "bin")}
     uv = shutil.which("uv") or Path(sys.executable).with_name("uv")
@@ -115,7 +124,7 @@ def measure_wheel(folder: Path, *, with_uv: bool) -> Figures:
     else:
         subprocess.run([sys.executable, "-m", "venv", environment], check=True)
         command = [python, "-m", "pip", "install", "--quiet", *(["--extra-index-url", index] if index else [])]
-    subprocess.run([*command, "--constraint", install.LOCK, *wheels.iterdir()], env=variables, check=True)
+    subprocess.run([*command, "--constraint", install.LOCK, *files], env=variables, check=True)
     port = free_port()
     command = [environment / "bin" / "lightwell", "serve", "--port", str(port)]
     return figures_of(seconds_to_answer(command, port, folder, variables, began), environment)

@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-TRIED = ("tests/model", "tests/e2e/test_numerics_over_http.py")
+TRIED = ("-m", "not nightly", "tests/model", "tests/e2e/test_numerics_over_http.py")
 
 
 def with_torch(release: str, *arguments: str) -> str:
