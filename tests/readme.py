@@ -31,7 +31,8 @@ from tests.readme_output import shortened
 from tests.support.processes import Server, serve
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+README = ROOT / "README.md"
+DOCUMENTS = (README, *sorted((ROOT / "docs").glob("*.md")))
 REFERENCE = ROOT / "docs" / "reference.md"
 CODE = ROOT / "docs" / "code.md"
 MESSAGES = ROOT / "docs" / "messages.md"
@@ -224,8 +225,8 @@ def rewrite_tables(path: Path, text: str, server: Server) -> str:
     return text
 
 
-DEFAULT_MODEL = ["smollm2", "--kv-cache-memory", "256MiB"]
-"""The arguments of a server of the model that `make serve` serves."""
+DEFAULT_MODEL = ["smollm2", "--kv-cache-memory", "256MiB", "--kernel-arithmetic", "float32"]
+"""The arguments of a server of the model that `make serve` serves, whose answers have the same bits on every CPU."""
 
 
 def minilm() -> list[str]:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests import readme, readme_fields
-from tests.readme import CODE, DOCUMENTS, RERANKING, RESPONSES, ROOT, Example
-from tests.readme_output import covers, form
+from tests.readme import CODE, DOCUMENTS, README, RERANKING, RESPONSES, ROOT, Example
+from tests.readme_output import covers, form, shortened
 from tests.support.processes import Server
 from tests.support.shared import shared_server
 
 TEXT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS)
-ON_DEFAULT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS if path != RERANKING)
+ON_DEFAULT = "\n".join(path.read_text(encoding="utf-8") for path in DOCUMENTS if path not in (README, RERANKING))
 
 
 @pytest.fixture(scope="module")
@@ -112,6 +112,17 @@ def test_a_document_names_files_that_are_there(document: Path) -> None:
 
 def test_every_folder_of_the_code_is_described() -> None:
     assert readme.table("folders", CODE) == readme.folders_table()
+
+
+def test_the_readme_shows_every_character_of_its_outputs(server: Server) -> None:
+    if not shutil.which("curl"):
+        pytest.skip("curl is not installed")
+    text = README.read_text(encoding="utf-8")
+    shown = [*readme.console_examples(text), *readme.python_examples(text)]
+    real = [shortened(readme.run_console(example.command, server)) for example in readme.console_examples(text)]
+    real += [readme.run_python(example.command, server) for example in readme.python_examples(text)]
+    assert [example.output for example in shown] == real
+    assert len(real) > 1
 
 
 @pytest.mark.parametrize(

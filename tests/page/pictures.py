@@ -1,5 +1,5 @@
-"""Draws the README's pictures of the page again: `python -m tests.page.pictures`. It needs Debian's chromium and
-Pillow.
+"""Draws the pictures of the page in the documents again: `python -m tests.page.pictures`. It needs Debian's chromium
+and Pillow.
 """
 
 import io
@@ -29,27 +29,39 @@ PICTURES = {
         1010,
     ),
 }
+TOUR = [
+    *({"view": "attention", **PARIS, "layer": layer} for layer in (0, 8, 16, 23)),
+    {"view": "contributions", **PARIS, "contributions_target": " Paris"},
+    {"view": "lens", "text": QUESTION, "query": 4, "lens_target": " Paris"},
+]
+"""The states of the page in the README's moving picture."""
 
 
 def draw() -> None:
-    """Write each picture as a PNG of 200 colours."""
+    """Write each picture as a PNG of 200 colours, and the moving picture."""
     FOLDER.mkdir(exist_ok=True)
     with serve(["smollm2", "--served-model-name", "smollm2"]) as server, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-        for name, (state, scheme, height) in PICTURES.items():
+
+        def picture(state: dict[str, object], scheme: str, height: int) -> Image.Image:
             page = browser.new_page(
                 viewport={"width": 1180, "height": height}, color_scheme="dark" if scheme == "dark" else "light"
             )
             page.goto(f"{server.url}/#{urlencode(state)}")
-            page.locator(f"#view-{name} h1").wait_for()
+            page.locator(f"#view-{state['view']} h1").wait_for()
             settle(page)
             page.wait_for_timeout(1000)  # what follows from the first answers is asked, canvases are drawn
             settle(page)
             page.locator("h1").first.evaluate("element => element.scrollIntoView()")
             page.wait_for_timeout(300)
-            picture = Image.open(io.BytesIO(page.screenshot()))
-            picture.convert("RGB").quantize(200).save(FOLDER / f"{name}.png", optimize=True)
+            drawn = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
             page.close()
+            return drawn
+
+        for name, (state, scheme, height) in PICTURES.items():
+            picture(state, scheme, height).quantize(200).save(FOLDER / f"{name}.png", optimize=True)
+        first, *others = (picture(state, "light", 820) for state in TOUR)
+        first.save(FOLDER / "tour.webp", save_all=True, append_images=others, duration=1800, loop=0, quality=60)
         browser.close()
 
 
