@@ -36,7 +36,7 @@ import httpx
 
 from benchmarks.checkpoint import make_checkpoint
 from benchmarks.mixed_load import Question, ask, first_difference
-from server.lifecycle.supervisor import prepare_environment
+from server.lifecycle.worker_process import prepare_environment
 from tests.support.processes import Server, serve
 
 if TYPE_CHECKING:

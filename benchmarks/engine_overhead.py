@@ -41,7 +41,7 @@ from server.engine.memory.memory_limit import freeze_garbage
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.ipc import messages
-from server.lifecycle.supervisor import prepare_environment
+from server.lifecycle.worker_process import prepare_environment
 from tests.support.processes import ROOT
 
 NETWORK = ("forward", "logits", "largest_logits")

@@ -22,7 +22,7 @@ from benchmarks.checkpoint import make_checkpoint
 from benchmarks.models import CACHE
 from model.batch import Batch
 from model.kernels.int8_rows import Quantization
-from server.lifecycle.supervisor import prepare_environment
+from server.lifecycle.worker_process import prepare_environment
 from tests.support.accuracy import KINDS, Accuracy, Network, accuracies
 from tests.support.processes import ROOT
 

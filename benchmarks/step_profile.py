@@ -29,7 +29,7 @@ from model.kv_cache import KVCache
 from model.layers import attention, linear, norm
 from model.loading.loader import load_model
 from server.engine.execution.threads import use_threads
-from server.lifecycle.supervisor import prepare_environment
+from server.lifecycle.worker_process import prepare_environment
 from tests.support.processes import ROOT
 
 KEYS, BLOCK = 160, 32

@@ -15,11 +15,13 @@ from functools import partial
 
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.nearest import did_you_mean
+from model.checkpoint.resolve import local_path
 from model.tokenization.template_client import shared_client
 from server.auth.keys import KeyFileError, key_entry, new_key
 from server.config.command_line import Parser, add_arguments, add_flags, deprecations, from_arguments, unknown_variables
 from server.config.setting_names import ENV_PREFIX, variable_name
 from server.config.settings import Settings, SettingsError, setting_names
+from server.lifecycle import worker_process
 from server.observability.version import lightwell_version
 from server.terminal.commands import add_commands
 from server.terminal.failure import CommandError, UsageError
@@ -121,12 +123,17 @@ def serve(arguments: argparse.Namespace) -> int:
     gc.disable()  # as in the workers, until `server.engine.memory.memory_limit.freeze_garbage`
     with contextlib.suppress(OSError):  # the first chat request then reports it
         shared_client().start()  # now: it is ready when the imports below are
+        path = local_path(settings.model)
+        if path is not None and settings.devices == 1:
+            worker_process.start_early(settings.threads, path)
     from server import app
 
     try:
         return app.serve(settings)
     except app.ServeError as error:
         return fail(str(error), 1, settings.log_format)
+    finally:
+        worker_process.end_unused()
 
 
 def census(arguments: argparse.Namespace) -> int:

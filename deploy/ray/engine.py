@@ -23,7 +23,7 @@ from server.config.settings import Settings
 from server.http.connection import BODY_WRITER
 from server.http.connection_limits import ConnectionEvents
 from server.lifecycle.processes import LightwellServer, at_places
-from server.lifecycle.supervisor import prepare_environment
+from server.lifecycle.worker_process import prepare_environment
 from server.observability.logs import configure_logging
 from server.observability.metrics import Metrics
 from server.observability.otel import Tracing, is_wanted

@@ -117,6 +117,16 @@ def root_of(folder: Path) -> Path:
     return link.resolve() if link.is_symlink() else folder.resolve()
 
 
+def local_path(name_or_path: str | None) -> Path | None:
+    """Return the folder or the GGUF file of a model that is on this machine under this name or path; None for others
+    and for hub ids. Nothing is read.
+    """
+    if name_or_path in (None, SMOLLM2):
+        return _installed_smollm2()
+    path = PACKAGED if name_or_path == FABLES else Path(expanduser(name_or_path))
+    return path if exists(path) else None
+
+
 def resolve_config(name_or_path: str, gguf_file: str | None = None, revision: str | None = None) -> Path:
     """Return the file that contains a model's configuration: the file itself, a folder's config.json, a GGUF file's, or
     a hub id's.

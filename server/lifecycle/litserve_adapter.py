@@ -1,9 +1,8 @@
 """The only file that imports LitServe: it starts worker processes, in each of which a plain object runs.
 
 What is used of LitServe:
-- worker processes: `launch_single_inference_worker` spawns one and pickles an object to it;
 - device assignment: from an accelerator, its cards and a number of workers LitServe says where each worker computes;
-- setup: in the new process it calls `LitAPI.setup` with that device, and then the `LitLoop`.
+- worker processes: `inference_worker` runs in each. It calls `LitAPI.setup` with that device, and then the `LitLoop`.
 
 What is not used, and why. Measured with LitServe 0.2.19 on two cores: 32 streams of 400 tokens each, an engine that
 takes 2 ms per step and could give 15,000 tokens/s.
@@ -23,9 +22,10 @@ takes 2 ms per step and could give 15,000 tokens/s.
 - Its FastAPI application and routes: a spec's endpoints take neither tags nor media types, and what guards them guards
   /health too. `server.routes` has its own.
 
-It knows neither routes nor the engine: it is handed a `Worker`, and imports nothing of ours. Of LitServe's attributes
-it sets `workers_setup_status`, `_transport` and `litapi_request_queues`, which a start of a worker reads. litserve is
-pinned, and tests/server/lifecycle/test_litserve_adapter.py holds what is relied on.
+- Its start of a process: only when its job is known. `server.lifecycle.worker_process` starts the first one earlier.
+
+It knows neither routes nor the engine: it is handed a `Worker`. litserve is pinned, and
+tests/server/lifecycle/test_litserve_adapter.py holds what is relied on.
 """
 
 import os
@@ -34,7 +34,9 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal, Protocol
 
 import litserve as ls
-from litserve.loops import LitLoop
+from litserve.loops import LitLoop, inference_worker
+
+from server.lifecycle import worker_process
 
 
 class Worker(Protocol):
@@ -55,24 +57,23 @@ class WorkerLauncher(ls.LitServer):  # type: ignore[misc]  # litserve ships no t
     def __init__(
         self, worker: Worker, *, accelerator: Literal["cpu", "cuda"], cards: Sequence[int] = (), num_workers: int = 1
     ) -> None:
-        api = _WorkerApi(worker)
         super().__init__(
-            api,
+            _WorkerApi(worker),
             accelerator=accelerator,
             devices=list(cards) or 1,  # a CPU is one device of several workers
             workers_per_device=1 if cards else num_workers,
             timeout=False,
         )
-        self.workers_setup_status: dict[str, str] = {}
-        self._transport = None
-        self.litapi_request_queues = {api.api_path: None}
 
     def launch(self, worker_id: int) -> BaseProcess:
         """Start worker `worker_id`, which counts from 0, in a process of its own. Raises OSError if the machine has no
         memory, files or processes left for it.
         """
-        process: BaseProcess = self.launch_single_inference_worker(self.lit_api, worker_id)
-        return process
+        device = self._inference_workers_config_for_api(self.lit_api.api_path)[worker_id]
+        device = device if isinstance(device, str) else device[0]
+        # No queue, no transport and no table of states: the worker has its own link.
+        arguments = self.lit_api, device, worker_id, None, None, {}, self._callback_runner, False
+        return worker_process.take().run(inference_worker, *arguments)
 
 
 class _WorkerApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types

@@ -30,7 +30,8 @@ from server.engine.memory.memory_limit import free_host_memory, freeze_garbage, 
 from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
 from server.lifecycle.drain import DrainServer, ignores_hangup
 from server.lifecycle.litserve_adapter import WorkerLauncher
-from server.lifecycle.supervisor import STOP_SIGNALS, Process, Supervisor, prepare_environment
+from server.lifecycle.supervisor import Process, Supervisor
+from server.lifecycle.worker_process import STOP_SIGNALS, prepare_environment, weight_bytes
 from server.worker.engine_worker import ENGINE_FACTORY, EngineWorker
 from server.worker.model_fingerprint import Fingerprint, difference
 
@@ -104,10 +105,8 @@ class LightwellServer:
     def serve(self, listener: socket.socket) -> int:
         """Serve until a signal or the workers end it, and return the exit status, or raise ServerGaveUp."""
         try:
-            formats = (".safetensors", ".bin", ".gguf")
-            weights = (file for file in self._worker.config.model.glob("*") if file.suffix in formats)
             try:
-                prepare_environment(self.settings.threads, sum(file.stat().st_size for file in weights))
+                prepare_environment(self.settings.threads, weight_bytes(self._worker.config.model))
                 self.supervisor.launch_all()  # first: they take longest to start
             except OSError as error:
                 raise ServerGaveUp(f"no worker could be started: {error}") from error

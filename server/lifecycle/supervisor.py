@@ -6,23 +6,18 @@ It runs in the API process's event loop, on the workers' sentinels, without a th
 import asyncio
 import logging
 import multiprocessing.process
-import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import accumulate
-from multiprocessing import resource_tracker
 
 from server.dispatch.engine_client import EngineClient
 
 logger = logging.getLogger(__name__)
 
 Process = multiprocessing.process.BaseProcess
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Signals that end the server. A terminal or a service manager sends them to all of its processes at once."""
 
 MAX_FAILURES = 5
 FAILURE_WINDOW = 60.0
@@ -60,7 +55,7 @@ class Supervisor:
     def launch_all(self) -> None:
         """Start every worker, before the event loop runs, so that they load while the API process starts."""
         for worker in self.client.workers:
-            self._processes[worker.worker_id] = launch_shielded(self.launch, worker.worker_id)
+            self._processes[worker.worker_id] = self.launch(worker.worker_id)
 
     async def start(self) -> None:
         """Watch the workers from now on; one that has ended already is noticed too."""
@@ -138,7 +133,7 @@ class Supervisor:
                 return
             try:
                 await self.client.socket.ensure_listening()
-                self._processes[worker_id] = launch_shielded(self.launch, worker_id)
+                self._processes[worker_id] = self.launch(worker_id)
             except Exception as error:  # no memory, files, threads or processes left, perhaps for a moment
                 how = str(error) or type(error).__name__
                 logger.error("worker %d could not be started: %s", worker_id, how)
@@ -167,52 +162,6 @@ def _backoff(lives: deque[float]) -> float:
     """Return the seconds to wait before a restart: 0 after a first failure, then half a second, doubled each time."""
     recent = _num_short(lives)
     return 0.0 if recent <= 1 else min(_MAX_BACKOFF, 0.5 * 2.0 ** (recent - 2))
-
-
-def launch_shielded(launch: Callable[[int], Process], worker_id: int) -> Process:
-    """Start a worker with the stop signals blocked: they end the API process, which lets its workers finish first.
-
-    The mask is inherited from the very start, so that Ctrl-C in the middle of the worker's imports changes nothing.
-    """
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    try:
-        # multiprocessing would start it in `launch`, and unblock SIGINT and SIGTERM after that
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        return launch(worker_id)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, previous)
-
-
-_LARGE = 64 << 20
-"""Bytes of weights that fit no cache."""
-
-
-def prepare_environment(threads: int | None, weight_bytes: int = _LARGE) -> None:
-    """Set what a worker's environment must hold before it starts; what is already set is kept. `weight_bytes` is the
-    size of its model's files.
-
-    glibc gives large buffers back to the kernel and faults them in again, page by page; when configured not to, the
-    same products run up to three times faster. Threads of a parallel loop wait for one another by spinning, which on a
-    busy machine takes the core from the thread that is waited for: next to other busy processes a step took 312 ms, and
-    62 ms with waiters that sleep after 10,000 spins (a tenth of a millisecond, which on a quiet machine costs nothing).
-    Small models wait for shorter: with 1,000 spins they lose half or less next to a busy process where 10,000 lose two
-    thirds, and on a quiet machine no more than the measurements vary. In huge pages, if the kernel has them on request,
-    large weights are read 5 to 14 % faster, and a start takes a third of a second longer (glibc from 2.35 on; an older
-    one ignores a name that it does not know).
-
-    multiprocessing starts its processes as `python -c ...`, which searches the working directory for modules first.
-    That may be a model's folder, whose code must not run: the variable makes Python leave it out (3.11 and later).
-    """
-    os.environ["PYTHONSAFEPATH"] = "1"
-    os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
-    os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(8 << 30))
-    is_large = weight_bytes >= _LARGE
-    if is_large:
-        os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000" if is_large else "1000")
-    if threads is not None:
-        os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
 def _describe_exit(exitcode: int | None) -> str:

@@ -5,7 +5,6 @@ nothing of how requests run (`server.worker.loop`), nor of what starts it (`serv
 """
 
 import contextlib
-import gc
 import logging
 import os
 import pkgutil
@@ -59,7 +58,6 @@ class EngineWorker:
         """Greet the API process, then make the engine. A failure of any kind is reported in one line and ends this
         process, so that no exception gets out of here.
         """
-        gc.disable()  # until `freeze_garbage`: there is none in what imports make, a tenth of whose time it took
         link: WorkerLink | None = None
         try:
             configure_logging(self.log_level, self.log_format, f"worker-{worker_id}")

@@ -12,7 +12,8 @@ import pytest
 
 from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
-from server.lifecycle.supervisor import MAX_FAILURES, Process, Supervisor, _backoff, _num_short, prepare_environment
+from server.lifecycle.supervisor import MAX_FAILURES, Process, Supervisor, _backoff, _num_short
+from server.lifecycle.worker_process import prepare_environment
 
 PATIENCE = 60.0
 """Seconds after which an event is taken to never come."""
