@@ -182,15 +182,7 @@ def perplexity(arguments: argparse.Namespace) -> int:
     if arguments.max_tokens < measured.LEAST_TOKENS:
         return fail(f"--max-tokens: {arguments.max_tokens}; {measured.LEAST_TOKENS} or more is accepted", 2)
     settings = Settings.from_sources(vars(arguments), os.environ)
-    found = measured.measure(
-        settings.model,
-        Path(arguments.text),
-        against=arguments.against,
-        dtype=settings.dtype,
-        quantize=settings.quantize,
-        activations=settings.activations,
-        max_tokens=arguments.max_tokens,
-    )
+    found = measured.measure(settings, Path(arguments.text), arguments.against, arguments.max_tokens)
     return print_text(measured.report(*found))
 
 

@@ -85,7 +85,7 @@ def _pairs(path: Path, entries: dict[str, StoredTensor]) -> dict[str, Pair]:
         assert match is not None
         found.setdefault(match["module"], {})[match["part"]] = entries[name]
     if not found:
-        raise ModelLoadError(f"{path}: holds no tensors; an adapter changes at least one module")
+        raise ModelLoadError(f"{path}: contains no tensors; an adapter changes one module or more")
     if halves := sorted(module for module, pair in found.items() if len(pair) == 1):
         raise ModelLoadError(f"{path}: {len(halves)} modules have only one of lora_A and lora_B: {some_of(halves)}")
     return found

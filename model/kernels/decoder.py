@@ -160,7 +160,7 @@ class Decoder:
         found = (CAdaptedRows * len(adapted))()
         for i, (rows, changes) in enumerate(adapted):
             if not 0 <= rows.start <= rows.stop <= num_rows:
-                raise ValueError(f"an adapter is of rows {rows.start} to {rows.stop}; there are {num_rows}")
+                raise ValueError(f"an adapter's rows {rows.start} to {rows.stop} are not in {num_rows} rows")
             if len(changes.array) != len(PRODUCTS) * len(self._layers):
                 raise ValueError(f"an adapter is of another decoder, with {len(changes.array) // len(PRODUCTS)} layers")
             found[i] = CAdaptedRows(rows.start, rows.stop, ctypes.addressof(changes.array) + skipped)

@@ -154,7 +154,7 @@ class PackedEdits:
         """Write the edits to out [packed_size], contiguous int64. Raises ValueError when they do not fit."""
         least = self.least_capacity(max(self._penalties, default=-1) + 1)
         if any(needed > there for needed, there in zip(least, capacity, strict=True)):
-            raise ValueError(f"edits do not fit: {least} needed, {capacity} there")
+            raise ValueError(f"the edits need a capacity of {least}; it is {capacity}")
         penalties, biases, tokens, unknown = _parts(out, capacity)
         numbers = penalties.view(np.float64)
         numbers.T[:] = _NO_PENALTIES

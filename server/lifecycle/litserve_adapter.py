@@ -1,31 +1,22 @@
-"""The only file that imports LitServe: it starts worker processes, in each of which a plain object runs.
+"""Runs a plain object in worker processes of LitServe. No other file imports LitServe.
 
-What is used of LitServe:
-- device assignment: from an accelerator, its cards and a number of workers LitServe says where each worker computes;
-- worker processes: `inference_worker` runs in each. It calls `LitAPI.setup` with that device, and then the `LitLoop`.
+Two parts of LitServe are used:
+- device assignment: LitServe gives each worker its device, from an accelerator, its cards and a number of workers;
+- worker processes: `inference_worker` calls `LitAPI.setup` with that device, and then the `LitLoop`.
 
-What is not used, and why. Measured with LitServe 0.2.19 on two cores: 32 streams of 400 tokens each, an engine that
-takes 2 ms per step and could give 15,000 tokens/s.
-- Its queues carry one message per token through a manager process: 5,300 to 5,900 tokens/s, and 132 to 150 us of CPU
-  time per token. One message per step over a Unix socket (`server.ipc.link`) gives 13,900 to 14,400 tokens/s for 16 us.
-  A request of one token takes 0.67 to 0.70 ms there and 0.36 ms here (engine step: 0.1 ms). The ZeroMQ queues
-  (`fast_queue`) are never made: the argument for them goes to a field of another name.
-- Its admission: the queue has no bound, and callbacks cannot refuse a request. All workers share the queue, so that a
-  cancellation would reach any of them. `server.dispatch` refuses what does not fit, sends each request to one worker,
-  and frees the place of a client that leaves within 9 ms.
-- Its restart of workers polls every 2 s. With workers killed (SIGKILL) the requests in flight hang for ever, and so
-  does the first request after the kill of an idle worker. `server.lifecycle.supervisor` waits for the processes
-  themselves: requests in flight fail after 5 to 8 ms, and a worker with a trivial model is ready again after 0.4 s.
-- Its signals: SIGTERM ends the main process, while the API, worker and manager processes serve on as orphans.
-  `server.lifecycle.drain` lets requests finish and leaves no process.
-- Its readiness: the port opens only after setup, and /health answers 200 for a worker that was killed, until the poll.
-- Its FastAPI application and routes: a spec's endpoints take neither tags nor media types, and what guards them guards
-  /health too. `server.routes` has its own.
+Other parts are not used, for these reasons (LitServe 0.2.19, two cores, 32 streams of 400 tokens, steps of 2 ms):
+- Queues: a manager process carries one message per token: 5,300 to 5,900 tokens/s, and 132 to 150 us of CPU time per
+  token. One message per step over a Unix socket (`server.ipc.link`) gives 13,900 to 14,400 tokens/s for 16 us.
+- Admission: the queue has no bound, and all workers share it. `server.dispatch` refuses requests that do not fit, sends
+  each to one worker, and frees the place of a client that leaves within 9 ms.
+- Start of a process: only when its job is known. `server.lifecycle.worker_process` starts the first one earlier.
+- Restart: workers are polled every 2 s, and requests of a killed worker hang. `server.lifecycle.supervisor` waits for
+  the processes: these requests fail after 5 to 8 ms, and a worker with a small model is ready again after 0.4 s.
+- Signals: after SIGTERM the API, worker and manager processes remain. `server.lifecycle.drain` leaves no process.
+- Readiness: the port opens only after setup, and /health answers 200 for a killed worker until the next poll.
+- Routes: endpoints have neither tags nor media types, and /health needs the same key. `server.routes` has its own.
 
-- Its start of a process: only when its job is known. `server.lifecycle.worker_process` starts the first one earlier.
-
-It knows neither routes nor the engine: it is handed a `Worker`. litserve is pinned, and
-tests/server/lifecycle/test_litserve_adapter.py holds what is relied on.
+litserve is pinned, and tests/server/lifecycle/test_litserve_adapter.py tests the parts that are used.
 """
 
 import os
@@ -72,7 +63,7 @@ class WorkerLauncher(ls.LitServer):  # type: ignore[misc]  # litserve ships no t
         device = self._inference_workers_config_for_api(self.lit_api.api_path)[worker_id]
         device = device if isinstance(device, str) else device[0]
         # No queue, no transport and no table of states: the worker has its own link.
-        arguments = self.lit_api, device, worker_id, None, None, {}, self._callback_runner, False
+        arguments = self.lit_api, device, worker_id, None, None, dict[str, str](), self._callback_runner, False
         return worker_process.take().run(inference_worker, *arguments)
 
 

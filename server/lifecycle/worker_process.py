@@ -38,7 +38,7 @@ class WorkerProcess:
 
     def run(self, job: Callable[..., object], *arguments: object) -> BaseProcess:
         """Have the process run `job(*arguments)`, all of which are pickled, and then end."""
-        with self._sender, contextlib.suppress(BrokenPipeError):  # it has ended, which its sentinel tells
+        with self._sender, contextlib.suppress(BrokenPipeError):  # it has ended: its sentinel is ready
             self._sender.send((job, arguments))
         return self.process
 
@@ -79,7 +79,7 @@ def without_stop_signals() -> Iterator[None]:
     """
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
-        # multiprocessing would start it with the process, and unblock SIGINT and SIGTERM after that
+        # Before the process starts: multiprocessing unblocks SIGINT and SIGTERM when it has started the tracker.
         resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         yield
@@ -88,8 +88,8 @@ def without_stop_signals() -> Iterator[None]:
 
 
 def _wait_for_job(receiver: Connection, imports: Sequence[str]) -> None:
-    gc.disable()  # until `freeze_garbage`: there is none in what imports make, a tenth of whose time it took
-    with contextlib.suppress(ImportError):  # the job meets it again, and reports it
+    gc.disable()  # until `freeze_garbage`: imports make no garbage, and the collector took a tenth of their time
+    with contextlib.suppress(ImportError):  # the job imports the module again, and reports the error
         for name in imports:
             importlib.import_module(name)
     with receiver:
@@ -101,20 +101,18 @@ def _wait_for_job(receiver: Connection, imports: Sequence[str]) -> None:
 
 
 def prepare_environment(threads: int | None, weight_bytes: int = _LARGE) -> None:
-    """Set what a worker's environment must hold before it starts; what is already set is kept. `weight_bytes` is the
-    size of its model's files.
+    """Set the environment of the workers; variables that are set already are kept. `weight_bytes` is the size of the
+    model's files.
 
-    glibc gives large buffers back to the kernel and faults them in again, page by page; when configured not to, the
-    same products run up to three times faster. Threads of a parallel loop wait for one another by spinning, which on a
-    busy machine takes the core from the thread that is waited for: next to other busy processes a step took 312 ms, and
-    62 ms with waiters that sleep after 10,000 spins (a tenth of a millisecond, which on a quiet machine costs nothing).
-    Small models wait for shorter: with 1,000 spins they lose half or less next to a busy process where 10,000 lose two
-    thirds, and on a quiet machine no more than the measurements vary. In huge pages, if the kernel has them on request,
-    large weights are read 5 to 14 % faster, and a start takes a third of a second longer (glibc from 2.35 on; an older
-    one ignores a name that it does not know).
+    glibc returns large buffers to the kernel and faults them in again, page by page; when configured not to, the same
+    products run up to three times faster. In huge pages large weights are read 5 to 14 % faster, and a start takes a
+    third of a second longer (glibc from 2.35 on). Threads of a parallel loop wait by spinning, which takes the core
+    from other threads on a busy machine: a step took 312 ms there, and 62 ms with waiters that sleep after 10,000 spins
+    (a tenth of a millisecond, without cost on a quiet machine). Small models wait for 1,000 spins: they then lose half
+    of their speed next to a busy process instead of two thirds.
 
-    multiprocessing starts its processes as `python -c ...`, which searches the working directory for modules first.
-    That may be a model's folder, whose code must not run: the variable makes Python leave it out (3.11 and later).
+    multiprocessing starts processes as `python -c ...`, which searches the working directory for modules first. That
+    may be a model's folder, whose code must not run: PYTHONSAFEPATH excludes it (Python 3.11 and later).
     """
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")

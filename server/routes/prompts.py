@@ -305,7 +305,7 @@ def fit_generation(
         return prompt, room
     if max_tokens > room and is_explicit:
         raise BadRequest(
-            f"max_tokens: {max_tokens} is over the room left: the prompt has {len(prompt.ids)} of {limit} tokens; "
+            f"max_tokens: {max_tokens} is too large: the prompt has {len(prompt.ids)} of {limit} tokens; "
             f"at most {room} are accepted.",
             param="max_tokens",
             code="context_length_exceeded",

@@ -33,7 +33,7 @@ class TokenizeRequest(PromptEndFields, ModelField):
         if self.messages is not None:
             self.check_continued(self.messages)
         if self.tools and self.messages is None:
-            raise wrong("tools", "a prompt has no tools; messages have")
+            raise wrong("tools", "tools are accepted with messages, not with a prompt")
         check_names(self.tools or ())
         return self
 

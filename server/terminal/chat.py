@@ -197,5 +197,5 @@ def _temperature(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number <= 100:
-        raise CommandError(f"temperature {text!r} is not usable; a number from 0 to 100 is accepted")
+        raise CommandError(f"temperature {text!r} is no number from 0 to 100")
     return number

@@ -20,6 +20,7 @@ from model.kernels.choice import ActivationChoice, KernelConfig
 from model.kv_cache import KVCache
 from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.tokenization.tokenizer import Tokenizer, TokenizerError
+from server.config.settings import Settings
 
 WINDOW = 512
 """Most tokens that are read together; each but the last is asked for the one after it."""
@@ -114,23 +115,16 @@ class Scorer:
 
 
 def measure(
-    model: str | None,
-    text: Path,
-    *,
-    against: str | None,
-    dtype: str,
-    quantize: str,
-    activations: ActivationChoice,
-    max_tokens: int,
+    settings: Settings, text: Path, against: str | None, max_tokens: int
 ) -> tuple[Score, Score | None, Comparison]:
-    """Return the score of a model over the first tokens of a text, the other's, and how they compare.
+    """Return the score of the model in `settings` over the first tokens of a text, the other's, and how they compare.
 
     Raises ModelLoadError for models that cannot be loaded or do not share a vocabulary, for a file that cannot be read,
     and for a text of fewer than two tokens.
     """
     written = read_text(text).replace("\r\n", "\n").replace("\r", "\n")
-    scorer = Scorer(model, dtype, quantize, activations)
-    other = None if against is None else Scorer(against, dtype)
+    scorer = Scorer(settings.model, settings.dtype, settings.quantize, settings.activations)
+    other = None if against is None else Scorer(against, settings.dtype)
     ids = scorer.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens]
     if len(ids) < LEAST_TOKENS:
         raise ModelLoadError(f"{text} has {len(ids)} tokens; perplexity needs {LEAST_TOKENS} or more")

@@ -63,7 +63,7 @@ def config_of(header: Header) -> dict[str, Any]:
     fields = _Fields(header)
     if fields.architecture not in _ARCHITECTURES:
         accepted = ", ".join(_ARCHITECTURES)
-        raise ModelLoadError(f"GGUF metadata: general.architecture is {fields.architecture!r}; served are {accepted}")
+        raise ModelLoadError(f"GGUF metadata: general.architecture is {fields.architecture!r}; {accepted} are accepted")
     name, model_type, own = _ARCHITECTURES[fields.architecture]
     if fields.metadata.get("split.count", 1) not in (0, 1):
         raise ModelLoadError(

@@ -175,9 +175,9 @@ class _Reader:
             if name in tensors:
                 raise self._fault(f"has the tensor {name!r} twice")
             if offset % alignment:
-                raise self._fault(f"tensor {name!r} begins at byte {offset}, which is no multiple of {alignment}")
+                raise self._fault(f"has the tensor {name!r} at byte {offset}, which is no multiple of {alignment}")
             if entry.offset < end:
-                raise self._fault(f"tensors {before!r} and {name!r} overlap")
+                raise self._fault(f"has the overlapping tensors {before!r} and {name!r}")
             end, before = entry.offset + entry.num_bytes, name
             if end > self._size:
                 raise self._fault(f"has {self._size} bytes; tensor {name!r} ends at byte {end}")

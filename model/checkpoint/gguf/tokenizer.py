@@ -78,7 +78,7 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
     kind = metadata.get(f"{_PREFIX}model")
     tokens = metadata.get(f"{_PREFIX}tokens")
     if kind not in _MAKERS:
-        raise ModelLoadError(f"GGUF metadata: {_PREFIX}model is {kind!r}; served are {', '.join(_MAKERS)}")
+        raise ModelLoadError(f"GGUF metadata: {_PREFIX}model is {kind!r}; {', '.join(_MAKERS)} are accepted")
     if not isinstance(tokens, list) or len(set(tokens)) != len(tokens):
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}tokens is no list of different tokens")
     types = metadata.get(f"{_PREFIX}token_type")
@@ -86,7 +86,7 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}token_type has {len(types)} entries for {len(tokens)} tokens")
     if (longest := max(map(len, tokens), default=0)) > _MOST_CHARACTERS:
         raise ModelLoadError(
-            f"GGUF metadata: {_PREFIX}tokens has a token of {longest} characters; {_MOST_CHARACTERS} are accepted"
+            f"GGUF metadata: a token of {_PREFIX}tokens has {longest} characters; the most is {_MOST_CHARACTERS}"
         )
     tokenizer = _MAKERS[kind](metadata, {token: i for i, token in enumerate(tokens)})
     kinds = np.asarray(types if types is not None else np.ones(len(tokens), np.int32))
@@ -165,7 +165,7 @@ def _byte_level(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Toke
         )
         pre = "default"
     if pre not in _WORDS:
-        raise ModelLoadError(f"GGUF metadata: {_PREFIX}pre is {pre!r}; served are {', '.join(_WORDS)}")
+        raise ModelLoadError(f"GGUF metadata: {_PREFIX}pre is {pre!r}; {', '.join(_WORDS)} are accepted")
     pairs = [tuple(pair.split(" ", 1)) for pair in merges]
     for pair in pairs:
         if len(pair) != 2 or not all(part in vocabulary for part in (*pair, pair[0] + pair[1])):

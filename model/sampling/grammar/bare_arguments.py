@@ -143,7 +143,7 @@ class _Writer(Writer):
                 )
             if "pattern" in part.schema:
                 if len(shapes) > MAX_SHAPES:
-                    raise GrammarError(part.at("pattern"), f"at most {MAX_SHAPES} patterns may hold for one text")
+                    raise GrammarError(part.at("pattern"), f"at most {MAX_SHAPES} patterns may apply at once")
                 pattern = found_pattern(part.at("pattern"), part.schema["pattern"], _CHARACTER)
                 shapes.append(f"/{slashed(pattern)}/")
                 if not admits_a_name(part.at("pattern"), " & ".join(shapes)):

@@ -80,7 +80,7 @@ def found_pattern(path: str, pattern: str, character: str) -> str:
     ends = len(pieces) > starts and pieces[-1] == ("anchor", "$")
     inner = pieces[int(starts) : len(pieces) - int(ends)]
     if any(kind == "anchor" for kind, _ in inner) or ((starts or ends) and ("group", "|") in _top_level(inner)):
-        raise GrammarError(path, f"{shown(pattern)} is not supported: ^ and $ fit only at its ends, around ( | )")
+        raise GrammarError(path, f"{shown(pattern)} is not supported: ^ and $ fit only at the ends, around (a|b)")
     written = []
     for kind, piece in inner:
         if piece == "(?":

@@ -97,7 +97,7 @@ class Place:
         """List the subschemas in the array under `keyword`."""
         listed = self.schema[keyword]
         if not isinstance(listed, list) or not listed:
-            raise GrammarError(self.path + step(keyword), f"it is an array of schemas, not {shown(listed)}")
+            raise GrammarError(self.path + step(keyword), f"{shown(listed)} is no list of schemas")
         if keyword not in self._listed:
             self._listed[keyword] = [self.child(keyword, number) for number in range(len(listed))]
         return self._listed[keyword]

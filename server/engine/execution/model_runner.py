@@ -37,7 +37,7 @@ class ModelRunner:
         Raises ValueError for a cache that has no states, if the network keeps some.
         """
         if model.config.recurrence is not None and not cache.num_sequences:
-            raise ValueError(f"{model.config.architecture} keeps states of sequences, and the cache has none for any")
+            raise ValueError(f"{model.config.architecture} needs a cache with states of sequences")
         self.model = model
         self.cache = cache
         self._on_device = on_device

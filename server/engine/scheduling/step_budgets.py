@@ -38,7 +38,7 @@ class StepSize:
     def check_integrity(self) -> None:
         """Raise AssertionError, with the figure, if no number of tokens follows from it."""
         if self._cost is not None and not (isfinite(self._cost) and self._cost > 0):
-            raise AssertionError(f"the size of steps makes no sense: {self._cost} s a token")
+            raise AssertionError(f"the cost of a token is {self._cost} s; a finite number above 0 is expected")
 
 
 class StepBudgets:

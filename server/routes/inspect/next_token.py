@@ -47,7 +47,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             versus = read_versus(context, body.explain, len(inspection.inputs), body.interventions)
         num_inputs, num_temperatures = len(inspection.inputs), len(body.temperatures)
         if (work := num_inputs * num_temperatures * context.config.vocab_size) > MAX_PROBABILITIES:
-            message = f"temperatures: {work} probabilities, of inputs times temperatures times the vocabulary; "
+            message = f"temperatures: inputs times temperatures times the vocabulary give {work} probabilities; "
             message += f"at most {MAX_PROBABILITIES} are accepted. Send fewer temperatures or inputs."
             raise BadRequest(message, param="temperatures", code="too_much_work")
         inspection.check_size(

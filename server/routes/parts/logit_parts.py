@@ -37,7 +37,7 @@ def check_attributable(config: ModelConfig, part: Part) -> None:
         )
     if not config.has_head or part == "encoder":
         raise BadRequest(
-            "target: an encoder's logits, if any, are not a sum over its stream; null is accepted, for norms only.",
+            "target: an encoder has no logits that are a sum over its residual stream; null is accepted.",
             param="target",
         )
 

@@ -157,7 +157,7 @@ def test_metadata_mean_what_config_json_says(
 @pytest.mark.parametrize(
     ("architecture", "fields", "tensors", "said"),
     [
-        ("mamba", {}, {}, "general.architecture is 'mamba'; served are llama, qwen2"),
+        ("mamba", {}, {}, "general.architecture is 'mamba'; llama, qwen2"),
         ("llama", {"split.count": 3}, {}, "one of 3 parts"),
         ("llama", {"attention.head_count": [4, 4]}, {}, "llama.attention.head_count"),
         ("llama", {"attention.head_count_kv": [2, 0, 2]}, {}, "llama.attention.head_count_kv"),

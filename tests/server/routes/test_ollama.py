@@ -124,8 +124,12 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
     [
         (CHAT, {"options": {"temperature": -1}}, "options.temperature: input should be greater than or equal to 0"),
         (CHAT, {"options": {"num_predict": 0}}, "options.num_predict: nothing would be generated; at least 1"),
-        (CHAT, {"options": {"num_predict": 500}}, "options.num_predict: 500 is over the room left"),
-        (GENERATE, {"options": {"num_predict": 500}, "raw": True, "system": ""}, "options.num_predict: 500 is over"),
+        (CHAT, {"options": {"num_predict": 500}}, "options.num_predict: 500 is too large"),
+        (
+            GENERATE,
+            {"options": {"num_predict": 500}, "raw": True, "system": ""},
+            "options.num_predict: 500 is too large",
+        ),
         (CHAT, {"options": {"stop": [""]}}, "options.stop[0]: "),
         (CHAT, {"options": {"mirostat": 1}}, "options.mirostat: not supported"),
         (CHAT, {"options": {"repeat_last_n": 64}}, "options.repeat_last_n: not supported"),

@@ -126,7 +126,7 @@ async def test_parameters_are_those_of_completions_by_other_names(tmp_path: Path
     ("parameters", "message"),
     [
         ({"temperature": -1}, "parameters.temperature: input should be greater than or equal to 0"),
-        ({"max_new_tokens": 500}, "parameters.max_new_tokens: 500 is over the room left"),
+        ({"max_new_tokens": 500}, "parameters.max_new_tokens: 500 is too large"),
         ({"grammar": {"type": "json", "value": {"type": "no"}}}, "parameters.grammar.value.type: "),
         ({"grammar": {"type": "regex", "value": {}}}, "parameters.grammar.value: a regular expression is accepted"),
         ({"grammar": {"type": "xml", "value": ""}}, "parameters.grammar.type: "),
@@ -170,7 +170,7 @@ async def test_huggingface_hub_generates_streams_and_chats(tmp_path: Path) -> No
         detailed = await client.text_generation("Once", details=True, decoder_input_details=True, **asked)
         streamed = [each async for each in await client.text_generation("Once", stream=True, details=True, **asked)]
         held = await client.text_generation("Once", max_new_tokens=40, grammar={"type": "json", "value": SCHEMA})
-        with pytest.raises(ValidationError, match="over the room left"):
+        with pytest.raises(ValidationError, match="more than the context has left"):
             await client.text_generation("Once", max_new_tokens=500)
         form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}}
         messages = [{"role": "user", "content": "Once"}]
