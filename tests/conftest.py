@@ -30,8 +30,9 @@ gc.disable()
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # The tests start many processes, and each would compile our source again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Tests call make, too, and MAKEFLAGS would pass them the variables of the command line that began this run.
-os.environ.pop("MAKEFLAGS", None)
+# Tests call make, too, and these would pass them the variables of the command line that began this run.
+for name in ("MAKEFLAGS", "ARGS"):
+    os.environ.pop(name, None)
 if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // num_processes)))
 

@@ -17,7 +17,7 @@ def test_an_installation_answers_and_is_small(row: str, tmp_path: Path) -> None:
     measure, _ = installation.ROWS[row]
     found = measure(tmp_path)
     assert found.distributions <= 64
-    assert found.gigabytes <= 1.2
+    assert found.gigabytes <= (1.2 if row == "serve" else 1.3)  # pip compiles the modules of the packages
 
 
 def test_uv_sync_installs_the_default_model_in_a_clone(tmp_path: Path) -> None:

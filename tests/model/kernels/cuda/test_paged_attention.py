@@ -21,7 +21,7 @@ from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kernels.cuda.paged_keys import Arrivals, PagedKeys, Parts, PatternRows
 
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
-BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 1e-2}  # as for the CPU's kernel: drawn scores may be large
 WORLDS: dict[str, dict[str, Any]] = {
     "causal": {"dtype": torch.float32, "causal": True, "window": math.inf, "group": 3, "dim": 20, "block_size": 32},
     "window": {"dtype": torch.bfloat16, "causal": True, "window": 21, "group": PAIRS + 2, "dim": 64, "block_size": 48},
