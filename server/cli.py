@@ -214,9 +214,7 @@ def forget_keys() -> None:
 
 
 def print_text(text: str) -> int:
-    """Print text on stdout, and return the exit status. A reader that leaves early, as `head` does, has what it
-    wanted.
-    """
+    """Print text on stdout, and return the exit status. A reader may leave early, as `head` does."""
     try:
         print(text, flush=True)
     except OSError as error:

@@ -118,9 +118,7 @@ def root_of(folder: Path) -> Path:
 
 
 def local_path(name_or_path: str | None) -> Path | None:
-    """Return the folder or the GGUF file of a model that is on this machine under this name or path; None for others
-    and for hub ids. Nothing is read.
-    """
+    """Return the folder or the GGUF file of a model on this machine, or None for others and for hub ids."""
     if name_or_path in (None, SMOLLM2):
         return _installed_smollm2()
     path = PACKAGED if name_or_path == FABLES else Path(expanduser(name_or_path))

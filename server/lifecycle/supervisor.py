@@ -165,9 +165,6 @@ def _backoff(lives: deque[float]) -> float:
 
 
 def _describe_exit(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        try:
-            return signal.Signals(-exitcode).name
-        except ValueError:
-            return f"signal {-exitcode}"
-    return f"exit status {exitcode}"
+    if exitcode is None or exitcode >= 0:
+        return f"exit status {exitcode}"
+    return next((number.name for number in signal.Signals if number == -exitcode), f"signal {-exitcode}")

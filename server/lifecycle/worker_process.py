@@ -104,15 +104,13 @@ def prepare_environment(threads: int | None, weight_bytes: int = _LARGE) -> None
     """Set the environment of the workers; variables that are set already are kept. `weight_bytes` is the size of the
     model's files.
 
-    glibc returns large buffers to the kernel and faults them in again, page by page; when configured not to, the same
-    products run up to three times faster. In huge pages large weights are read 5 to 14 % faster, and a start takes a
-    third of a second longer (glibc from 2.35 on). Threads of a parallel loop wait by spinning, which takes the core
-    from other threads on a busy machine: a step took 312 ms there, and 62 ms with waiters that sleep after 10,000 spins
-    (a tenth of a millisecond, without cost on a quiet machine). Small models wait for 1,000 spins: they then lose half
-    of their speed next to a busy process instead of two thirds.
+    glibc returns large buffers to the kernel and faults them in again: without that, products run up to three times
+    faster. In huge pages large weights are read 5 to 14 % faster. Threads of a parallel loop wait by spinning: next to
+    a busy process a step took 312 ms, and 62 ms with waiters that sleep after 10,000 spins (a tenth of a millisecond).
+    Small models wait for 1,000 spins, and lose half of their speed next to a busy process instead of two thirds.
 
-    multiprocessing starts processes as `python -c ...`, which searches the working directory for modules first. That
-    may be a model's folder, whose code must not run: PYTHONSAFEPATH excludes it (Python 3.11 and later).
+    PYTHONSAFEPATH: `python -c`, with which multiprocessing starts processes, searches the working directory for
+    modules. That may be a model's folder, whose code must not run.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")

@@ -16,7 +16,7 @@ from model.checkpoint.files import read_text
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
 from model.checkpoint.resolve import resolve
-from model.kernels.choice import ActivationChoice, KernelConfig
+from model.kernels.choice import KernelConfig
 from model.kv_cache import KVCache
 from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
 from model.tokenization.tokenizer import Tokenizer, TokenizerError
@@ -70,25 +70,21 @@ class Comparison:
 class Scorer:
     """A model that predicts texts."""
 
-    def __init__(
-        self, name: str | None, dtype: str, quantize: str = "none", activations: ActivationChoice = "dtype"
-    ) -> None:
-        """Load a model as `lightwell serve` with these flags does. Raises ModelLoadError if it cannot, or if it does
-        not predict text.
-        """
-        folder = resolve(name)
+    def __init__(self, settings: Settings) -> None:
+        """Load the model of these settings. Raises ModelLoadError if it cannot be loaded, or predicts no text."""
+        folder = resolve(settings.model)
         config = read_config(folder)
         if config.kind != "decoder":
             raise ModelLoadError(f"{folder} is an {config.kind}; a decoder is accepted")
         device = resolve_device("auto")
-        own = resolve_dtype(dtype, config, device)
+        own = resolve_dtype(settings.dtype, config, device)
         self.model = load_model(
             folder,
             config,
             own,
             device,
-            quantize=resolve_quantization(quantize, own, device),
-            kernels=KernelConfig(activations=activations),
+            quantize=resolve_quantization(settings.quantize, own, device),
+            kernels=KernelConfig(activations=settings.activations),
         )
         try:
             self.tokenizer = Tokenizer.from_folder(folder)
@@ -123,8 +119,8 @@ def measure(
     and for a text of fewer than two tokens.
     """
     written = read_text(text).replace("\r\n", "\n").replace("\r", "\n")
-    scorer = Scorer(settings.model, settings.dtype, settings.quantize, settings.activations)
-    other = None if against is None else Scorer(against, settings.dtype)
+    scorer = Scorer(settings)
+    other = None if against is None else Scorer(Settings(model=against, dtype=settings.dtype))
     ids = scorer.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens]
     if len(ids) < LEAST_TOKENS:
         raise ModelLoadError(f"{text} has {len(ids)} tokens; perplexity needs {LEAST_TOKENS} or more")

@@ -35,7 +35,6 @@ def expected_tokens(prompt: tuple[int, ...], count: int) -> list[int]:
 
 class FakeEngine:
     def __init__(self, config: EngineConfig) -> None:
-        self.info = EngineInfo(max_model_len=4096, num_blocks=1 << 20, block_size=32, dtype="float32", device="cpu")
         self._max_num_seqs = config.max_num_seqs
         self._step_seconds = float(os.environ.get("FAKE_STEP_SECONDS", "0.002"))
         self._requests: dict[int, EngineRequest] = {}
@@ -60,6 +59,12 @@ class FakeEngine:
         return cls(config)
 
     @property
+    def info(self) -> EngineInfo:
+        if "FAKE_READY_ERROR" in os.environ:  # it is read just before the worker is ready
+            raise RuntimeError(os.environ["FAKE_READY_ERROR"])
+        return EngineInfo(max_model_len=4096, num_blocks=1 << 20, block_size=32, dtype="float32", device="cpu")
+
+    @property
     def has_work(self) -> bool:
         return bool(self._requests)
 
@@ -67,9 +72,7 @@ class FakeEngine:
         """Do nothing: everything here is answered by steps."""
 
     def prepare_grammars(self) -> None:
-        """Do nothing: nothing here keeps to a grammar. Raises RuntimeError if it was told to."""
-        if "FAKE_PREPARE_ERROR" in os.environ:
-            raise RuntimeError(os.environ["FAKE_PREPARE_ERROR"])
+        """Do nothing: nothing here keeps to a grammar."""
 
     def send_early(self, send: Callable[[StepOutput], None]) -> None:
         """Do nothing: nothing is forced before a step here."""

@@ -77,14 +77,14 @@ class Header:
         return np.fromfile(self.path, np.float32, entry.num_bytes // 4, offset=entry.offset)
 
 
-def read_header(path: Path) -> Header:
-    """Read the header of a file.
+def read_header(path: Path, *, with_texts: bool = True) -> Header:
+    """Read the header of a file. with_texts: whether to read lists of strings, the vocabulary's among them.
 
     Raises ModelLoadError, in one line, for a file that cannot be read, is no GGUF file, or contradicts itself.
     """
     try:
         with open_file(path, most=None) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
-            return _Reader(path, memory).read()
+            return _Reader(path, memory, with_texts).read()
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         if isinstance(error, ModelLoadError):
             raise
@@ -94,8 +94,9 @@ def read_header(path: Path) -> Header:
 class _Reader:
     """Reads from the front; every length is checked against the bytes that are left before anything is made of it."""
 
-    def __init__(self, path: Path, memory: mmap.mmap) -> None:
-        self._path, self._memory, self._size, self._at = path, memory, len(memory), 0
+    def __init__(self, path: Path, memory: mmap.mmap, with_texts: bool) -> None:
+        self._path, self._memory, self._with_texts = path, memory, with_texts
+        self._size, self._at = len(memory), 0
 
     def read(self) -> Header:
         if self._take(4) != _MAGIC:
@@ -136,7 +137,7 @@ class _Reader:
             return self._numbers(item, count)
         self._check_count(f"strings in {key!r}", count, 8, _MOST_STRINGS)
         text: Callable[[], str] = self._text
-        return [text() for _ in range(count)]
+        return [text() for _ in range(count)] if self._with_texts else self._skip_texts(count)
 
     def _numbers(self, kind: GGUFValueType, count: int) -> np.ndarray:
         dtype = np.dtype(_NUMBERS[kind])
@@ -203,6 +204,15 @@ class _Reader:
             return self._memory[at:end].decode()
         except UnicodeDecodeError as error:
             raise self._fault(f"has a string at byte {at} that is no UTF-8 ({error.reason})") from None
+
+    def _skip_texts(self, count: int) -> None:
+        at, last = self._at, self._size - 8
+        for _ in range(count):
+            if at <= last:
+                at += 8 + _LENGTH.unpack_from(self._memory, at)[0]
+        if at > self._size:
+            raise self._fault(f"ends in the middle of {count} strings at byte {self._at}")
+        self._at = at
 
     def _number(self, form: str) -> int:
         return int(struct.unpack(form, self._take(struct.calcsize(form)))[0])

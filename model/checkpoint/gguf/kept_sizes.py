@@ -28,7 +28,7 @@ def kept_bytes(path: Path, item_size: int) -> tuple[int, int]:
     Raises ModelLoadError for a file that cannot be read.
     """
     quantized = plain = 0
-    for entry in read_header(path).tensors.values():
+    for entry in read_header(path, with_texts=False).tensors.values():
         count = prod(entry.shape)
         if entry.type in KEPT and len(entry.shape) == 2:
             bits, of_block = KEPT[entry.type]

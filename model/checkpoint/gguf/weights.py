@@ -34,7 +34,7 @@ def gguf_tensors(path: Path, config: ModelConfig, weights: Iterable[MappedWeight
 
     Raises ModelLoadError for a file that is none, or not whole.
     """
-    header = read_header(path)
+    header = read_header(path, with_texts=False)
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == header.metadata["general.architecture"])
     names = gguf.get_tensor_name_map(arch, config.num_layers)
     with path.open("rb") as file:

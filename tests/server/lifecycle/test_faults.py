@@ -231,7 +231,7 @@ def test_a_worker_that_hangs_while_it_loads_is_killed_and_replaced(tmp_path: Pat
 
 
 def test_a_worker_that_fails_just_before_it_is_ready_ends_the_server_with_the_reason() -> None:
-    with running_server(FAKE_PREPARE_ERROR="can't start new thread") as server:
+    with running_server(FAKE_READY_ERROR="can't start new thread") as server:
         assert server.wait_exit() == 1
         last = server.output.splitlines()[-1]
         assert last == "lightwell: error: the worker could not start: can't start new thread"
