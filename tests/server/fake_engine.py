@@ -2,7 +2,7 @@
 
 It runs in the server's real worker process. These environment variables set how it behaves: FAKE_STEP_SECONDS,
 FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS, FAKE_LOAD_HANGS (a file: the worker that finds it removes it, and
-its load never ends), FAKE_PREPARE_ERROR (of the last thing before it is ready).
+its load never ends), FAKE_READY_ERROR (just before it is ready).
 """
 
 import os
