@@ -79,24 +79,24 @@ def called_name(node: ast.AST) -> str:
 
 
 def python_texts(path: str, source: str) -> Iterator[Text]:
-    tree = ast.parse(source)
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    nodes = list(ast.walk(ast.parse(source)))
+    docstrings = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     described = {
         id(part)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.keyword) and node.arg in ("description", "summary")
         for part in ast.walk(node.value)
     }
     messages = {
         id(part)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Raise) or called_name(node) in LOGGED
+        for node in nodes
+        if isinstance(node, ast.Raise) or (isinstance(node, ast.Call) and called_name(node) in LOGGED)
         for part in ast.walk(node)
     }
-    inside = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    inside = {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
     comments = "docstrings" if path.startswith("clients/python/lightwell_client") else "comments"
-    for node in ast.walk(tree):
-        text = joined(node)
+    for node in nodes:
+        text = joined(node) if isinstance(node, ast.Constant | ast.JoinedStr) else None
         if text is None or id(node) in inside:
             continue
         if id(node) in docstrings:

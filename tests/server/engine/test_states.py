@@ -119,5 +119,5 @@ def test_several_ranks_do_not_hold_states_together(name: str, tmp_path: Path) ->
 def test_an_engine_needs_a_cache_with_states(model_of: Load, name: str) -> None:
     model = model_of(name)
     cache = KVCache(model.cache_config, 9, 8, model.dtype, CPU)
-    with pytest.raises(ValueError, match="keeps states of sequences, and the cache has none"):
+    with pytest.raises(ValueError, match="needs a cache with states of sequences"):
         Engine(model, cache, EngineConfig(model=Path("unused")), 64)
