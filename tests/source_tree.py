@@ -77,7 +77,11 @@ def libraries(tree: ast.AST) -> set[str]:
     return {name.split(".")[0] for name in imported_names(tree)} - ours
 
 
-IMPORTS = {module: own_imports(parse(path), module) for module, path in MODULES.items()}
+@cache
+def imports() -> dict[str, set[str]]:
+    """Return the modules of model/ and server/ that each of them imports."""
+    return {module: own_imports(parse(path), module) for module, path in MODULES.items()}
+
 
 PLACES = sorted({module_name(path) for path in MODULES.values() if path.name == "__init__.py"})
 

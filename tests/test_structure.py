@@ -9,10 +9,10 @@ import ast
 import pytest
 
 from tests.source_tree import (
-    IMPORTS,
     MODULES,
     PLACES,
     ROOT,
+    imports,
     parse,
 )
 
@@ -80,7 +80,7 @@ def room_of(module: str, place: str) -> str | None:
 def imported_rooms(place: str) -> dict[str, set[str]]:
     """Return the entries of a folder, each with those of them that it imports."""
     rooms: dict[str, set[str]] = {room: set() for module in MODULES if (room := room_of(module, place))}
-    for module, names in IMPORTS.items():
+    for module, names in imports().items():
         here = room_of(module, place)
         if here is not None:
             rooms[here] |= {there for name in names if (there := room_of(name, place)) not in (None, here)}
@@ -106,7 +106,7 @@ def circle(graph: dict[str, set[str]]) -> list[str] | None:
 
 def test_rooms_import_what_they_may_and_no_more() -> None:
     imported: dict[str, set[str]] = {room: set() for room in MAY_IMPORT}
-    for module, names in IMPORTS.items():
+    for module, names in imports().items():
         here = room_of(module, module.split(".")[0])
         if here is not None:
             rooms = {there for name in names if (there := room_of(name, name.split(".")[0])) not in (None, here)}
@@ -131,7 +131,7 @@ def test_no_imports_go_in_circles_between_a_folders_rooms(place: str) -> None:
 
 
 def test_no_imports_go_in_circles_not_even_lazy_ones() -> None:
-    assert circle(IMPORTS) is None
+    assert circle(imports()) is None
 
 
 def test_a_folder_holds_few_entries_and_says_what_it_is() -> None:
