@@ -1,10 +1,11 @@
 """Time from an empty folder to the first answer, and the packages installed on the way.
 
-    python -m benchmarks.installation [--only serve wheel-uv wheel-pip test]
+    python -m benchmarks.installation [--only serve wheel-uv wheel-pip test start]
 
 `serve`: `make serve` in a fresh clone. `wheel-uv` and `wheel-pip`: the wheels of the commit, which are built first, in
-an empty virtual environment, without a compiler on PATH. `test`: `make test` in a fresh clone. The package caches are
-as they are: a second run finds them warm. Nothing outside a temporary folder is changed.
+an empty virtual environment, without a compiler on PATH. `test`: `make test` in a fresh clone. `start`: a start of the
+default model in this environment, over the time of `python -c 'import torch'`, in turn. The package caches are as they
+are: a second run finds them warm. Nothing outside a temporary folder is changed.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import os
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -57,7 +59,7 @@ def seconds_to_answer(
             while not is_answering(port):
                 if server.poll() is not None or time.monotonic() - since > LIMIT:
                     raise RuntimeError(f"{command[0]} ended with {server.returncode}, or gave no answer in {LIMIT} s")
-                time.sleep(0.05)
+                time.sleep(0.01)
             return time.monotonic() - since
         finally:
             os.killpg(server.pid, signal.SIGTERM)
@@ -130,6 +132,18 @@ def measure_wheel(folder: Path, *, with_uv: bool) -> Figures:
     return figures_of(seconds_to_answer(command, port, folder, variables, began), environment)
 
 
+def start_ratio(folder: Path, rounds: int = 7) -> float:
+    """Return the median time from the command to the first answer, in times that importing torch takes."""
+    ratios = []
+    for _ in range(rounds):
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-c", "import torch"], cwd=folder, check=True)
+        import_time, port, began = time.monotonic() - began, free_port(), time.monotonic()
+        command = [Path(sys.executable).with_name("lightwell"), "serve", "--port", str(port)]
+        ratios.append(seconds_to_answer(command, port, folder, plain_environment(), began) / import_time)
+    return statistics.median(ratios)
+
+
 ROWS: dict[str, tuple[Callable[[Path], Figures], int]] = {
     "serve": (measure_serve, 90),
     "wheel-uv": (lambda folder: measure_wheel(folder, with_uv=True), 30),
@@ -141,9 +155,14 @@ ROWS: dict[str, tuple[Callable[[Path], Figures], int]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=[*ROWS], default=[*ROWS])
+    names = [*ROWS, "start"]
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
+    wanted = parser.parse_args().only
+    if "start" in wanted:
+        with tempfile.TemporaryDirectory() as folder:
+            print(f"A start takes {start_ratio(Path(folder)):.2f} times as long as importing torch; the target is 1.4.")
     print("| row | seconds | target | distributions | GB |\n|---|---|---|---|---|", flush=True)
-    for name in parser.parse_args().only:
+    for name in filter(ROWS.__contains__, wanted):
         measure, target = ROWS[name]
         with tempfile.TemporaryDirectory() as folder:
             found = measure(Path(folder))
