@@ -1,6 +1,6 @@
 """Puts one server together: model files, application, processes. No other file knows all of the parts.
 
-It reads what the API process needs of the model (config, tokenizer, chat template) before anything is started, so that
+It reads what the API process needs of the model (config, tokenizer, chat template) before a worker gets its job:
 a folder that cannot be served ends the start with one line. It imports no torch.
 """
 

@@ -123,15 +123,17 @@ def serve(arguments: argparse.Namespace) -> int:
     gc.disable()  # as in the workers, until `server.engine.memory.memory_limit.freeze_garbage`
     with contextlib.suppress(OSError):  # the first chat request then reports it
         shared_client().start()  # now: it is ready when the imports below are
+    try:
         path = local_path(settings.model)
         if path is not None and settings.devices == 1:
-            worker_process.start_early(settings.threads, path)
-    from server import app
+            with contextlib.suppress(OSError):  # the worker's start then reports it
+                worker_process.start_early(settings.threads, path)
+        from server import app
 
-    try:
-        return app.serve(settings)
-    except app.ServeError as error:
-        return fail(str(error), 1, settings.log_format)
+        try:
+            return app.serve(settings)
+        except app.ServeError as error:
+            return fail(str(error), 1, settings.log_format)
     finally:
         worker_process.end_unused()
 

@@ -23,7 +23,7 @@ from server.config.settings import Settings
 from server.http.connection import BODY_WRITER
 from server.http.connection_limits import ConnectionEvents
 from server.lifecycle.processes import LightwellServer, at_places
-from server.lifecycle.worker_process import prepare_environment
+from server.lifecycle.worker_process import prepare_environment, weight_bytes
 from server.observability.logs import configure_logging
 from server.observability.metrics import Metrics
 from server.observability.otel import Tracing, is_wanted
@@ -73,8 +73,7 @@ class Engine:
             files.fingerprint,
             found,
         )
-        weights = (file for file in config.model.glob("*") if file.suffix in (".safetensors", ".bin"))
-        prepare_environment(settings.threads, sum(file.stat().st_size for file in weights))
+        prepare_environment(settings.threads, weight_bytes(config.model))
         self._app: ASGIApp = create_app(
             settings, keys, files, self._server.client, self._server.client_lifespan, self._metrics, tracing
         )

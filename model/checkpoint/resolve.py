@@ -119,10 +119,10 @@ def root_of(folder: Path) -> Path:
 
 def local_path(name_or_path: str | None) -> Path | None:
     """Return the folder or the GGUF file of a model on this machine, or None for others and for hub ids."""
-    if name_or_path in (None, SMOLLM2):
-        return _installed_smollm2()
-    path = PACKAGED if name_or_path == FABLES else Path(expanduser(name_or_path))
-    return path if exists(path) else None
+    path = Path(expanduser(name_or_path or SMOLLM2))
+    if name_or_path is not None and exists(path):
+        return path
+    return {SMOLLM2: _installed_smollm2(), FABLES: PACKAGED}.get(str(path))
 
 
 def resolve_config(name_or_path: str, gguf_file: str | None = None, revision: str | None = None) -> Path:

@@ -1,7 +1,7 @@
 """The processes of one server, and the parts that keep them: engine client, supervisor, drain.
 
     this process    uvicorn in the main thread, the engine client, the supervisor; no torch
-    worker i        started by `WorkerLauncher`; `EngineWorker.setup`, then `EngineWorker.run`
+    worker i        given its job by `WorkerLauncher`: `EngineWorker.setup`, then `EngineWorker.run`
 
 It knows nothing of routes: the application is handed in.
 """

@@ -20,7 +20,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals that end the server. A terminal or a service manager sends them to all of its processes at once."""
 
 _IMPORTS = ("server.lifecycle.litserve_adapter", "torch", "server.engine.engine")
-"""The modules that take longest to import: torch's library is read at the same time (`lightwell_command`)."""
+"""The modules that take longest to import. A thread of `lightwell_command` loads torch's library meanwhile."""
 _LARGE = 64 << 20
 """Bytes of weights that fit no cache."""
 
@@ -68,7 +68,7 @@ def end_unused() -> None:
 def weight_bytes(model: Path) -> int:
     """Return the bytes of a GGUF file, or of the files in a folder that can hold weights. Raises OSError."""
     files = [model] if model.is_file() else model.glob("*")
-    return sum(file.stat().st_size for file in files if file.suffix in (".safetensors", ".bin", ".gguf"))
+    return sum(file.stat().st_size for file in files if file.suffix.lower() in (".safetensors", ".bin", ".gguf"))
 
 
 @contextlib.contextmanager
@@ -88,8 +88,9 @@ def without_stop_signals() -> Iterator[None]:
 
 
 def _wait_for_job(receiver: Connection, imports: Sequence[str]) -> None:
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it is for the API process
     gc.disable()  # until `freeze_garbage`: imports make no garbage, and the collector took a tenth of their time
-    with contextlib.suppress(ImportError):  # the job imports the module again, and reports the error
+    with contextlib.suppress(Exception):  # the job imports the module again, and reports the error
         for name in imports:
             importlib.import_module(name)
     with receiver:
@@ -100,9 +101,8 @@ def _wait_for_job(receiver: Connection, imports: Sequence[str]) -> None:
     job(*arguments)
 
 
-def prepare_environment(threads: int | None, weight_bytes: int = _LARGE) -> None:
-    """Set the environment of the workers; variables that are set already are kept. `weight_bytes` is the size of the
-    model's files.
+def prepare_environment(threads: int | None, num_bytes: int = _LARGE) -> None:
+    """Set the environment of the workers; variables that are set already are kept. num_bytes: of the model's weights.
 
     glibc returns large buffers to the kernel and faults them in again: without that, products run up to three times
     faster. In huge pages large weights are read 5 to 14 % faster. Threads of a parallel loop wait by spinning: next to
@@ -115,7 +115,7 @@ def prepare_environment(threads: int | None, weight_bytes: int = _LARGE) -> None
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(8 << 30))
-    is_large = weight_bytes >= _LARGE
+    is_large = num_bytes >= _LARGE
     if is_large:
         os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
     os.environ.setdefault("GOMP_SPINCOUNT", "10000" if is_large else "1000")

@@ -9,12 +9,11 @@ import logging
 import os
 import pkgutil
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from threading import Thread
+from threading import Timer
 from typing import TYPE_CHECKING, cast
 
 from server.config.devices import bind_to_cores
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SETTLING_DELAY = 1.0
-"""Seconds from the start to work that would delay the first answer by some tenths of a second."""
 ENGINE_FACTORY = "server.engine.engine:Engine.from_folder"
 """How the engine is made, as "module:attribute.path" of a callable (EngineConfig, progress) -> engine."""
 
@@ -108,13 +105,11 @@ class EngineWorker:
         )
         freeze_garbage()
         self._link = link
-        Thread(target=self._settle, name="settle", daemon=True).start()
-        link.send(messages.encode(messages.Ready(replace(self._engine.info, memory_room=memory_room))))
-
-    def _settle(self) -> None:
-        time.sleep(_SETTLING_DELAY)
         self._engine.prepare_grammars()
-        let_go_of_libraries()
+        release = Timer(3.0, let_go_of_libraries)  # the first answers come before, and the vocabulary of the grammars
+        release.daemon = True
+        release.start()
+        link.send(messages.encode(messages.Ready(replace(self._engine.info, memory_room=memory_room))))
 
     def run(self, worker_id: int) -> None:
         """Serve requests until the API process leaves or the engine fails; then end this process."""

@@ -119,6 +119,8 @@ class GrammarCompiler:
                 self._changed.wait_for(lambda: self._waiting)
                 request = self._waiting.popleft()
             if request is None:
+                with self._changed:  # a second later: the first answer would wait for the interpreter's lock
+                    self._changed.wait_for(lambda: self._waiting, 1.0)
                 # A panic of Rust code is no Exception; the first request with a grammar will be told why.
                 with contextlib.suppress(BaseException):
                     self._find_vocabulary()

@@ -53,7 +53,7 @@ def test_a_worker_sets_the_api_up_and_then_calls_the_loop() -> None:
 @pytest.mark.parametrize(
     ("launcher", "worker_id", "written"),
     [
-        pytest.param({"accelerator": "cpu"}, 0, "worker 0 runs on cpu", marks=pytest.mark.nightly),
+        ({"accelerator": "cpu"}, 0, "worker 0 runs on cpu"),
         ({"accelerator": "cpu", "num_workers": 3}, 2, "worker 2 runs on cpu"),
         ({"accelerator": "cuda", "cards": (0, 3)}, 1, "worker 1 runs on cuda:3"),
     ],

@@ -1,6 +1,7 @@
 """Worker processes that start before their job is known."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,8 +20,12 @@ def write_modules(path: Path, names: tuple[str, ...]) -> None:
 
 @pytest.fixture(autouse=True)
 def _none_left() -> Iterator[None]:
+    """Leave neither a process nor a variable of the workers' environment."""
+    before = dict(os.environ)
     yield
     worker_process.end_unused()
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
 
 
 def test_the_first_process_is_taken_once_and_has_imported_what_takes_long(tmp_path: Path) -> None:
@@ -38,6 +43,31 @@ def test_a_process_that_ended_before_its_job_is_returned_for_its_exit_status() -
     waiting.process.kill()
     waiting.process.join(PATIENCE)
     assert waiting.run(os.getpid).exitcode == -9
+
+
+def test_the_signal_for_the_api_process_does_not_end_a_worker() -> None:
+    process = worker_process.take().run(signal.raise_signal, signal.SIGUSR1)
+    process.join(PATIENCE)
+    assert process.exitcode == 0
+
+
+BROKEN = """
+import sys
+from lightwell_command import main
+if __name__ == "__main__":
+    sys.modules["server.app"] = None  # as where a dependency is missing
+    main()
+"""
+
+
+def test_a_start_that_fails_after_the_process_has_begun_ends(tmp_path: Path) -> None:
+    script = tmp_path / "main.py"
+    script.write_text(BROKEN)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script), "serve", "fables"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert "server.app" in done.stderr.splitlines()[-1]
 
 
 UNUSED = """
@@ -59,11 +89,9 @@ def test_an_unused_process_ends_with_its_parent(end: str, tmp_path: Path) -> Non
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(script), end]
     with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdin is not None
         assert parent.stdout is not None
         waiting = int(parent.stdout.readline())
         assert waiting in descendants(parent.pid)
-        parent.stdin.close()
-        # The end of its output: the process that waits holds the pipe, too.
-        assert parent.stdout.read() == ""
+        # To the end of its output: the process that waits holds the pipe, too.
+        assert parent.communicate(timeout=PATIENCE)[0] == ""
     assert parent.returncode == 0
