@@ -59,7 +59,7 @@ def seconds_to_answer(
             while not is_answering(port):
                 if server.poll() is not None or time.monotonic() - since > LIMIT:
                     raise RuntimeError(f"{command[0]} ended with {server.returncode}, or gave no answer in {LIMIT} s")
-                time.sleep(0.01)
+                time.sleep(0.05)
             return time.monotonic() - since
         finally:
             os.killpg(server.pid, signal.SIGTERM)
