@@ -13,6 +13,7 @@ import torch
 
 from model.kernels import library
 from model.kernels.checks import ACTIVATIONS
+from model.kernels.forms import lay_weight
 from model.kernels.library import kernels
 from model.kernels.products import DOT, WIDEN, Arithmetic, BlockedWeight
 from tests.model.kernels.levels import at_level, each_level
@@ -242,3 +243,13 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         BlockedWeight(torch.randn(4, 3).double())
     with pytest.raises(ValueError, match="outputs"):
         BlockedWeight(torch.empty(0, 3)).find_largest(x)
+
+
+def test_a_float32_weight_that_bfloat16_holds_takes_half_the_memory_and_gives_the_same_bits() -> None:
+    exact, x = torch.randn(192, 96).bfloat16().float(), torch.randn(5, 96)
+    whole = lay_weight(exact, arithmetic=WIDEN, keep_dtype=True)
+    half = lay_weight(exact, arithmetic=WIDEN)
+    assert 2 * half.packed.nbytes == whole.packed.nbytes
+    assert _same(half.multiply(x), whole.multiply(x))
+    inexact = lay_weight(exact + exact * 2**-12, arithmetic=WIDEN)
+    assert inexact.packed.nbytes == whole.packed.nbytes
