@@ -1,7 +1,7 @@
 """Starts worker processes. Each waits for its job, so that the first one can import torch while the API process reads
 the model's files.
 
-It knows neither LitServe nor the engine, and imports the standard library only.
+It imports the standard library only; the jobs come from `server.lifecycle.litserve_adapter`.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ class WorkerProcess:
             self.process.start()
 
     def run(self, job: Callable[..., object], *arguments: object) -> BaseProcess:
-        """Have the process run `job(*arguments)`, all of which are pickled, and then end."""
+        """Have the process run the pickled `job(*arguments)` and then end."""
         with self._sender, contextlib.suppress(BrokenPipeError):  # it has ended: its sentinel is ready
             self._sender.send((job, arguments))
         return self.process
@@ -110,7 +110,7 @@ def prepare_environment(threads: int | None, num_bytes: int = _LARGE) -> None:
     Small models wait for 1,000 spins, and lose half of their speed next to a busy process instead of two thirds.
 
     PYTHONSAFEPATH: `python -c`, with which multiprocessing starts processes, searches the working directory for
-    modules. That may be a model's folder, whose code must not run.
+    modules. That may be a model's folder, and its code must not run.
     """
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")

@@ -20,7 +20,7 @@ def write_modules(path: Path, names: tuple[str, ...]) -> None:
 
 @pytest.fixture(autouse=True)
 def _none_left() -> Iterator[None]:
-    """Leave neither a process nor a variable of the workers' environment."""
+    """Leave no process and no variable of the workers' environment."""
     before = dict(os.environ)
     yield
     worker_process.end_unused()
