@@ -121,7 +121,7 @@ class GroupedRows:
 
     def select(self, rows: Tensor) -> "GroupedRows":
         """Return the rows [n] int64 of these."""
-        return replace(self, **{name: part[rows] for name, part in self._parts().items()})
+        return replace(self, **{name: part.index_select(0, rows) for name, part in self._parts().items()})
 
     def _parts(self) -> dict[str, Any]:
         """Return the tensors that there are, by their names."""

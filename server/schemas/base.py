@@ -202,7 +202,7 @@ class RequestModel(BaseModel):
 class AnswerModel(BaseModel):
     """Base of answers, used to describe them in the OpenAPI page."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", defer_build=True)
 
 
 class ModelField(RequestModel):
