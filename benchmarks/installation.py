@@ -1,11 +1,15 @@
-"""Time from an empty folder to the first answer, and the packages installed on the way.
+"""Time from an empty folder to the first answer, the packages installed on the way, and sizes.
 
-    python -m benchmarks.installation [--only serve wheel-uv wheel-pip test start]
+    python -m benchmarks.installation [--only serve wheel-uv wheel-pip test start memory compile image]
 
 `serve`: `make serve` in a fresh clone. `wheel-uv` and `wheel-pip`: the wheels of the commit, which are built first, in
-an empty virtual environment, without a compiler on PATH. `test`: `make test` in a fresh clone. `start`: a start of the
-default model in this environment, over the time of `python -c 'import torch'`, in turn. The package caches are as they
-are: a second run finds them warm. Nothing outside a temporary folder is changed.
+an empty virtual environment, without a compiler on PATH. `test`: `make test` in a fresh clone. The package caches are
+as they are: a second run finds them warm. Nothing outside a temporary folder is changed.
+
+In this environment, with the default model: `start` is the time of a start over that of `python -c 'import torch'`, in
+turn, and `memory` the proportional memory of all processes of an idle server. `compile` is the CPU time of the kernels
+of this CPU's highest level. `image` is the compressed size of the image that BUILD_IMAGE builds (see the Makefile); it
+needs buildah.
 """
 
 import argparse
@@ -25,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy import install
-from tests.support.processes import ROOT, free_port
+from tests.support.processes import ROOT, free_port, serve
 
 LIMIT = 3600
 """Seconds after which a row has failed."""
@@ -144,6 +148,27 @@ def start_ratio(folder: Path, rounds: int = 7) -> float:
     return statistics.median(ratios)
 
 
+def idle_megabytes(folder: Path) -> float:
+    with serve(["smollm2"]) as server:
+        time.sleep(10)  # afterwards all that a start leaves for later is done
+        return sum(server.resident_bytes().values()) / 1e6
+
+
+def compile_seconds(folder: Path) -> float:
+    before = os.times()
+    command = [sys.executable, "model/kernels/build.py", "--output", folder / "kernels.so"]
+    subprocess.run(command, cwd=ROOT, check=True)
+    after = os.times()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def image_megabytes(folder: Path) -> float:
+    tag = "lightwell-size"
+    subprocess.run([os.environ["BUILD_IMAGE"], tag], cwd=clone(folder), check=True)
+    subprocess.run(["buildah", "push", "--quiet", f"localhost/{tag}", f"dir:{folder / 'layers'}"], check=True)
+    return sum(file.stat().st_size for file in (folder / "layers").iterdir()) / 1e6
+
+
 ROWS: dict[str, tuple[Callable[[Path], Figures], int]] = {
     "serve": (measure_serve, 90),
     "wheel-uv": (lambda folder: measure_wheel(folder, with_uv=True), 30),
@@ -153,14 +178,20 @@ ROWS: dict[str, tuple[Callable[[Path], Figures], int]] = {
 """The measure of each row, and its limit in seconds on two idle cores with warm package caches."""
 
 
+SINGLE: dict[str, tuple[Callable[[Path], float], float, str]] = {
+    "start": (start_ratio, 1.4, "times the import of torch"),
+    "memory": (idle_megabytes, 650, "MB"),
+    "compile": (compile_seconds, 90, "CPU seconds"),
+    "image": (image_megabytes, 600, "MB"),
+}
+"""The other figures, with their limits and units."""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [*ROWS, "start"]
+    names = [*ROWS, *SINGLE]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     wanted = parser.parse_args().only
-    if "start" in wanted:
-        with tempfile.TemporaryDirectory() as folder:
-            print(f"A start takes {start_ratio(Path(folder)):.2f} times as long as importing torch; the target is 1.4.")
     print("| row | seconds | target | distributions | GB |\n|---|---|---|---|---|", flush=True)
     for name in filter(ROWS.__contains__, wanted):
         measure, target = ROWS[name]
@@ -169,6 +200,11 @@ def main() -> None:
         print(
             f"| {name} | {found.seconds:.0f} | {target} | {found.distributions} | {found.gigabytes:.2f} |", flush=True
         )
+    print("\n| figure | value | target |\n|---|---|---|", flush=True)
+    for name in filter(SINGLE.__contains__, wanted):
+        of, limit, unit = SINGLE[name]
+        with tempfile.TemporaryDirectory() as folder:
+            print(f"| {name} | {of(Path(folder)):.3g} {unit} | {limit:g} |", flush=True)
 
 
 if __name__ == "__main__":
