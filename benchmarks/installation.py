@@ -192,7 +192,7 @@ def main() -> None:
     names = [*ROWS, *SINGLE]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     wanted = parser.parse_args().only
-    print("| row | seconds | target | distributions | GB |\n|---|---|---|---|---|", flush=True)
+    print("| row | seconds | target | distributions | GB |\n|---|---|---|---|---|")
     for name in filter(ROWS.__contains__, wanted):
         measure, target = ROWS[name]
         with tempfile.TemporaryDirectory() as folder:
@@ -200,7 +200,7 @@ def main() -> None:
         print(
             f"| {name} | {found.seconds:.0f} | {target} | {found.distributions} | {found.gigabytes:.2f} |", flush=True
         )
-    print("\n| figure | value | target |\n|---|---|---|", flush=True)
+    print("\n| figure | value | target |\n|---|---|---|")
     for name in filter(SINGLE.__contains__, wanted):
         of, limit, unit = SINGLE[name]
         with tempfile.TemporaryDirectory() as folder:

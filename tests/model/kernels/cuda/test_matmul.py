@@ -13,8 +13,9 @@ from model.kernels.cuda.matmul import FEW_ROWS, TILES, WIDE_TILES, choose_tile, 
 from tests.invariance import rounding_alone
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, each_dtype, fresh_draw, normal
 
-LARGE = ((40, 72), (33, 1100), (200, 2100))
-"""Outputs and inputs."""
+SHAPES = ((1, 1, 1), (3, 45, 100), (35, 70, 64))
+BATCHES = ((40, 40, 72), (100, 40, 72), (100, 33, 1100), (100, 200, 2100))
+"""Rows, outputs and inputs of the nightly tests."""
 
 
 def num_pieces(num_outputs: int, num_inputs: int) -> int:
@@ -38,7 +39,10 @@ def almost_zero(rows: int, inputs: int, outputs: int, dtype: torch.dtype, seed: 
 
 
 @each_dtype
-@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(1, 1, 1), (3, 45, 100), (18, 33, 1100), (35, 70, 64)])
+@pytest.mark.parametrize(
+    ("rows", "outputs", "inputs"),
+    [(18, 33, 1100), *(pytest.param(*shape, marks=pytest.mark.nightly) for shape in SHAPES)],
+)
 def test_a_product_is_the_exact_one_rounded_once(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
     rng = fresh_draw()
     x, weight = normal(rows, inputs, dtype=dtype), normal(outputs, inputs, dtype=dtype)
@@ -49,7 +53,7 @@ def test_a_product_is_the_exact_one_rounded_once(rows: int, outputs: int, inputs
 @each_dtype
 @pytest.mark.parametrize(
     ("rows", "outputs", "inputs"),
-    [(40, 40, 72), (40, 33, 1100), *(pytest.param(100, *shape, marks=pytest.mark.nightly) for shape in LARGE)],
+    [(40, 33, 1100), *(pytest.param(*shape, marks=pytest.mark.nightly) for shape in BATCHES)],
 )
 def test_a_row_has_the_same_bits_alone_and_anywhere_in_any_batch(
     rows: int, outputs: int, inputs: int, dtype: torch.dtype

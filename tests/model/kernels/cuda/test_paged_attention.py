@@ -30,8 +30,9 @@ WORLDS: dict[str, dict[str, Any]] = {
 }
 """Worlds by the keys that a row sees. Heads fill programs or not, steps read one block or several."""
 CAPPED, BIASED = ("causal", "all"), ("window", "all")
+MORE = ("causal", "around", *(f"drawn {i}" for i in range(6)))
 each_world = pytest.mark.parametrize(
-    "name", [*WORLDS, *(pytest.param(f"drawn {i}", marks=pytest.mark.nightly) for i in range(6))]
+    "name", ["window", "all", *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE)]
 )
 ARRIVALS = Arrivals()
 """Those of all launches here, as of a network's: each must leave them as it found them."""
