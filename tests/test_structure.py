@@ -12,6 +12,7 @@ from tests.source_tree import (
     MODULES,
     PLACES,
     ROOT,
+    imported_names,
     imports,
     parse,
 )
@@ -132,6 +133,12 @@ def test_no_imports_go_in_circles_between_a_folders_rooms(place: str) -> None:
 
 def test_no_imports_go_in_circles_not_even_lazy_ones() -> None:
     assert circle(imports()) is None
+
+
+def test_no_imports_go_in_circles_within_the_client() -> None:
+    files = {f"lightwell_client.{path.stem}": path for path in (ROOT / "clients/python/lightwell_client").glob("*.py")}
+    names = {module: {*imported_names(parse(path))} for module, path in files.items()}
+    assert circle({module: found & files.keys() - {module} for module, found in names.items()}) is None
 
 
 def test_a_folder_holds_few_entries_and_says_what_it_is() -> None:

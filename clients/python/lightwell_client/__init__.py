@@ -19,7 +19,6 @@ from lightwell_client._exceptions import (
     MissingDependency,
     NotAcceptable,
     NotFound,
-    NotParsed,
     PermissionDenied,
     RateLimited,
     ServerError,
@@ -33,7 +32,7 @@ from lightwell_client._inspection_result import InspectionResult
 from lightwell_client._mapping import NamedArray
 from lightwell_client._mechanisms import Contributions, Explanation, HeadScores, Rollout, Softmax, Trajectory
 from lightwell_client._page_view import PageView
-from lightwell_client._parsing import Parsed
+from lightwell_client._parsing import NotParsed, Parsed
 from lightwell_client._predictions import LensResult, NextAtTemperature, NextResult, NextToken, TargetToken
 from lightwell_client._reasons import ExplainedAnswer, HeadPart, LayerPart, Reasons, RemovedWord, Verified, WordPart
 from lightwell_client._results import (

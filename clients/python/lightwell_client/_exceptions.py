@@ -5,7 +5,7 @@ LightwellError
 ├── TimedOut                  the server was silent for longer than `timeout`
 ├── StreamInterrupted         a stream ended with an error event, or without its end mark
 ├── InvalidResponse           the answer does not match the protocol
-├── NotParsed                 the answer to `parse` was cut off, or does not match the schema
+├── NotParsed                 the answer to `parse` was cut off, or does not match the schema (in _parsing.py)
 ├── MissingDependency         numpy or matplotlib is needed and not installed (an ImportError too)
 └── ApiError                  the server answered with an error status
     ├── BadRequest            400, 422
@@ -24,11 +24,6 @@ LightwellError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from lightwell_client._results import ChatCompletion
-
 
 class LightwellError(Exception):
     """The root: catch this to catch everything the client raises about a request."""
@@ -44,15 +39,6 @@ class TimedOut(LightwellError):
 
 class InvalidResponse(LightwellError):
     """The answer does not match the protocol."""
-
-
-class NotParsed(LightwellError):
-    """The answer to `parse` was cut off, calls a tool, or does not match the schema."""
-
-    def __init__(self, message: str, completion: ChatCompletion) -> None:
-        super().__init__(message)
-        self.completion = completion
-        """The whole answer."""
 
 
 class MissingDependency(LightwellError, ImportError):

@@ -9,12 +9,21 @@ from pydantic import TypeAdapter
 from pydantic.errors import PydanticUserError
 
 from lightwell_client._calls import as_messages, body_of, reader_of
-from lightwell_client._exceptions import NotParsed
+from lightwell_client._exceptions import LightwellError
 from lightwell_client._options import Message, ParseOptions
 from lightwell_client._results import ChatChoice, ChatCompletion
 from lightwell_client._wire import Answer, Call
 
 T = TypeVar("T")
+
+
+class NotParsed(LightwellError):
+    """The answer to `parse` was cut off, calls a tool, or does not match the schema."""
+
+    def __init__(self, message: str, completion: ChatCompletion) -> None:
+        super().__init__(message)
+        self.completion = completion
+        """The whole answer."""
 
 
 @dataclass(frozen=True, slots=True)
