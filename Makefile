@@ -12,7 +12,7 @@ ARGS ?=
 MINUTES ?= 30
 CASES ?= 2000
 # The extras of pyproject.toml that the targets need: nothing to serve. CI sets test,test-gpu.
-EVERYTHING := install lock tools test-nightly test-all release-check
+EVERYTHING := install lock tools test-nightly test-all
 EXTRAS ?= $(if $(filter $(EVERYTHING),$(MAKECMDGOALS)),dev,$(if $(filter-out serve,$(MAKECMDGOALS)),test))
 # Where torch's CPU build is. Without an answer pip's configuration is used, then the default index.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
@@ -35,7 +35,7 @@ ZENSICAL := zensical==0.0.60
 BUILD_IMAGE ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve lint format types test tools test-nightly test-all mutants test-gpu bench faults soak fuzz lock wheels packages docs release-check clean
+.PHONY: help install serve lint format types test tools test-nightly test-all mutants test-gpu bench faults soak fuzz lock wheels packages docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -101,9 +101,6 @@ wheels: install ## wheels for Linux and macOS into dist/, kernels compiled by Py
 	  LIGHTWELL_KERNEL_TARGET=$$target $(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist . || exit 1; \
 	done
 	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist ./deploy/smollm2
-
-release-check: install ## try all that a release needs; publishes nothing (BUILD_IMAGE=script, ARGS="--without image")
-	BUILD_IMAGE='$(BUILD_IMAGE)' $(BIN)/python -m deploy.release.check $(ARGS)
 
 packages: wheels ## what is published into dist/: the wheels, the source distributions, the client
 	$(BIN)/python -m hatchling build --directory dist --target sdist

@@ -7,7 +7,6 @@ above the list, written by hand. It knows metadata, and judges no licence.
 import re
 import sys
 import tomllib
-from collections.abc import Iterable
 from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
@@ -88,35 +87,6 @@ def listed() -> dict[str, tuple[str, str]]:
 
 def _is_described_by_hand(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in BY_HAND)
-
-
-def check_complete(metadata: Iterable[Metadata]) -> str:
-    """Return how many distributions ship. Raises CheckFailed for any that NOTICE lacks, or lists by another licence."""
-    there, wrong = listed(), []
-    shipped = {canonicalize_name(each["name"]): each for each in metadata}
-    for name, each in sorted(shipped.items()):
-        if not _is_described_by_hand(name) and (name not in there or there[name][1] != licence(each)):
-            wrong.append(f"{name} ({licence(each)})")
-    if wrong:
-        raise CheckFailed(f"NOTICE lacks, or has with another licence: {', '.join(wrong)} ({' '.join(COMMAND)})")
-    return f"{len(shipped)} distributions and their licences are in NOTICE"
-
-
-COMMAND = ("python", "-m", "deploy.release.notice")
-
-
-def check_notice() -> str:
-    """Return how many distributions the requirements bring. Raises CheckFailed if NOTICE is not what is written from
-    the metadata that are installed here, or does not name what ships besides.
-    """
-    if rows() != listed():
-        changed = sorted(name for name, _ in rows().items() ^ listed().items())
-        raise CheckFailed(f"NOTICE is not what is installed: {', '.join(dict.fromkeys(changed))} ({' '.join(COMMAND)})")
-    text = NOTICE.read_text(encoding="utf-8").partition(HEADING)[0]
-    missing = [name for name in vendored() if name not in text]
-    if missing:
-        raise CheckFailed(f"NOTICE does not describe {', '.join(missing)}")
-    return f"{len(listed())} distributions, and {', '.join(vendored())}"
 
 
 def vendored() -> list[str]:

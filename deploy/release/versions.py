@@ -1,12 +1,10 @@
-"""Holds the version in one place, pyproject.toml: finds the other files that name it, and writes it into them.
-
-`python -m deploy.release.versions` writes it. It knows files and patterns, and nothing of what is released.
+"""Writes the version of the newest release, which is the first of CHANGELOG.md, into the files that name it:
+`python -m deploy.release.versions`. The version of an installed package is of git's tags (hatch-vcs).
 """
 
 import datetime
 import re
 import sys
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 PLACES = {
+    "pyproject.toml": r'(?<=fallback-version = ")[^"]+',
     "clients/python/lightwell_client/_version.py": r'(?m)(?<=^__version__ = ")[^"]+',
     "deploy/kubernetes/chart/lightwell/Chart.yaml": r'(?m)(?:(?<=^version: )|(?<=^appVersion: "))[\w.]+',
     "deploy/kubernetes/plain/**/*.yaml": r'(?:(?<=app.kubernetes.io/version: ")|(?<=image: "lightwell:))[^"]+',
@@ -24,14 +23,13 @@ PLACES = {
 
 
 class CheckFailed(Exception):
-    """A release may not be made as things are; the message says why."""
+    """A file does not have what a release needs; the message names the file."""
 
 
 def version() -> str:
-    """Return the version that pyproject.toml has."""
-    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    found: str = tomllib.loads(text)["project"]["version"]
-    return found
+    """Return the version of the newest release. Raises CheckFailed as `changelog`."""
+    _, versions = changelog()
+    return versions[0].version
 
 
 def _places() -> Iterator[tuple[Path, str]]:
@@ -48,8 +46,8 @@ def check_versions() -> str:
     named = {path.relative_to(ROOT): set(re.findall(pattern, path.read_text("utf-8"))) for path, pattern in _places()}
     wrong = [f"{path} has {', '.join(sorted(found))}" for path, found in named.items() if found != {version()}]
     if wrong:
-        raise CheckFailed(f"pyproject.toml has {version()}: {'; '.join(wrong)} (python -m deploy.release.versions)")
-    return f"{version()} in pyproject.toml and {len(named)} other files"
+        raise CheckFailed(f"CHANGELOG.md has {version()}: {'; '.join(wrong)} (python -m deploy.release.versions)")
+    return f"{version()} in CHANGELOG.md and {len(named)} other files"
 
 
 @dataclass(frozen=True)
@@ -81,23 +79,8 @@ def changelog() -> tuple[str, list[Changes]]:
     return unreleased.strip(), versions
 
 
-def check_changelog(today: datetime.date) -> str:
-    """Return the newest version and its date. Raises CheckFailed if it is not the version to be released, or undated,
-    or if anything has changed since.
-    """
-    unreleased, versions = changelog()
-    newest = versions[0]
-    if newest.version != version():
-        raise CheckFailed(f"the newest version in CHANGELOG.md is {newest.version}, in pyproject.toml {version()}")
-    if newest.date > today:
-        raise CheckFailed(f"CHANGELOG.md dates {newest.version} {newest.date}, which is after today, {today}")
-    if unreleased:
-        raise CheckFailed("CHANGELOG.md has changes under [Unreleased], which belong to a version")
-    return f"{newest.version} of {newest.date}, {len(newest.text.splitlines())} lines"
-
-
 def main() -> int:
-    """Write pyproject.toml's version into every other place; return the exit status."""
+    """Write the version into every place; return the exit status."""
     for path, pattern in _places():
         path.write_text(re.sub(pattern, version(), path.read_text("utf-8")), encoding="utf-8")
     print(check_versions())
