@@ -1,6 +1,9 @@
 """What a release needs and can rot between two: the version in every file, the changelog's form, what NOTICE lists."""
 
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
@@ -18,6 +21,18 @@ def test_a_version_that_stands_elsewhere_is_found(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(versions.PLACES, "constraints.txt", r"(?<=^litserve==)[\w.]+|(?<=\nlitserve==)[\w.]+")
     with pytest.raises(CheckFailed, match=r"constraints.txt has 0\.2\.19"):
         versions.check_versions()
+
+
+def test_the_version_is_the_tags_and_a_source_distribution_keeps_it(tmp_path: Path) -> None:
+    folder = tmp_path / "clone"
+    subprocess.run(["git", "clone", "--quiet", ROOT, folder], check=True)
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.invalid"]
+    subprocess.run(["git", *identity, "tag", "-a", "v98.7.6", "-m", "a test"], cwd=folder, check=True)
+    hatchling = [sys.executable, "-m", "hatchling"]
+    subprocess.run([*hatchling, "build", "--target", "sdist", "--directory", tmp_path], cwd=folder, check=True)
+    subprocess.run(["tar", "-xf", tmp_path / "lightwell-98.7.6.tar.gz"], cwd=tmp_path, check=True)
+    told = subprocess.run([*hatchling, "version"], cwd=tmp_path / "lightwell-98.7.6", capture_output=True, check=True)
+    assert told.stdout == b"98.7.6\n"
 
 
 def test_the_changelog_has_dated_versions_the_newest_first() -> None:
