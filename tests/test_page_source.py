@@ -26,10 +26,9 @@ SCRIPT_IMPORT = re.compile(
 )
 
 
-def script_imports(path: Path, *, later: bool = True) -> set[str]:
+def script_imports(path: Path) -> set[str]:
     """Return the files that a script imports, at once or later, by their path in the page."""
-    matches = SCRIPT_IMPORT.findall(path.read_text(encoding="utf-8"))
-    names = ("".join(match if later else match[:2]) for match in matches)
+    names = map("".join, SCRIPT_IMPORT.findall(path.read_text(encoding="utf-8")))
     return {(path.parent / name).resolve().relative_to(PAGE).as_posix() for name in names if name}
 
 
@@ -82,7 +81,7 @@ def test_the_pages_imports_point_downwards_only() -> None:
 
 def test_no_script_of_the_page_imports_itself_in_a_circle() -> None:
     """Scripts that are put together run one after another: in a circle one would find nothing of another."""
-    imports = {path.relative_to(PAGE).as_posix(): script_imports(path, later=False) for path in page_files(".js")}
+    imports = {path.relative_to(PAGE).as_posix(): script_imports(path) for path in page_files(".js")}
     circle: list[str] = []
     try:
         TopologicalSorter(imports).prepare()

@@ -17,7 +17,8 @@ import { SharedBar } from "./parts/shared_bar.js";
 import { FrameHeader, SavedHeader, TakeAway } from "./parts/take_away.js";
 import { Tooltip } from "./parts/tooltip.js";
 import { ChangeBar, ChangeDrawer } from "./views/change.js";
-import { LIST, Lessons, openLesson } from "./views/lessons.js";
+import { Lessons } from "./views/lessons.js";
+import { LIST, openLesson } from "./views/lessons/opening.js";
 import { VIEWS, viewNamed } from "./views.js";
 
 function App() {

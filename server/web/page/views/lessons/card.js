@@ -5,7 +5,7 @@ import { clamp, useCapabilities } from "../../core/model.js";
 import { initialState, select, state, useSelection } from "../../core/state.js";
 import { Answer, Problem, Progress } from "../../parts/problem.js";
 import { VIEWS } from "../../views.js";
-import { LIST, closeLesson, openLesson } from "../lessons.js";
+import { LIST, closeLesson, openLesson } from "./opening.js";
 import { cornerAwayFrom, pixels, useTarget } from "./spotlight.js";
 import { Values } from "./values.js";
 
