@@ -50,12 +50,9 @@ class DrainServer(uvicorn.Server):
         """Whether the server ended without waiting for running requests."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Handle SIGHUP, which uvicorn does not, as SIGTERM; start to listen, and to answer SIGUSR1."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and not ignores_hangup():
-            signal.signal(signal.SIGHUP, self.handle_exit)
+        """Start to listen, and to answer SIGUSR1."""
         await super().startup(sockets)
-        if is_main:
+        if threading.current_thread() is threading.main_thread():
             asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, self._begin_dump)
 
     def _begin_dump(self) -> None:

@@ -111,9 +111,10 @@ class LightwellServer:
             except OSError as error:
                 raise ServerGaveUp(f"no worker could be started: {error}") from error
             self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
+            for number in STOP_SIGNALS:
+                if signal.getsignal(number) is _leave:  # whose exception would break a loop that begins or ends
+                    signal.signal(number, self._http.handle_exit)
             self._http.run(sockets=[listener])
-            for number in STOP_SIGNALS:  # `_leave` is back, and would make a failure of what ends as it was asked to
-                signal.signal(number, signal.SIG_IGN)
         finally:
             # Whatever ended the loop: the workers leave when the link goes.
             self.client.socket.remove()

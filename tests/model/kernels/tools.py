@@ -11,7 +11,7 @@ from model.kernels import build
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent.parent
 ZIG = ROOT / ".tools" / "zig" / "bin" / "python"
-LIMIT = 2400
+LIMIT = 3600
 """Seconds of a program: the tests of all kernels with sanitizers take a quarter of an hour of CPU time."""
 
 needs_tools = [
