@@ -133,8 +133,7 @@ def measure(
         started = time.perf_counter()
         step = engine.step()
         stepped = time.perf_counter()
-        message, _ = messages.step_message(step)
-        messages.encode(message)
+        messages.encode(messages.step_message(step))
         told = time.perf_counter()
         network = watch.read()
         if number >= 40 and step.stats.iteration_tokens == len(step.outputs) == streams:

@@ -173,6 +173,10 @@ class QuantizedMatrix:
         return torch.cat([reader().to_dense().to(self.dtype) for reader in self.readers])
 
 
+Weight = Tensor | QuantizedMatrix
+"""A weight of a checkpoint."""
+
+
 def _nearest(groups: Tensor) -> tuple[Tensor, Tensor]:
     """Return the scales [N, G] float16 and the codes, uint8 of a value plus 8, of groups of numbers [N, G, n] float32,
     which are off by the least sum of squares for any of some scales; a scale that is NaN for what cannot be held.

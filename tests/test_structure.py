@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "server.lifecycle": "server.config server.dispatch server.engine server.http server.worker",
     "server.routes": "model.analysis model.checkpoint model.config model.hooks model.kernels model.network "
                      "model.sampling model.tokenization server.auth server.config server.dispatch server.engine "
-                     "server.http server.ipc server.observability server.schemas",
+                     "server.http server.observability server.schemas",
     "server.worker": "model.kernels server.config server.dispatch server.engine server.ipc server.observability",
     "server.dispatch": "server.auth server.config server.engine server.http server.ipc server.observability",
     "server.schemas": "server.auth server.engine server.http",
@@ -39,7 +39,7 @@ MAY_IMPORT = {
     "server.observability": "server.auth server.config server.engine",
     "server.config": "model.analysis model.checkpoint model.config model.kernels model.sharding server.auth "
                      "server.engine",
-    "server.ipc": "model.hooks server.engine",
+    "server.ipc": "server.engine",
     "server.auth": "model.checkpoint",
     "server.engine": "model.analysis model.batch model.checkpoint model.config model.hooks model.kernels "
                      "model.kv_cache model.layers model.loading model.network model.ranks model.sampling "

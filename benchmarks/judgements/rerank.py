@@ -18,13 +18,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
 import numpy as np
+from msgspec.structs import replace
 
 from benchmarks.embeddings import ONNX, OURS, SENTENCE, in_process, ratio, texts_of
 from benchmarks.peers.engines import Absent

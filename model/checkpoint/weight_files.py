@@ -26,7 +26,7 @@ from model.checkpoint.quantized.tensors import quantized_tensors
 from model.checkpoint.stored_tensor import CODE_SIZES, ITEM_SIZES, StoredTensor
 from model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights_of
 from model.config import ModelConfig
-from model.quantized import GroupedRows, QuantizedMatrix
+from model.quantized import GroupedRows, QuantizedMatrix, Weight
 
 Progress = Callable[[int, int], None]
 """A callback that gets the bytes done and the bytes in all, counted as they are stored in the files."""
@@ -230,12 +230,11 @@ def load_weights(
     device: torch.device | str = "cpu",
     progress: Progress | None = None,
     part: Part | None = None,
-    quantized: dict[str, QuantizedMatrix] | None = None,
-) -> dict[str, torch.Tensor]:
+    keeps_quantized: bool = False,
+) -> dict[str, Weight]:
     """Read every weight that `config` needs: by our names (see weight_maps), in `dtype`, contiguous, on `device`. With
     `part` only the part that is wanted is kept of each: peak memory is then all parts and one whole weight.
-    quantized: takes the matrices that are stored quantised, which are then not returned; without it they are
-    dequantised.
+    keeps_quantized: whether matrices that are stored quantised are returned so; else they are dequantised.
 
     Raises ModelLoadError when there are no weight files, when one is damaged, or, naming up to eight of each kind, when
     tensors are missing, unexpected, of the wrong shape or of a dtype that is no plain floating point; also when there
@@ -243,11 +242,11 @@ def load_weights(
     """
     files = WeightFiles(folder, config)
     total = sum(map(files.num_bytes, files.weights))
-    done, loaded = 0, {}
+    done, loaded = 0, dict[str, Weight]()
     for name in files.weights:
-        matrix = None if quantized is None else files.read_quantized(name, dtype)
-        if quantized is not None and matrix is not None:
-            quantized[name] = matrix
+        matrix = files.read_quantized(name, dtype) if keeps_quantized else None
+        if matrix is not None:
+            loaded[name] = matrix
         elif part is None:
             loaded[name] = files.read(name, dtype, device)
         else:
@@ -255,8 +254,9 @@ def load_weights(
         done += files.num_bytes(name)
         if progress is not None:
             progress(done, total)
-    if config.has_head and config.tie_word_embeddings and "embed.weight" in loaded:
-        files.check_tied(loaded["embed.weight"], part or (lambda name, whole: whole))
+    table = loaded.get("embed.weight")
+    if config.has_head and config.tie_word_embeddings and isinstance(table, torch.Tensor):
+        files.check_tied(table, part or (lambda name, whole: whole))
     return loaded
 
 

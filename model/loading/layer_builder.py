@@ -4,6 +4,7 @@ The names are those of model/checkpoint/weight_files.py, without the stack's pre
 """
 
 from functools import partial
+from typing import cast
 
 import torch
 
@@ -20,7 +21,7 @@ from model.layers.norm import LayerNorm, Norm, RmsNorm
 from model.layers.token_table import TokenTable
 from model.network.fused_encoder import why_not_whole
 from model.network.sublayers import MixedFeedforward
-from model.quantized import QuantizedMatrix
+from model.quantized import QuantizedMatrix, Weight
 from model.sharding.parts import SummedLinear
 from model.sharding.shares import Shares
 
@@ -31,7 +32,7 @@ class LayerBuilder:
     def __init__(
         self,
         config: ModelConfig,
-        weights: dict[str, torch.Tensor],
+        weights: dict[str, Weight],
         tokens: TokenTable,
         context: int,
         *,
@@ -39,18 +40,17 @@ class LayerBuilder:
         batch_invariant: bool,
         quantize: Quantization = "none",
         shares: Shares | None = None,
-        quantized: dict[str, QuantizedMatrix] | None = None,
     ) -> None:
         """Keep what the stack is built from. tokens [vocab, e]: the table that both stacks share; `context` is the
         longest sequence that will be run.
 
         `kernels`: what computes; `batch_invariant`: whether a row's bits may depend on its own sequence alone;
         `quantize`: the blocks' matrices; `shares`: of the stack whose part `config` and `weights` are, if several ranks
-        hold one together; `quantized`: matrices that are stored so, which `weights` lack.
+        hold one together.
         """
         self.config = config
         self.shares = shares
-        self.weights, self.quantized = weights, quantized or {}
+        self.weights = weights
         self.tokens = tokens
         self.context = context
         self.kernels = kernels
@@ -59,7 +59,8 @@ class LayerBuilder:
         """Makes a layer of a matrix that is not quantised."""
         self.quantize: Quantization = quantize
         why_not = why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels)
-        self.is_whole = shares is None and not self.quantized and why_not is None
+        is_stored_quantized = any(isinstance(each, QuantizedMatrix) for each in weights.values())
+        self.is_whole = shares is None and not is_stored_quantized and why_not is None
         """Whether an `EncodeStep` can run the whole stack."""
         self.attention = attention_for(
             tokens.dtype,
@@ -78,11 +79,11 @@ class LayerBuilder:
     def _norm(self, name: str) -> Norm:
         if self.config.norm == "rmsnorm":
             return self._rms_norm(name)
-        weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
+        weight, bias = self._take(f"{name}.weight"), self._take_any(f"{name}.bias")
         return LayerNorm(weight, bias, self.config.norm_eps, kernels=self.kernels)
 
     def _rms_norm(self, name: str) -> RmsNorm:
-        return self._rms_norm_of(self.weights.pop(f"{name}.weight"))
+        return self._rms_norm_of(self._take(f"{name}.weight"))
 
     def _rms_norm_of(self, weight: torch.Tensor) -> RmsNorm:
         offset, rounds_once = self.config.norm_weight_offset, self.config.norm_rounds_once
@@ -90,23 +91,27 @@ class LayerBuilder:
             weight, self.config.norm_eps, weight_offset=offset, rounds_once=rounds_once, kernels=self.kernels
         )
 
-    def _matrix(self, name: str) -> torch.Tensor | QuantizedMatrix:
-        return self.quantized.pop(name) if name in self.quantized else self.weights.pop(name)
+    def _take(self, name: str) -> torch.Tensor:
+        """Remove a weight that is never stored quantised. Raises KeyError if there is none."""
+        return cast("torch.Tensor", self.weights.pop(name))
+
+    def _take_any(self, name: str) -> torch.Tensor | None:
+        return self._take(name) if name in self.weights else None
 
     def _linear(self, name: str, activation: Activation | None = None) -> Linear:
-        weight, bias = self._matrix(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
+        weight, bias = self.weights.pop(f"{name}.weight"), self._take_any(f"{name}.bias")
         return self.exactly(weight, bias, quantize=self.quantize, activation=activation, keep_dtype=self.is_whole)
 
     def _added(self, name: str) -> Linear:
         """Return a matrix whose product is added to the residual stream."""
         if self.shares is None:
             return self._linear(name)
-        weight, bias = self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None)
+        weight, bias = self._take(f"{name}.weight"), self._take_any(f"{name}.bias")
         return SummedLinear(weight, bias, self.shares.group, kernels=self.kernels, batch_invariant=self.batch_invariant)
 
     def _exact(self, name: str) -> Linear:
         """Return a matrix that is not quantised: few of its numbers decide much."""
-        return self.exactly(self.weights.pop(f"{name}.weight"), self.weights.pop(f"{name}.bias", None))
+        return self.exactly(self._take(f"{name}.weight"), self._take_any(f"{name}.bias"))
 
     def _mlp(self, name: str, sparsity: float = 0.0) -> Mlp:
         activation = self.config.activation
@@ -118,7 +123,7 @@ class LayerBuilder:
 
     def _experts(self, name: str) -> MixedFeedforward:
         assert self.config.experts is not None
-        own, gain = self.config.experts, self.weights.pop(f"{name}.router_norm.weight", None)
+        own, gain = self.config.experts, self._take_any(f"{name}.router_norm.weight")
         mixture = Experts(
             self._exact(f"{name}.router"),
             [self._mlp(f"{name}.experts.{e}") for e in range(own.num_experts)],
@@ -128,6 +133,6 @@ class LayerBuilder:
             shared=None if own.shared_intermediate_size is None else self._mlp(f"{name}.shared"),
             shared_gate=self._exact(f"{name}.shared.router") if own.shared_gate else None,
             router_norm=None if gain is None else RmsNorm(gain, self.config.norm_eps, kernels=self.kernels),
-            scales=self.weights.pop(f"{name}.expert_scales.weight", None),
+            scales=self._take_any(f"{name}.expert_scales.weight"),
         )
         return MixedFeedforward(mixture)

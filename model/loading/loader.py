@@ -5,7 +5,7 @@ for.
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import cast
 
 import torch
 
@@ -25,12 +25,11 @@ from model.network.head_transform import HeadTransform
 from model.network.sentence_transformers import embedding_defaults
 from model.network.stack import Stack
 from model.network.transformer import Transformer
-from model.quantized import QuantizedMatrix
+from model.quantized import QuantizedMatrix, Weight
 from model.sharding.group import Group
 from model.sharding.parts import GatheredLinear, SplitTokenTable
 from model.sharding.shares import Shares, shares_of, weight_parts
 
-Weight = TypeVar("Weight", torch.Tensor, QuantizedMatrix)
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -133,9 +132,9 @@ def load_model(
     shares = None if group is None else shares_of(config, group)
     parts = None if shares is None else weight_parts(shares)
     keeps = parts is None and quantize == "none" and kernels.why_not_native(dtype, device) is None
-    quantized = dict[str, QuantizedMatrix]()
-    weights = load_weights(folder, config, dtype, device, progress, parts, quantized if keeps else None)
-    if kernels.activations == "int8" and quantize == "none" and not quantized:
+    weights = load_weights(folder, config, dtype, device, progress, parts, keeps)
+    is_quantized = quantize != "none" or any(isinstance(each, QuantizedMatrix) for each in weights.values())
+    if kernels.activations == "int8" and not is_quantized:
         raise ModelLoadError(
             f"--activations int8: no weight of {folder} is kept in 8 or 4 bits; --quantize int8 and int4 are accepted"
         )
@@ -148,7 +147,6 @@ def load_model(
         batch_invariant=batch_invariant,
         quantize=quantize,
         shares=shares,
-        quantized=quantized,
     )
     dense = embedding_defaults(folder, config).dense
     model.dense = load_dense_layers(
@@ -159,38 +157,31 @@ def load_model(
 
 def build_model(
     config: ModelConfig,
-    weights: dict[str, torch.Tensor],
+    weights: dict[str, Weight],
     *,
     context: int,
     kernels: KernelConfig = AUTO,
     batch_invariant: bool | None = None,
     quantize: Quantization = "none",
     shares: Mapping[str, Shares] | None = None,
-    quantized: dict[str, QuantizedMatrix] | None = None,
 ) -> Transformer:
     """Build the network of `weights`, by our names (`model.checkpoint.weight_files`), which are removed from the dict;
     `context` is the longest sequence that will be run, `kernels`, `batch_invariant` and `quantize` are the
-    same as in `load_model`; `shares`: those of each stack, by its prefix, if the weights are one rank's part;
-    `quantized`: matrices that are stored so, which `weights` lack, for our kernels. Raises KeyError when a weight is
-    missing.
+    same as in `load_model`; `shares`: those of each stack, by its prefix, if the weights are one rank's part. Raises
+    KeyError when a weight is missing.
     """
-    matrices = quantized or {}
-
-    def matrix(name: str) -> torch.Tensor | QuantizedMatrix:
-        return matrices.pop(name) if name in matrices else weights.pop(name)
-
-    table = matrix("embed.weight")
+    table = weights.pop("embed.weight")
     # By default batch invariant with our kernels, where that costs nothing.
     is_native = kernels.why_not_native(table.dtype, table.device) is None
     invariant = is_native if batch_invariant is None else batch_invariant
     linear = partial(Linear, kernels=kernels, batch_invariant=invariant)
-    is_tied = "head.weight" not in weights and "head.weight" not in matrices
+    is_tied = "head.weight" not in weights
     head = project_out = None
     if config.has_head:
-        bias = weights.pop("head.bias", None)
-        head = _head(table if is_tied else matrix("head.weight"), bias, shares, linear, quantize)
-        if "embed_out.weight" in weights or "embed_out.weight" in matrices:
-            project_out = linear(matrix("embed_out.weight"))
+        bias = _plain(weights, "head.bias")
+        head = _head(table if is_tied else weights.pop("head.weight"), bias, shares, linear, quantize)
+        if "embed_out.weight" in weights:
+            project_out = linear(weights.pop("embed_out.weight"))
     transform = _head_transform(config, weights, linear, kernels, quantize)
     classifier = _classifier(config, weights, linear, kernels)
     tokens = _tokens(table, head if is_tied else None, shares)
@@ -207,7 +198,6 @@ def build_model(
             batch_invariant=invariant,
             quantize=quantize,
             shares=share,
-            quantized=_taken(matrices, prefix),
         ).stack()
 
     encoder = None
@@ -252,7 +242,7 @@ def _head(
 
 def _head_transform(
     config: ModelConfig,
-    weights: dict[str, torch.Tensor],
+    weights: dict[str, Weight],
     make: partial[Linear],
     kernels: KernelConfig,
     quantize: Quantization,
@@ -260,14 +250,15 @@ def _head_transform(
     """Return what comes before an encoder's head, or None; its weights are removed from the dict."""
     if config.head_transform is None:
         return None
-    weight, bias = weights.pop("head_transform.weight"), weights.pop("head_transform.bias", None)
+    weight, bias = weights.pop("head_transform.weight"), _plain(weights, "head_transform.bias")
     dense = make(weight, bias, quantize=quantize, activation=config.head_transform)
-    gain, bias = weights.pop("head_norm.weight"), weights.pop("head_norm.bias", None)
+    gain, bias = _plain(weights, "head_norm.weight"), _plain(weights, "head_norm.bias")
+    assert gain is not None
     return HeadTransform(dense, LayerNorm(gain, bias, config.norm_eps, kernels=kernels))
 
 
 def _classifier(
-    config: ModelConfig, weights: dict[str, torch.Tensor], make: partial[Linear], kernels: KernelConfig
+    config: ModelConfig, weights: dict[str, Weight], make: partial[Linear], kernels: KernelConfig
 ) -> Classifier | None:
     """Return the head that labels an input, or None, in float32 (float64 for a network in float64): it has a row or two
     for each input, which cost nothing. Its weights are removed from the dict.
@@ -275,9 +266,9 @@ def _classifier(
     head = config.classifier
     if head is None:
         return None
-    own = _taken(weights, "classifier")  # of "classifier_dense.weight" that is "_dense.weight"
-    wide = torch.float64 if own[".weight"].dtype == torch.float64 else torch.float32
-    own = {name: weight.to(wide) for name, weight in own.items()}
+    taken = _taken(weights, "classifier")  # of "classifier_dense.weight" that is "_dense.weight"
+    wide = torch.float64 if taken[".weight"].dtype == torch.float64 else torch.float32
+    own = {name: weight.to(wide) for name, weight in taken.items() if isinstance(weight, torch.Tensor)}
 
     def linear(name: str, activation: Activation | None = None) -> Linear:
         return make(own[f"{name}.weight"], own.get(f"{name}.bias"), activation=activation)
@@ -288,6 +279,11 @@ def _classifier(
     if head.norm:
         norm = LayerNorm(own["_norm.weight"], own.get("_norm.bias"), config.norm_eps, kernels=kernels)
     return Classifier(head, dense, norm, linear(""), wide)
+
+
+def _plain(weights: dict[str, Weight], name: str) -> torch.Tensor | None:
+    """Take a weight that is never stored quantised, if there is one."""
+    return cast("torch.Tensor | None", weights.pop(name, None))
 
 
 def _taken(weights: dict[str, Weight], prefix: str) -> dict[str, Weight]:

@@ -61,23 +61,23 @@ class StackBuilder(LayerBuilder):
             stream_ends=self._stream_ends(),
             per_layer=self._per_layer_inputs(),
         )
-        left = sorted((*self.weights, *self.quantized))
+        left = sorted(self.weights)
         assert not left, f"weights that no part took: {left}"
         return stack
 
     def embedding(self) -> Embedding:
         """Build what comes before the blocks. Raises KeyError when a weight is missing."""
-        config, tokens, weights = self.config, self.tokens, self.weights
+        config, tokens = self.config, self.tokens
         scale = None if config.embedding_scale == 1 else self._factor(config.embedding_scale)
-        positions = weights.pop("pos_embed.weight", None)
+        positions = self._take_any("pos_embed.weight")
         if positions is not None:
             positions = positions[config.position_offset :]
         elif config.sinusoidal_positions:
             positions = sinusoids(self.context, config.hidden_size).to(tokens.device, tokens.dtype)
-        types = weights.pop("token_type_embed.weight", None)
+        types = self._take_any("token_type_embed.weight")
         project = None
-        if "embed_in.weight" in weights or "embed_in.weight" in self.quantized:
-            project = self.exactly(self._matrix("embed_in.weight"))
+        if "embed_in.weight" in self.weights:
+            project = self.exactly(self.weights.pop("embed_in.weight"))
         norm = self._norm("embed_norm") if config.embedding_norm else None
         is_plain = scale is None and project is None
         return Embedding(
@@ -94,7 +94,7 @@ class StackBuilder(LayerBuilder):
         if self.config.per_layer_size is None:
             return None
         return PerLayerInputs(
-            TokenTable(self.weights.pop("per_layer_embed.weight")),
+            TokenTable(self._take("per_layer_embed.weight")),
             self.config.per_layer_vocab_size,
             self._factor(self.config.per_layer_size**0.5),
             self._linear("per_layer_project"),
@@ -106,7 +106,7 @@ class StackBuilder(LayerBuilder):
             return None
         into, out = (
             [self.exactly(each.contiguous()) for each in weight.chunk(self.config.altup.num_streams - 1)]
-            for weight in (self.weights.pop("altup_in.weight"), self.weights.pop("altup_out.weight"))
+            for weight in (self._take("altup_in.weight"), self._take("altup_out.weight"))
         )
         return StreamEnds(into, out)
 
@@ -118,7 +118,7 @@ class StackBuilder(LayerBuilder):
             router=self._exact(f"{name}.altup_router"),
             predict=self._exact(f"{name}.altup_predict"),
             correct=self._exact(f"{name}.altup_correct"),
-            scale=self.weights.pop(f"{name}.altup_scale.weight", None),
+            scale=self._take_any(f"{name}.altup_scale.weight"),
             laurel_left=self._exact(f"{name}.laurel_left"),
             laurel_right=self._exact(f"{name}.laurel_right"),
             laurel_norm=self._norm(f"{name}.laurel_norm"),
@@ -144,7 +144,7 @@ class StackBuilder(LayerBuilder):
             return bias if self.shares is None else self.shares.heads.part(bias, 0)
         if self.config.position_bias is None:
             return None
-        return bias_by_distance(self.weights.pop("position_bias.weight"), self.config.position_bias, self.context)
+        return bias_by_distance(self._take("position_bias.weight"), self.config.position_bias, self.context)
 
     def _heads(self, name: str, rule: AttentionRule, out: str) -> AttentionHeads:
         if self.shares is None:
@@ -155,7 +155,7 @@ class StackBuilder(LayerBuilder):
         config, name = self.config, f"layers.{index}"
         has_norm = index > 0 or config.first_attention_norm
         if config.attention_sinks and config.has_attention(index):
-            sinks = self.weights.pop(f"{name}.sinks.weight")
+            sinks = self._take(f"{name}.sinks.weight")
             rule = replace(rule, sinks=sinks.to(at_least_float32(sinks.dtype)))
         mixer = self._self_attention(index, rule) if config.has_attention(index) else self._recurrence(name)
         cross = None
@@ -163,7 +163,7 @@ class StackBuilder(LayerBuilder):
             cross = self._residual(
                 self._cross_attention(name), "hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross", f"{name}.cross"
             )
-        scale = self.weights.pop(f"{name}.stream_scale.weight", None)
+        scale = self._take_any(f"{name}.stream_scale.weight")
         last = None if config.per_layer_size is None else self._per_layer(name, scale)
         sublayers = (
             self._residual(mixer, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
@@ -256,17 +256,17 @@ class StackBuilder(LayerBuilder):
 
     def _recurrence(self, name: str) -> ShortConvolution | DeltaNet:
         """Return what stands in place of attention."""
-        net, weights = self.config.recurrence, self.weights
-        convolution = Convolution.of(weights.pop(f"{name}.conv.weight"), weights.pop(f"{name}.conv.bias", None))
+        net = self.config.recurrence
+        convolution = Convolution.of(self._take(f"{name}.conv.weight"), self._take_any(f"{name}.conv.bias"))
         if not isinstance(net, DeltaNetConfig):
             return ShortConvolution(self._linear(f"{name}.conv_in"), convolution, self._linear(f"{name}.conv_out"))
         return DeltaNet(
             net,
             self._linear(f"{name}.delta_in"),
             convolution,
-            a_log=weights.pop(f"{name}.delta_decay.weight"),
-            step_bias=weights.pop(f"{name}.delta_step.bias"),
-            norm=RmsNorm(weights.pop(f"{name}.delta_norm.weight"), self.config.norm_eps, kernels=self.kernels),
+            a_log=self._take(f"{name}.delta_decay.weight"),
+            step_bias=self._take(f"{name}.delta_step.bias"),
+            norm=RmsNorm(self._take(f"{name}.delta_norm.weight"), self.config.norm_eps, kernels=self.kernels),
             out=self._linear(f"{name}.delta_out"),
         )
 

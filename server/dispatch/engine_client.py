@@ -12,6 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from msgspec import structs
+
 from server.config.settings import Settings
 from server.dispatch.adapters import Adapters
 from server.dispatch.admission import Admission
@@ -23,11 +25,10 @@ from server.dispatch.routing import Candidate, Route, RoutedPrompt, Router
 from server.dispatch.worker_pool import WorkerPool
 from server.dispatch.worker_state import WorkerState, seconds_until_ready, unready
 from server.engine.outputs import EngineInfo, EngineStats
-from server.engine.request import EngineRequest, GenerateTask, Intervention, Task
+from server.engine.request import EngineRequest, GenerateTask
 from server.http.errors import ApiError, Unavailable, WorkerLost
 from server.ipc import messages
 from server.ipc.adapter_messages import AdapterLoaded
-from server.ipc.frames import Buffer
 from server.observability.metrics import ClientCounters, WorkerNumbers
 
 logger = logging.getLogger(__name__)
@@ -134,24 +135,13 @@ class EngineClient:
             "workers": await self._questions.ask(self.workers, self.socket.path),
         }
 
-    async def submit(
-        self,
-        task: Task,
-        prompt_token_ids: Sequence[int],
-        *,
-        encoder_token_ids: Sequence[int] = (),
-        second_segment: int | None = None,
-        interventions: Sequence[Intervention] = (),
-        capture_bytes: int = 0,
-        request_context: RequestContext,
-    ) -> RequestHandle:
+    async def submit(self, request: EngineRequest, request_context: RequestContext) -> RequestHandle:
         """Hand a request to the worker that `server.dispatch.routing` chooses.
 
-        `second_segment` is as in `EngineRequest`; `capture_bytes` is what its tensors will take. Raises Unavailable
-        (503), QueueFull (429), PayloadTooLarge (413), and what `Adapters.workers_with` raises for the adapter that
-        `request_context` names.
+        Raises Unavailable (503), QueueFull (429), PayloadTooLarge (413), and what `Adapters.workers_with` raises for
+        the adapter that `request_context` names.
         """
-        now = time.monotonic()
+        now, task = time.monotonic(), request.task
         candidates = self._ready_workers(request_context)
         adapter = request_context.adapter
         if adapter is not None:
@@ -159,38 +149,34 @@ class EngineClient:
         deadline = request_context.deadline
         if deadline is None and self._request_timeout is not None:
             deadline = now + self._request_timeout
-        max_tokens = task.sampling.max_tokens if isinstance(task, GenerateTask) else 0
-        num_encoded = len(encoder_token_ids)
         cost = self.admission.cost(
-            len(prompt_token_ids), num_encoded, max_tokens, capture_bytes, is_inspection=task.is_inspection
+            len(request.prompt_token_ids),
+            len(request.encoder_token_ids),
+            task.sampling.max_tokens if isinstance(task, GenerateTask) else 0,
+            request.capture_bytes,
+            is_inspection=task.is_inspection,
         )
         record, client = request_context.record, request_context.client
         # Who goes before the others does not wait for them; what was begun is not refused for what waits by now.
         self.admission.admit(cost, client, waits=request_context.priority >= 0 and not request_context.has_begun)
         number, cache_salt = 0 if adapter is None else adapter.number, request_context.cache_salt
         salt = (hash((number, cache_salt)),) if number or cache_salt else ()  # blocks of others are of no use to it
-        route = self._route(
-            candidates, task, prompt_token_ids, (*salt, *encoder_token_ids), is_changed=bool(interventions)
-        )
+        route = self._route(candidates, request, salt)
         worker = self.workers[route.worker_id]
         handle = self._inflight.begin(worker, cost, request_context, route.num_prefix_tokens)
         try:
-            request = EngineRequest(
+            request = structs.replace(
+                request,
                 uid=handle.uid,
-                prompt_token_ids=tuple(prompt_token_ids),
-                task=task,
                 arrival_time=now,
                 deadline=deadline,
-                encoder_token_ids=tuple(encoder_token_ids),
-                interventions=tuple(interventions),
                 priority=request_context.priority,
                 client=client,
                 request_id="" if record is None else record.request_id,
-                second_segment=second_segment,
                 adapter=number,
                 cache_salt=cache_salt,
             )
-            self._pool.send(worker, *messages.new_request(request))
+            self._pool.send(worker, request)
         except BaseException:
             handle.close()  # a request that was not sent holds no place
             raise
@@ -230,29 +216,23 @@ class EngineClient:
             raise unready(self.workers, f"No worker is ready: {self.reason()}.", "not_ready")
         return candidates
 
-    def _route(
-        self,
-        candidates: Sequence[WorkerState],
-        task: Task,
-        prompt_token_ids: Sequence[int],
-        encoder_token_ids: Sequence[int],
-        *,
-        is_changed: bool,
-    ) -> Route:
+    def _route(self, candidates: Sequence[WorkerState], request: EngineRequest, salt: tuple[int, ...]) -> Route:
         if len(self.workers) == 1:
             return Route(candidates[0].worker_id, 0)
         loads = [Candidate(worker.worker_id, worker.num_tokens_left, len(worker.requests)) for worker in candidates]
-        prompt = RoutedPrompt.of(task, prompt_token_ids, encoder_token_ids, is_changed=is_changed)
+        encoded = (*salt, *request.encoder_token_ids)
+        is_changed = bool(request.interventions)
+        prompt = RoutedPrompt.of(request.task, request.prompt_token_ids, encoded, is_changed=is_changed)
         route = self._router.route(loads, prompt)
         self.counts.routed_prefix_tokens += route.num_prefix_tokens
         return route
 
     # ---- what the workers say
 
-    def _take_message(self, worker: WorkerState, message: messages.FromWorker, buffers: Sequence[Buffer]) -> None:
+    def _take_message(self, worker: WorkerState, message: messages.FromWorker) -> None:
         match message:
             case messages.StepMessage():
-                self._take_step(worker, message, buffers)
+                self._take_step(worker, message)
             case AdapterLoaded():
                 self.adapters.take(worker, message)
             case messages.Described():
@@ -272,9 +252,9 @@ class EngineClient:
         reused = info.num_blocks - 1 if has_cache and self._reuses_prefixes and info.reuses_prefixes else 0
         self._router.begin(worker.worker_id, num_blocks=reused, block_size=info.block_size)
 
-    def _take_step(self, worker: WorkerState, step: messages.StepMessage, buffers: Sequence[Buffer]) -> None:
+    def _take_step(self, worker: WorkerState, step: messages.StepMessage) -> None:
         worker.stats = step.stats
-        self._inflight.take_step(worker, step, buffers)
+        self._inflight.take_step(worker, step)
         if step.stepped:
             try:
                 self.on_step(step.stats)

@@ -15,7 +15,6 @@ from server.dispatch.request_handle import RequestHandle
 from server.dispatch.worker_state import WorkerState
 from server.http.errors import ApiError, BadRequest
 from server.ipc import messages
-from server.ipc.frames import Buffer
 
 _DEADLINE_SLACK = 0.25
 """Seconds that the worker, which enforces deadlines, has to report one itself."""
@@ -53,7 +52,7 @@ class InflightRequests:
         delay = max(0.0, deadline - time.monotonic()) + _DEADLINE_SLACK
         handle.timer = asyncio.get_running_loop().call_later(delay, self._expire, handle)
 
-    def take_step(self, worker: WorkerState, step: messages.StepMessage, buffers: Sequence[Buffer]) -> None:
+    def take_step(self, worker: WorkerState, step: messages.StepMessage) -> None:
         """Hand the requests what one step of their worker brought them."""
         num_read = step.stats.iteration_tokens if step.stepped else 0
         for uid, token_id in zip(step.token_uids, step.token_ids, strict=True):
@@ -61,13 +60,13 @@ class InflightRequests:
             if handle is not None:  # or it was aborted while the step ran
                 num_read += self._note_token(worker, handle, 0, step.stepped)
                 handle.push_token(token_id)
-        for wire in step.outputs:
-            handle = worker.requests.get(wire.uid)
+        for output in step.outputs:
+            handle = worker.requests.get(output.uid)
             if handle is None:
                 continue
-            if wire.token_id is not None:
-                num_read += self._note_token(worker, handle, wire.num_cached_tokens, step.stepped)
-            handle.push(messages.request_output(wire, buffers))
+            if output.token_id is not None:
+                num_read += self._note_token(worker, handle, output.num_cached_tokens, step.stepped)
+            handle.push(output)
             if handle.is_finished:
                 self._finish(worker, handle)
         self.admission.note_tokens_read(num_read)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 
 from server.config.settings import Settings
@@ -28,7 +28,7 @@ _PROGRESS_INTERVAL = 2.0
 class WorkerPool:
     """The workers, and what they send.
 
-    `on_message` takes each message that is not about the worker's own state, with its buffers, `on_ready` a worker
+    `on_message` takes each message that is not about the worker's own state, `on_ready` a worker
     whose model is loaded, `on_lost` one whose connection ended, `on_hung` one that fell silent and `on_given_up` one
     whose process is to be killed.
     """
@@ -38,7 +38,7 @@ class WorkerPool:
         num_workers: int,
         settings: Settings,
         *,
-        on_message: Callable[[WorkerState, messages.FromWorker, Sequence[frames.Buffer]], None],
+        on_message: Callable[[WorkerState, messages.FromWorker], None],
         on_ready: Callable[[WorkerState, EngineInfo], None],
         on_lost: Callable[[WorkerState], None],
         on_hung: Callable[[WorkerState], None],
@@ -85,14 +85,14 @@ class WorkerPool:
         living = [worker.stats for worker in self.workers if worker.info is not None]
         return together(self._dead_stats, living)
 
-    def send(self, worker: WorkerState, message: messages.ToWorker, buffers: Sequence[frames.Buffer] = ()) -> None:
+    def send(self, worker: WorkerState, message: messages.ToWorker) -> None:
         """Send a message to a worker; one that is not connected gets none."""
         if worker.protocol is not None:
-            worker.protocol.send(messages.encode(message), buffers)
+            worker.protocol.send(*messages.encode(message))
 
     def _on_frame(self, protocol: link.LinkProtocol, frame: frames.Frame) -> None:
         """Act on a message. Raises MessageError for one that makes no sense; the link then drops the worker."""
-        message = messages.decode_from_worker(frame.header)
+        message = messages.decode_from_worker(frame.header, frame.buffers)
         if isinstance(message, messages.Hello):
             self._greet(protocol, message)
             return
@@ -125,7 +125,7 @@ class WorkerPool:
             case messages.LoadFailed(text):
                 worker.load_error = text
             case _:
-                self._on_message(worker, message, frame.buffers)
+                self._on_message(worker, message)
 
     def _greet(self, protocol: link.LinkProtocol, hello: messages.Hello) -> None:
         if not 0 <= hello.worker_id < len(self.workers) or protocol in self._by_protocol:

@@ -13,7 +13,7 @@ from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.step_result import StepResult
 from server.engine.grammar import Grammar
 from server.engine.info import stacks_of
-from server.engine.outputs import FinishReason, RequestOutput, Timing
+from server.engine.outputs import FinishReason, PromptLogprobs, RequestOutput, Timing
 from server.engine.request import EngineRequest
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
@@ -63,7 +63,8 @@ class ActiveRequest:
         if not self.has_answered:
             timing = replace(timing, first_token=now)
             output.tensors = output.tensors | found.arrays()
-            output.prompt_logprobs = None if found.prompt_logprobs is None else tuple(found.prompt_logprobs)
+            if found.prompt_logprobs is not None:
+                output.prompt_logprobs = PromptLogprobs.of(found.prompt_logprobs)
             found = RequestCaptures(patches=found.patches, row_pairs=found.row_pairs)
         if seq.is_finished:
             timing = replace(timing, finished=now)

@@ -1,10 +1,12 @@
 """Defines what a task declares: how deep each stack must run, which positions the answer holds, and what to capture.
 
-It knows numbers and the names of points; it knows no particular task and no tensor. It needs the standard library only.
+It knows numbers and the names of points; it knows no particular task and no tensor.
 """
 
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
+
+import msgspec
 
 BEFORE_OUTPUT = frozenset(
     ["hook_resid_pre"] + [f"attn.hook_{name}" for name in ("q", "k", "v", "rot_q", "rot_k", "attn_scores", "pattern")]
@@ -34,12 +36,10 @@ class Depths(NamedTuple):
     decoder: Depth | None
 
 
-class BaseTask:
+class BaseTask(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The base of all tasks. Its declarations are those of a task that inspects the whole decoder; a task that reads
     less overrides them, and the rest is not computed.
     """
-
-    __slots__ = ()
 
     is_inspection: ClassVar[bool] = True
     """Whether the task only inspects. An inspection may wait while other requests generate or embed text."""

@@ -3,9 +3,15 @@ shape.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from struct import Struct
-from typing import Literal
+from typing import Literal, overload
+
+import msgspec
+
+LOGPROBS_PIECE = 64
+"""Positions of a prompt whose log-probabilities are written and read together, which takes one to a few milliseconds.
+"""
 
 _ALTERNATIVE = Struct("<id")
 """Token id and log-probability of a packed alternative."""
@@ -20,14 +26,24 @@ grammar does not allow the text that is continued; the other names explain thems
 """
 
 
-@dataclass(frozen=True, slots=True)
 class Array:
-    """One tensor of an answer, in C order and little endian."""
+    """One tensor, in C order and little endian. Its bytes travel next to the message."""
 
-    dtype: str
-    """numpy's name of the type: float32, float16, uint8, int32."""
-    shape: tuple[int, ...]
-    data: memoryview | bytes
+    __slots__ = ("data", "dtype", "shape")
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], data: memoryview | bytes) -> None:
+        """dtype: numpy's name of the type: float32, float16, uint8, int32."""
+        self.dtype, self.shape, self.data = dtype, shape, data
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Array):
+            return NotImplemented
+        return (self.dtype, self.shape, self.data) == (other.dtype, other.shape, other.data)
+
+    __hash__ = None  # type: ignore[assignment]  # the bytes may be those of a buffer
+
+    def __repr__(self) -> str:
+        return f"Array({self.dtype!r}, {self.shape}, {len(self.data)} bytes)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +71,49 @@ class TokenLogprobs:
         return tuple(_ALTERNATIVE.iter_unpack(self.packed_top))
 
 
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[tuple[TokenLogprobs | None, ...]] = msgspec.msgpack.Decoder(
+    tuple[TokenLogprobs | None, ...]
+)
+
+
+class PromptLogprobs(Sequence[TokenLogprobs | None]):
+    """Log-probabilities of a prompt's tokens, as bytes that are read a piece at a time.
+
+    The message that brings an answer is read at once and holds up the event loop; a long prompt's log-probabilities
+    would do so for tens of milliseconds. So their bytes travel next to the message.
+    """
+
+    def __init__(self, length: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Raises ValueError if there are not as many pieces as `length` log-probabilities have."""
+        if len(pieces) != -(-length // LOGPROBS_PIECE):
+            raise ValueError(f"{length} log-probabilities in {len(pieces)} pieces")
+        self._length = length
+        self.pieces = pieces
+
+    @classmethod
+    def of(cls, logprobs: Sequence[TokenLogprobs | None]) -> "PromptLogprobs":
+        starts = range(0, len(logprobs), LOGPROBS_PIECE)
+        return cls(len(logprobs), [_encoder.encode(logprobs[start : start + LOGPROBS_PIECE]) for start in starts])
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> TokenLogprobs | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TokenLogprobs | None]: ...
+    def __getitem__(self, index: int | slice) -> TokenLogprobs | list[TokenLogprobs | None] | None:
+        positions = range(self._length)[index]
+        if isinstance(positions, int):
+            return self._piece(positions // LOGPROBS_PIECE)[positions % LOGPROBS_PIECE]
+        read = {number: self._piece(number) for number in {position // LOGPROBS_PIECE for position in positions}}
+        return [read[position // LOGPROBS_PIECE][position % LOGPROBS_PIECE] for position in positions]
+
+    def _piece(self, number: int) -> tuple[TokenLogprobs | None, ...]:
+        return _decoder.decode(self.pieces[number])
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """Times of a request in CLOCK_MONOTONIC seconds; None for stages that it did not reach."""
@@ -66,20 +125,17 @@ class Timing:
     finished: float | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class RequestOutput:
-    """The output of one step for one request: at most one token, any tensors, and the end if this is the last output.
-
-    Outputs are never changed. The class is not frozen because creating a frozen one takes three times as long, for
-    every token.
+class RequestOutput(msgspec.Struct, kw_only=True, array_like=True):
+    """The output of one step for one request: at most one token, any tensors, and the end if this is the last
+    output.
     """
 
     uid: int
     token_id: int | None = None
     logprobs: TokenLogprobs | None = None
-    prompt_logprobs: Sequence[TokenLogprobs | None] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     """Log-probabilities of the prompt's tokens, sent with the first generated token; the first entry is None."""
-    tensors: dict[str, Array] = field(default_factory=dict)
+    tensors: dict[str, Array] = {}
     """The tensors by name: attention | attention.indices | attention.prompt | attention.prompt.indices | embedding, and
     those that the tasks of `server.engine.request` document.
 

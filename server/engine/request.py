@@ -1,12 +1,14 @@
-"""What can be asked of the engine. Plain dataclasses: they cross the socket as msgpack and are all the engine sees.
+"""What can be asked of the engine: the routes build these requests, and they cross the socket as msgpack.
 
 Each task says itself what it needs of the network (`BaseTask`), so that a new one is a class here and a name in `Task`.
 """
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from model.hooks.points import BY_NAME, Stack, reads_encoder
 from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
@@ -25,8 +27,7 @@ PoolingMode = Pooling | Literal["max", "weightedmean", "mean_sqrt_len_tokens"]
 WeightsOption = int | float | str | tuple[int | float | tuple[int, int], ...] | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionCapture:
+class AttentionCapture(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The attention numbers to keep. Indices are absolute and in range: the API process resolved them."""
 
     pairs: tuple[tuple[int, int], ...]
@@ -59,8 +60,7 @@ class AttentionCapture:
         return range(num_tokens) if self.queries is None else sorted(set(self.queries))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointCapture:
+class PointCapture(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One named point of the forward pass (`model.hooks.points`) and which of its numbers to keep."""
 
     name: str
@@ -94,8 +94,7 @@ class PointCapture:
         return Depth(0, needs_output=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerateTask(BaseTask):
+class GenerateTask(BaseTask, frozen=True):
     """Writes text."""
 
     is_inspection: ClassVar[bool] = False
@@ -123,8 +122,7 @@ class GenerateTask(BaseTask):
         return (replace(self.attention, name="attention.prompt"),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedTask(BaseTask):
+class EmbedTask(BaseTask, frozen=True):
     """Embeds text. With an encoder-decoder, the encoder's hidden states count."""
 
     is_inspection: ClassVar[bool] = False
@@ -154,8 +152,7 @@ class EmbedTask(BaseTask):
         return range(1) if modes == {"cls"} else range(num_tokens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClassifyTask(BaseTask):
+class ClassifyTask(BaseTask, frozen=True):
     """Scores or labels text, or a pair of texts, with the head that the checkpoint has for it. The answer is logits
     [label], float32 (float64 in float64), before any sigmoid or softmax. A decoder's head reads the last token,
     whatever it is (`ModelConfig.labelled_ids`).
@@ -171,8 +168,7 @@ class ClassifyTask(BaseTask):
         return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SparseTask(BaseTask):
+class SparseTask(BaseTask, frozen=True):
     """Weighs words by a head's logits (SPLADE): sparse.indices int32, sparse.values float32 of those with a weight."""
 
     is_inspection: ClassVar[bool] = False
@@ -184,8 +180,7 @@ class SparseTask(BaseTask):
         return Depths(encoder=Depth(stacks.encoder, needs_output=True), decoder=None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionTask(BaseTask):
+class AttentionTask(BaseTask, frozen=True):
     """Captures the attention of a prompt."""
 
     capture: AttentionCapture
@@ -200,8 +195,7 @@ class AttentionTask(BaseTask):
         return (self.capture,)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceTask(BaseTask):
+class TraceTask(BaseTask, frozen=True):
     """An exact pass over the prompt. The answer has one tensor for each capture, by its name, with the point's axes."""
 
     points: tuple[PointCapture, ...]
@@ -223,8 +217,7 @@ class TraceTask(BaseTask):
         return self.points
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LensTask(BaseTask):
+class LensTask(BaseTask, frozen=True):
     """What each layer would predict next: its residual stream through final norm and head (nostalgebraist 2020).
 
     The answer, for l layers and p positions: lens.ids int32 [l, p, k], lens.logprobs [l, p, k], lens.entropy [l, p]
@@ -246,8 +239,7 @@ class LensTask(BaseTask):
         return sorted(set(self.positions))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadScoresTask(BaseTask):
+class HeadScoresTask(BaseTask, frozen=True):
     """Summarises each attention row of chosen heads in a few numbers, so that no pattern has to leave the worker.
 
     The answer is heads.scores float32 [pair, query, measure]; the measures are, in order: weight on the key before (0
@@ -264,15 +256,14 @@ class HeadScoresTask(BaseTask):
         return _depths_of_attention(self.part, [layer for layer, _ in self.pairs])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightsTask(BaseTask):
+class WeightsTask(BaseTask, frozen=True):
     """A question about the weights alone. It is answered in a thread of the worker, next to the steps;
     `prompt_token_ids` is empty. `options` are those of the function that answers it (`model.analysis.weights`), and
     so are the tensors.
     """
 
     question: str
-    options: dict[str, WeightsOption] = field(default_factory=dict)
+    options: dict[str, WeightsOption] = msgspec.field(default_factory=dict)
 
 
 Task = (
@@ -281,8 +272,7 @@ Task = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intervention:
+class Intervention(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """A change to one point while the request runs. Everything is absolute and in range: the API process resolved it
     ("zero" is set with 0, "mean" and "patch" are set with numbers that were captured first).
     """
@@ -295,42 +285,47 @@ class Intervention:
     (hook_attn_scores only): the scores divided by the value, where 0 puts all weight on the largest (the first of
     equals).
     """
-    value: float | Array
-    """A number, or float32 numbers that broadcast to [positions, heads, ...] as the point has them (scores and
-    patterns: [heads, queries, keys]).
+    value: float = 0.0
+    array: Array | None = None
+    """The value if it is not one number: float32 numbers that broadcast to [positions, heads, ...] as the point has
+    them (scores and patterns: [heads, queries, keys]).
     """
     heads: tuple[int, ...] | None = None
     positions: tuple[int, ...] | None = None
     """Positions to change; None means every position, including those of generated tokens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineRequest:
-    uid: int
-    """Identifier that is unique among the requests of one API process."""
+class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_like=True):
+    """What a route asks of the engine, and the terms that the engine's client adds when it is submitted."""
+
     prompt_token_ids: tuple[int, ...]
     """Tokens that the only stack of an encoder or a decoder reads; for an encoder-decoder, what the decoder reads."""
     task: Task
-    arrival_time: float
+    encoder_token_ids: tuple[int, ...] = ()
+    """Tokens that the encoder of an encoder-decoder reads."""
+    second_segment: int | None = None
+    """Position of the first token of type 1, which begins the second text of a pair, or None if all are of type 0."""
+    interventions: tuple[Intervention, ...] = ()
+    """Interventions, applied in this order. A request with any neither takes from the prefix cache nor adds to it."""
+    capture_bytes: int = 0
+    """Bytes that the tensors of its answer will take."""
+
+    uid: int = 0
+    """Identifier that is unique among the requests of one API process."""
+    arrival_time: float = 0.0
     """Arrival in CLOCK_MONOTONIC seconds, the same clock in every process of the machine."""
     deadline: float | None = None
     """Deadline on the same clock; after it the request ends with finish_reason "deadline"."""
-    encoder_token_ids: tuple[int, ...] = ()
-    """Tokens that the encoder of an encoder-decoder reads."""
     priority: int = 0
     """Scheduling priority; lower runs earlier."""
     client: str = ""
     """The client, by the name of its API key; clients are served round robin."""
     request_id: str = ""
     """Id of the HTTP request that this request is part of, for the log."""
-    second_segment: int | None = None
-    """Position of the first token of type 1, which begins the second text of a pair, or None if all are of type 0."""
     adapter: int = 0
     """Number of the LoRA adapter that changes the network for it; 0 is the network as it is."""
     cache_salt: str = ""
     """Salt of the prefix cache: only requests with the same salt share cached blocks."""
-    interventions: tuple[Intervention, ...] = ()
-    """Interventions, applied in this order. A request with any neither takes from the prefix cache nor adds to it."""
 
     def unbegun(self, reason: FinishReason, error: str | None = None) -> RequestOutput:
         """Return its last output, if it was in no step."""

@@ -1,12 +1,9 @@
-"""Defines how the tokens of one request are chosen. Standard library only; it is validated at the HTTP border and
-trusted here.
-"""
+"""Defines how the tokens of one request are chosen. It is validated at the HTTP border and trusted here."""
 
-from dataclasses import dataclass, field
+import msgspec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplingParams:
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Sampling parameters of one request, in the terms of OpenAI and vLLM.
 
     Stop *strings* are not here: text exists only in the API process, which aborts the request when one appears.
@@ -27,7 +24,7 @@ class SamplingParams:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    logit_bias: dict[int, float] = field(default_factory=dict)
+    logit_bias: dict[int, float] = {}
     min_tokens: int = 0
     """Least tokens to generate: end-of-text and stop tokens cannot be chosen before."""
     eos_token_ids: tuple[int, ...] = ()

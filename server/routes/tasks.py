@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from server.engine.outputs import Array, TokenLogprobs
-from server.engine.request import Intervention, Task
+from server.engine.request import EngineRequest, Intervention, Task
 from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
@@ -51,7 +51,7 @@ def value_bytes(interventions: Sequence[Intervention]) -> int:
     """Return the bytes that the worker keeps of the interventions while the request runs: they count as captured
     numbers do.
     """
-    return sum(len(change.value.data) for change in interventions if isinstance(change.value, Array))
+    return sum(len(change.array.data) for change in interventions if change.array is not None)
 
 
 def count_rejection(context: AppContext, error: ApiError) -> None:
@@ -141,15 +141,15 @@ async def _run_together(
 async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResult:
     request_context = current_request()
     request_context.check_time()
-    handle = await context.engine.submit(
-        work.task,
-        work.prompt.ids,
-        encoder_token_ids=work.prompt.encoder_ids,
+    request = EngineRequest(
+        prompt_token_ids=tuple(work.prompt.ids),
+        task=work.task,
+        encoder_token_ids=tuple(work.prompt.encoder_ids),
         second_segment=work.prompt.second_segment,
-        interventions=work.interventions,
+        interventions=tuple(work.interventions),
         capture_bytes=work.num_bytes,
-        request_context=request_context,
     )
+    handle = await context.engine.submit(request, request_context)
     result = TaskResult()
     outcome: str | None = "abort"
     try:

@@ -7,7 +7,7 @@ tables.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from server.engine.sampling_params import SamplingParams
@@ -186,7 +186,7 @@ REFUSED_BY_CHAT: RefusedFields = {
 }
 
 _HOW_TEXT_IS_SAMPLED = (
-    *sorted({field.name for field in fields(SamplingParams)} - {"eos_token_ids", "logprobs", "prompt_logprobs"}),
+    *sorted({*SamplingParams.__struct_fields__} - {"eos_token_ids", "logprobs", "prompt_logprobs"}),
     "stop", "include_stop_str_in_output", "max_completion_tokens", "skip_special_tokens",
 )  # fmt: skip
 

@@ -71,7 +71,7 @@ class EngineWorker:
                 line = f"the worker could not start: {line}"
             if link is not None:
                 with contextlib.suppress(ConnectionError):  # the API process left meanwhile
-                    link.send(messages.encode(messages.LoadFailed(line)))
+                    link.send(*messages.encode(messages.LoadFailed(line)))
                     link.flush(timeout=5.0)
             logging.shutdown()
             os._exit(3)
@@ -86,7 +86,7 @@ class EngineWorker:
             os._exit(0)  # the API process left while this one was starting
         link.watch(self.leave)
         write_stacks_on_signal(stacks_file(self.socket_path, worker_id))
-        link.send(messages.encode(messages.Hello(worker_id, os.getpid())))
+        link.send(*messages.encode(messages.Hello(worker_id, os.getpid())))
         report_progress(link)
         return link
 
@@ -109,7 +109,7 @@ class EngineWorker:
         release = Timer(3.0, let_go_of_libraries)  # the first answers come before, and the vocabulary of the grammars
         release.daemon = True
         release.start()
-        link.send(messages.encode(messages.Ready(replace(self._engine.info, memory_room=memory_room))))
+        link.send(*messages.encode(messages.Ready(replace(self._engine.info, memory_room=memory_room))))
 
     def run(self, worker_id: int) -> None:
         """Serve requests until the API process leaves or the engine fails; then end this process."""
@@ -132,7 +132,7 @@ class EngineWorker:
         factory = pkgutil.resolve_name(self.engine_factory)
 
         def progress(done: int, total: int) -> None:
-            link.send(messages.encode(messages.Loading(done, total)))
+            link.send(*messages.encode(messages.Loading(done, total)))
 
         engine = cast("Engine", factory(self.config, progress))
         # Afterwards, so that a file that changes while it is read is noticed.

@@ -48,7 +48,7 @@ def run_engine(engine: "Engine", link: WorkerLink) -> None:
     while True:
         taken = _take_messages(engine, link, 0.0 if engine.has_work else IDLE_INTERVAL)
         for number in taken.questions:
-            link.send(messages.encode(messages.Described(number, engine.state() | watch.state())))
+            link.send(*messages.encode(messages.Described(number, engine.state() | watch.state())))
         if engine.has_work:
             watch.begin()
             step, stepped = engine.step(), True
@@ -56,7 +56,7 @@ def run_engine(engine: "Engine", link: WorkerLink) -> None:
         elif taken.is_any:  # an abort freed something: the gauges must not wait for the next request
             step, stepped = StepOutput(outputs=(), stats=engine.stats()), False
         else:
-            link.send(_BEAT)
+            link.send(*_BEAT)
             if watch.should_check():
                 _check(engine, link)
                 give_back_memory()
@@ -69,8 +69,7 @@ def run_engine(engine: "Engine", link: WorkerLink) -> None:
 def _send(
     link: WorkerLink, step: StepOutput, refusals: Sequence[messages.RequestRefused] = (), *, stepped: bool
 ) -> None:
-    message, buffers = messages.step_message(step, refusals, stepped=stepped)
-    link.send(messages.encode(message), buffers)
+    link.send(*messages.encode(messages.step_message(step, refusals, stepped=stepped)))
 
 
 def _check(engine: "Engine", link: WorkerLink) -> None:
@@ -78,7 +77,7 @@ def _check(engine: "Engine", link: WorkerLink) -> None:
     try:
         engine.check_integrity()
     except AssertionError as error:
-        link.send(messages.encode(messages.IntegrityFailed(" ".join(str(error).split()))))
+        link.send(*messages.encode(messages.IntegrityFailed(" ".join(str(error).split()))))
         link.flush(_LAST_WORDS)
         raise
 
@@ -121,7 +120,7 @@ def _new_aborts(link: WorkerLink) -> list[int]:
     none overtakes the request it ends: for one that the engine does not know yet, this check is too early.
     """
     short = (frame for frame in link.peek() if len(frame.header) <= _MOST_ABORT_BYTES)
-    decoded = (messages.decode_to_worker(frame.header) for frame in short)
+    decoded = (messages.decode_to_worker(frame.header, frame.buffers) for frame in short)
     return [message.uid for message in decoded if isinstance(message, messages.Abort)]
 
 
@@ -140,7 +139,7 @@ class _Taken:
 def _send_loaded(link: WorkerLink, number: int, error: str | None) -> None:
     """Report that an adapter is loaded, or why it is not."""
     with contextlib.suppress(ConnectionError):  # the API process is gone: the loop's own thread ends this process
-        link.send(messages.encode(AdapterLoaded(number, error)))
+        link.send(*messages.encode(AdapterLoaded(number, error)))
 
 
 def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken:
@@ -148,7 +147,7 @@ def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken
     frames = link.poll(timeout)
     taken = _Taken(bool(frames))
     for frame in frames:
-        message = messages.decode_to_worker(frame.header)
+        message = messages.decode_to_worker(frame.header, frame.buffers)
         if isinstance(message, messages.Abort):
             engine.abort(message.uid)
             continue
@@ -164,7 +163,7 @@ def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken
             engine.adapters.drop(message.number)
             continue
         try:
-            engine.add_request(messages.engine_request(message, frame.buffers))
+            engine.add_request(message)
         except ValueError as error:
             taken.refusals.append(messages.RequestRefused(message.uid, str(error)))
         except BaseException as error:

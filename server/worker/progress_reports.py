@@ -29,4 +29,4 @@ def _report(link: WorkerLink) -> None:
             time.sleep(REPORT_INTERVAL)
             if (done := progress()) != reported:
                 reported = done
-                link.send(_REPORT)
+                link.send(*_REPORT)

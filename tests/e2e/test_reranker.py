@@ -4,10 +4,10 @@
 """
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 from sentence_transformers import CrossEncoder
 
 from model.checkpoint.registry import read_config

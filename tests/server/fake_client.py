@@ -24,6 +24,7 @@ from server.engine.request import (
     AttentionTask,
     ClassifyTask,
     EmbedTask,
+    EngineRequest,
     GenerateTask,
     Intervention,
     PointCapture,
@@ -52,6 +53,20 @@ class Submitted:
     interventions: tuple[Intervention, ...] = ()
     priority: int = 0
     second_segment: int | None = None
+
+    @classmethod
+    def of(cls, request: EngineRequest, request_context: RequestContext, handle: "FakeHandle") -> "Submitted":
+        return cls(
+            request.task,
+            request.prompt_token_ids,
+            request_context.deadline,
+            request.capture_bytes,
+            handle,
+            request.encoder_token_ids,
+            request.interventions,
+            request_context.priority,
+            request.second_segment,
+        )
 
 
 class FakeHandle:
@@ -126,37 +141,16 @@ class FakeEngine:
     counters: EngineStats = field(default_factory=EngineStats)
     engine_info: EngineInfo = INFO
 
-    async def submit(
-        self,
-        task: Task,
-        prompt_token_ids: Sequence[int],
-        *,
-        encoder_token_ids: Sequence[int] = (),
-        second_segment: int | None = None,
-        interventions: Sequence[Intervention] = (),
-        capture_bytes: int = 0,
-        request_context: RequestContext,
-    ) -> FakeHandle:
+    async def submit(self, request: EngineRequest, request_context: RequestContext) -> FakeHandle:
         if self.refuse is not None and len(self.submitted) >= self.refuse_from:
             raise self.refuse
-        ids = tuple(prompt_token_ids)
+        task = request.task
         fails = self.fail_after is not None or (self.failure is not None and not isinstance(task, GenerateTask))
-        encoder_ids = tuple(encoder_token_ids)
-        outputs = [] if fails and not isinstance(task, GenerateTask) else self._outputs(task, ids, encoder_ids)
+        outputs = []
+        if isinstance(task, GenerateTask) or not fails:
+            outputs = self._outputs(task, request.prompt_token_ids, request.encoder_token_ids)
         handle = FakeHandle(outputs[: self.fail_after], self.failure if fails else None, self.gate)
-        self.submitted.append(
-            Submitted(
-                task,
-                ids,
-                request_context.deadline,
-                capture_bytes,
-                handle,
-                encoder_ids,
-                tuple(interventions),
-                request_context.priority,
-                second_segment,
-            )
-        )
+        self.submitted.append(Submitted.of(request, request_context, handle))
         return handle
 
     def check_room(

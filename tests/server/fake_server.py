@@ -19,7 +19,7 @@ from server.config.settings import SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
-from server.engine.request import AttentionCapture, AttentionTask, GenerateTask
+from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.http.connection_limits import ConnectionEvents
 from server.http.error_handlers import install_error_handlers
@@ -64,10 +64,8 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
         body = await request.json()
         task = GenerateTask(sampling=SamplingParams(max_tokens=body["max_tokens"], seed=0))
         handle = await client.submit(
-            task,
-            body["prompt"],
-            capture_bytes=body.get("capture_bytes", 0),
-            request_context=RequestContext(current_record.get()),
+            EngineRequest(prompt_token_ids=body["prompt"], task=task, capture_bytes=body.get("capture_bytes", 0)),
+            RequestContext(current_record.get()),
         )
         if body.get("stream"):
             return HandleStream(handle)
@@ -81,9 +79,8 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
         body = await request.json()
         pairs = tuple((0, head) for head in range(body["heads"]))
         handle = await client.submit(
-            AttentionTask(capture=AttentionCapture(pairs=pairs)),
-            body["prompt"],
-            request_context=RequestContext(current_record.get()),
+            EngineRequest(prompt_token_ids=body["prompt"], task=AttentionTask(capture=AttentionCapture(pairs=pairs))),
+            RequestContext(current_record.get()),
         )
         outputs = [output async for output in handle]
         array = outputs[-1].tensors["attention"]

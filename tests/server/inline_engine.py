@@ -4,19 +4,19 @@ submitted.
 
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from msgspec import structs
 from tokenizers import Tokenizer
 
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import error_of
 from server.engine.outputs import RequestOutput
-from server.engine.request import EngineRequest, Intervention, Task
+from server.engine.request import EngineRequest
 from server.http.errors import BadRequest
 from tests.model.tokenization import tokenizer_folders
 from tests.server.engine.driving import build, load
@@ -45,42 +45,18 @@ class InlineEngine(FakeEngine):
         self._answered = threading.Event()
         self.engine.call_when_ready(self._answered.set)
 
-    async def submit(
-        self,
-        task: Task,
-        prompt_token_ids: Sequence[int],
-        *,
-        encoder_token_ids: Sequence[int] = (),
-        second_segment: int | None = None,
-        interventions: Sequence[Intervention] = (),
-        capture_bytes: int = 0,
-        request_context: RequestContext,
-    ) -> FakeHandle:
-        request = EngineRequest(
+    async def submit(self, request: EngineRequest, request_context: RequestContext) -> FakeHandle:
+        request = structs.replace(
+            request,
             uid=len(self.submitted),
-            prompt_token_ids=tuple(prompt_token_ids),
-            task=task,
             arrival_time=time.monotonic(),
             deadline=request_context.deadline,
-            encoder_token_ids=tuple(encoder_token_ids),
-            second_segment=second_segment,
-            interventions=tuple(interventions),
             cache_salt=request_context.cache_salt,
         )
         outputs = self._run(request)
         failure = error_of(outputs[-1])
         handle = FakeHandle(outputs if failure is None else outputs[:-1], failure, None)
-        self.submitted.append(
-            Submitted(
-                task,
-                request.prompt_token_ids,
-                request.deadline,
-                capture_bytes,
-                handle,
-                request.encoder_token_ids,
-                second_segment=second_segment,
-            )
-        )
+        self.submitted.append(Submitted.of(request, request_context, handle))
         return handle
 
     def _run(self, request: EngineRequest) -> list[RequestOutput]:

@@ -9,10 +9,9 @@ from dataclasses import replace
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
-from server.engine.request import GenerateTask
+from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.ipc import messages
-from server.ipc.frames import Received
 from server.ipc.link import WorkerLink
 from server.ipc.messages import Hello, Ready, RequestRefused, ToWorker
 
@@ -25,6 +24,10 @@ def generate(max_tokens: int = 4) -> GenerateTask:
     return GenerateTask(sampling=SamplingParams(max_tokens=max_tokens, seed=0))
 
 
+ONE = EngineRequest(prompt_token_ids=(1,), task=generate())
+"""A request of one token, for several."""
+
+
 class PlayedWorker:
     """A worker that sends what the test makes it send."""
 
@@ -32,11 +35,11 @@ class PlayedWorker:
         self.client = client
         self.worker_id = worker_id
         self.link = WorkerLink.connect(client.socket.path)
-        self.inbox: list[tuple[ToWorker, tuple[Received, ...]]] = []
+        self.inbox: list[ToWorker] = []
         self.say(Hello(worker_id, os.getpid()))
 
     def say(self, message: messages.FromWorker) -> None:
-        self.link.send(messages.encode(message))
+        self.link.send(*messages.encode(message))
 
     async def become_ready(self) -> None:
         self.say(Ready(INFO))
@@ -49,20 +52,15 @@ class PlayedWorker:
         stepped: bool = True,
         **stats: int,
     ) -> None:
-        message, buffers = messages.step_message(
-            StepOutput(outputs=outputs, stats=replace(EngineStats(), **stats)), refusals, stepped=stepped
-        )
-        self.link.send(messages.encode(message), buffers)
+        step = StepOutput(outputs=outputs, stats=replace(EngineStats(), **stats))
+        self.say(messages.step_message(step, refusals, stepped=stepped))
 
     async def receive(self) -> ToWorker:
-        return (await self.receive_frame())[0]
-
-    async def receive_frame(self) -> tuple[ToWorker, tuple[Received, ...]]:
         end = time.monotonic() + PATIENCE
         while not self.inbox:
             assert time.monotonic() < end, "no whole message came from the client"
             frames = await asyncio.to_thread(self.link.poll, 1.0)
-            self.inbox += [(messages.decode_to_worker(frame.header), frame.buffers) for frame in frames]
+            self.inbox += [messages.decode_to_worker(frame.header, frame.buffers) for frame in frames]
         return self.inbox.pop(0)
 
 

@@ -30,6 +30,7 @@ from server.engine.config import EngineConfig
 from server.engine.memory.kv_cache_size import CPU_SHARE, num_cache_blocks
 from server.engine.memory.memory_limit import free_in_share
 from server.engine.outputs import RequestOutput
+from server.engine.request import EngineRequest
 from server.ipc.messages import Ready
 from server.lifecycle.processes import at_places
 from tests import tiny
@@ -79,7 +80,8 @@ async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing()
     for each in played:
         await each.become_ready()
     first, second = [
-        await client.submit(generate(8), (1,) * length, request_context=RequestContext()) for length in (20, 10)
+        await client.submit(EngineRequest(prompt_token_ids=(1,) * length, task=generate(8)), RequestContext())
+        for length in (20, 10)
     ]
     assert [worker.num_tokens_left for worker in client.workers] == [28, 18]
     played[0].step(RequestOutput(uid=first.uid, token_id=1), stepped=False)  # a grammar forces it
@@ -89,7 +91,7 @@ async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing()
     await until(lambda: client.workers[0].num_tokens_left == 6)  # the prompt is read, and a token was written
     played[0].step(RequestOutput(uid=first.uid, token_id=1))
     await until(lambda: client.workers[0].num_tokens_left == 5)
-    third = await client.submit(generate(3), (2,) * 5, request_context=RequestContext())
+    third = await client.submit(EngineRequest(prompt_token_ids=(2,) * 5, task=generate(3)), RequestContext())
     assert [worker.num_tokens_left for worker in client.workers] == [13, 18]
     played[0].step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
     await until(lambda: client.workers[0].num_tokens_left == 8)
@@ -114,7 +116,7 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
         """Return the worker that gets the prompt, and how many of its tokens it had cached."""
         before = client.counts.routed_prefix_tokens
         context = RequestContext(cache_salt=cache_salt)
-        handle = await client.submit(generate(4), tuple(range(40)), request_context=context)
+        handle = await client.submit(EngineRequest(prompt_token_ids=tuple(range(40)), task=generate(4)), context)
         chosen = next(worker.worker_id for worker in client.workers if worker.requests)
         handle.close()
         return chosen, client.counts.routed_prefix_tokens - before
@@ -122,7 +124,9 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
     async def left_of_a_request_with_the_prefix(chosen: int) -> list[int]:
         """Return what the worker has to do: when given it, once it wrote a token, and at its end."""
         worker = client.workers[chosen]
-        handle = await client.submit(generate(4), tuple(range(40)), request_context=RequestContext())
+        handle = await client.submit(
+            EngineRequest(prompt_token_ids=tuple(range(40)), task=generate(4)), RequestContext()
+        )
         left = [worker.num_tokens_left]
         played[chosen].step(RequestOutput(uid=handle.uid, token_id=1))
         await until(lambda: handle.was_read)

@@ -17,7 +17,6 @@ from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME, Stack, is_cross
 from model.sampling.row_search import argmax
 from server.engine.captures.window import Positions, Window, seen_keys
-from server.engine.outputs import Array
 from server.engine.request import AttentionKind, Intervention, Op, Part
 from server.engine.required_layers import Stage, stage_of
 
@@ -129,7 +128,7 @@ class _Edit:
             raise ValueError(f"intervention on {intervention.point}: no operation {intervention.op!r} there")
         self._op = intervention.op
         self._is_map = intervention.point.rpartition(".")[2] in MAPS
-        self._value = _as_tensor(intervention.value)
+        self._value = _value_of(intervention)
         self.heads = _heads(intervention, config)
         num_axes = len(BY_NAME[intervention.point].axes)
         place = (num_axes - 2 if self._is_map else 0) - num_axes + self._value.dim()
@@ -244,7 +243,8 @@ def _tempered(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
     return torch.where(overflows, greedy, tempered)
 
 
-def _as_tensor(value: float | Array) -> torch.Tensor:
-    if isinstance(value, Array):
-        return torch.from_numpy(np.frombuffer(value.data, value.dtype).reshape(value.shape).copy())
-    return torch.tensor(value)
+def _value_of(intervention: Intervention) -> torch.Tensor:
+    array = intervention.array
+    if array is None:
+        return torch.tensor(intervention.value)
+    return torch.from_numpy(np.frombuffer(array.data, array.dtype).reshape(array.shape).copy())

@@ -4,10 +4,11 @@ On a card the rows of all layers and heads come at once, and are kept as they co
 to be done than to keep them, they gather as a prompt's do.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
+from msgspec import structs
 
 from model.config import ModelConfig
 from model.hooks.asked_pairs import AskedPairs
@@ -66,7 +67,7 @@ class RowSink:
         """The sink in which the row gathers layer by layer, and what asks for it; both are made only if needed."""
         position = self.window.start
         sink = AttentionSink(
-            replace(self.capture, queries=(position,), keys=None, resize=None),
+            structs.replace(self.capture, queries=(position,), keys=None, resize=None),
             self.config,
             num_queries=1,
             num_keys=self.num_cross_keys if self.capture.part == "cross" else position + 1,

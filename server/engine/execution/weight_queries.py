@@ -13,7 +13,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import torch
 
@@ -129,4 +128,5 @@ class WeightQueries:
             failure = failure_of(error)
             output = RequestOutput(uid=request.uid, finish_reason=failure.reason, error=failure.message)
         now = time.monotonic()
-        return replace(output, timing=Timing(request.arrival_time, scheduled, now, now))
+        output.timing = Timing(request.arrival_time, scheduled, now, now)
+        return output

@@ -10,6 +10,7 @@ from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
+from msgspec import structs
 from starlette.responses import Response
 
 from server.http.error_handlers import retold, translated
@@ -92,7 +93,7 @@ async def generate(context: AppContext, request: Request, body: GenerateRequest)
         completion = _completion_of(body)
         (job,) = await completion_jobs(context, completion)
         if asked.max_new_tokens is None:
-            job = replace(job, sampling=replace(job.sampling, max_tokens=min(job.sampling.max_tokens, 100)))
+            job = replace(job, sampling=structs.replace(job.sampling, max_tokens=min(job.sampling.max_tokens, 100)))
         started, arrivals = await unless_disconnected(request, begin(context, completion, [job], arrival))
         writer = _Writer(context, body, job, arrivals)
         if body.stream:

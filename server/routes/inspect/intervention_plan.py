@@ -235,7 +235,7 @@ def intervention(
     layer: int | None, place: InterventionTarget, item: InterventionField, value: float | NumpyArray
 ) -> Intervention:
     """Return the change of one layer, as the engine takes it. An array has been checked by `check_fits`."""
-    positions, numbers = place.positions, value if isinstance(value, float) else for_engine(value)
+    positions = place.positions
     if positions is None and not isinstance(value, float) and _tells_positions(value, place):
         positions = tuple(range(place.shape[place.row_axis]))
     return Intervention(
@@ -243,7 +243,8 @@ def intervention(
         layer=layer,
         point=place.point.name,
         op=_OPS[item.op],
-        value=numbers,
+        value=value if isinstance(value, float) else 0.0,
+        array=None if isinstance(value, float) else for_engine(value),
         heads=place.heads,
         positions=positions,
     )

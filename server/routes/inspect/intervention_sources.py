@@ -10,6 +10,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import structs
 
 from server.engine.request import TraceTask
 from server.http.error_handlers import retold
@@ -223,7 +224,7 @@ async def _trace(context: AppContext, sources: Sequence[Source]) -> list[list[Nu
     places = {capture: source.place for captures, source in zip(wanted, sources, strict=True) for capture in captures}
     names = {capture: str(i) for i, capture in enumerate(places)}  # one point may be wanted with different heads
     work = Work(
-        TraceTask(points=tuple(replace(capture, name=name) for capture, name in names.items())),
+        TraceTask(points=tuple(structs.replace(capture, name=name) for capture, name in names.items())),
         sources[0].prompt,
         sum(4 * math.prod(place.shape) for place in places.values()),
         is_sent=False,

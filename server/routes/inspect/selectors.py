@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from msgspec import structs
+
 from model.config import ModelConfig
 from server.engine.request import AttentionCapture, Part
 from server.http.errors import BadRequest, answer_too_large, shown
@@ -231,11 +233,15 @@ def _cheaper_forms(plans: Sequence[AttentionPlan], wire: Wire, limit: int) -> li
     if wire != "binary" and fits(lambda capture: capture, "binary"):
         ways.append("Accept: application/vnd.safetensors")
     capture = plans[0].capture
-    if capture.dtype == "float32" and fits(lambda c: replace(c, dtype="float16"), wire):
+    if capture.dtype == "float32" and fits(lambda c: structs.replace(c, dtype="float16"), wire):
         ways.append('"dtype": "float16"')
-    if capture.dtype != "uint8" and capture.kind == "pattern" and fits(lambda c: replace(c, dtype="uint8"), wire):
+    if (
+        capture.dtype != "uint8"
+        and capture.kind == "pattern"
+        and fits(lambda c: structs.replace(c, dtype="uint8"), wire)
+    ):
         ways.append('"dtype": "uint8"')
-    if capture.top_k is None and capture.resize is None and fits(lambda c: replace(c, top_k=8), wire):
+    if capture.top_k is None and capture.resize is None and fits(lambda c: structs.replace(c, top_k=8), wire):
         ways.append('"top_k": 8')
     return ways
 

@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 import orjson
+from msgspec import structs
 
 from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
 from model.tokenization.chat_formats.parser import TaggedText
 from server.engine.outputs import Array, TokenLogprobs
-from server.engine.request import GenerateTask
+from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest, answer_too_large
@@ -89,7 +90,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     try:
         async for number, job in in_turns(enumerate(jobs), 16):
             async for choice in in_turns(range(num_choices), 16):
-                sampling = replace(job.sampling, seed=seed_of_choice(job.sampling.seed, choice))
+                sampling = structs.replace(job.sampling, seed=seed_of_choice(job.sampling.seed, choice))
                 task = GenerateTask(
                     sampling=sampling,
                     attention=None if writer is None else writer.capture,
@@ -100,14 +101,14 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                 )
                 text = _choice_text(context, body, job)  # before: what fails after the submission is not closed
                 request_context.check_time()
-                handle = await context.engine.submit(
-                    task,
-                    job.prompt.ids,
-                    encoder_token_ids=job.prompt.encoder_ids,
-                    interventions=changes[number],
+                request = EngineRequest(
+                    prompt_token_ids=tuple(job.prompt.ids),
+                    task=task,
+                    encoder_token_ids=tuple(job.prompt.encoder_ids),
+                    interventions=tuple(changes[number]),
                     capture_bytes=capture_bytes[number],
-                    request_context=request_context,
                 )
+                handle = await context.engine.submit(request, request_context)
                 index = number * num_choices + choice
                 keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
                 rest = (job.prompt.num_tokens, keep_rows, form_field)
@@ -150,7 +151,7 @@ def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) ->
             if len(job.prompt.ids) + max_tokens >= context.context_limit:
                 max_tokens = min(max_tokens, most)
             num_entries += max_tokens * (1 + job.sampling.logprobs)
-        fitted.append(replace(job, sampling=replace(job.sampling, max_tokens=max_tokens)))
+        fitted.append(replace(job, sampling=structs.replace(job.sampling, max_tokens=max_tokens)))
     if (size := num_choices * num_entries * _LOGPROB_BYTES) > limit:
         advice = "Request fewer alternatives, tokens or choices, or send fewer or shorter prompts."
         raise answer_too_large(size, limit, advice, of="The log-probabilities")

@@ -14,8 +14,7 @@ import orjson
 
 from model.tokenization.detokenizer import Detokenizer
 from model.tokenization.tokenizer import Tokenizer
-from server.engine.outputs import TokenLogprobs
-from server.ipc.prompt_logprobs import LOGPROBS_PIECE
+from server.engine.outputs import LOGPROBS_PIECE, TokenLogprobs
 
 LEAST_LOGPROB = -9999.0
 """What vLLM writes for a probability of zero: JSON has no minus infinity."""

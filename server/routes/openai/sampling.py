@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _SEEDS = 2**63
 
-_SHARED = {field.name for field in fields(SamplingParams)} & GenerationFields.model_fields.keys()
+_SHARED = {*SamplingParams.__struct_fields__} & GenerationFields.model_fields.keys()
 """Parameters whose field of a body has their name."""
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
+from msgspec import structs
 
 from model.analysis.contributions import opened, value_attributions
 from model.config import ModelConfig
@@ -243,4 +244,4 @@ class ExplainedPass:
         return parts.capture("hook_resid_post", self.model.num_layers - 1, parts.queries)
 
     def _logits(self) -> PointCapture:
-        return replace(self.parts.capture("logits", None, self.queries), units=self.asked.targets)
+        return structs.replace(self.parts.capture("logits", None, self.queries), units=self.asked.targets)

@@ -47,7 +47,7 @@ def without(
         if mean_embeddings:
             value = for_engine(mean_embeddings[stack])
             found.append(
-                Intervention(stack=stack, layer=None, point="hook_embed", op="set", value=value, positions=tuple(taken))
+                Intervention(stack=stack, layer=None, point="hook_embed", op="set", array=value, positions=tuple(taken))
             )
             continue
         own = stack_config(config, stack)
@@ -56,7 +56,7 @@ def without(
             found += _masked(own, stack, layer, taken, length, value)
         if stack == "encoder" and config.cross_attention:
             found += [
-                Intervention(stack="decoder", layer=layer, point=f"cross_{_SCORES}", op="add", value=value)
+                Intervention(stack="decoder", layer=layer, point=f"cross_{_SCORES}", op="add", array=value)
                 for layer in config.attention_layers
             ]
     return tuple(found)
@@ -70,7 +70,7 @@ def _masked(
     others = tuple(query for query in range(length) if query not in blind) if blind else None
 
     def change(queries: tuple[int, ...] | None, added: Array) -> Intervention:
-        return Intervention(stack=stack, layer=layer, point=_SCORES, op="add", value=added, positions=queries)
+        return Intervention(stack=stack, layer=layer, point=_SCORES, op="add", array=added, positions=queries)
 
     found = [change(others, value)] if others != () else []
     if len(taken) > 1:

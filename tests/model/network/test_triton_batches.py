@@ -1,6 +1,5 @@
 """With a card's kernels and `batch_invariant`, a row's logits have the same bits however the rows are batched."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,8 @@ import torch
 from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
+
+from msgspec.structs import replace
 
 from model.batch import Batch, Span
 from model.kernels.choice import KernelConfig

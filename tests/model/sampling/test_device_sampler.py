@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.sampling.device_edits import EditCapacity, PackedEdits, RowEdits, edited

@@ -3,7 +3,6 @@
 import math
 import random
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +10,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from transformers.generation.logits_process import (
     LogitsProcessor,
     MinPLogitsWarper,

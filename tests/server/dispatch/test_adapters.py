@@ -9,9 +9,9 @@ import pytest
 from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
+from server.engine.request import EngineRequest
 from server.http.errors import BadRequest, NotFound, Unavailable
 from server.ipc.adapter_messages import AdapterLoaded, DropAdapter, LoadAdapter
-from server.ipc.messages import NewRequest
 from tests.server.played_worker import PlayedWorker, generate, until
 
 FOLDER = Path("/adapters/one")
@@ -65,15 +65,15 @@ async def test_a_worker_that_starts_again_loads_it_and_gets_no_requests_of_it_be
     again = PlayedWorker(client)
     await again.become_ready()
     for _ in range(3):
-        await client.submit(generate(), (1, 2), request_context=context)
+        await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), context)
         message = await workers[1].receive()
-        assert isinstance(message, NewRequest)
+        assert isinstance(message, EngineRequest)
         assert message.adapter == number
     assert await again.receive() == LoadAdapter(number, str(FOLDER))
     again.say(AdapterLoaded(number, None))
     await until(lambda: number in client.workers[0].adapters)
-    await client.submit(generate(), (1, 2), request_context=context)
-    assert isinstance(await again.receive(), NewRequest)
+    await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), context)
+    assert isinstance(await again.receive(), EngineRequest)
     again.link.close()
 
 
@@ -106,10 +106,10 @@ async def test_numbers_are_never_used_again_and_names_are(client: EngineClient, 
     for worker in workers:
         assert await worker.receive() == DropAdapter(first)
     with pytest.raises(NotFound, match="was unloaded"):
-        await client.submit(generate(), (1, 2), request_context=old)
+        await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), old)
     assert await load(client, workers) > first
     with pytest.raises(NotFound, match="was unloaded"):
-        await client.submit(generate(), (1, 2), request_context=old)
+        await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), old)
     with pytest.raises(NotFound, match="is not loaded"):
         client.adapters.unload("another")
 

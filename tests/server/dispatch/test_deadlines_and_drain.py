@@ -9,10 +9,11 @@ from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.engine.outputs import RequestOutput, Timing
+from server.engine.request import EngineRequest
 from server.http.errors import DeadlineExceeded, Unavailable
-from server.ipc.messages import Abort, Heartbeat, Loading, NewRequest
+from server.ipc.messages import Abort, Heartbeat, Loading
 from server.observability.access_log import RequestRecord
-from tests.server.played_worker import PlayedWorker, generate, outputs_of, until
+from tests.server.played_worker import ONE, PlayedWorker, generate, outputs_of, until
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ from tests.server.played_worker import PlayedWorker, generate, outputs_of, until
 async def test_the_end_of_its_time_says_how_far_a_request_came(
     client: EngineClient, worker: PlayedWorker, num_tokens: int, timing: Timing, reached: str
 ) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext(deadline=time.monotonic() + 60))
+    handle = await client.submit(ONE, RequestContext(deadline=time.monotonic() + 60))
     for token in range(num_tokens):
         worker.step(RequestOutput(uid=handle.uid, token_id=token))
     worker.step(RequestOutput(uid=handle.uid, finish_reason="deadline", timing=timing))
@@ -35,21 +36,21 @@ async def test_the_end_of_its_time_says_how_far_a_request_came(
 
 
 async def test_a_deadline_holds_although_the_worker_says_nothing(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext(deadline=time.monotonic()))
+    handle = await client.submit(ONE, RequestContext(deadline=time.monotonic()))
     with pytest.raises(DeadlineExceeded):
         await asyncio.wait_for(anext(handle), 60)
-    assert isinstance(await worker.receive(), NewRequest)
+    assert isinstance(await worker.receive(), EngineRequest)
     assert await worker.receive() == Abort(handle.uid)
 
 
 async def test_a_draining_client_takes_no_more_and_finishes_what_it_has(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext())
+    handle = await client.submit(ONE, RequestContext())
     client.begin_drain()
     assert (client.ready(), client.reason()) == (False, "draining")
     with pytest.raises(Unavailable):
-        await client.submit(generate(), (1,), request_context=RequestContext())
+        await client.submit(ONE, RequestContext())
     worker.step(RequestOutput(uid=handle.uid, token_id=1, finish_reason="stop"))
     assert len(await outputs_of(handle)) == 1
 
@@ -58,17 +59,17 @@ async def test_an_http_request_that_has_begun_goes_on_while_the_server_drains_un
     client: EngineClient, worker: PlayedWorker
 ) -> None:
     begun = RequestContext(RequestRecord("a"))
-    first = await client.submit(generate(), (1,), request_context=begun)
+    first = await client.submit(ONE, begun)
     client.begin_drain()
     worker.step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
     assert len(await outputs_of(first)) == 1
     client.check_room(request_context=begun)
-    second = await client.submit(generate(), (2,), request_context=begun)
+    second = await client.submit(EngineRequest(prompt_token_ids=(2,), task=generate()), begun)
     client.fail_all(Unavailable("The server is shutting down.", code="shutting_down"))
     with pytest.raises(Unavailable, match="shutting down"):
         await outputs_of(second)
     with pytest.raises(Unavailable) as caught:
-        await client.submit(generate(), (3,), request_context=begun)
+        await client.submit(EngineRequest(prompt_token_ids=(3,), task=generate()), begun)
     assert caught.value.code == "draining"
 
 
@@ -89,7 +90,7 @@ async def test_a_worker_that_lives_and_loads_no_further_is_to_be_killed() -> Non
     assert (client.ready(), client.live) == (False, True)
     assert "got no further in loading the model" in client.reason()
     with pytest.raises(Unavailable):
-        await client.submit(generate(), (1,), request_context=RequestContext())
+        await client.submit(ONE, RequestContext())
     worker.link.close()
     await client.stop()
     client.socket.remove()

@@ -2,22 +2,29 @@
 
 import asyncio
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
-from server.engine.outputs import Array, EngineStats, RequestOutput, TokenLogprobs
-from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, Intervention, Task
+from server.engine.outputs import Array, EngineStats, PromptLogprobs, RequestOutput, TokenLogprobs
+from server.engine.request import (
+    AttentionCapture,
+    AttentionTask,
+    EmbedTask,
+    EngineRequest,
+    GenerateTask,
+    Intervention,
+    Task,
+)
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import BadRequest, DeadlineExceeded, EngineError, Unavailable, WorkerLost
-from server.ipc import messages
-from server.ipc.messages import Abort, NewRequest, Ready, RequestRefused
+from server.ipc.messages import Abort, Ready, RequestRefused
 from server.observability.access_log import RequestRecord
 from server.observability.metrics import FAILURES
-from tests.server.played_worker import INFO, PlayedWorker, generate, outputs_of, until
+from tests.server.played_worker import INFO, ONE, PlayedWorker, generate, outputs_of, until
 from tests.support.panics import PanicException
 
 
@@ -34,14 +41,13 @@ from tests.support.panics import PanicException
 )
 async def test_the_worker_gets_the_very_request(client: EngineClient, worker: PlayedWorker, task: Task) -> None:
     values = Array("float32", (1 << 18,), bytes(range(256)) * (1 << 12))
-    change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=values)
+    change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", array=values)
     ending = RequestContext(deadline=time.monotonic() + 60, cache_salt="a salt")
-    handle = await client.submit(task, (1, 2, 3), interventions=(change,), request_context=ending)
-    message, buffers = await worker.receive_frame()
-    assert isinstance(message, NewRequest)
-    request = messages.engine_request(message, buffers)
+    handle = await client.submit(EngineRequest(prompt_token_ids=(1, 2, 3), task=task, interventions=(change,)), ending)
+    request = await worker.receive()
+    assert isinstance(request, EngineRequest)
     assert request.task == task
-    assert request.interventions == (replace(change, value=replace(values, data=memoryview(values.data))),)
+    assert request.interventions == (change,)
     assert request.prompt_token_ids == (1, 2, 3)
     assert request.deadline is not None
     assert request.cache_salt == "a salt"
@@ -49,10 +55,12 @@ async def test_the_worker_gets_the_very_request(client: EngineClient, worker: Pl
 
 
 async def test_the_reader_gets_the_very_outputs(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext())
+    handle = await client.submit(ONE, RequestContext())
     logprobs = TokenLogprobs.of(token_id=4, logprob=-0.5, rank=1, top=((4, -0.5), (9, float("-inf"))))
     array = Array("float16", (2, 3), bytes(range(12)))
-    first = RequestOutput(uid=handle.uid, token_id=4, logprobs=logprobs, prompt_logprobs=(None, logprobs))
+    first = RequestOutput(
+        uid=handle.uid, token_id=4, logprobs=logprobs, prompt_logprobs=PromptLogprobs.of((None, logprobs))
+    )
     last = RequestOutput(uid=handle.uid, token_id=5, tensors={"attention": array}, finish_reason="length")
     worker.step(first)
     worker.step(last)
@@ -68,7 +76,7 @@ async def test_the_reader_gets_the_very_outputs(client: EngineClient, worker: Pl
 async def test_tokens_that_come_alone_are_taken_at_once_while_the_reader_waits(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
-    handle = await client.submit(generate(9), (1, 2), request_context=RequestContext())
+    handle = await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate(9)), RequestContext())
     taken: list[int] = []
 
     def take(token_id: int) -> bool:
@@ -95,7 +103,7 @@ async def test_tokens_that_come_alone_are_taken_at_once_while_the_reader_waits(
 async def test_what_cannot_take_a_token_costs_its_own_request_alone(
     client: EngineClient, worker: PlayedWorker, error: BaseException
 ) -> None:
-    broken = await client.submit(generate(9), (1, 2), request_context=RequestContext())
+    broken = await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate(9)), RequestContext())
     reading = asyncio.create_task(outputs_of(broken))
     await asyncio.sleep(0)
 
@@ -108,14 +116,14 @@ async def test_what_cannot_take_a_token_costs_its_own_request_alone(
         await reading
     assert client.counts.request_failed.keys() <= set(FAILURES), "an end that is not shown as 0 before the first"
     broken.close()
-    assert isinstance(await worker.receive(), NewRequest)
+    assert isinstance(await worker.receive(), EngineRequest)
     assert await worker.receive() == Abort(broken.uid)
     assert client.ready()
 
 
 async def test_closing_an_unfinished_request_aborts_it_once(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext())
-    assert isinstance(await worker.receive(), NewRequest)
+    handle = await client.submit(ONE, RequestContext())
+    assert isinstance(await worker.receive(), EngineRequest)
     handle.close()
     handle.close()
     assert await worker.receive() == Abort(handle.uid)
@@ -125,7 +133,7 @@ async def test_closing_an_unfinished_request_aborts_it_once(client: EngineClient
 
 
 async def test_closing_wakes_who_waits_for_the_next_token(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext())
+    handle = await client.submit(ONE, RequestContext())
     reader = asyncio.create_task(outputs_of(handle))
     await asyncio.sleep(0)
     handle.close()
@@ -135,7 +143,7 @@ async def test_closing_wakes_who_waits_for_the_next_token(client: EngineClient, 
 async def test_a_lost_worker_fails_its_requests_after_the_tokens_that_came(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext())
+    handle = await client.submit(ONE, RequestContext())
     worker.step(RequestOutput(uid=handle.uid, token_id=1), generation_tokens_total=1)
     worker.link.flush(10)
     worker.link.close()
@@ -144,7 +152,7 @@ async def test_a_lost_worker_fails_its_requests_after_the_tokens_that_came(
         await anext(handle)
     assert not client.ready()
     with pytest.raises(Unavailable):
-        await client.submit(generate(), (1,), request_context=RequestContext())
+        await client.submit(ONE, RequestContext())
     assert client.info() == INFO
     assert client.stats().generation_tokens_total == 1
 
@@ -164,7 +172,7 @@ async def test_counters_add_up_over_incarnations(client: EngineClient, worker: P
 
 
 async def test_nonsense_from_a_worker_loses_that_worker_only(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext())
+    handle = await client.submit(ONE, RequestContext())
     worker.link.send(b"\xc1 no message")
     with pytest.raises(WorkerLost):
         await anext(handle)
@@ -175,7 +183,7 @@ async def test_nonsense_from_a_worker_loses_that_worker_only(client: EngineClien
 
 
 async def test_a_capture_without_memory_may_be_asked_for_again(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext())
+    handle = await client.submit(ONE, RequestContext())
     worker.step(RequestOutput(uid=handle.uid, finish_reason="memory", error="no memory for its captures"))
     with pytest.raises(Unavailable, match="no memory for its captures"):
         await anext(handle)
@@ -183,7 +191,7 @@ async def test_a_capture_without_memory_may_be_asked_for_again(client: EngineCli
 
 
 async def test_what_a_request_lets_overflow_is_its_own_fault(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(generate(), (1,), request_context=RequestContext())
+    handle = await client.submit(ONE, RequestContext())
     worker.step(RequestOutput(uid=handle.uid, finish_reason="overflow", error="logits are infinite"))
     with pytest.raises(BadRequest, match="logits are infinite"):
         await anext(handle)
@@ -191,7 +199,7 @@ async def test_what_a_request_lets_overflow_is_its_own_fault(client: EngineClien
 
 
 async def test_the_ways_a_request_can_fail_have_their_own_errors(client: EngineClient, worker: PlayedWorker) -> None:
-    handles = [await client.submit(generate(), (1,), request_context=RequestContext()) for _ in range(3)]
+    handles = [await client.submit(ONE, RequestContext()) for _ in range(3)]
     worker.step(
         RequestOutput(uid=handles[0].uid, finish_reason="error", error="numbers ran out"),
         RequestOutput(uid=handles[1].uid, finish_reason="deadline"),
@@ -211,9 +219,9 @@ async def test_the_worker_is_told_whose_a_request_is_and_before_whom_it_goes(
 ) -> None:
     record = RequestRecord("a")
     record.key = "search-team"
-    handle = await client.submit(generate(), (1,), request_context=RequestContext(record, priority=-2))
+    handle = await client.submit(ONE, RequestContext(record, priority=-2))
     message = await worker.receive()
-    assert isinstance(message, NewRequest)
+    assert isinstance(message, EngineRequest)
     assert (message.client, message.priority) == ("search-team", -2)
     handle.close()
 
@@ -243,7 +251,8 @@ async def test_the_least_loaded_of_two_workers_gets_the_next_request() -> None:
     assert not client.ready(), "one of two is not enough"
     await workers[0].become_ready()
     handles = [
-        await client.submit(generate(), (1,) * length, request_context=RequestContext()) for length in (50, 10, 10)
+        await client.submit(EngineRequest(prompt_token_ids=(1,) * length, task=generate()), RequestContext())
+        for length in (50, 10, 10)
     ]
     assert [len(worker.requests) for worker in client.workers] == [1, 2]
     for handle in handles:
@@ -257,7 +266,9 @@ async def test_the_least_loaded_of_two_workers_gets_the_next_request() -> None:
 async def test_each_failure_is_counted_once_by_its_code_when_its_reader_sees_it(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
-    lost, refused, left = [await client.submit(generate(), [1], request_context=RequestContext()) for _ in range(3)]
+    lost, refused, left = [
+        await client.submit(EngineRequest(prompt_token_ids=[1], task=generate()), RequestContext()) for _ in range(3)
+    ]
     worker.step(refusals=(RequestRefused(refused.uid, "no"),))
     with pytest.raises(BadRequest):
         await outputs_of(refused)

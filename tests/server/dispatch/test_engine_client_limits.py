@@ -8,45 +8,44 @@ from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import Array, RequestOutput
-from server.engine.request import AttentionCapture, AttentionTask, GenerateTask, Intervention
+from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask, Intervention
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import ApiError, PayloadTooLarge, QueueFull, Unavailable
-from server.ipc.messages import NewRequest
 from server.observability.access_log import RequestRecord
-from tests.server.played_worker import PlayedWorker, generate, outputs_of, until
+from tests.server.played_worker import ONE, PlayedWorker, generate, outputs_of, until
 
 
 async def test_the_queue_limit_counts_unfinished_requests(client: EngineClient, worker: PlayedWorker) -> None:
-    handles = [await client.submit(generate(), (1,), request_context=RequestContext()) for _ in range(3)]
+    handles = [await client.submit(ONE, RequestContext()) for _ in range(3)]
     with pytest.raises(QueueFull) as caught:
-        await client.submit(generate(), (1,), request_context=RequestContext())
+        await client.submit(ONE, RequestContext())
     assert caught.value.retry_after is not None
     assert caught.value.retry_after >= 1
     worker.step(RequestOutput(uid=handles[0].uid, token_id=1, finish_reason="stop"))
     await outputs_of(handles[0])
-    handles.append(await client.submit(generate(), (1,), request_context=RequestContext()))
+    handles.append(await client.submit(ONE, RequestContext()))
     for handle in handles:
         handle.close()
 
 
 async def test_the_token_limit_counts_prompts_and_answers(client: EngineClient, worker: PlayedWorker) -> None:
     first = await client.submit(
-        generate(max_tokens=90), (1,) * 20, request_context=RequestContext()
+        EngineRequest(prompt_token_ids=(1,) * 20, task=generate(max_tokens=90)), RequestContext()
     )  # over the limit, and alone
     with pytest.raises(QueueFull, match="110 tokens"):
-        await client.submit(generate(), (1,), request_context=RequestContext())
+        await client.submit(ONE, RequestContext())
     first.close()
-    second = await client.submit(generate(), (1,), request_context=RequestContext())
+    second = await client.submit(ONE, RequestContext())
     second.close()
 
 
 async def test_captured_bytes_count_until_they_are_read(client: EngineClient, worker: PlayedWorker) -> None:
     capture = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
     with pytest.raises(PayloadTooLarge):
-        await client.submit(capture, (1,), capture_bytes=1001, request_context=RequestContext())
-    first = await client.submit(capture, (1,), capture_bytes=900, request_context=RequestContext())
+        await client.submit(EngineRequest(prompt_token_ids=(1,), task=capture, capture_bytes=1001), RequestContext())
+    first = await client.submit(EngineRequest(prompt_token_ids=(1,), task=capture, capture_bytes=900), RequestContext())
     with pytest.raises(QueueFull, match="900 bytes"):
-        await client.submit(capture, (1,), capture_bytes=200, request_context=RequestContext())
+        await client.submit(EngineRequest(prompt_token_ids=(1,), task=capture, capture_bytes=200), RequestContext())
     worker.step(RequestOutput(uid=first.uid, finish_reason="done"))
     await until(lambda: client.num_inflight == 0)
     assert client.stats().inflight_capture_bytes == 900
@@ -58,12 +57,12 @@ async def test_what_is_held_counts_until_the_http_request_is_over(client: Engine
     capture = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
     record = RequestRecord("a")
     of_record = RequestContext(record)
-    first = await client.submit(capture, (1,), capture_bytes=900, request_context=of_record)
+    first = await client.submit(EngineRequest(prompt_token_ids=(1,), task=capture, capture_bytes=900), of_record)
     worker.step(RequestOutput(uid=first.uid, finish_reason="done"))
     await outputs_of(first)
     client.hold_capture(900, request_context=of_record)
     with pytest.raises(QueueFull, match="900 bytes"):
-        await client.submit(capture, (1,), capture_bytes=200, request_context=RequestContext())
+        await client.submit(EngineRequest(prompt_token_ids=(1,), task=capture, capture_bytes=200), RequestContext())
     for call in record.at_end:
         call()
     assert client.stats().inflight_capture_bytes == 0
@@ -75,24 +74,30 @@ async def test_the_blocks_that_requests_may_need_are_bounded_by_the_workers_cach
     client = worker.client
     client.admission.tokens.limit = 10_000
     first = await client.submit(
-        generate(max_tokens=1700), (1,), request_context=RequestContext()
+        EngineRequest(prompt_token_ids=(1,), task=generate(max_tokens=1700)), RequestContext()
     )  # 107 of the 16 x 7 blocks
     with pytest.raises(QueueFull, match=r"need 107 blocks .* this one's 7 .* exceed the 112"):
-        await client.submit(generate(max_tokens=100), (1,), request_context=RequestContext())
+        await client.submit(EngineRequest(prompt_token_ids=(1,), task=generate(max_tokens=100)), RequestContext())
     assert dict(client.counts.requests_refused) == {"queue_blocks_full": 1}
     first.close()
-    (await client.submit(generate(max_tokens=100), (1,), request_context=RequestContext())).close()
+    (await client.submit(EngineRequest(prompt_token_ids=(1,), task=generate(max_tokens=100)), RequestContext())).close()
 
 
 async def test_the_blocks_of_an_encoders_input_are_bounded_likewise(worker: PlayedWorker) -> None:
     client = worker.client
     client.admission.tokens.limit = 10_000
     first = await client.submit(
-        generate(), (1,), encoder_token_ids=(5,) * 1680, request_context=RequestContext()
+        EngineRequest(prompt_token_ids=(1,), task=generate(), encoder_token_ids=(5,) * 1680), RequestContext()
     )  # 105 blocks, and one of the decoder
     with pytest.raises(QueueFull, match=r"need 106 blocks .* this one's 7 .* exceed the 112"):
-        await client.submit(generate(), (1,), encoder_token_ids=(5,) * 90, request_context=RequestContext())
-    (await client.submit(generate(), (1,), encoder_token_ids=(5,) * 80, request_context=RequestContext())).close()
+        await client.submit(
+            EngineRequest(prompt_token_ids=(1,), task=generate(), encoder_token_ids=(5,) * 90), RequestContext()
+        )
+    (
+        await client.submit(
+            EngineRequest(prompt_token_ids=(1,), task=generate(), encoder_token_ids=(5,) * 80), RequestContext()
+        )
+    ).close()
     first.close()
 
 
@@ -100,7 +105,7 @@ async def test_a_full_queue_says_so_before_anything_is_known_of_a_request(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
     client.check_room(3, request_context=RequestContext())
-    handles = [await client.submit(generate(), (1,), request_context=RequestContext()) for _ in range(2)]
+    handles = [await client.submit(ONE, RequestContext()) for _ in range(2)]
     client.check_room(1, request_context=RequestContext())
     with pytest.raises(QueueFull, match="2 requests are unfinished"):
         client.check_room(2, request_context=RequestContext())
@@ -119,13 +124,13 @@ async def test_the_time_to_wait_follows_from_what_the_worker_ends(client: Engine
     for timed in (admission, admission.requests, admission.tokens, admission.blocks, admission.capture):
         timed._clock = lambda: now[0]
     admission.max_queue_time = 0.02
-    first = await client.submit(generate(), (1,), request_context=RequestContext())
+    first = await client.submit(ONE, RequestContext())
     now[0] += 0.05
     with pytest.raises(QueueFull, match="--max-queue-time"):
-        await client.submit(generate(), (1,), request_context=RequestContext())
+        await client.submit(ONE, RequestContext())
     worker.step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
     await outputs_of(first)
-    (await client.submit(generate(), (1,), request_context=RequestContext())).close()
+    (await client.submit(ONE, RequestContext())).close()
 
 
 @pytest.mark.parametrize(
@@ -138,19 +143,21 @@ async def test_the_time_to_wait_follows_from_what_the_worker_ends(client: Engine
 async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
     client: EngineClient, worker: PlayedWorker, seed: int, values: Array
 ) -> None:
-    change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=values)
+    change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", array=values)
     task = GenerateTask(sampling=SamplingParams(max_tokens=4, seed=seed))
     record = RequestRecord("a")
     of_record = RequestContext(record)
     with pytest.raises((OverflowError, TypeError)):
-        await client.submit(task, (1,), interventions=(change,), capture_bytes=900, request_context=of_record)
+        await client.submit(
+            EngineRequest(prompt_token_ids=(1,), task=task, interventions=(change,), capture_bytes=900), of_record
+        )
     counted = admission_state(client.admission)
     assert {name: budget["used"] for name, budget in counted.items()} == dict.fromkeys(counted, 0)
     assert (client.num_inflight, client.counts.requests_submitted, record.prompt_tokens) == (0, 0, 0)
     handle = await client.submit(
-        generate(), (1,), capture_bytes=900, request_context=RequestContext()
+        EngineRequest(prompt_token_ids=(1,), task=generate(), capture_bytes=900), RequestContext()
     )  # the link goes on, and there is room
-    while not isinstance(message := await worker.receive(), NewRequest):
+    while not isinstance(message := await worker.receive(), EngineRequest):
         pass
     assert message.uid == handle.uid
     handle.close()

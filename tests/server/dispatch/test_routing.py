@@ -1,11 +1,11 @@
 """Which worker gets a request, against an obvious account of what each has to do and has cached."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from server.dispatch.routing import Candidate, PrefixIndex, Route, RoutedPrompt, Router
 from server.engine.request import (

@@ -3,12 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from model.checkpoint.registry import read_config
 from model.config import ModelConfig

@@ -1,10 +1,10 @@
 """Requests with LoRA adapters in one engine: the same bits in any company, and adapters that come and go meanwhile."""
 
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from model.network.transformer import Transformer
 from server.engine.config import AdapterFolder

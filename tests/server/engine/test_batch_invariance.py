@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from model.network.transformer import Transformer
 from server.engine import engine as engine_module

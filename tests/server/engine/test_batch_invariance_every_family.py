@@ -1,12 +1,12 @@
 """Every family answers each request with the same bits alone and in a crowd, whatever is asked."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from model.network.transformer import Transformer
 from server.engine.engine import Engine

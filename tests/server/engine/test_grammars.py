@@ -9,12 +9,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 import torch
+from msgspec.structs import replace
 
 from model.network.transformer import Transformer
 from model.sampling.grammar.constraint import grammar_text

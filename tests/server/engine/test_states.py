@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
@@ -44,7 +45,7 @@ def test_states_go_from_sequence_to_sequence_and_nothing_of_the_last_one_stays(m
     expected = alone(model, staying)
     engine = build(model, max_num_seqs=2, max_num_batched_tokens=7)
     found: dict[int, list[int]] = {}
-    left = [replace(each, uid=each.uid + 100) for each in writers(9, 20, 40)]
+    left = [structs.replace(each, uid=each.uid + 100) for each in writers(9, 20, 40)]
     for each in random.sample([*staying, *left], len(staying) + len(left)):
         engine.add_request(each)
     steps = 0
@@ -63,7 +64,7 @@ def test_no_sequence_begins_with_what_another_left(model_of: Load, name: str) ->
     model, asked = model_of(name), writers(3, 33, 5)
     engine = build(model)
     first = run(engine, asked)
-    again = run(engine, [replace(each, uid=each.uid + 10) for each in asked])
+    again = run(engine, [structs.replace(each, uid=each.uid + 10) for each in asked])
     assert {uid - 10: answer for uid, answer in again.items()} == first
     assert engine.stats().prefix_cache_queries_total == 0
     assert not engine.info.reuses_prefixes

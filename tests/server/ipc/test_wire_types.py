@@ -1,4 +1,4 @@
-"""What crosses the socket arrives as it left: every dataclass of the engine's contract, with any values it may hold.
+"""What crosses the socket arrives as it left: every type of the engine's contract, with any values it may hold.
 
 The values are made from the type hints, so a new field is covered the day it appears.
 """
@@ -6,6 +6,7 @@ The values are made from the type hints, so a new field is covered the day it ap
 import collections.abc
 import dataclasses
 import gc
+import inspect
 import types
 import typing
 
@@ -13,14 +14,17 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from model.sampling.grammar.thought_limit import ThoughtLimit
 from server.engine import outputs, request
+from server.engine.base_task import BaseTask
 from server.engine.outputs import (
     Array,
     EngineInfo,
     EngineStats,
     Failure,
+    PromptLogprobs,
     RequestOutput,
     StepOutput,
     Timing,
@@ -68,9 +72,13 @@ def values(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
     if hint is TokenLogprobs:
         top = st.lists(st.tuples(st.integers(0, 2**31 - 1), st.floats(allow_nan=False)), max_size=4)
         return st.builds(TokenLogprobs.of, SCALARS[int], SCALARS[float], SCALARS[int], top)
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+    if hint is Array:
+        return st.builds(Array, values(str), values(tuple[int, ...]), SCALARS[memoryview])
+    if hint is PromptLogprobs:
+        return st.lists(values(TokenLogprobs | None), max_size=4).map(PromptLogprobs.of)
+    if is_contract(hint):
         hints = typing.get_type_hints(hint)
-        return st.builds(hint, **{field.name: values(hints[field.name]) for field in dataclasses.fields(hint)})
+        return st.builds(hint, **{name: values(hints[name]) for name in inspect.signature(hint).parameters})
     arguments = typing.get_args(hint)
     match typing.get_origin(hint):
         case typing.Literal:
@@ -88,21 +96,21 @@ def values(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
     raise NotImplementedError(f"{hint} is not yet known to this test")
 
 
-def test_every_dataclass_of_the_contract_is_tried_here() -> None:
-    through_messages = {EngineRequest, RequestOutput, StepOutput, Array, Intervention, WeightsTask}
-    declared = {
-        item
-        for module in (request, outputs)
-        for item in vars(module).values()
-        if isinstance(item, type) and dataclasses.is_dataclass(item)
-    }
-    assert declared == {*HEADERS_ALONE, *through_messages}
+def is_contract(item: object) -> bool:
+    """Return whether it is a type with declared fields."""
+    return isinstance(item, type) and (dataclasses.is_dataclass(item) or issubclass(item, msgspec.Struct))
+
+
+def test_every_type_of_the_contract_is_tried_here() -> None:
+    through_messages = {EngineRequest, RequestOutput, StepOutput, Intervention, WeightsTask}
+    declared = {item for module in (request, outputs) for item in vars(module).values() if is_contract(item)}
+    assert declared == {*HEADERS_ALONE, *through_messages, BaseTask}
 
 
 @pytest.mark.parametrize("kind", HEADERS_ALONE, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 @settings(max_examples=MAX_EXAMPLES)
-def test_a_dataclass_survives_msgpack_with_its_types(kind: type[typing.Any], data: st.DataObject) -> None:
+def test_a_type_survives_msgpack_with_its_types(kind: type[typing.Any], data: st.DataObject) -> None:
     sent = data.draw(values(kind))
     received = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=kind)
     assert received == sent
@@ -117,26 +125,24 @@ def test_a_request_reaches_the_worker_as_it_was(sent: EngineRequest) -> None:
 
 
 def after_the_wire(sent: EngineRequest) -> EngineRequest:
-    header, buffers = messages.new_request(sent)
+    header, buffers = messages.encode(sent)
     frames = [bytes(buffer) for buffer in buffers]  # what the socket carries
-    message = messages.decode_to_worker(messages.encode(header))
-    assert isinstance(message, messages.NewRequest)
-    return messages.engine_request(message, frames)
+    received = messages.decode_to_worker(header, frames)
+    assert isinstance(received, EngineRequest)
+    return received
 
 
-def spelled_out(sent: EngineRequest) -> EngineRequest:
-    """Return the request with the bytes of its interventions as bytes (two memoryviews of equal bytes print
-    differently).
-    """
-    return dataclasses.replace(
-        sent,
-        interventions=tuple(
-            dataclasses.replace(wish, value=dataclasses.replace(wish.value, data=bytes(wish.value.data)))
-            if isinstance(wish.value, Array)
-            else wish
-            for wish in sent.interventions
-        ),
-    )
+def spelled_out(value: object) -> object:
+    """Return the fields of a value with the bytes of its tensors, and with its prompt's log-probabilities."""
+    if isinstance(value, Array):
+        return value.dtype, value.shape, bytes(value.data)
+    if isinstance(value, PromptLogprobs):
+        return tuple(value)
+    if isinstance(value, msgspec.Struct):
+        return type(value), [spelled_out(getattr(value, name)) for name in value.__struct_fields__]
+    if isinstance(value, dict):
+        return {name: spelled_out(item) for name, item in value.items()}
+    return tuple(map(spelled_out, value)) if isinstance(value, tuple) else value
 
 
 @pytest.mark.parametrize("task", typing.get_args(Task), ids=lambda task: task.__name__)
@@ -155,13 +161,13 @@ LAST_TOKEN = RequestOutput(uid=4, token_id=6, finish_reason="length")
 @example(StepOutput(outputs=(TOKEN, LAST_TOKEN, TOKEN), stats=EngineStats()))
 @settings(max_examples=MAX_EXAMPLES)
 def test_a_step_reaches_the_api_process_as_it_was(sent: StepOutput) -> None:
-    header, buffers = messages.step_message(sent)
+    header, buffers = messages.encode(messages.step_message(sent))
     frames = [bytes(buffer) for buffer in buffers]  # what the socket carries
-    message = messages.decode_from_worker(messages.encode(header))
+    message = messages.decode_from_worker(header, frames)
     assert isinstance(message, messages.StepMessage)
     assert repr(message.stats) == repr(sent.stats)
-    received = [messages.request_output(wire, frames) for wire in message.outputs]
-    assert [plain(output) for output in received] == [plain(output) for output in sent.outputs if not is_token(output)]
+    told = tuple(output for output in sent.outputs if not is_token(output))
+    assert repr(spelled_out(message.outputs)) == repr(spelled_out(told))
     tokens = list(zip(message.token_uids, message.token_ids, strict=True))
     assert tokens == [(output.uid, output.token_id) for output in sent.outputs if is_token(output)]
 
@@ -171,16 +177,7 @@ def is_token(output: RequestOutput) -> bool:
     the last output of a request, what stopped it in the last.
     """
     alone = RequestOutput(uid=output.uid, token_id=output.token_id)
-    return output.token_id is not None and dataclasses.replace(output, num_cached_tokens=0, stop_token_id=None) == alone
-
-
-def plain(output: RequestOutput) -> str:
-    """Return an output as text, with the bytes of its tensors spelled out (two memoryviews of equal bytes print
-    differently), and so its prompt's log-probabilities, which are read when they are asked for.
-    """
-    tensors = {name: (array.dtype, array.shape, bytes(array.data)) for name, array in output.tensors.items()}
-    logprobs = None if output.prompt_logprobs is None else tuple(output.prompt_logprobs)
-    return repr((dataclasses.replace(output, tensors={}, prompt_logprobs=logprobs), tensors))
+    return output.token_id is not None and structs.replace(output, num_cached_tokens=0, stop_token_id=None) == alone
 
 
 def test_log_probabilities_of_a_long_prompt_stay_out_of_the_message_and_can_be_read_in_part() -> None:
@@ -188,42 +185,41 @@ def test_log_probabilities_of_a_long_prompt_stay_out_of_the_message_and_can_be_r
     ms.
     """
     sent = (None, *(TokenLogprobs.of(i, -i / 7, 1 + i % 5, ((i, -0.5), (i + 1, -1.5))) for i in range(1, 1000)))
-    output = RequestOutput(uid=1, token_id=2, prompt_logprobs=sent)
-    header, buffers = messages.step_message(StepOutput(outputs=(output, output), stats=EngineStats()))
-    encoded = messages.encode(header)
+    output = RequestOutput(uid=1, token_id=2, prompt_logprobs=PromptLogprobs.of(sent))
+    step = messages.step_message(StepOutput(outputs=(output, output), stats=EngineStats()))
+    encoded, buffers = messages.encode(step)
     assert len(encoded) < 600
-    message = messages.decode_from_worker(encoded)
+    message = messages.decode_from_worker(encoded, buffers)
     assert isinstance(message, messages.StepMessage)
-    for wire in message.outputs:
-        received = messages.request_output(wire, buffers).prompt_logprobs
+    for received_output in message.outputs:
+        received = received_output.prompt_logprobs
         assert received is not None
         assert tuple(received) == sent
         for part in (slice(0, 128), slice(100, 300), slice(990, 2000), slice(5, 5), slice(None, None, -3)):
             assert tuple(received[part]) == sent[part]
         assert (received[0], received[-1], len(received)) == (None, sent[-1], 1000)
-    with pytest.raises(messages.MessageError, match="buffers 0 to 16 of 15"):
-        messages.request_output(message.outputs[0], buffers[:15])
+    with pytest.raises(messages.MessageError, match="buffers 16 to 32 of 31"):
+        messages.decode_from_worker(encoded, buffers[:31])
 
 
 @given(values(EngineRequest), st.data())
 @settings(max_examples=MAX_EXAMPLES)
 def test_a_message_cut_short_is_refused(sent: EngineRequest, data: st.DataObject) -> None:
-    header, _ = messages.new_request(sent)
-    encoded = messages.encode(header)
+    encoded, buffers = messages.encode(sent)
     cut = data.draw(st.integers(0, len(encoded) - 1))
     with pytest.raises(messages.MessageError):
-        messages.decode_to_worker(encoded[:cut])
+        messages.decode_to_worker(encoded[:cut], buffers)
 
 
 def test_a_request_that_names_a_missing_buffer_is_refused() -> None:
     change = Intervention(
-        stack="decoder", layer=0, point="attn.hook_z", op="set", value=Array("float32", (1,), bytes(4))
+        stack="decoder", layer=0, point="attn.hook_z", op="set", array=Array("float32", (1,), bytes(4))
     )
     sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=EmbedTask(), arrival_time=0.5, interventions=(change,))
-    header, buffers = messages.new_request(sent)
+    header, buffers = messages.encode(sent)
     assert [bytes(buffer) for buffer in buffers] == [bytes(4)]
     with pytest.raises(messages.MessageError, match="buffer 0 of 0"):
-        messages.engine_request(header, [])
+        messages.decode_to_worker(header, [])
 
 
 def test_the_numbers_of_an_intervention_are_not_copied() -> None:
@@ -232,13 +228,15 @@ def test_the_numbers_of_an_intervention_are_not_copied() -> None:
     """
     numbers = bytearray(1 << 20)
     change = Intervention(
-        stack="decoder", layer=0, point="attn.hook_z", op="set", value=Array("float32", (1 << 18,), memoryview(numbers))
+        stack="decoder", layer=0, point="attn.hook_z", op="set", array=Array("float32", (1 << 18,), memoryview(numbers))
     )
     sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=EmbedTask(), arrival_time=0.5, interventions=(change,))
-    header, buffers = messages.new_request(sent)
-    assert len(messages.encode(header)) < 1000
-    received = messages.engine_request(header, buffers).interventions[0].value
-    assert isinstance(received, Array)
+    header, buffers = messages.encode(sent)
+    assert len(header) < 1000
+    message = messages.decode_to_worker(header, buffers)
+    assert isinstance(message, EngineRequest)
+    received = message.interventions[0].array
+    assert received is not None
     numbers[0] = 7
     assert bytes(received.data)[0] == 7
 
@@ -252,9 +250,9 @@ def test_whole_numbers_become_floats_where_floats_are_declared() -> None:
 
 @pytest.mark.parametrize(("field", "value"), [("max_tokens", "9"), ("top_p", None), ("logit_bias", {"a": 1.0})])
 def test_a_value_of_the_wrong_type_is_refused(field: str, value: object) -> None:
-    body = {"max_tokens": 1, "seed": 0} | {field: value}
+    wrong = structs.replace(SamplingParams(max_tokens=1, seed=0), **{field: value})
     with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(msgspec.msgpack.encode(body), type=SamplingParams)
+        msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=SamplingParams)
 
 
 def test_a_seed_beyond_64_bits_does_not_fit_the_wire() -> None:
@@ -267,7 +265,7 @@ def test_alternatives_of_a_token_are_no_objects_of_the_garbage_collector() -> No
     """It walks all objects on the event loop, and an answer may hold millions of alternatives."""
     top = tuple((i, -i / 7) for i in range(20))
     sent = [RequestOutput(uid=i, token_id=1, logprobs=TokenLogprobs.of(1, -0.5, 1, top)) for i in range(1000)]
-    encoded = messages.encode(messages.step_message(StepOutput(outputs=tuple(sent), stats=EngineStats()))[0])
+    encoded, _ = messages.encode(messages.step_message(StepOutput(outputs=tuple(sent), stats=EngineStats())))
     gc.collect()
     gc.disable()
     try:

@@ -1,11 +1,11 @@
 """POST /v1/chat/completions."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from server.engine.request import GenerateTask
 from tests.server.fake_client import FakeEngine
@@ -85,7 +85,8 @@ async def test_null_means_what_leaving_the_field_out_means(field: str, tmp_path:
         left_out, null = (each.task for each in at.engine.submitted)  # one choice each
     assert isinstance(left_out, GenerateTask)
     assert isinstance(null, GenerateTask)
-    assert null == replace(left_out, sampling=replace(left_out.sampling, seed=null.sampling.seed))  # seeds are drawn
+    sampling = structs.replace(left_out.sampling, seed=null.sampling.seed)  # seeds are drawn
+    assert null == structs.replace(left_out, sampling=sampling)
     assert answers[1]["choices"] == answers[0]["choices"]
 
 

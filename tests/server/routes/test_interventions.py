@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.engine.outputs import Array
 from server.engine.request import GenerateTask, Intervention, PointCapture
 from server.schemas.inspect.interventions import MAX_INTERVENTIONS
 from tests.server.fake_client import traced
@@ -30,8 +29,8 @@ async def sent(at: Site, *items: dict[str, Any], route: str = "/v1/trace", **bod
 
 
 def numbers(change: Intervention) -> Any:
-    assert isinstance(change.value, Array)
-    return np.frombuffer(change.value.data, change.value.dtype).reshape(change.value.shape)
+    assert change.array is not None
+    return np.frombuffer(change.array.data, change.array.dtype).reshape(change.array.shape)
 
 
 def clean(point: str, layer: int | None, length: int, **selection: Any) -> Any:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from server.engine.execution import step_cancellation
-from server.engine.request import EngineRequest
 from server.ipc import messages
 from server.ipc.frames import FrameDecoder, frame_parts
 from server.ipc.link import WorkerLink
@@ -41,7 +40,7 @@ class Api:
 
     def say(self, *said: messages.ToWorker) -> None:
         """Send all messages at once."""
-        self._socket.sendall(b"".join(part for each in said for part in frame_parts(messages.encode(each))))
+        self._socket.sendall(b"".join(part for each in said for part in frame_parts(*messages.encode(each))))
 
     def ends(self, count: int) -> dict[int, str]:
         """Return how the next requests end, as soon as that many have."""
@@ -56,7 +55,7 @@ class Api:
         received = self._socket.recv_into(self._decoder.space())
         assert received, "the worker left"
         frames = self._decoder.advance(received)
-        decoded = [messages.decode_from_worker(frame.header) for frame in frames]
+        decoded = [messages.decode_from_worker(frame.header, frame.buffers) for frame in frames]
         return [message for message in decoded if isinstance(message, messages.StepMessage)]
 
 
@@ -93,12 +92,8 @@ def api(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Iterator
     link.close()
 
 
-def added(each: EngineRequest) -> messages.NewRequest:
-    return messages.new_request(each)[0]
-
-
 def test_a_client_that_leaves_within_a_step_is_gone_before_its_end(api: Api, gate: Gate) -> None:
-    api.say(added(request(1, [5] * 60, generate(4))))
+    api.say(request(1, [5] * 60, generate(4)))
     assert gate.is_reached.wait(30)
     api.say(messages.Abort(1))
     gate.is_open.set()
@@ -114,9 +109,9 @@ def test_a_panic_as_a_request_begins_fails_that_request(api: Api, gate: Gate, mo
     gate.is_open.set()
     with monkeypatch.context() as planted:
         planted.setattr("server.engine.active_request.RequestCaptures.of", panic)
-        api.say(added(request(1, [5] * 6, generate(4))))
+        api.say(request(1, [5] * 6, generate(4)))
         assert api.ends(1) == {1: "error"}
-    api.say(added(request(2, [6, 7, 8], generate(2, ignore_eos=True))))
+    api.say(request(2, [6, 7, 8], generate(2, ignore_eos=True)))
     assert api.ends(1) == {2: "length"}
     assert (api.stats.num_requests_running, api.stats.kv_cache_usage_ratio) == (0, 0)
 
@@ -125,10 +120,10 @@ def test_an_abort_overtakes_nothing_but_the_step(api: Api, gate: Gate) -> None:
     """Check that a request that came and was aborted within a step that is given up reaches the engine in that
     order, and so ends.
     """
-    api.say(added(request(1, [5] * 60, generate(4))))
+    api.say(request(1, [5] * 60, generate(4)))
     assert gate.is_reached.wait(30)
     stays = request(3, [6, 7, 8], generate(2, ignore_eos=True), deadline=time.monotonic() + 60)
-    api.say(added(request(2, [5] * 60, generate(4))), messages.Abort(2), added(stays), messages.Abort(1))
+    api.say(request(2, [5] * 60, generate(4)), messages.Abort(2), stays, messages.Abort(1))
     gate.is_open.set()
     assert api.ends(3) == {1: "abort", 2: "abort", 3: "length"}
     assert api.stats.steps_abandoned_total == 1

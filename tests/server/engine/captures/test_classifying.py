@@ -3,13 +3,13 @@ batch.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from safetensors.torch import load_file, save_file
 
 from model.checkpoint.folder import ModelLoadError

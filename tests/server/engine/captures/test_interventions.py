@@ -1,16 +1,16 @@
 """Interventions change what they name, in every chunk and after preemption alike, and nothing of any other request."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from model.hooks.point_names import full_name, points_of, stack_config, why_absent
 from model.hooks.point_names import stacks as stacks_of
 from model.hooks.points import BY_NAME, Stack, reads_encoder
 from model.network.transformer import Transformer
-from server.engine.outputs import Array
 from server.engine.request import (
     AttentionCapture,
     EngineRequest,
@@ -49,7 +49,7 @@ def test_setting_a_point_to_what_it_was_changes_nothing(model_of: Load, name: st
             layer=layer,
             point=point,
             op="set",
-            value=array(before.array(capture)),
+            array=array(before.array(capture)),
             positions=tuple(range(LENGTH)),
         )
         after = run(build(model, max_num_seqs=2, max_num_batched_tokens=5), [trace(model, intervention)])[0]
@@ -121,7 +121,7 @@ def test_an_expert_whose_weight_is_lowered_is_routed_around(model_of: Load) -> N
     avoided = int(before.array(indices)[0, 0])
     lowered = -np.eye(before.array(weights).shape[1], dtype=np.float32)[avoided]
     intervention = Intervention(
-        stack="decoder", layer=1, point="mlp.hook_expert_weights", op="add", value=array(lowered)
+        stack="decoder", layer=1, point="mlp.hook_expert_weights", op="add", array=array(lowered)
     )
     after = run(build(model), [trace(model, intervention)])[0]
     expected = np.argsort(-(before.array(weights) + lowered), axis=-1, kind="stable")
@@ -169,7 +169,7 @@ def test_interventions_at_one_point_are_applied_in_their_order(model_of: Load, p
         value = random.standard_normal(shape).astype(np.float32)
         interventions.append(
             Intervention(
-                stack="decoder", layer=1, point=point, op=op, value=array(value), heads=heads, positions=positions
+                stack="decoder", layer=1, point=point, op=op, array=array(value), heads=heads, positions=positions
             )
         )
         where = (of_heads, of_rows) if is_map else (of_rows, of_heads) if has_heads else (of_rows,)
@@ -188,15 +188,15 @@ def test_maps_are_changed_in_pieces_of_rows_with_the_same_bits(
     """Change a long prompt's rows, which as a whole would take more memory than was reserved."""
     model = model_of(name)
     rows = np.random.default_rng().uniform(0, 1, (1, 4, LENGTH)).astype(np.float32)
-    maps: tuple[tuple[str, Op, float | Array, tuple[int, ...] | None], ...] = (
-        ("attn.hook_attn_scores", "temperature", 0.5, None),
-        ("attn.hook_attn_scores", "add", array(rows), (1, 2, 7, 9)),
-        ("attn.hook_pattern", "set", array(rows), (0, 2, 6, 11)),
+    maps: tuple[tuple[str, Op, dict[str, Any]], ...] = (
+        ("attn.hook_attn_scores", "temperature", {"value": 0.5}),
+        ("attn.hook_attn_scores", "add", {"array": array(rows), "positions": (1, 2, 7, 9)}),
+        ("attn.hook_pattern", "set", {"array": array(rows), "positions": (0, 2, 6, 11)}),
     )
     interventions = [
-        Intervention(stack=stack, layer=0, point=point, op=op, value=value, heads=(2, 0), positions=positions)
+        Intervention(stack=stack, layer=0, point=point, op=op, heads=(2, 0), **change)
         for stack in stacks_of(model.config)
-        for point, op, value, positions in maps
+        for point, op, change in maps
     ]
     whole = run(build(model), [trace(model, *interventions)])[0]
     for size in (1, 4 * LENGTH * 2 * 5):
@@ -263,14 +263,14 @@ def test_a_changed_request_neither_takes_from_the_prefix_cache_nor_gives_to_it(m
     [
         (Intervention(stack="decoder", layer=0, point="attn.hook_z", op="temperature", value=2.0), "temperature"),
         (Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=0.0, heads=(4,)), "it has 0 to 3"),
-        (Intervention(stack="decoder", layer=0, point="hook_embed", op="add", value=array([1, 2])), r"not \[1, 48\]"),
+        (Intervention(stack="decoder", layer=0, point="hook_embed", op="add", array=array([1, 2])), r"not \[1, 48\]"),
         (
             Intervention(
                 stack="decoder",
                 layer=0,
                 point="hook_mlp_out",
                 op="set",
-                value=array(np.ones((3, 48))),
+                array=array(np.ones((3, 48))),
                 positions=(1, 2),
             ),
             r"is \[3, 48\], not \[2, 48\]",

@@ -1,11 +1,10 @@
 """Interventions among other requests: neighbours keep their bits, whatever a request changes."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, stack_config
@@ -64,7 +63,7 @@ def draw_change(data: st.DataObject, model: Transformer, donor: Answer) -> Inter
         value = array(np.linspace(0.1, 2.0, len(positions))[:, None])
     else:
         value = array(donor.array(full_name(model.config, stack, point, layer))[positions])
-    return Intervention(stack=stack, layer=layer, point=point, op=op, value=value, positions=tuple(positions))
+    return Intervention(stack=stack, layer=layer, point=point, op=op, array=value, positions=tuple(positions))
 
 
 @pytest.mark.parametrize("name", tiny.UNLIKE)

@@ -3,12 +3,12 @@ others, for every family.
 """
 
 import random
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME

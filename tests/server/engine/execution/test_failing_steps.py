@@ -4,12 +4,12 @@ counters.
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from model.batch import Batch
 from model.network.transformer import Transformer
@@ -145,7 +145,7 @@ def test_a_request_that_fails_as_it_writes_keeps_what_it_wrote(model_of: Load, m
         layer=None,
         point="logits",
         op="add",
-        value=array(bias),
+        array=array(bias),
         positions=(len(plain.prompt_token_ids) + 1,),
     )
     mark(model)

@@ -1,12 +1,12 @@
 """Numbers that overflow end their own request with words, or are returned as they are, and reach no other request."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from server.engine.request import AttentionCapture, AttentionTask, Intervention, PointCapture, TraceTask
 from tests import tiny

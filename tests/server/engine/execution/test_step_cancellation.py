@@ -3,10 +3,10 @@
 import random
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from model.network.transformer import Transformer
 from server.engine import engine as engine_module

@@ -6,11 +6,11 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from model.batch import Batch
 from model.network.transformer import Transformer

@@ -9,7 +9,6 @@ import random
 import resource
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from model.analysis.live_weights import LiveWeights
 from model.analysis.weight_names import list_weights
