@@ -4,10 +4,10 @@ The names are those of model/checkpoint/weight_files.py, without the stack's pre
 """
 
 from functools import partial
-from typing import cast
 
 import torch
 
+from model.checkpoint.folder import ModelLoadError
 from model.config import Activation, ModelConfig
 from model.kernels.choice import KernelConfig
 from model.kernels.int8_rows import Quantization
@@ -92,11 +92,11 @@ class LayerBuilder:
         )
 
     def _take(self, name: str) -> torch.Tensor:
-        """Remove a weight that is never stored quantised. Raises KeyError if there is none."""
-        return cast("torch.Tensor", self.weights.pop(name))
+        """Remove a weight that must not be stored quantised. Raises KeyError if there is none, and ModelLoadError."""
+        return take(self.weights, name)
 
     def _take_any(self, name: str) -> torch.Tensor | None:
-        return self._take(name) if name in self.weights else None
+        return take_any(self.weights, name)
 
     def _linear(self, name: str, activation: Activation | None = None) -> Linear:
         weight, bias = self.weights.pop(f"{name}.weight"), self._take_any(f"{name}.bias")
@@ -136,3 +136,16 @@ class LayerBuilder:
             scales=self._take_any(f"{name}.expert_scales.weight"),
         )
         return MixedFeedforward(mixture)
+
+
+def take(weights: dict[str, Weight], name: str) -> torch.Tensor:
+    """Remove a weight. Raises KeyError if there is none, and ModelLoadError if it is stored quantised."""
+    weight = weights.pop(name)
+    if isinstance(weight, QuantizedMatrix):
+        raise ModelLoadError(f"weights: {name} is stored as {weight.stored}; floating point is accepted")
+    return weight
+
+
+def take_any(weights: dict[str, Weight], name: str) -> torch.Tensor | None:
+    """Remove a weight, if it is there. Raises ModelLoadError as `take`."""
+    return take(weights, name) if name in weights else None

@@ -5,7 +5,6 @@ for.
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import cast
 
 import torch
 
@@ -19,6 +18,7 @@ from model.layers.linear import Linear
 from model.layers.norm import LayerNorm
 from model.layers.token_table import TokenTable
 from model.loading.dense_layers import load_dense_layers
+from model.loading.layer_builder import take, take_any
 from model.loading.stack_builder import StackBuilder
 from model.network.classifier import Classifier
 from model.network.head_transform import HeadTransform
@@ -178,7 +178,7 @@ def build_model(
     is_tied = "head.weight" not in weights
     head = project_out = None
     if config.has_head:
-        bias = _plain(weights, "head.bias")
+        bias = take_any(weights, "head.bias")
         head = _head(table if is_tied else weights.pop("head.weight"), bias, shares, linear, quantize)
         if "embed_out.weight" in weights:
             project_out = linear(weights.pop("embed_out.weight"))
@@ -250,10 +250,9 @@ def _head_transform(
     """Return what comes before an encoder's head, or None; its weights are removed from the dict."""
     if config.head_transform is None:
         return None
-    weight, bias = weights.pop("head_transform.weight"), _plain(weights, "head_transform.bias")
+    weight, bias = weights.pop("head_transform.weight"), take_any(weights, "head_transform.bias")
     dense = make(weight, bias, quantize=quantize, activation=config.head_transform)
-    gain, bias = _plain(weights, "head_norm.weight"), _plain(weights, "head_norm.bias")
-    assert gain is not None
+    gain, bias = take(weights, "head_norm.weight"), take_any(weights, "head_norm.bias")
     return HeadTransform(dense, LayerNorm(gain, bias, config.norm_eps, kernels=kernels))
 
 
@@ -279,11 +278,6 @@ def _classifier(
     if head.norm:
         norm = LayerNorm(own["_norm.weight"], own.get("_norm.bias"), config.norm_eps, kernels=kernels)
     return Classifier(head, dense, norm, linear(""), wide)
-
-
-def _plain(weights: dict[str, Weight], name: str) -> torch.Tensor | None:
-    """Take a weight that is never stored quantised, if there is one."""
-    return cast("torch.Tensor | None", weights.pop(name, None))
 
 
 def _taken(weights: dict[str, Weight], prefix: str) -> dict[str, Weight]:

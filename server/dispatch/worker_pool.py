@@ -28,9 +28,9 @@ _PROGRESS_INTERVAL = 2.0
 class WorkerPool:
     """The workers, and what they send.
 
-    `on_message` takes each message that is not about the worker's own state, `on_ready` a worker
-    whose model is loaded, `on_lost` one whose connection ended, `on_hung` one that fell silent and `on_given_up` one
-    whose process is to be killed.
+    `on_message` takes each message that is not about the worker's own state, `on_ready` a worker whose model is loaded,
+    `on_lost` one whose connection ended, `on_hung` one that fell silent and `on_given_up` one whose process is to be
+    killed.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ class PromptLogprobs(Sequence[TokenLogprobs | None]):
 
     def __init__(self, length: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
         """Raises ValueError if there are not as many pieces as `length` log-probabilities have."""
-        if len(pieces) != -(-length // LOGPROBS_PIECE):
+        if length < 0 or len(pieces) != -(-length // LOGPROBS_PIECE):
             raise ValueError(f"{length} log-probabilities in {len(pieces)} pieces")
         self._length = length
         self.pieces = pieces

@@ -94,7 +94,7 @@ class PointCapture(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return Depth(0, needs_output=False)
 
 
-class GenerateTask(BaseTask, frozen=True):
+class GenerateTask(BaseTask, frozen=True, kw_only=True):
     """Writes text."""
 
     is_inspection: ClassVar[bool] = False
@@ -122,7 +122,7 @@ class GenerateTask(BaseTask, frozen=True):
         return (replace(self.attention, name="attention.prompt"),)
 
 
-class EmbedTask(BaseTask, frozen=True):
+class EmbedTask(BaseTask, frozen=True, kw_only=True):
     """Embeds text. With an encoder-decoder, the encoder's hidden states count."""
 
     is_inspection: ClassVar[bool] = False
@@ -152,7 +152,7 @@ class EmbedTask(BaseTask, frozen=True):
         return range(1) if modes == {"cls"} else range(num_tokens)
 
 
-class ClassifyTask(BaseTask, frozen=True):
+class ClassifyTask(BaseTask, frozen=True, kw_only=True):
     """Scores or labels text, or a pair of texts, with the head that the checkpoint has for it. The answer is logits
     [label], float32 (float64 in float64), before any sigmoid or softmax. A decoder's head reads the last token,
     whatever it is (`ModelConfig.labelled_ids`).
@@ -168,7 +168,7 @@ class ClassifyTask(BaseTask, frozen=True):
         return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
 
 
-class SparseTask(BaseTask, frozen=True):
+class SparseTask(BaseTask, frozen=True, kw_only=True):
     """Weighs words by a head's logits (SPLADE): sparse.indices int32, sparse.values float32 of those with a weight."""
 
     is_inspection: ClassVar[bool] = False
@@ -180,7 +180,7 @@ class SparseTask(BaseTask, frozen=True):
         return Depths(encoder=Depth(stacks.encoder, needs_output=True), decoder=None)
 
 
-class AttentionTask(BaseTask, frozen=True):
+class AttentionTask(BaseTask, frozen=True, kw_only=True):
     """Captures the attention of a prompt."""
 
     capture: AttentionCapture
@@ -195,7 +195,7 @@ class AttentionTask(BaseTask, frozen=True):
         return (self.capture,)
 
 
-class TraceTask(BaseTask, frozen=True):
+class TraceTask(BaseTask, frozen=True, kw_only=True):
     """An exact pass over the prompt. The answer has one tensor for each capture, by its name, with the point's axes."""
 
     points: tuple[PointCapture, ...]
@@ -217,7 +217,7 @@ class TraceTask(BaseTask, frozen=True):
         return self.points
 
 
-class LensTask(BaseTask, frozen=True):
+class LensTask(BaseTask, frozen=True, kw_only=True):
     """What each layer would predict next: its residual stream through final norm and head (nostalgebraist 2020).
 
     The answer, for l layers and p positions: lens.ids int32 [l, p, k], lens.logprobs [l, p, k], lens.entropy [l, p]
@@ -239,7 +239,7 @@ class LensTask(BaseTask, frozen=True):
         return sorted(set(self.positions))
 
 
-class HeadScoresTask(BaseTask, frozen=True):
+class HeadScoresTask(BaseTask, frozen=True, kw_only=True):
     """Summarises each attention row of chosen heads in a few numbers, so that no pattern has to leave the worker.
 
     The answer is heads.scores float32 [pair, query, measure]; the measures are, in order: weight on the key before (0
@@ -256,7 +256,7 @@ class HeadScoresTask(BaseTask, frozen=True):
         return _depths_of_attention(self.part, [layer for layer, _ in self.pairs])
 
 
-class WeightsTask(BaseTask, frozen=True):
+class WeightsTask(BaseTask, frozen=True, kw_only=True):
     """A question about the weights alone. It is answered in a thread of the worker, next to the steps;
     `prompt_token_ids` is empty. `options` are those of the function that answers it (`model.analysis.weights`), and
     so are the tensors.
@@ -298,6 +298,8 @@ class Intervention(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_like=True):
     """What a route asks of the engine, and the terms that the engine's client adds when it is submitted."""
 
+    uid: int = 0
+    """Identifier that is unique among the requests of one API process."""
     prompt_token_ids: tuple[int, ...]
     """Tokens that the only stack of an encoder or a decoder reads; for an encoder-decoder, what the decoder reads."""
     task: Task
@@ -310,8 +312,6 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_
     capture_bytes: int = 0
     """Bytes that the tensors of its answer will take."""
 
-    uid: int = 0
-    """Identifier that is unique among the requests of one API process."""
     arrival_time: float = 0.0
     """Arrival in CLOCK_MONOTONIC seconds, the same clock in every process of the machine."""
     deadline: float | None = None

@@ -106,6 +106,29 @@ FromWorker = (
 )
 
 
+class _SentArray(msgspec.Struct, array_like=True, gc=False):
+    """An `Array` in a message."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    buffer: int
+
+
+class _SentLogprobs(msgspec.Struct, array_like=True, gc=False):
+    """`PromptLogprobs` in a message."""
+
+    length: int
+    buffer: int
+    end: int
+
+
+class _Addressed(msgspec.Struct, array_like=True):
+    """The beginning of an `EngineRequest` in a message."""
+
+    tag: str
+    uid: int
+
+
 def encode(message: ToWorker | FromWorker) -> tuple[bytes, list[Buffer]]:
     """Return the header of a frame, and its buffers: the bytes of tensors and of a prompt's log-probabilities."""
     buffers: list[Buffer] = []
@@ -148,23 +171,38 @@ class _Decoder(Generic[T]):
         """Return what `set_aside` was given. Raises ValueError if a buffer is missing."""
         num_buffers = len(self._buffers)
         if kind is Array:
-            dtype, shape, number = msgspec.convert(sent, tuple[str, tuple[int, ...], int])
-            if not 0 <= number < num_buffers:
-                raise ValueError(f"a tensor names buffer {number} of {num_buffers}")
-            return Array(dtype, shape, memoryview(self._buffers[number]))
-        length, first, end = msgspec.convert(sent, tuple[int, int, int])
-        if not 0 <= first <= end <= num_buffers:
-            raise ValueError(f"log-probabilities name buffers {first} to {end} of {num_buffers}")
-        return PromptLogprobs(length, self._buffers[first:end])
+            tensor = msgspec.convert(sent, _SentArray)
+            if not 0 <= tensor.buffer < num_buffers:
+                raise ValueError(f"a tensor names buffer {tensor.buffer} of {num_buffers}")
+            return Array(tensor.dtype, tensor.shape, memoryview(self._buffers[tensor.buffer]))
+        scores = msgspec.convert(sent, _SentLogprobs)
+        if not 0 <= scores.buffer <= scores.end <= num_buffers:
+            raise ValueError(f"log-probabilities name buffers {scores.buffer} to {scores.end} of {num_buffers}")
+        return PromptLogprobs(scores.length, self._buffers[scores.buffer : scores.end])
 
 
 _to_worker: _Decoder[ToWorker] = _Decoder(ToWorker, "a message to a worker")
 _from_worker: _Decoder[FromWorker] = _Decoder(FromWorker, "a message of a worker")
+_abort: _Decoder[Abort] = _Decoder(Abort, "an abort")
+_addressed: _Decoder[_Addressed] = _Decoder(_Addressed, "a request")
 
 
 def decode_to_worker(header: Buffer, buffers: Sequence[Buffer] = ()) -> ToWorker:
     """Decode a message to a worker. Raises MessageError."""
     return _to_worker.decode(header, buffers)
+
+
+def uid_of(header: Buffer) -> int:
+    """Return the uid of a request that cannot be decoded. Raises MessageError for anything else."""
+    return _addressed.decode(header, ()).uid
+
+
+def aborted_uid(header: Buffer) -> int | None:
+    """Return the uid of an `Abort`, or None for any other message."""
+    try:
+        return _abort.decode(header, ()).uid
+    except MessageError:
+        return None
 
 
 def decode_from_worker(header: Buffer, buffers: Sequence[Buffer] = ()) -> FromWorker:

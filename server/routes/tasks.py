@@ -146,7 +146,7 @@ async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResul
         task=work.task,
         encoder_token_ids=tuple(work.prompt.encoder_ids),
         second_segment=work.prompt.second_segment,
-        interventions=tuple(work.interventions),
+        interventions=work.interventions,
         capture_bytes=work.num_bytes,
     )
     handle = await context.engine.submit(request, request_context)

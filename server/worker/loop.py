@@ -120,8 +120,8 @@ def _new_aborts(link: WorkerLink) -> list[int]:
     none overtakes the request it ends: for one that the engine does not know yet, this check is too early.
     """
     short = (frame for frame in link.peek() if len(frame.header) <= _MOST_ABORT_BYTES)
-    decoded = (messages.decode_to_worker(frame.header, frame.buffers) for frame in short)
-    return [message.uid for message in decoded if isinstance(message, messages.Abort)]
+    uids = (messages.aborted_uid(frame.header) for frame in short)
+    return [uid for uid in uids if uid is not None]
 
 
 @dataclass(slots=True)
@@ -147,7 +147,11 @@ def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken
     frames = link.poll(timeout)
     taken = _Taken(bool(frames))
     for frame in frames:
-        message = messages.decode_to_worker(frame.header, frame.buffers)
+        try:
+            message = messages.decode_to_worker(frame.header, frame.buffers)
+        except messages.MessageError as error:
+            taken.refusals.append(messages.RequestRefused(messages.uid_of(frame.header), str(error)))
+            continue
         if isinstance(message, messages.Abort):
             engine.abort(message.uid)
             continue

@@ -18,7 +18,7 @@ from model.hooks.points import BY_NAME
 from server.config.settings import Settings
 from server.dispatch.admission import Admission
 from server.dispatch.request_context import RequestContext
-from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, Timing, TokenLogprobs
+from server.engine.outputs import Array, EngineInfo, EngineStats, PromptLogprobs, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import (
     AttentionCapture,
     AttentionTask,
@@ -239,7 +239,8 @@ class FakeEngine:
                 tensors |= {name.replace("attention", "attention.prompt"): value for name, value in prompt.items()}
         prompt_logprobs = None
         if i == 0 and sampling.prompt_logprobs is not None:
-            prompt_logprobs = (None, *(logprobs(each, sampling.prompt_logprobs) for each in ids[1:]))
+            scores = (None, *(logprobs(each, sampling.prompt_logprobs) for each in ids[1:]))
+            prompt_logprobs = PromptLogprobs.of(scores)
         return RequestOutput(
             uid=0,
             token_id=token_id,

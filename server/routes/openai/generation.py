@@ -89,6 +89,7 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
     started = Started([], writer)
     try:
         async for number, job in in_turns(enumerate(jobs), 16):
+            ids, encoder_ids = tuple(job.prompt.ids), tuple(job.prompt.encoder_ids)
             async for choice in in_turns(range(num_choices), 16):
                 sampling = structs.replace(job.sampling, seed=seed_of_choice(job.sampling.seed, choice))
                 task = GenerateTask(
@@ -102,10 +103,10 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                 text = _choice_text(context, body, job)  # before: what fails after the submission is not closed
                 request_context.check_time()
                 request = EngineRequest(
-                    prompt_token_ids=tuple(job.prompt.ids),
+                    prompt_token_ids=ids,
                     task=task,
-                    encoder_token_ids=tuple(job.prompt.encoder_ids),
-                    interventions=tuple(changes[number]),
+                    encoder_token_ids=encoder_ids,
+                    interventions=changes[number],
                     capture_bytes=capture_bytes[number],
                 )
                 handle = await context.engine.submit(request, request_context)

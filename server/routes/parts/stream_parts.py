@@ -223,7 +223,7 @@ class StreamParts:
 
 
 def _value(change: Intervention) -> npt.NDArray[np.float32]:
-    return np.float32(change.value).reshape(1) if isinstance(change.value, float) else as_numpy(change.value)
+    return np.float32(change.value).reshape(1) if change.array is None else as_numpy(change.array)
 
 
 def _times(change: Intervention) -> float:

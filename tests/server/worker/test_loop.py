@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from server.engine.execution import step_cancellation
 from server.ipc import messages
@@ -37,6 +38,7 @@ class Api:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._decoder = FrameDecoder()
+        self.refusals: list[messages.RequestRefused] = []
 
     def say(self, *said: messages.ToWorker) -> None:
         """Send all messages at once."""
@@ -49,6 +51,7 @@ class Api:
             for step in self._steps():
                 found |= {out.uid: out.finish_reason for out in step.outputs if out.finish_reason is not None}
                 self.stats = step.stats
+                self.refusals += step.refusals
         return found
 
     def _steps(self) -> list[messages.StepMessage]:
@@ -90,6 +93,16 @@ def api(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> Iterator
     worker.join(30)
     assert not worker.is_alive()
     link.close()
+
+
+def test_a_request_that_cannot_be_decoded_is_refused_and_costs_no_other_its_worker(api: Api, gate: Gate) -> None:
+    gate.is_open.set()
+    task = generate(2, ignore_eos=True)
+    wrong = structs.replace(task, sampling=structs.replace(task.sampling, temperature="hot"))
+    api.say(request(1, [5], wrong), request(2, [5], task))
+    assert api.ends(1) == {2: "length"}
+    assert [refusal.uid for refusal in api.refusals] == [1]
+    assert "temperature" in api.refusals[0].message or "float" in api.refusals[0].message
 
 
 def test_a_client_that_leaves_within_a_step_is_gone_before_its_end(api: Api, gate: Gate) -> None:
