@@ -9,7 +9,7 @@ as they are: a second run finds them warm. Nothing outside a temporary folder is
 In this environment, with the default model: `start` is the time of a start over that of `python -c 'import torch'`, in
 turn, and `memory` the proportional memory of all processes of an idle server. `compile` is the CPU time of the kernels
 of this CPU's highest level. `image` is the compressed size of the image that BUILD_IMAGE builds (see the Makefile); it
-needs buildah.
+needs buildah. Without BUILD_IMAGE it is left out.
 """
 
 import argparse
@@ -166,6 +166,7 @@ def image_megabytes(folder: Path) -> float:
     tag = "lightwell-size"
     subprocess.run([os.environ["BUILD_IMAGE"], tag], cwd=clone(folder), check=True)
     subprocess.run(["buildah", "push", "--quiet", f"localhost/{tag}", f"dir:{folder / 'layers'}"], check=True)
+    subprocess.run(["buildah", "rmi", f"localhost/{tag}"], check=True)
     return sum(file.stat().st_size for file in (folder / "layers").iterdir()) / 1e6
 
 
@@ -189,22 +190,24 @@ SINGLE: dict[str, tuple[Callable[[Path], float], float, str]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    names = [*ROWS, *SINGLE]
+    names = [*ROWS, *SINGLE] if "BUILD_IMAGE" in os.environ else [*ROWS, *SINGLE.keys() - {"image"}]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
     wanted = parser.parse_args().only
-    print("| row | seconds | target | distributions | GB |\n|---|---|---|---|---|")
-    for name in filter(ROWS.__contains__, wanted):
+    if rows := [name for name in wanted if name in ROWS]:
+        print("| row | seconds | target | distributions | GB |\n|---|---|---|---|---|", flush=True)
+    for name in rows:
         measure, target = ROWS[name]
         with tempfile.TemporaryDirectory() as folder:
             found = measure(Path(folder))
         print(
             f"| {name} | {found.seconds:.0f} | {target} | {found.distributions} | {found.gigabytes:.2f} |", flush=True
         )
-    print("\n| figure | value | target |\n|---|---|---|")
-    for name in filter(SINGLE.__contains__, wanted):
+    if figures := [name for name in wanted if name in SINGLE]:
+        print("\n| figure | value | target |\n|---|---|---|", flush=True)
+    for name in figures:
         of, limit, unit = SINGLE[name]
         with tempfile.TemporaryDirectory() as folder:
-            print(f"| {name} | {of(Path(folder)):.3g} {unit} | {limit:g} |", flush=True)
+            print(f"| {name} | {of(Path(folder)):.2f} {unit} | {limit:g} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -41,8 +41,6 @@ class Timeline:
     """When each event that carried text arrived."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
-    cached_tokens: int = 0
-    """Prompt tokens found in the prefix cache."""
     text: str = ""
 
     @property
@@ -240,7 +238,6 @@ def note_event(chunk: dict[str, Any], now: float, timeline: Timeline) -> None:
     if usage := chunk.get("usage"):
         timeline.prompt_tokens = usage["prompt_tokens"]
         timeline.completion_tokens = usage["completion_tokens"]
-        timeline.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
     if chunk["choices"]:
         timeline.tokens_at.append(now)
         timeline.text += chunk["choices"][0]["text"]

@@ -1,5 +1,6 @@
-"""Writes the version of the newest release, which is the first of CHANGELOG.md, into the files that name it:
-`python -m deploy.release.versions`. The version of an installed package is of git's tags (hatch-vcs).
+"""Writes the version of the newest release into the files that name it: `python -m deploy.release.versions`.
+
+The newest release is the first of CHANGELOG.md. The version of an installed server comes from git's tags (hatch-vcs).
 """
 
 import datetime

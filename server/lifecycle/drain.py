@@ -30,11 +30,6 @@ _FORCED_WRITES = 1
 """Seconds, at a forced end, for clients that do not read."""
 
 
-def ignores_hangup() -> bool:
-    """Return whether this process ignores SIGHUP, as one that nohup has started does: it then continues to."""
-    return signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-
-
 class DrainServer(uvicorn.Server):
     """A uvicorn server that ends when nothing is in flight or `grace` seconds are over."""
 

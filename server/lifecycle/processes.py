@@ -28,7 +28,7 @@ from server.engine.config import EngineConfig
 from server.engine.memory.mapped_libraries import let_go_of_libraries
 from server.engine.memory.memory_limit import free_host_memory, freeze_garbage, keep_little_memory
 from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
-from server.lifecycle.drain import DrainServer, ignores_hangup
+from server.lifecycle.drain import DrainServer
 from server.lifecycle.litserve_adapter import WorkerLauncher
 from server.lifecycle.supervisor import Process, Supervisor
 from server.lifecycle.worker_process import STOP_SIGNALS, prepare_environment, weight_bytes
@@ -224,10 +224,9 @@ def run(
     find others do not start. `on_address` is called with the server's address, before anything is loaded.
     """
     with bind(settings.host, settings.port) as listener:
-        # From here to uvicorn's own handlers a signal must not leave workers behind; what it captures it raises again
-        # at its end, when these are back.
+        # A signal must not leave workers behind.
         for number in STOP_SIGNALS:
-            if number != signal.SIGHUP or not ignores_hangup():
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
                 signal.signal(number, _leave)
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` listens; in the workers for ever
         try:

@@ -55,7 +55,7 @@ def test_the_script_of_each_step_runs(script: str, environment: dict[str, str], 
         "GITHUB_OUTPUT": str(output),
         "DOCKER_CALLS": str(calls),
         "ARGS": "--collect-only -q",  # this test is part of a run of the tests
-        "WHEELS": "",  # of other machines
+        "WHEELS": "",  # none for other platforms
     }
     done = subprocess.run(
         ["bash", "-e", "-o", "pipefail", "-c", script],

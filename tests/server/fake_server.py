@@ -4,10 +4,12 @@
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -26,6 +28,7 @@ from server.http.error_handlers import install_error_handlers
 from server.http.error_shapes import error_json
 from server.http.errors import ApiError
 from server.lifecycle import processes
+from server.lifecycle.drain import DrainServer
 from server.observability.access_log import RequestLog, current_record
 from server.observability.logs import configure_logging
 
@@ -125,7 +128,20 @@ def note_stall() -> None:
     print("a client stalled", flush=True)
 
 
+def signal_where_the_loop_begins(number: int) -> None:
+    """Send a signal to this process at the moment at which its event loop begins."""
+    begin = DrainServer.run
+
+    def run(server: DrainServer, sockets: Any) -> None:
+        signal.raise_signal(number)
+        begin(server, sockets)
+
+    DrainServer.run = run
+
+
 def main() -> int:
+    if number := os.environ.get("FAKE_SIGNAL"):
+        signal_where_the_loop_begins(int(number))
     try:
         settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
         configure_logging(settings.log_level, settings.log_format)

@@ -54,7 +54,7 @@ LIMIT = 2.0
 CODE_IN_MARKDOWN = re.compile(r"```.*?```|`[^`\n]*`|\$\$.*?\$\$|https?://\S+|<!--.*?-->", re.S)
 DISTRIBUTED = ("server/", "model/", "clients/", "deploy/")
 HELP = ("server/cli.py", "server/config/settings.py", "server/config/setting_fields.py")
-OTHERS_FILES = ("vendor", "third_party", "server/web/docs", "NOTES-archive", "swagger-ui")
+OTHERS_FILES = ("vendor", "third_party", "server/web/docs", "swagger-ui")
 SUFFIXES = (".py", ".md", ".cpp", ".h", ".js", ".json", ".yaml", ".yml", ".tpl", ".txt")
 LOGGED = ("debug", "info", "warning", "error", "exception")
 

@@ -141,6 +141,12 @@ def test_a_signal_while_the_server_starts_ends_it_whole() -> None:
         assert_nothing_left(server, url)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_where_the_event_loop_begins_ends_the_server_with_status_0(number: int) -> None:
+    with running_server(FAKE_SIGNAL=str(int(number))) as server:
+        assert server.wait_exit() == 0
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 @pytest.mark.parametrize("to_group", [False, True])

@@ -7,8 +7,8 @@
 // chain of multiply-adds from 0 and the odd ones another, both together are added to the sum, and a number too small to
 // be a normal one counts as 0. So no row's bits depend on the other rows.
 //
-// How tiles are used, and that weights are not cut for the first cache, was measured with kernels before these
-// (benchmarks/NOTES-archive.md); these are unmeasured in bfloat16.
+// How tiles are used, and that weights are not cut for the first cache, was measured with earlier kernels; these
+// are unmeasured in bfloat16.
 #pragma once
 
 #include "products/blocks.h"

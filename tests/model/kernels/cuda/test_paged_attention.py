@@ -25,7 +25,7 @@ BOUNDS = {torch.float32: 2e-5, torch.bfloat16: 1e-2}  # as for the CPU's kernel:
 WORLDS: dict[str, dict[str, Any]] = {
     "causal": {"dtype": torch.float32, "causal": True, "window": math.inf, "group": 3, "dim": 20, "block_size": 32},
     "window": {"dtype": torch.bfloat16, "causal": True, "window": 21, "group": PAIRS + 2, "dim": 64, "block_size": 48},
-    "all": {"dtype": torch.bfloat16, "causal": False, "window": math.inf, "group": 2, "dim": 80, "block_size": 16},
+    "all": {"dtype": torch.float32, "causal": False, "window": math.inf, "group": 2, "dim": 80, "block_size": 16},
     "around": {"dtype": torch.float32, "causal": False, "window": 9, "group": 1, "dim": 16, "block_size": 16},
 }
 """Worlds by the keys that a row sees. Heads fill programs or not, steps read one block or several."""
