@@ -17,7 +17,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.page.conftest import KEY as SECRET
-from tests.page.conftest import Open, percent, sent_to, settle
+from tests.page.conftest import Open, percent, sent_to, settle, wait_until
 from tests.support.processes import Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -31,11 +31,14 @@ STATE = {
 
 def copied(page: Page, menu: Locator, what: str) -> str:
     """Return the text that an entry of this menu gives."""
+    page.evaluate("navigator.clipboard.writeText('')")
     menu.click()
-    around = menu.locator("xpath=..")
-    around.get_by_role("button", name=what, exact=True).click()
-    expect(around.get_by_role("status")).to_have_text("Copied")
-    return str(page.evaluate("navigator.clipboard.readText()"))
+    menu.locator("xpath=..").get_by_role("button", name=what, exact=True).click()
+    wait_until(page, lambda: page.evaluate(CLIPBOARD) != "")
+    return str(page.evaluate(CLIPBOARD))
+
+
+CLIPBOARD = "navigator.clipboard.readText()"
 
 
 def output_of(*command: str, **environment: str) -> str:

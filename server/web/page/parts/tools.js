@@ -10,6 +10,7 @@ export function Menu({ label, items, title }) {
   const [said, setSaid] = useState("");
   const element = useRef(null);
   const opener = useRef(null); // gets the keyboard's focus back: the list that had it goes
+  const timer = useRef(0);
   useEffect(() => {
     if (!isOpen) return undefined;
     const close = (event) => {
@@ -35,7 +36,8 @@ export function Menu({ label, items, title }) {
     } catch (error) {
       setSaid(error.message);
     }
-    setTimeout(() => setSaid(""), 2500);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => setSaid(""), 2500);
   };
   return html`<div class="menu" ref=${element}>
     <button type="button" class="quiet" ref=${opener} title=${title} aria-expanded=${isOpen}
