@@ -1,6 +1,5 @@
 """The values of the chart: what they change, and which are refused."""
 
-import tomllib
 from typing import Any
 
 import pytest
@@ -9,7 +8,7 @@ import yaml
 pytest.importorskip("helm_python", reason="Helm's engine is not installed (the extra nightly)")
 
 from deploy.kubernetes.render import SCHEMA, schema
-from tests.deploy.rendered import FOLDER, ROOT, Document, container, documents, pod, render, variables
+from tests.deploy.rendered import FOLDER, Document, container, documents, pod, render, variables
 
 pytestmark = pytest.mark.nightly
 
@@ -60,10 +59,8 @@ def test_values_that_make_no_sense_are_refused() -> None:
         assert message in answer.get("error", "accepted"), values
 
 
-def test_the_chart_is_of_this_version_and_its_schema_knows_every_value() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+def test_the_charts_schema_knows_every_value() -> None:
     chart = FOLDER / "chart" / "lightwell"
-    assert yaml.safe_load((chart / "Chart.yaml").read_text(encoding="utf-8"))["appVersion"] == project["version"]
 
     def same(values: Document, schema: Document, path: str) -> None:
         for name, value in values.items():
