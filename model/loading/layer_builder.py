@@ -51,6 +51,7 @@ class LayerBuilder:
         self.config = config
         self.shares = shares
         self.weights = weights
+        self._take, self._take_any = partial(take, weights), partial(take_any, weights)
         self.tokens = tokens
         self.context = context
         self.kernels = kernels
@@ -90,13 +91,6 @@ class LayerBuilder:
         return RmsNorm(
             weight, self.config.norm_eps, weight_offset=offset, rounds_once=rounds_once, kernels=self.kernels
         )
-
-    def _take(self, name: str) -> torch.Tensor:
-        """Remove a weight that must not be stored quantised. Raises KeyError if there is none, and ModelLoadError."""
-        return take(self.weights, name)
-
-    def _take_any(self, name: str) -> torch.Tensor | None:
-        return take_any(self.weights, name)
 
     def _linear(self, name: str, activation: Activation | None = None) -> Linear:
         weight, bias = self.weights.pop(f"{name}.weight"), self._take_any(f"{name}.bias")

@@ -27,7 +27,9 @@ grammar does not allow the text that is continued; the other names explain thems
 
 
 class Array:
-    """One tensor, in C order and little endian. Its bytes travel next to the message."""
+    """One tensor, in C order and little endian. Its bytes travel next to the message: msgspec would write those of a
+    dataclass into the message itself.
+    """
 
     __slots__ = ("data", "dtype", "shape")
 

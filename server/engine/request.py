@@ -1,4 +1,4 @@
-"""What can be asked of the engine: the routes build these requests, and they cross the socket as msgpack.
+"""Defines the engine's requests and tasks. The routes build them, and they cross the socket as msgpack.
 
 Each task says itself what it needs of the network (`BaseTask`), so that a new one is a class here and a name in `Task`.
 """
@@ -296,7 +296,10 @@ class Intervention(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_like=True):
-    """What a route asks of the engine, and the terms that the engine's client adds when it is submitted."""
+    """A request to the engine. `EngineClient.submit` sets `uid` and the fields from `arrival_time` on.
+
+    `uid` is the first field: `server.ipc.messages.uid_of` reads it from a request that cannot be decoded.
+    """
 
     uid: int = 0
     """Identifier that is unique among the requests of one API process."""

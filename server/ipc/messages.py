@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class MessageError(ValueError):
-    """Raised for a message that cannot be understood: the worker that sent it is treated as lost."""
+    """A message cannot be decoded. A worker that sends one is treated as lost; a request of this kind is refused."""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True):
@@ -211,7 +211,7 @@ def decode_from_worker(header: Buffer, buffers: Sequence[Buffer] = ()) -> FromWo
 
 
 def step_message(step: StepOutput, refusals: Sequence[RequestRefused] = (), *, stepped: bool = True) -> StepMessage:
-    """Return one message for one step."""
+    """Return the message of a step."""
     outputs, token_uids, token_ids = [], [], []
     told: set[int] = set()  # a request may have several tokens, and the bare ones are read before all others
     for output in step.outputs:

@@ -112,7 +112,7 @@ class LightwellServer:
                 raise ServerGaveUp(f"no worker could be started: {error}") from error
             self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
             for number in STOP_SIGNALS:
-                if signal.getsignal(number) is _leave:  # whose exception would break a loop that begins or ends
+                if signal.getsignal(number) is _leave:  # its exception would break an event loop that begins
                     signal.signal(number, self._http.handle_exit)
             self._http.run(sockets=[listener])
         finally:

@@ -1,4 +1,4 @@
-"""What crosses the socket arrives as it left: every type of the engine's contract, with any values it may hold.
+"""Every type of the engine's requests and outputs crosses the socket unchanged, with any values that it may hold.
 
 The values are made from the type hints, so a new field is covered the day it appears.
 """
