@@ -44,7 +44,7 @@ WITHOUT_TORCH = (
     "model.analysis.correlations", "model.analysis.rollout",
 )  # fmt: skip
 
-MAX_FILE_LINES = 350
+MAX_FILE_LINES = 500
 
 MAX_FUNCTION_LINES = 70
 
