@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from model.tokenization.chat_formats.message import ToolCallDelta
 from server.engine.outputs import Array
+from server.generation.attention_rows import RowWriter
+from server.generation.conversation import ChatPiece
 from server.http.tensor_formats import JsonArray
-from server.routes.openai.attention_rows import RowWriter
-from server.routes.openai.conversation import ChatPiece
 
 Event = dict[str, Any]
 Kind = Literal["thinking", "text", "tool_use"]

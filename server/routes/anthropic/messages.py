@@ -9,12 +9,12 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.generation.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
 from server.http.error_shapes import error_json
 from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.anthropic.blocks import ContentWriter, Event
 from server.routes.anthropic.translation import to_chat, told_in_terms_of, turns_of
 from server.routes.context import AppContext
-from server.routes.openai.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
 from server.routes.prompts import find_adapter
 from server.routes.request_context import accept, current_request
 from server.routes.responses import json_response, large_response, model_name, new_answer_id

@@ -13,6 +13,9 @@ from fastapi import APIRouter, Request
 from msgspec import structs
 from starlette.responses import Response
 
+from server.generation.choices import Piece
+from server.generation.logprobs import prefill_entries, token_entry
+from server.generation.submission import Arrived, Job, begin
 from server.http.error_handlers import retold, translated
 from server.http.error_shapes import error_json
 from server.http.errors import BadRequest
@@ -20,10 +23,7 @@ from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.context import AppContext
 from server.routes.huggingface.tei import embed, similarity
 from server.routes.judgements.tei import predict, rank_texts
-from server.routes.openai.choices import Piece
 from server.routes.openai.completions import completion_jobs
-from server.routes.openai.generation import Arrived, Job, begin
-from server.routes.openai.logprobs import prefill_entries, token_entry
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route, is_for_text, why_not
 from server.routes.text_parts import IN_PARAMETERS

@@ -14,14 +14,14 @@ import orjson
 
 from model.tokenization.chat_formats.message import Message, ToolCall, joined
 from server.engine.outputs import TokenLogprobs
+from server.generation.conversation import ChatPiece
+from server.generation.logprobs import chat_entries
+from server.generation.submission import Started
 from server.http.error_shapes import error_json
 from server.http.errors import ApiError
 from server.http.sse import one_line
 from server.http.tensor_formats import JsonArray
 from server.routes.context import AppContext
-from server.routes.openai.conversation import ChatPiece
-from server.routes.openai.generation import Started
-from server.routes.openai.logprobs import chat_entries
 from server.routes.prompts import Prompt
 
 NDJSON = "application/x-ndjson"

@@ -7,6 +7,8 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.tokenization.chat_formats.message import Message, MessageDelta
+from server.generation.conversation import ChatPiece, begin_conversation
+from server.generation.submission import Arrived, Started, begin
 from server.http.error_handlers import retold
 from server.http.sse import EventStream, unless_disconnected
 from server.routes.context import AppContext
@@ -22,8 +24,6 @@ from server.routes.ollama.lines import (
 )
 from server.routes.ollama.translation import NAMES, accept_named, chat_of, chat_of_prompt, completion_of
 from server.routes.openai.completions import completion_jobs
-from server.routes.openai.conversation import ChatPiece, begin_conversation
-from server.routes.openai.generation import Arrived, Started, begin
 from server.routes.responses import json_response, large_response
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest
 from server.schemas.ollama import (

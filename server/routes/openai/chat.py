@@ -9,17 +9,17 @@ from starlette.responses import Response
 
 from model.tokenization.chat_formats.message import Message, MessageDelta, ToolCallDelta
 from server.engine.outputs import TokenLogprobs
+from server.generation.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
+from server.generation.choices import Piece
+from server.generation.conversation import Answered, ChatPiece, Conversation, begin_conversation
+from server.generation.logprobs import chat_entries, prompt_entries
+from server.generation.submission import AnswerWriter
 from server.http.errors import ApiError
 from server.http.sse import EventStream, event, unless_disconnected
 from server.http.tensor_formats import JsonArray
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import NamedToken
-from server.routes.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
-from server.routes.openai.choices import Piece
-from server.routes.openai.conversation import Answered, ChatPiece, Conversation, begin_conversation
-from server.routes.openai.generation import AnswerWriter
-from server.routes.openai.logprobs import chat_entries, prompt_entries
 from server.routes.request_context import accept
 from server.routes.responses import large_response
 from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest

@@ -8,14 +8,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.tokenization.detokenizer import Detokenizer
-from server.http.sse import EventStream, event, unless_disconnected
-from server.http.tensor_formats import JsonArray
-from server.http.turns import in_turns
-from server.routes.context import AppContext
-from server.routes.inputs import between_stacks
-from server.routes.openai.attention_rows import prompt_rows
-from server.routes.openai.choices import Piece
-from server.routes.openai.generation import (
+from server.generation.attention_rows import prompt_rows
+from server.generation.choices import Piece
+from server.generation.grammars import read_grammar
+from server.generation.logprobs import LegacyLogprobs, prompt_entries
+from server.generation.sampling import sampling_params
+from server.generation.submission import (
     AnswerWriter,
     Arrived,
     Collected,
@@ -26,9 +24,11 @@ from server.routes.openai.generation import (
     start,
     token_writer,
 )
-from server.routes.openai.logprobs import LegacyLogprobs, prompt_entries
-from server.routes.openai.sampling import sampling_params
-from server.routes.openai.structured_outputs import read_grammar
+from server.http.sse import EventStream, event, unless_disconnected
+from server.http.tensor_formats import JsonArray
+from server.http.turns import in_turns
+from server.routes.context import AppContext
+from server.routes.inputs import between_stacks
 from server.routes.prompts import Prompt, encoder_limit, fit_generation, keep_end, read_prompts
 from server.routes.request_context import accept
 from server.routes.responses import large_response

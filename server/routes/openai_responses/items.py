@@ -11,8 +11,8 @@ import orjson
 
 from model.tokenization.chat_formats.message import ToolCallDelta
 from server.engine.outputs import Array
+from server.generation.attention_rows import RowWriter
 from server.http.tensor_formats import JsonArray
-from server.routes.openai.attention_rows import RowWriter
 
 Status = Literal["in_progress", "completed", "incomplete"]
 

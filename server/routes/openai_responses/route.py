@@ -6,9 +6,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.generation.conversation import Conversation, begin_conversation
 from server.http.sse import EventStream, unless_disconnected
 from server.routes.context import AppContext
-from server.routes.openai.conversation import Conversation, begin_conversation
 from server.routes.openai_responses.request import Translation
 from server.routes.openai_responses.writer import ResponseWriter
 from server.routes.request_context import accept

@@ -12,13 +12,13 @@ from typing import Any
 import orjson
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.generation.choices import Piece
+from server.generation.conversation import ChatPiece, Conversation
+from server.generation.logprobs import chat_entries
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError
 from server.http.sse import TokenEvent, event
 from server.routes.context import AppContext
-from server.routes.openai.choices import Piece
-from server.routes.openai.conversation import ChatPiece, Conversation
-from server.routes.openai.logprobs import chat_entries
 from server.routes.openai_responses.items import CALL, MESSAGE, REASONING, Item, Kind, Status
 from server.routes.openai_responses.request import told
 from server.routes.responses import model_name, new_answer_id

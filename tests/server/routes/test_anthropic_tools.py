@@ -9,11 +9,11 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.generation.choices import Piece
+from server.generation.conversation import ChatPiece
 from server.http.errors import BadRequest
 from server.routes.anthropic.blocks import ContentWriter
 from server.routes.anthropic.translation import chat_fields, told_in_terms_of, turns_of
-from server.routes.openai.choices import Piece
-from server.routes.openai.conversation import ChatPiece
 from server.schemas.anthropic.messages import MessagesRequest
 from tests.server.inline_engine import InlineEngine
 from tests.server.routes.test_anthropic import BODY, CALL, JSON_FORMAT, RESULT, TEXT, TOOL, USER

@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.generation.choices import Piece
+from server.generation.conversation import ChatPiece
+from server.generation.submission import Started
 from server.routes.ollama.lines import Begun, LineWriter, chat_fields
 from server.routes.ollama.translation import shared_fields, translated_messages
-from server.routes.openai.choices import Piece
-from server.routes.openai.conversation import ChatPiece
-from server.routes.openai.generation import Started
 from server.routes.prompts import Prompt, packed
 from server.schemas.ollama import OllamaChatRequest
 from tests.server.routes.test_ollama import CHAT, MESSAGES, call_of

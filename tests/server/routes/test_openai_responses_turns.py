@@ -12,9 +12,9 @@ import pytest
 from openai.types.responses import Response
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.generation.choices import Piece
+from server.generation.conversation import ChatPiece, begin_conversation
 from server.http.errors import ApiError, BadRequest
-from server.routes.openai.choices import Piece
-from server.routes.openai.conversation import ChatPiece, begin_conversation
 from server.routes.openai_responses.request import Translation
 from server.routes.openai_responses.writer import ResponseWriter
 from server.schemas.openai_responses.responses import ResponsesRequest

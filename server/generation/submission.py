@@ -19,15 +19,15 @@ from model.tokenization.chat_formats.parser import TaggedText
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
+from server.generation.attention_rows import RowWriter, check_rows, row_writer
+from server.generation.choices import ChoiceText, Piece, Run
+from server.generation.sampling import seed_of_choice
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest, answer_too_large
 from server.http.sse import DONE, TokenEvent, event
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.interventions import read_all_interventions
-from server.routes.openai.attention_rows import RowWriter, check_rows, row_writer
-from server.routes.openai.choices import ChoiceText, Piece, Run
-from server.routes.openai.sampling import seed_of_choice
 from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
 from server.routes.responses import counted_refusals, model_name, new_answer_id

@@ -9,14 +9,14 @@ from typing import Any
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.prefill import shared_end
+from server.generation.answer_form import answer_form
+from server.generation.choices import Piece
+from server.generation.grammars import read_grammar
+from server.generation.sampling import sampling_params
+from server.generation.submission import Arrived, Job, Started, begin, token_writer
 from server.http.connection import BodyWriter
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
-from server.routes.openai.answer_form import answer_form
-from server.routes.openai.choices import Piece
-from server.routes.openai.generation import Arrived, Job, Started, begin, token_writer
-from server.routes.openai.sampling import sampling_params
-from server.routes.openai.structured_outputs import read_grammar
 from server.routes.prompts import Prompt, fit_generation, keep_end, read_chat
 from server.routes.text_parts import Cut
 from server.schemas.chat_templates import THINKING_SWITCHES
@@ -84,7 +84,7 @@ class Conversation:
     def token_writer(
         self, chunk: Callable[[str], dict[str, Any]], name: str | None = None
     ) -> Callable[[BodyWriter], None] | None:
-        """Return `server.routes.openai.generation.token_writer`'s way past the pieces, or None where there is none."""
+        """Return `server.generation.submission.token_writer`'s way past the pieces, or None where there is none."""
         return token_writer(self.started, self.body, chunk, name) if self.is_plain else None
 
     async def pieces(self) -> AsyncIterator[ChatPiece]:

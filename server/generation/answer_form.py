@@ -21,9 +21,9 @@ from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.thoughts import Start, start_of
+from server.generation.grammars import in_grammar_thread
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
-from server.routes.openai.structured_outputs import in_grammar_thread
 from server.schemas.generation import ChatCompletionRequest
 from server.schemas.tools import ToolDefinition
 
