@@ -22,9 +22,9 @@ from model.tokenization.chat_formats.grammar import Answers, answer_grammar, len
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.thoughts import Start, start_of
 from server.generation.grammars import in_grammar_thread
+from server.generation.request import ChatRequest
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
-from server.schemas.generation import ChatCompletionRequest
 from server.schemas.tools import ToolDefinition
 
 
@@ -44,7 +44,7 @@ class AnswerForm:
 
 async def answer_form(
     context: AppContext,
-    body: ChatCompletionRequest,
+    request: ChatRequest,
     prompt: str,
     grammar: str | None = None,
     *,
@@ -62,7 +62,7 @@ async def answer_form(
     assert template is not None, "the template has written the prompt"
     tags = template.thought_tags
     start = start_of(tags, prompt)
-    definitions = body.callable_tools
+    definitions = request.chat.callable_tools
     syntax = template.tool_use.syntax if definitions else None
     tools: list[Tool] = []
     if syntax is not None:
@@ -83,12 +83,12 @@ async def answer_form(
             start=start,
             syntax=syntax,
             tools=tools,
-            calls="required" if body.must_call else "auto",
-            parallel=body.may_call_several,
+            calls="required" if request.chat.must_call else "auto",
+            parallel=request.chat.may_call_several,
             body=grammar,
             special_ids=context.tokenizer.ids_of_special,
         )
-        grammar = await in_grammar_thread(_composed, answers, body.form_field)
+        grammar = await in_grammar_thread(_composed, answers, request.form_field)
     texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else (*tags.texts, tags.end))]
     kept = _kept_tokens(context, texts)
     # A grammar of the answer admits no special token: text that looks like one is text.

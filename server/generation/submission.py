@@ -5,13 +5,11 @@ The routes define how a choice is written; this file ensures that every choice e
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
-import orjson
 from msgspec import structs
 
 from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
@@ -21,18 +19,18 @@ from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.generation.attention_rows import RowWriter, check_rows, row_writer
 from server.generation.choices import ChoiceText, Piece, Run
+from server.generation.request import TextRequest
 from server.generation.sampling import seed_of_choice
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest, answer_too_large
-from server.http.sse import DONE, TokenEvent, event
+from server.http.sse import TokenEvent
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.interventions import read_all_interventions
 from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
-from server.routes.responses import counted_refusals, model_name, new_answer_id
+from server.routes.responses import counted_refusals
 from server.routes.tasks import check_capture, count_rejection, value_bytes
-from server.schemas.generation import GenerationFields
 
 _LOGPROB_BYTES = 75
 """Bytes of one alternative of a token in an answer, approximately: its id, text, rank and number."""
@@ -68,19 +66,19 @@ class Started:
             run.close()
 
 
-async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job], arrival: float) -> Started:
+async def start(context: AppContext, request: TextRequest, jobs: Sequence[Job], arrival: float) -> Started:
     """Submit every choice of every job. Raises ApiError; then none is left running."""
-    num_choices = body.n or 1
+    num_choices = request.num_choices
     _check_number(context, len(jobs), num_choices)
-    writer = None if body.attention is None else row_writer(context, body.attention)
+    writer = None if request.attention is None else row_writer(context, request.attention)
     with counted_refusals(context):
         jobs = _fit_logprobs(context, jobs, num_choices)
         row_bytes = [0] * len(jobs)
         if writer is not None:
-            whole = (len(jobs) * num_choices, bool(body.stream), context.settings.max_response_bytes)
-            row_bytes = [check_rows(writer, job.prompt, job.sampling.max_tokens, *whole) for job in jobs]
-    changes = await read_all_interventions(context, body.interventions, [job.prompt for job in jobs])
-    form_field = body.form_field
+            whole = (len(jobs) * num_choices, request.is_stream, context.settings.max_response_bytes)
+            row_bytes = [check_rows(writer, job.prompt, job.sampling.max_tokens, *whole, request.names) for job in jobs]
+    changes = await read_all_interventions(context, request.interventions, [job.prompt for job in jobs])
+    form_field = request.form_field
     capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
     check_capture(context, num_choices * sum(capture_bytes))
     # All or none: those that are refused later would have made the others' work vain.
@@ -100,16 +98,16 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
                     grammar_prefix=job.grammar_prefix,
                     thought_limit=job.thought_limit,
                 )
-                text = _choice_text(context, body, job)  # before: what fails after the submission is not closed
+                text = _choice_text(context, request, job)  # before: what fails after the submission is not closed
                 request_context.check_time()
-                request = EngineRequest(
+                engine_request = EngineRequest(
                     prompt_token_ids=ids,
                     task=task,
                     encoder_token_ids=encoder_ids,
                     interventions=changes[number],
                     capture_bytes=capture_bytes[number],
                 )
-                handle = await context.engine.submit(request, request_context)
+                handle = await context.engine.submit(engine_request, request_context)
                 index = number * num_choices + choice
                 keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
                 rest = (job.prompt.num_tokens, keep_rows, form_field)
@@ -159,14 +157,14 @@ def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) ->
     return fitted
 
 
-def _choice_text(context: AppContext, body: GenerationFields, job: Job) -> ChoiceText:
+def _choice_text(context: AppContext, request: TextRequest, job: Job) -> ChoiceText:
     return ChoiceText(
         context.tokenizer,
         job.prompt.ids,
-        stop_strings=body.stop_strings,
-        include_stop=body.include_stop_str_in_output,
+        stop_strings=request.stop,
+        include_stop=request.include_stop,
         min_tokens=job.sampling.min_tokens,
-        skip_special_tokens=body.skip_special_tokens,
+        skip_special_tokens=request.skip_special_tokens,
         kept_ids=job.kept_ids,
         end_of_text_ids=frozenset(job.sampling.eos_token_ids),
         exact=job.grammar is not None,
@@ -219,12 +217,12 @@ async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
 
 
 async def begin(
-    context: AppContext, body: GenerationFields, jobs: Sequence[Job], arrival: float
+    context: AppContext, request: TextRequest, jobs: Sequence[Job], arrival: float
 ) -> tuple[Started, AsyncIterator[Arrived]]:
     """Start every choice of a stream, and return its pieces. The first is awaited here: until then an error still has
     its own HTTP status.
     """
-    started = await start(context, body, jobs, arrival)
+    started = await start(context, request, jobs, arrival)
     try:
         return started, await _from_first(merged(started.runs))
     except BaseException:
@@ -245,16 +243,14 @@ async def _from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived
 
 
 def token_writer(
-    started: Started, body: GenerationFields, chunk: Callable[[str], dict[str, Any]], name: str | None = None
+    started: Started, request: TextRequest, chunk: Callable[[str], dict[str, Any]], name: str | None = None
 ) -> Callable[[BodyWriter], None] | None:
     """Return what `EventStream` calls when each token of the only choice brings text and nothing else, or None: it
     writes `chunk` of the text, as JSON, in events of this name.
 
     Tokens with log-probabilities never come alone.
     """
-    if len(started.runs) > 1 or started.rows is not None or body.return_token_ids or body.stop_strings:
-        return None
-    if body.counts_as_it_goes:
+    if len(started.runs) > 1 or started.rows is not None or request.stop:
         return None
     return partial(started.runs[0].write_tokens, event=TokenEvent(chunk(TokenEvent.TEXT), name))
 
@@ -291,54 +287,3 @@ async def collect(started: Started) -> list[Collected]:
     for index, choice in choices.items():
         choice.text = "".join(texts[index])
     return [choices[run.index] for run in started.runs]
-
-
-class AnswerWriter:
-    """Writes the answer to one request, whole or in chunks, and remembers how far each choice has come."""
-
-    CHUNK: ClassVar[str]
-    """The `object` field of a stream's chunks."""
-
-    def __init__(
-        self, context: AppContext, body: GenerationFields, jobs: Sequence[Job], started: Started, id_prefix: str
-    ) -> None:
-        self.context = context
-        self.body = body
-        self.jobs = jobs
-        self.started = started
-        self.num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
-        """Tokens of each choice that were in its pieces."""
-        self._id = new_answer_id(id_prefix)
-        self._created = int(time.time())
-        self._model = model_name(context)
-
-    def head(self, kind: str) -> dict[str, Any]:
-        """Return the fields before the choices."""
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
-
-    def usage(self) -> dict[str, Any]:
-        """Return the tokens so far of the whole request; a prompt counts once, however many choices it has."""
-        runs, each = self.started.runs, len(self.started.runs) // len(self.jobs)
-        prompt_tokens = sum(job.prompt.num_tokens for job in self.jobs)
-        completion_tokens = sum(self.num_tokens.values()) + sum(run.num_written for run in runs)
-        cached = sum(max(run.num_cached_tokens for run in runs[i : i + each]) for i in range(0, len(runs), each))
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
-
-    def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {**self.head(self.CHUNK), **self._usage_so_far(), "choices": choices}
-
-    def _usage_so_far(self) -> dict[str, Any]:
-        if self.body.counts_as_it_goes:
-            return {"usage": self.usage()}
-        return {"usage": None} if self.body.include_usage else {}  # until the last one
-
-    def end_of_stream(self) -> bytes:
-        """Return the last events of a stream: the usage, if it is asked for, and the end mark."""
-        if not self.body.include_usage:
-            return DONE
-        return event(orjson.dumps({**self.stream_chunk([]), "usage": self.usage()})) + DONE

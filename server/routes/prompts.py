@@ -15,7 +15,7 @@ from server.http.json_reader import Integers
 from server.http.turns import in_turns
 from server.routes.chat_rows import render_chat
 from server.routes.context import PLACEHOLDERS, AppContext
-from server.routes.text_parts import Cut, Keep, groups_of, naming, read_part, size_of, too_long
+from server.routes.text_parts import Cut, Keep, PromptTooLong, groups_of, naming, read_part, size_of
 from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.tools import ToolDefinition
@@ -261,7 +261,7 @@ def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str, l
     if len(prompt.ids) <= limit:
         return prompt
     if not truncate:
-        raise too_long(len(prompt.ids), limit, field, "")
+        raise PromptTooLong(len(prompt.ids), limit, field, "")
     kept = max(limit - prompt.num_ending, 0)
     end = len(prompt.ids) - min(prompt.num_ending, limit)
     offsets = prompt.offsets and prompt.offsets[: 2 * kept] + prompt.offsets[2 * end :]
@@ -300,7 +300,7 @@ def fit_generation(
     room = limit - len(prompt.ids)
     if room < 1:
         rest = "" if drops_token else f" and {limit} with the answer"
-        raise too_long(len(prompt.ids), limit - 1, field, rest)
+        raise PromptTooLong(len(prompt.ids), limit - 1, field, rest)
     if max_tokens is None:
         return prompt, room
     if max_tokens > room and is_explicit:

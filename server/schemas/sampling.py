@@ -107,14 +107,3 @@ class SamplingFields(CanIntervene, RunFields):
             if not _TOKEN_ID.fullmatch(key):
                 raise ValueError(f"{key[:20]!r} is no token id; keys must be token ids such as '42'")
         return value
-
-    @field_validator("top_k")
-    @classmethod
-    def _minus_one_keeps_all(cls, value: int | None) -> int | None:
-        return None if value is None else max(value, 0)
-
-    @property
-    def stop_strings(self) -> tuple[str, ...]:
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

@@ -172,11 +172,6 @@ class CanConstrain(RequestModel):
         """Return what the answer keeps to, or None for free text."""
         return next(iter(self.constraints), None)
 
-    @property
-    def form_field(self) -> str:
-        """Return the field that gives the answer its form, or an empty text if none does."""
-        return "" if self.constraint is None else self.constraint.field
-
     @model_validator(mode="after")
     def _has_one_constraint(self) -> "CanConstrain":
         check_equal({each.field: each[1:] for each in self.constraints})
