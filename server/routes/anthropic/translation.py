@@ -36,7 +36,7 @@ class Turn:
     """One message of the chat, and where it came from."""
 
     message: dict[str, Any]
-    field: str
+    place: str
     """Path of the part of the body that the message comes from."""
     paths: Mapping[str, str] = field(default_factory=dict)
     """Paths in the body of the message's parts that have other names there."""
@@ -130,7 +130,7 @@ def _paths(body: ConversationFields, turns: Sequence[Turn]) -> dict[str, str]:
     """Return the paths in the body of the chat's fields; a message of the chat is one part of a message of the body."""
     paths = dict(_NAMES)
     for i, turn in enumerate(turns):
-        paths |= {f"messages[{i}].{name}": path for name, path in turn.paths.items()} | {f"messages[{i}]": turn.field}
+        paths |= {f"messages[{i}].{name}": path for name, path in turn.paths.items()} | {f"messages[{i}]": turn.place}
     for i, number in enumerate(loaded_tools(body)):
         paths[f"tools[{i}]"] = paths[f"tools[{i}].function"] = f"tools[{number}]"
         paths[f"tools[{i}].function.parameters"] = f"tools[{number}].input_schema"

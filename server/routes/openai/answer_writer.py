@@ -19,7 +19,6 @@ def text_fields(body: GenerationFields) -> dict[str, Any]:
     return {
         **shared_fields(body),
         "num_choices": body.n or 1,
-        "num_logprobs": body.num_logprobs,
         "constraint": body.constraint,
         "truncate": body.truncate,
         "truncate_prompt_tokens": body.truncate_prompt_tokens,

@@ -62,6 +62,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 def _asked(body: ChatCompletionRequest) -> ChatRequest:
     return ChatRequest(
         **text_fields(body),
+        num_logprobs=body.num_logprobs,
         names=FieldNames({"thinking_budget": body.budget_field}),
         chat=body,
         max_tokens=body.max_completion_tokens if body.max_tokens is None else body.max_tokens,

@@ -59,6 +59,7 @@ def _asked(body: CompletionRequest) -> PromptRequest:
     fields["sampling"]["prompt_logprobs"] = max(scored, default=None)
     return PromptRequest(
         **fields,
+        num_logprobs=body.num_logprobs,
         prompt=body.prompt,
         decoder_input=body.decoder_input,
         add_special_tokens=body.add_special_tokens,
