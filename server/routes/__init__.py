@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 from server.routes.anthropic import messages
 from server.routes.auth_route import OpenRoute, admin_route, guarded_route
 from server.routes.context import AppContext
-from server.routes.huggingface import sparse, tei, tgi
+from server.routes.huggingface import labels, sparse, tei, tgi
 from server.routes.inspect import (
     attention,
     contributions,
@@ -30,7 +30,6 @@ from server.routes.inspect import (
     weights,
 )
 from server.routes.judgements import classify, decisions, rerank, score, systemone
-from server.routes.judgements import tei as labels
 from server.routes.ollama import embed as ollama_embed
 from server.routes.ollama import models as ollama_models
 from server.routes.ollama import text as ollama_text

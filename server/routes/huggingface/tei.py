@@ -6,12 +6,12 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.generation.embeddings import embed_vectors
 from server.generation.field_names import FieldNames
 from server.http.errors import BadRequest
 from server.http.tensor_formats import JsonArray
 from server.observability.version import lightwell_version
 from server.routes.context import AppContext
-from server.routes.openai.embeddings import embed_vectors
 from server.routes.prompts import encoder_limit
 from server.routes.request_context import accept
 from server.routes.responses import json_response, large_response

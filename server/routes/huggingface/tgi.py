@@ -24,8 +24,9 @@ from server.http.error_shapes import error_json
 from server.http.errors import BadRequest
 from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.context import AppContext
+from server.routes.huggingface.labels import predict
 from server.routes.huggingface.tei import embed, similarity
-from server.routes.judgements.tei import predict, rank_texts
+from server.routes.judgements.ranking import rank_texts
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route, is_for_text, why_not
 from server.schemas.base import RequestModel

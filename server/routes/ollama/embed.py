@@ -3,11 +3,11 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.generation.embeddings import embed_vectors
 from server.http.tensor_formats import JsonArray
 from server.routes.context import AppContext
 from server.routes.ollama.lines import nanoseconds, truncated
 from server.routes.ollama.translation import accept_named
-from server.routes.openai.embeddings import embed_vectors
 from server.routes.responses import large_response
 from server.schemas.ollama import OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaEmbeddingsRequest, OllamaEmbedRequest
 
