@@ -29,8 +29,7 @@ from server.routes.context import AppContext
 from server.routes.inspect.interventions import read_all_interventions
 from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
-from server.routes.responses import counted_refusals
-from server.routes.tasks import check_capture, count_rejection, value_bytes
+from server.routes.tasks import check_capture, count_rejection, counted_refusals, value_bytes
 
 _LOGPROB_BYTES = 75
 """Bytes of one alternative of a token in an answer, approximately: its id, text, rank and number."""

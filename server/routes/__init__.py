@@ -36,7 +36,7 @@ from server.routes.ollama import text as ollama_text
 from server.routes.openai import chat, completions, embeddings, models, tokenize
 from server.routes.openai_responses import route as responses
 from server.routes.ops import adapters, admin, capabilities, health, page
-from server.routes.request_context import running_route
+from server.routes.running_route import running_route
 from server.schemas.anthropic.messages import MessagesErrorAnswer
 from server.schemas.base import AnswerModel, ErrorAnswer
 from server.schemas.judgements.head_fields import RerankErrorAnswer, TeiErrorAnswer

@@ -3,7 +3,6 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -12,19 +11,17 @@ from fastapi.types import DecoratedCallable
 from starlette.responses import Response, StreamingResponse
 
 from model.hooks.point_names import stack_config, stacks
-from server.http.errors import PayloadTooLarge, answer_too_large
-from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, Wire, json_parts, paced
+from server.http.errors import answer_too_large
+from server.http.tensor_formats import VALUE_BYTES, WRITE_BYTES, Format, NumpyArray, Piece, Wire, json_parts, paced
 from server.observability.access_log import current_record
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
-from server.routes.tasks import TaskResult, count_rejection
+from server.routes.tasks import TaskResult, counted_refusals
 from server.schemas.base import AnswerModel
 
 _TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
 """The other media types of an answer, for the OpenAPI page."""
-VALUE_BYTES: dict[Wire, float] = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
-"""Bytes of one float32 on the wire."""
 
 
 def tensor_route(
@@ -105,16 +102,6 @@ def check_num_values(
             raise answer_too_large(size, limit, f"Request {advice}, or Accept: application/vnd.safetensors.")
 
 
-@contextmanager
-def counted_refusals(context: AppContext) -> Iterator[None]:
-    """Count a refusal of an answer that would be too large."""
-    try:
-        yield
-    except PayloadTooLarge as error:
-        count_rejection(context, error)
-        raise
-
-
 def model_name(context: AppContext) -> str:
     """Return the name of the model that answers the current request: its adapter's, if it has one."""
     adapter = current_request().adapter
@@ -147,15 +134,6 @@ def input_usage(inputs: Sequence[Prompt], results: Sequence[TaskResult]) -> dict
         "total_tokens": num_tokens,
         "prompt_tokens_details": {"cached_tokens": sum(result.num_cached_tokens for result in results)},
     }
-
-
-_TOKEN_BYTES = 26
-"""Bytes of one token in an answer, approximately: its text, its id, its span in the input."""
-
-
-def token_bytes(inputs: Sequence[Prompt]) -> int:
-    """Return approximately how many bytes the tokens of all inputs take in an answer."""
-    return _TOKEN_BYTES * sum(prompt.num_tokens for prompt in inputs)
 
 
 def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[str, Any]:

@@ -4,7 +4,8 @@ or none.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from server.engine.outputs import Array, TokenLogprobs
@@ -18,6 +19,10 @@ _MAX_TOGETHER = 64
 """Most inputs of one HTTP request in the engine at once, or as many as run if that is less: a long list must not
 fill the queue that all clients share.
 """
+
+
+_TOKEN_BYTES = 26
+"""Bytes of one token in an answer, approximately: its text, its id, its span in the input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,21 @@ def count_rejection(context: AppContext, error: ApiError) -> None:
         context.metrics.capture_rejections.labels("answer_too_large").inc()
     elif isinstance(error, QueueFull) and error.code == "capture_budget_full":
         context.metrics.capture_rejections.labels("budget_full").inc()
+
+
+@contextmanager
+def counted_refusals(context: AppContext) -> Iterator[None]:
+    """Count a refusal of an answer that would be too large."""
+    try:
+        yield
+    except PayloadTooLarge as error:
+        count_rejection(context, error)
+        raise
+
+
+def token_bytes(inputs: Sequence[Prompt]) -> int:
+    """Return approximately how many bytes the tokens of all inputs take in an answer."""
+    return _TOKEN_BYTES * sum(prompt.num_tokens for prompt in inputs)
 
 
 def check_capture(context: AppContext, num_bytes: int) -> None:

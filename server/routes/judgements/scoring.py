@@ -19,8 +19,8 @@ from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
 from server.routes.prompts import Prompt, encoder_limit
-from server.routes.responses import counted_refusals, large_response, model_name, new_answer_id
-from server.routes.tasks import TaskResult, Work, run_all
+from server.routes.responses import large_response, model_name, new_answer_id
+from server.routes.tasks import TaskResult, Work, counted_refusals, run_all
 from server.routes.text_parts import groups_of
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.judgements.head_fields import PairFields, ReadFields
