@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from server.dispatch.served_adapter import ServedAdapter
-from server.http.errors import BadRequest, NotFound, shown
+from server.http.errors import BadRequest, shown
 from server.http.json_reader import Integers
 from server.http.turns import in_turns
 from server.routes.chat_rows import render_chat
-from server.routes.context import PLACEHOLDERS, AppContext
+from server.routes.context import AppContext
 from server.routes.text_parts import Cut, Keep, PromptTooLong, groups_of, naming, read_part, size_of
 from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
@@ -74,27 +73,6 @@ def packed(numbers: Iterable[int]) -> "array[int]":
 
 NOTHING = Prompt(packed(()))
 """The prompt of a question about the weights."""
-
-
-def check_model(context: AppContext, model: str) -> None:
-    """Raise NotFound unless `model` names the model that is served."""
-    if model not in (context.model_id, *PLACEHOLDERS):
-        names = [context.model_id, *(each.name for each in context.adapters)]
-        served = f"{names[0]!r} is served" if len(names) == 1 else f"{', '.join(map(repr, names))} are served"
-        message = f"The model {shown(model)} does not exist here; {served}."
-        raise NotFound(message, param="model", code="model_not_found")
-
-
-def find_adapter(context: AppContext, model: str | None) -> ServedAdapter | None:
-    """Return the LoRA adapter that is named as the model, or None for the model itself. Raises NotFound for a name that
-    is neither's.
-    """
-    if model is None or model == context.model_id:
-        return None
-    adapter = context.adapters.find(model)
-    if adapter is None:
-        check_model(context, model)
-    return adapter
 
 
 async def read_prompts(

@@ -6,14 +6,35 @@ from contextvars import ContextVar
 from server.auth.keys import ApiKey
 from server.auth.quotas import PRIORITIES
 from server.dispatch.request_context import RequestContext
-from server.http.errors import BadRequest
-from server.routes.context import AppContext
-from server.routes.prompts import find_adapter
+from server.dispatch.served_adapter import ServedAdapter
+from server.http.errors import BadRequest, NotFound, shown
+from server.routes.context import PLACEHOLDERS, AppContext
 from server.routes.supported_routes import check_route
 from server.schemas.base import RunFields
 
 current_context: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 """The terms of the HTTP request that the running task belongs to."""
+
+
+def check_model(context: AppContext, model: str) -> None:
+    """Raise NotFound unless `model` names the model that is served."""
+    if model not in (context.model_id, *PLACEHOLDERS):
+        names = [context.model_id, *(each.name for each in context.adapters)]
+        served = f"{names[0]!r} is served" if len(names) == 1 else f"{', '.join(map(repr, names))} are served"
+        message = f"The model {shown(model)} does not exist here; {served}."
+        raise NotFound(message, param="model", code="model_not_found")
+
+
+def find_adapter(context: AppContext, model: str | None) -> ServedAdapter | None:
+    """Return the LoRA adapter that is named as the model, or None for the model itself. Raises NotFound for a name that
+    is neither's.
+    """
+    if model is None or model == context.model_id:
+        return None
+    adapter = context.adapters.find(model)
+    if adapter is None:
+        check_model(context, model)
+    return adapter
 
 
 def accept(context: AppContext, body: RunFields, route: str | None = None) -> float:

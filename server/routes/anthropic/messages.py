@@ -14,8 +14,7 @@ from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.anthropic.blocks import ContentWriter, Event
 from server.routes.anthropic.translation import chat_request
 from server.routes.context import AppContext
-from server.routes.prompts import find_adapter
-from server.routes.request_context import accept, current_request
+from server.routes.request_context import accept, current_request, find_adapter
 from server.routes.responses import json_response, large_response, model_name, new_answer_id
 from server.routes.supported_routes import check_route
 from server.schemas.anthropic.messages import (

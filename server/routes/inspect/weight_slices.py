@@ -22,7 +22,7 @@ from server.routes.context import AppContext
 from server.routes.inspect.inspection import asked_of_weights, described
 from server.routes.inspect.selectors import resolve, span
 from server.routes.inspect.weights import answer_about_weights, ask_about_weights, check_once, layer_of
-from server.routes.prompts import check_model
+from server.routes.request_context import check_model
 from server.routes.responses import check_num_values, head_of, tensor_route, wire_of
 from server.routes.supported_routes import ROUTE_OF_WEIGHTS, why_no_weights
 from server.schemas.inspect.weights import WeightListAnswer, WeightsAnswer, WeightsQuery

@@ -16,7 +16,7 @@ from server.http.errors import NotFound
 from server.observability.version import lightwell_version
 from server.routes.context import AppContext
 from server.routes.ollama.translation import can_think, served_name, tagged
-from server.routes.prompts import find_adapter
+from server.routes.request_context import find_adapter
 from server.routes.supported_routes import why_not
 from server.schemas.ollama import OllamaShowRequest
 

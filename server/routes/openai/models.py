@@ -7,7 +7,7 @@ from fastapi import APIRouter
 
 from server.dispatch.served_adapter import ServedAdapter
 from server.routes.context import AppContext
-from server.routes.prompts import find_adapter
+from server.routes.request_context import find_adapter
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

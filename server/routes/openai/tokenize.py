@@ -11,7 +11,8 @@ from starlette.responses import Response
 from server.http.errors import BadRequest
 from server.routes.chat_rows import render_chat
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, check_ids, encode, find_adapter
+from server.routes.prompts import Prompt, check_ids, encode
+from server.routes.request_context import find_adapter
 from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 _THREAD_TOKENS = 10_000
