@@ -28,7 +28,7 @@ _STREAMED_ROWS = 16
 
 @dataclass(frozen=True)
 class RowWriter:
-    """Holds what one request asked to capture for its tokens, and writes it."""
+    """The attention rows that one request captures for its tokens, as JSON."""
 
     heads: HeadSelection
     capture: AttentionCapture
@@ -36,7 +36,7 @@ class RowWriter:
     encoding_format: EncodingFormat
 
     def piece(self, tensors: dict[str, Array], query: int) -> dict[str, Any]:
-        """Return one token's row, whose query is at position `query`, and the prompt's rows if they came with it."""
+        """Return one token's row, with its query at position `query`, and the prompt's rows if there are any."""
         value = self._object([tensors], [query]) if "attention" in tensors else {}
         return {**value, **self._prompt(tensors)}
 
@@ -94,7 +94,7 @@ class RowWriter:
 
 
 def prompt_rows(tensors: dict[str, Array]) -> dict[str, Array]:
-    """Return what came for the prompt, without the row of the token: for a token that is not shown."""
+    """Return the prompt's rows without the row of the token, for a token that is not in the answer."""
     return {name: value for name, value in tensors.items() if name.startswith("attention.prompt")}
 
 

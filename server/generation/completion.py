@@ -1,4 +1,4 @@
-"""Reads prompts whose texts are continued as they are, without a chat template."""
+"""Reads prompts for text that continues them, without a chat template."""
 
 from server.generation.grammars import read_grammar
 from server.generation.request import PromptRequest

@@ -1,6 +1,4 @@
-"""Runs a conversation for the routes of every dialect: a chat's body in, the assistant's message out, in parts as they
-come. It knows no dialect's JSON.
-"""
+"""Answers chats: a request in, the assistant's message out, in parts as the engine generates them. It writes no JSON."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -26,15 +24,15 @@ from server.schemas.thinking import EFFORT_BUDGETS
 
 @dataclass(frozen=True, slots=True)
 class ChatPiece:
-    """What one output of the engine added to a choice."""
+    """The part that one output of the engine added to a choice."""
 
     index: int
     """Number of the choice."""
     delta: MessageDelta
     finish_reason: str | None
-    """Why the choice ended: stop, length or tool_calls; None while it goes on."""
+    """Reason of the choice's end: stop, length or tool_calls; None before it."""
     piece: Piece
-    """What came with it: token ids, log-probabilities, captures, the stop string or token."""
+    """The token ids, log-probabilities, captures, and the stop string or token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +86,7 @@ class Conversation:
         return token_writer(self.started, self.request, chunk, name) if self.is_plain else None
 
     async def pieces(self) -> AsyncIterator[ChatPiece]:
-        """Yield what comes, for every choice until its end. Raises the engine's ApiError."""
+        """Yield the pieces of every choice until its end. Raises the engine's ApiError."""
         parsers = {run.index: self.job.new_parser() for run in self.started.runs}
         try:
             async for arrived in self.arrivals:
@@ -126,7 +124,7 @@ class Conversation:
         ]
 
     def close(self) -> None:
-        """Abort what is unfinished."""
+        """Abort the unfinished choices."""
         self.started.close()
 
 

@@ -41,17 +41,17 @@ async def embed_vectors(
 async def embed(
     context: AppContext, task: EmbedTask, inputs: list[Prompt], wire: Wire, arrival: float
 ) -> list[TaskResult]:
-    """Return what the engine says of each input. Raises ApiError, also where the answer would be too large."""
+    """Return the engine's result for each input. Raises ApiError, also if the answer would be too large."""
     _check_size(context, task, inputs, VALUE_BYTES[wire])
     return await run_all(context, [embedding_work(context, task, prompt) for prompt in inputs], arrival)
 
 
 def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
-    """Return what is to be taken from the network. Raises BadRequest for a layer or a width that the model lacks,
-    and when the model's own pooling is asked for and is not available.
+    """Return the engine's task for a body. Raises BadRequest for a layer or a width that the model lacks, and for the
+    model's own pooling if it is not available.
     """
     config, defaults = stack_config(context.config, "encoder"), context.embedding_defaults
-    # They were trained on what the folder's pooling makes of the last states, and for nothing else.
+    # The dense layers were trained on the folder's pooling of the last states.
     is_dense = bool(defaults.dense) and body.pooling == ("none" if defaults.is_late else None) and body.layer is None
     modes = defaults.modes if body.pooling is None else ()
     width = _full_width(context, is_dense, modes)
@@ -80,8 +80,8 @@ def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
 
 
 async def embed_inputs(context: AppContext, body: EmbeddingRequest, field: str = "input") -> list[Prompt]:
-    """Return the inputs as sentence-transformers would read them if the model's files say so. Raises BadRequest, which
-    names them `field`.
+    """Return the inputs as sentence-transformers reads them, with the settings of the model's files. Raises BadRequest,
+    which names them `field`.
     """
     defaults = context.embedding_defaults
     truncate = defaults.truncate if body.truncate is None else body.truncate
@@ -101,7 +101,7 @@ async def embed_inputs(context: AppContext, body: EmbeddingRequest, field: str =
 
 
 async def _prepared(context: AppContext, body: EmbeddingRequest, keep: Keep | None, field: str) -> PromptInput:
-    """Return the texts, preceded by the prompt that is asked for and lower-cased if the model wants it; ids as they
+    """Return the texts, after the named prompt, and lower-cased if the model wants it; ids as they
     are.
     """
     defaults = context.embedding_defaults
@@ -137,12 +137,12 @@ def _num_vectors(task: EmbedTask, prompt: Prompt) -> int:
 
 
 def read_by_encoder(prompt: Prompt) -> Prompt:
-    """Return what the vectors belong to: the encoder's side if the model has two."""
+    """Return the prompt with the tokens of the vectors: the encoder's if the model has two stacks."""
     return prompt.encoder or prompt
 
 
 def embedding_work(context: AppContext, task: EmbedTask, prompt: Prompt) -> Work:
-    """Return what the engine is asked about one input."""
+    """Return the engine's work for one input."""
     return Work(task, prompt, 4 * _width(context, task) * _num_vectors(task, prompt))
 
 

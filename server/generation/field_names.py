@@ -43,4 +43,4 @@ class FieldNames:
 OPENAI_NAMES = FieldNames()
 """The names of OpenAI's API, which the code of requests uses itself."""
 WITHOUT_TRUNCATE = FieldNames(cut_advice="")
-"""The same for routes whose prompts cannot be cut."""
+"""The same for routes without a field that cuts prompts."""

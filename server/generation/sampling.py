@@ -52,7 +52,7 @@ def sampling_params(context: AppContext, request: TextRequest, *, max_tokens: in
 
 
 def seed_of_choice(seed: int, choice: int) -> int:
-    """Derive the seed of one of a prompt's choices; the first has the seed that was asked for.
+    """Derive the seed of one of a prompt's choices; the first has the seed of the request.
 
     It is a hash of both numbers: with seed + choice, requests with neighbouring seeds would share answers.
     """

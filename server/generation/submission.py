@@ -1,5 +1,4 @@
-"""Shares what both generation routes have in common: n choices for each prompt, submitted together, merged, collected
-or streamed.
+"""Submits the choices of a text request together, and merges or collects their pieces.
 
 The routes define how a choice is written; this file ensures that every choice ends in an answer, an error or an abort.
 """
@@ -37,14 +36,14 @@ _LOGPROB_BYTES = 75
 
 @dataclass(frozen=True)
 class Job:
-    """One prompt of a request with what all its choices share."""
+    """One prompt of a request, with the settings that all its choices share."""
 
     prompt: Prompt
     sampling: SamplingParams
     grammar: str | None = None
     """The grammar that the text keeps to, as llguidance reads it, or None for free text."""
     new_parser: Callable[[], TaggedText] = TaggedText
-    """Makes what reads the message out of a choice's text."""
+    """Makes the parser that reads the message from a choice's text."""
     kept_ids: frozenset[int] = frozenset()
     """Special tokens that the parser reads, so that they must be in the text."""
     grammar_prefix: Pieces = ()
@@ -60,7 +59,7 @@ class Started:
     rows: RowWriter | None
 
     def close(self) -> None:
-        """Abort what is unfinished."""
+        """Abort the unfinished choices."""
         for run in self.runs:
             run.close()
 
@@ -80,7 +79,7 @@ async def start(context: AppContext, request: TextRequest, jobs: Sequence[Job], 
     form_field = request.form_field
     capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
     check_capture(context, num_choices * sum(capture_bytes))
-    # All or none: those that are refused later would have made the others' work vain.
+    # All or none: a choice that is refused later would waste the work of the others.
     request_context = current_request()
     context.engine.check_room(len(jobs) * num_choices, request_context=request_context)
     started = Started([], writer)
@@ -97,7 +96,7 @@ async def start(context: AppContext, request: TextRequest, jobs: Sequence[Job], 
                     grammar_prefix=job.grammar_prefix,
                     thought_limit=job.thought_limit,
                 )
-                text = _choice_text(context, request, job)  # before: what fails after the submission is not closed
+                text = _choice_text(context, request, job)  # a failure after submit() would leave it running
                 request_context.check_time()
                 engine_request = EngineRequest(
                     prompt_token_ids=ids,
@@ -132,10 +131,11 @@ def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> No
 
 
 def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) -> list[Job]:
-    """Return the jobs; one that may fill the context is cut to the tokens whose log-probabilities fit into an answer.
+    """Return the jobs. A job that may fill the context gets the largest `max_tokens` with log-probabilities that fit
+    into an answer.
 
     Raises PayloadTooLarge for more alternatives of the prompts' and generated tokens than fit: each choice has its own,
-    and all are in memory at once, also those of a stream whose client is slow.
+    and all are in memory at once, also for a stream with a slow client.
     """
     asked = [(len(job.prompt.ids), job.sampling.prompt_logprobs) for job in jobs]
     num_entries = sum(length * (1 + number) for length, number in asked if number is not None)
@@ -247,7 +247,7 @@ def token_writer(
     """Return what `EventStream` calls when each token of the only choice brings text and nothing else, or None: it
     writes `chunk` of the text, as JSON, in events of this name.
 
-    Tokens with log-probabilities never come alone.
+    A token with log-probabilities brings more than text.
     """
     if len(started.runs) > 1 or started.rows is not None or request.stop:
         return None

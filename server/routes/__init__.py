@@ -111,7 +111,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     looking = running_route(guarded, context, is_inspection=True)
     admins = admin_route(keys, max_body_bytes)
     operators = APIRouter(route_class=admins, responses=errors, dependencies=_KEY, include_in_schema=keys.has_admin)
-    # What everybody may do on a server without keys, and admins alone on one with keys.
+    # Open to every client of a server without keys, and to admins only on one with keys.
     loading = APIRouter(
         route_class=guarded if keys.is_open else admins,
         responses=errors,
@@ -128,7 +128,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         *routes_of(api_of(run, RerankErrorAnswer), rerank),
         *routes_of(api_of(run, TeiErrorAnswer), labels, tei, sparse, tgi),
         *routes_of(APIRouter(route_class=OpenRoute), health, page, ollama_models.add_open_routes),
-        # After the others: its path of one model would take those of that model's weights.
+        # After the others: the path of one model would match the paths of its weights.
         *routes_of(api_of(guarded), tokenize, capabilities, models),
         *routes_of(api_of(guarded, OllamaErrorAnswer), ollama_models),
         *routes_of(api_of(guarded, MessagesErrorAnswer), messages.add_counting),

@@ -1,6 +1,4 @@
-"""Converts the forms that a prompt may take on the wire to token ids that fit the model. It knows no engine and no
-answer.
-"""
+"""Converts the forms that a prompt may take on the wire to token ids that fit the model."""
 
 import asyncio
 from array import array
@@ -43,7 +41,7 @@ class Prompt:
     encoder: "Prompt | None" = None
     """The tokens that an encoder-decoder's encoder reads; the ids above are then the decoder's."""
     second_segment: int | None = None
-    """Position from which on the tokens are of type 1, as those of a pair's second text are for some networks."""
+    """Position of the first token of type 1, or None; some networks give this type to a pair's second text."""
 
     is_cut: bool = False  # whether it, or the encoder's text, was too long and lost tokens
 
@@ -52,7 +50,7 @@ class Prompt:
 
     @property
     def encoder_ids(self) -> "array[int]":
-        """Return what the encoder of an encoder-decoder reads."""
+        """Return the token ids of the encoder of an encoder-decoder."""
         return NOTHING.ids if self.encoder is None else self.encoder.ids
 
     @property
@@ -211,7 +209,7 @@ async def read_chat(
 
 
 def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:
-    """Cut a prompt to its last `num_tokens` tokens, which include those that the tokenizer added; -1 means `limit`,
+    """Cut a prompt to its last `num_tokens` tokens, including tokens that the tokenizer added; -1 means `limit`,
     and None keeps all.
     """
     num_kept = limit if num_tokens == -1 else num_tokens

@@ -62,14 +62,14 @@ def current_request() -> RequestContext:
 
 
 def min_priority(context: AppContext, key: ApiKey | None) -> int:
-    """Return the earliest priority that requests with this key may ask for."""
+    """Return the earliest priority that requests with this key may have."""
     if key is not None and key.limits.min_priority is not None:
         return key.limits.min_priority
     return min(PRIORITIES) if context.settings.allow_priority else 0
 
 
 def _wanted_priority(context: AppContext, body: RunFields, key: ApiKey | None) -> int:
-    """Return the priority that the body asks for. A key that must yield need not say so. Raises BadRequest."""
+    """Return the priority of a body; one without a priority has the key's. Raises BadRequest."""
     least = min_priority(context, key)
     if "priority" not in body.model_fields_set:
         return max(body.priority, least)

@@ -1,4 +1,4 @@
-"""Shares what the answers of all inspection routes have in common: formats, tokens, usage, the limit of their size."""
+"""The common parts of answers: formats, tokens, usage, the limit of their size."""
 
 import asyncio
 import uuid
@@ -69,7 +69,7 @@ async def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Itera
 
 
 def json_response(answer: Any, status: int = 200) -> Response:
-    """Return a response whose body is `answer` as JSON."""
+    """Return a response with `answer` as JSON."""
     return Response(orjson.dumps(answer), status, media_type="application/json")
 
 
@@ -92,8 +92,8 @@ def new_answer_id(kind: str, mark: str = "-") -> str:
 def check_num_values(
     context: AppContext, num_values: int, wanted: Format, encoding_format: str, advice: str, num_bytes: int = 0
 ) -> None:
-    """Raise PayloadTooLarge when an answer of so many numbers, and `num_bytes` of other things, is over the limit;
-    `advice` says what would help.
+    """Raise PayloadTooLarge when an answer of `num_values` numbers and `num_bytes` other bytes is over the limit;
+    `advice` completes the sentence "Request ...".
     """
     size = round(num_values * VALUE_BYTES[wire_of(wanted, encoding_format)]) + num_bytes
     limit = context.settings.max_response_bytes
@@ -109,13 +109,13 @@ def model_name(context: AppContext) -> str:
 
 
 def head_of(context: AppContext, usage: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Make the fields before the entries of an answer; `usage` is None for questions about the weights alone."""
+    """Make the fields before the entries of an answer; `usage` is None for questions about the weights."""
     head = {"object": "list", "model": model_name(context), "compute_dtype": context.compute_dtype}
     return head if usage is None else {**head, "usage": usage}
 
 
 def inspection_head(context: AppContext, usage: dict[str, Any]) -> dict[str, Any]:
-    """Make the same for an answer whose layers and heads are chosen: it reports how many there are, so that a reader
+    """Make the same for an answer about chosen layers and heads: it reports how many there are, so that a reader
     can count from the end too.
     """
     sizes = {
@@ -146,7 +146,7 @@ def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[
 
 
 def both_stacks_fields(context: AppContext, prompt: Prompt) -> dict[str, Any]:
-    """Return the tokens of an input: for an encoder-decoder those of the decoder, and those of the encoder by their
+    """Return the tokens of an input: for an encoder-decoder the decoder's tokens, and the encoder's tokens with a
     prefix.
     """
     encoder = {} if prompt.encoder is None else token_fields(context, prompt.encoder, "encoder_")

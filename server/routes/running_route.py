@@ -2,8 +2,8 @@
 
 A client sets how long it waits with the header `X-Request-Timeout` or the field `timeout`, in seconds; the least of
 these and `--request-timeout` counts, from the arrival of the request's head to the head of its answer, or to the end of
-a stream. The engine ends late requests (`server.dispatch.engine_client`); this file ends what the engine does not see:
-reading, and writing the answer.
+a stream. The engine ends late requests (`server.dispatch.engine_client`); this file ends the
+other parts: reading the body, and writing the answer.
 """
 
 import asyncio

@@ -28,7 +28,7 @@ _GROUP = 256
 _GROUP_SIZE = 250_000
 """Most bytes or characters of them, unless one has more: a thread tokenises as many in some tenths of a second."""
 _CUT_TOKENS = 64
-"""Tokens at the place where a part is cut off that may differ from those of the whole text."""
+"""Tokens at the end of a cut part that may differ from the tokens of the whole text."""
 CUT_ADVICE = "Set truncate to cut it."
 
 T = TypeVar("T")

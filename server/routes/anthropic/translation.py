@@ -154,7 +154,7 @@ def _chat_fields(body: ConversationFields, turns: Sequence[Turn]) -> dict[str, A
 
 
 def loaded_tools(body: ConversationFields) -> Mapping[int, Tool]:
-    """Return the tools that the model sees, by their numbers in the body: those that are deferred once they are found.
+    """Return the tools that the model sees, by their numbers in the body: deferred ones only after a result names them.
 
     Who searches is a tool of the client's, as Claude Code's ToolSearch, so that nothing is lost by not showing them.
     """

@@ -124,7 +124,7 @@ async def _begin_text(context: AppContext, asked: PromptRequest, arrival: float)
 
 
 async def _pieces(started: Started, arrivals: AsyncIterator[Arrived]) -> AsyncIterator[ChatPiece]:
-    """Yield the pieces of a text as those of a message that is all content."""
+    """Yield the pieces of a text as pieces of a message with content only."""
     try:
         async for arrived in arrivals:
             piece = arrived.piece

@@ -33,7 +33,7 @@ _NAMES = {
 
 
 def served_name(context: AppContext, model: str | None) -> str | None:
-    """Return the name that is served of what a client wrote: Ollama's put a tag after each."""
+    """Return the served name for a client's name: Ollama's clients add a tag to each."""
     if model is None or not model.endswith(_TAG) or model == context.model_id or context.adapters.find(model):
         return model
     return model.removesuffix(_TAG)
@@ -99,7 +99,7 @@ def _chat(
 
 
 def can_think(context: AppContext) -> bool:
-    """Return whether the model thinks, or can be told to, as far as its chat template says."""
+    """Return whether the model's chat template has thinking, or a switch for it."""
     template = context.chat_template
     if template is None:
         return False
@@ -157,7 +157,7 @@ class _Calls:
 
 
 def translated_messages(messages: Sequence[OllamaMessage]) -> list[dict[str, Any]]:
-    """Return messages in our form, in which each call has an id, and each result that of its call."""
+    """Return messages in OpenAI's form: each call has an id, and each result the id of its call."""
     written: list[dict[str, Any]] = []
     calls, num_calls = _Calls(), 0
     for message in messages:

@@ -70,7 +70,7 @@ class AnswerWriter:
         return {"usage": None} if self.body.include_usage else {}  # until the last one
 
     def end_of_stream(self) -> bytes:
-        """Return the last events of a stream: the usage, if it is asked for, and the end mark."""
+        """Return the last events of a stream: the usage, if the request wants it, and the end mark."""
         if not self.body.include_usage:
             return DONE
         return event(orjson.dumps({**self.stream_chunk([]), "usage": self.usage()})) + DONE

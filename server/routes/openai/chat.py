@@ -177,7 +177,7 @@ class _ChatWriter(AnswerWriter):
         return written
 
     async def chunk(self, new: ChatPiece) -> dict[str, Any] | None:
-        """Return what a piece adds to a choice, or None if a client would see nothing of it."""
+        """Return the chunk of a piece, or None if it has nothing that a client sees."""
         index, piece = new.index, new.piece
         query = len(self.job.prompt.ids) - 1 + self.num_tokens[index]
         self.num_tokens[index] += len(piece.token_ids)
@@ -208,7 +208,7 @@ def _reasoning(text: str) -> dict[str, str]:
 
 
 def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
-    """Return what is new of a call; its first part names it."""
+    """Return the new part of a call; the first part has its name."""
     if call.id is None:
         return {"index": call.index, "function": {"arguments": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments}

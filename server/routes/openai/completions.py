@@ -137,7 +137,7 @@ class _CompletionWriter(AnswerWriter):
         return written
 
     async def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
-        """Return what a piece adds to a choice; the first brings the prompt, if that is echoed."""
+        """Return the chunk of a piece; the first has the prompt, if it is echoed."""
         is_first = index not in self._begun
         self._begun.add(index)
         if self.body.max_tokens == 0:

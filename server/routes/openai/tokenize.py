@@ -54,7 +54,7 @@ def _json(make: Callable[[], dict[str, Any]]) -> bytes:
 
 
 def _tokenized(context: AppContext, body: TokenizeRequest, prompt: Prompt) -> dict[str, Any]:
-    """Return vLLM's answer, and offsets, which vLLM does not know, if they were asked for."""
+    """Return vLLM's answer, and the offsets, which vLLM does not have, if the request wants them."""
     answer: dict[str, Any] = {
         "count": len(prompt.ids),
         "max_model_len": context.context_limit,

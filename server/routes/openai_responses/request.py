@@ -90,14 +90,14 @@ class _Chat:
         return message
 
     def _assistant(self, origin: str, *lacking: str) -> dict[str, Any]:
-        """Return the assistant's message that goes on, if it lacks all of these fields, or a new one."""
+        """Return the last message, if it is the assistant's and lacks all of these fields, or a new one."""
         last = self._messages[-1] if self._messages else {"role": None}
         if last["role"] == "assistant" and not any(field in last for field in lacking):
             return last
         return self._add({"role": "assistant"}, origin)
 
     def _read_item(self, item: InputItem, origin: str) -> None:
-        """Add an item. What the assistant thought, said and called in one turn is one message of a chat."""
+        """Add an item. Reasoning, text and calls of one turn of the assistant are one message of a chat."""
         match item:
             case InputMessage(role="assistant"):
                 self._assistant(origin, "content", "tool_calls")["content"] = _content(item.content)

@@ -25,8 +25,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": {"text/event-stream": {}}}},
     )
     async def responses(request: Request, body: ResponsesRequest) -> Response:
-        """Return what the assistant thinks, says and calls next, as items. With `stream`, it is sent as server-sent
-        events, one per token, of which the last holds the whole response. Nothing is stored.
+        """Return the assistant's next turn as items: reasoning, messages and calls. With `stream`, it is sent as
+        server-sent events, one per token; the last one holds the whole response. Nothing is stored.
         """
         arrival = accept(context, body, "/v1/responses")
         beginning = begin_conversation(context, chat_request(body), arrival)
