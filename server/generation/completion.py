@@ -1,5 +1,6 @@
 """Reads prompts for text that continues them, without a chat template."""
 
+from server.engine.request import GenerateTask
 from server.generation.grammars import read_grammar
 from server.generation.request import PromptRequest
 from server.generation.sampling import sampling_params
@@ -35,5 +36,6 @@ async def completion_jobs(context: AppContext, request: PromptRequest) -> list[J
             fitted, max_tokens = fit_generation(
                 context, prompt, limit, is_exact, request.truncate, field, drops_token=request.max_tokens == 0
             )
-            jobs.append(Job(fitted, sampling_params(context, request, max_tokens=max_tokens), grammar))
+            sampling = sampling_params(context, request, max_tokens=max_tokens)
+            jobs.append(Job(fitted, GenerateTask(sampling=sampling, grammar=grammar)))
     return jobs

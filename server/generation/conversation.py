@@ -1,4 +1,4 @@
-"""Answers chats: a request in, the assistant's message out, in parts as the engine generates them. It writes no JSON."""
+"""Answers chats: a request in, the assistant's message out, in parts as the engine generates it. It writes no JSON."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ from typing import Any
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.prefill import shared_end
+from server.engine.request import GenerateTask
 from server.generation.answer_form import answer_form
 from server.generation.choices import Piece
 from server.generation.grammars import read_grammar
@@ -176,7 +177,10 @@ async def _job(context: AppContext, request: ChatRequest) -> Job:
     is_exact = limit is not None and not request.cuts_max_tokens
     prompt, max_tokens = fit_generation(context, prompt, limit, is_exact, request.truncate, "messages")
     sampling = sampling_params(context, request, max_tokens=max_tokens)
-    return Job(prompt, sampling, form.grammar, form.new_parser, form.kept_ids, form.prefix, form.thought_limit)
+    task = GenerateTask(
+        sampling=sampling, grammar=form.grammar, grammar_prefix=form.prefix, thought_limit=form.thought_limit
+    )
+    return Job(prompt, task, form.new_parser, form.kept_ids)
 
 
 async def begin_conversation(context: AppContext, request: ChatRequest, arrival: float) -> Conversation:

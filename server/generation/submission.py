@@ -11,7 +11,6 @@ from typing import Any
 
 from msgspec import structs
 
-from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
 from model.tokenization.chat_formats.parser import TaggedText
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import EngineRequest, GenerateTask
@@ -39,16 +38,21 @@ class Job:
     """One prompt of a request, with the settings that all its choices share."""
 
     prompt: Prompt
-    sampling: SamplingParams
-    grammar: str | None = None
-    """The grammar that the text keeps to, as llguidance reads it, or None for free text."""
+    task: GenerateTask
+    """The engine's task, except for the seeds of further choices and the attention rows."""
     new_parser: Callable[[], TaggedText] = TaggedText
     """Makes the parser that reads the message from a choice's text."""
     kept_ids: frozenset[int] = frozenset()
     """Special tokens that the parser reads, so that they must be in the text."""
-    grammar_prefix: Pieces = ()
-    """The end of the prompt with which the grammar's text begins."""
-    thought_limit: ThoughtLimit | None = None
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return self.task.sampling
+
+    def limited_to(self, max_tokens: int) -> "Job":
+        """Return the job with this maximum of generated tokens."""
+        sampling = structs.replace(self.sampling, max_tokens=max_tokens)
+        return replace(self, task=structs.replace(self.task, sampling=sampling))
 
 
 @dataclass
@@ -88,13 +92,11 @@ async def start(context: AppContext, request: TextRequest, jobs: Sequence[Job], 
             ids, encoder_ids = tuple(job.prompt.ids), tuple(job.prompt.encoder_ids)
             async for choice in in_turns(range(num_choices), 16):
                 sampling = structs.replace(job.sampling, seed=seed_of_choice(job.sampling.seed, choice))
-                task = GenerateTask(
+                task = structs.replace(
+                    job.task,
                     sampling=sampling,
                     attention=None if writer is None else writer.capture,
                     attention_prompt=writer is not None and writer.with_prompt,
-                    grammar=job.grammar,
-                    grammar_prefix=job.grammar_prefix,
-                    thought_limit=job.thought_limit,
                 )
                 text = _choice_text(context, request, job)  # a failure after submit() would leave it running
                 request_context.check_time()
@@ -149,7 +151,7 @@ def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) ->
             if len(job.prompt.ids) + max_tokens >= context.context_limit:
                 max_tokens = min(max_tokens, most)
             num_entries += max_tokens * (1 + job.sampling.logprobs)
-        fitted.append(replace(job, sampling=structs.replace(job.sampling, max_tokens=max_tokens)))
+        fitted.append(job.limited_to(max_tokens))
     if (size := num_choices * num_entries * _LOGPROB_BYTES) > limit:
         advice = "Request fewer alternatives, tokens or choices, or send fewer or shorter prompts."
         raise answer_too_large(size, limit, advice, of="The log-probabilities")
@@ -166,7 +168,7 @@ def _choice_text(context: AppContext, request: TextRequest, job: Job) -> ChoiceT
         skip_special_tokens=request.skip_special_tokens,
         kept_ids=job.kept_ids,
         end_of_text_ids=frozenset(job.sampling.eos_token_ids),
-        exact=job.grammar is not None,
+        exact=job.task.grammar is not None,
     )
 
 

@@ -4,13 +4,12 @@ and TEI both send: the kind of the model decides its meaning.
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
-from msgspec import structs
 from starlette.responses import Response
 
 from server.generation.choices import Piece
@@ -90,7 +89,7 @@ async def generate(context: AppContext, request: Request, body: GenerateRequest)
     prompt = _prompt_request(body)
     (job,) = await completion_jobs(context, prompt)
     if asked.max_new_tokens is None:
-        job = replace(job, sampling=structs.replace(job.sampling, max_tokens=min(job.sampling.max_tokens, 100)))
+        job = job.limited_to(min(job.sampling.max_tokens, 100))
     started, arrivals = await unless_disconnected(request, begin(context, prompt, [job], arrival))
     writer = _Writer(context, body, job, arrivals)
     if body.stream:

@@ -167,7 +167,7 @@ class _CompletionWriter(AnswerWriter):
             return None
         prompt = self._prompt(index)
         if index not in self._legacy:
-            exact = self.jobs[index // (self.body.n or 1)].grammar is not None
+            exact = self.jobs[index // (self.body.n or 1)].task.grammar is not None
             self._legacy[index] = self._written(prompt.ids, len(self._echo(index)) if echoes else 0, exact=exact)
         generated = await self._legacy[index].entries(piece.token_ids, piece.logprobs)
         if not echoes or piece.prompt_logprobs is None:
