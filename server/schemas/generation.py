@@ -117,7 +117,7 @@ class CompletionRequest(GenerationFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Return how many alternatives are asked for with each token, or None for no log-probabilities."""
+        """Return the number of alternatives of each token, or None for no log-probabilities."""
         return self.logprobs
 
 
@@ -153,7 +153,7 @@ class ChatCompletionRequest(ChatFields, ThinkingFields, GenerationFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Return how many alternatives are asked for with each token, or None for no log-probabilities."""
+        """Return the number of alternatives of each token, or None for no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
 

@@ -1,6 +1,4 @@
-"""Defines the fields that say how a text is sampled and what of the network comes with it, for every body that asks for
-one.
-"""
+"""The fields for sampling, and for attention rows and interventions, of every body that requests a text."""
 
 import re
 from typing import Annotated, Literal
@@ -32,7 +30,7 @@ class GenerationAttention(AttentionFields):
 
 
 class SamplingFields(CanIntervene, RunFields):
-    """Fields of every body that asks for a text."""
+    """Fields of every body that requests a text."""
 
     stream: bool | None = Field(False, description="Answer with server-sent events, one a token.")
     temperature: float | None = Field(
