@@ -18,6 +18,7 @@ from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
 from server.engine.outputs import EngineInfo
 from server.engine.request import AttentionTask, EngineRequest
+from server.generation.embeddings import embed_inputs, embed_task, embedding_entry, embedding_work
 from server.http.error_handlers import validation_error
 from server.http.errors import BadRequest, PayloadTooLarge, Unavailable
 from server.http.tensor_formats import Entry, NumpyArray
@@ -30,7 +31,6 @@ from server.routes.inspect.interventions import read_all_interventions
 from server.routes.inspect.selectors import select_heads
 from server.routes.inspect.trace import asked_of, trace_entry
 from server.routes.inspect.trace_plan import Lengths, choose_points, plan_inputs
-from server.routes.openai.embeddings import embed_inputs, embed_task, embedding_entry, embedding_work
 from server.routes.prompts import Prompt
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult, Work

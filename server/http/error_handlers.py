@@ -2,8 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -161,31 +160,6 @@ def translated(schema: type[Model], fields: dict[str, Any]) -> Model:
         return schema.model_validate(fields)
     except ValidationError as error:
         raise validation_error([{**each, "loc": ("body", *each["loc"])} for each in error.errors()], fields) from None
-
-
-@contextmanager
-def retold(names: Mapping[str, str] | Callable[[str], str], wording: Sequence[tuple[str, str]] = ()) -> Iterator[None]:
-    """Let errors about our fields use the names of another API.
-
-    `names` has its paths by ours, of which a longer one goes before a shorter one, or returns its path of a field.
-    `wording` has patterns of our messages, each with its words.
-    """
-    try:
-        yield
-    except ApiError as error:
-        for pattern, theirs in wording:
-            error.message = re.sub(pattern, theirs, error.message)
-        if (ours := error.param) is not None:
-            error.param = names(ours) if callable(names) else _renamed(ours, names)
-            if error.message.startswith(ours):
-                error.message = error.param + error.message.removeprefix(ours)
-        raise
-
-
-def _renamed(path: str, names: Mapping[str, str]) -> str:
-    known = [name for name in names if path == name or path.startswith((f"{name}.", f"{name}["))]
-    name = max(known, key=len, default="")
-    return names[name] + path[len(name) :] if known else path
 
 
 def http_error(error: HTTPException, method: str, path: str) -> ApiError:

@@ -7,7 +7,6 @@ stage must free the engine's slot; this file knows how, and nothing of what is g
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import orjson
@@ -101,7 +100,7 @@ class EventStream(StreamingResponse):
     """A stream of events. `on_close` is called when the answer is over, however it ends, even if it never began.
 
     `on_begin` is given a way to write events past the stream, between two of its own, if the server allows it.
-    `write_error` writes the last event of a stream that failed, after `retelling` has renamed the error's fields.
+    `write_error` writes the last event of a stream that failed.
     """
 
     def __init__(
@@ -112,10 +111,8 @@ class EventStream(StreamingResponse):
         *,
         media_type: str = "text/event-stream",
         write_error: Callable[[ApiError], bytes] = error_event,
-        retelling: AbstractContextManager[None] | None = None,
     ) -> None:
         self._events = events
-        self._retelling = retelling or nullcontext()
         self._write_error = write_error
         super().__init__(
             events,
@@ -152,9 +149,8 @@ class EventStream(StreamingResponse):
     async def _with_errors(self, scope: Scope) -> AsyncIterator[bytes]:
         """Yield the events; a failure becomes the last of them, never a silent end."""
         try:
-            with self._retelling:
-                async for data in self._events:
-                    yield data
+            async for data in self._events:
+                yield data
             return
         except ApiError as raised:
             error = raised

@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 from server.routes.anthropic import messages
 from server.routes.auth_route import OpenRoute, admin_route, guarded_route
 from server.routes.context import AppContext
-from server.routes.huggingface import sparse, tei, tgi
+from server.routes.huggingface import labels, sparse, tei, tgi
 from server.routes.inspect import (
     attention,
     contributions,
@@ -30,14 +30,13 @@ from server.routes.inspect import (
     weights,
 )
 from server.routes.judgements import classify, decisions, rerank, score, systemone
-from server.routes.judgements import tei as labels
 from server.routes.ollama import embed as ollama_embed
 from server.routes.ollama import models as ollama_models
 from server.routes.ollama import text as ollama_text
 from server.routes.openai import chat, completions, embeddings, models, tokenize
 from server.routes.openai_responses import route as responses
 from server.routes.ops import adapters, admin, capabilities, health, page
-from server.routes.request_context import running_route
+from server.routes.running_route import running_route
 from server.schemas.anthropic.messages import MessagesErrorAnswer
 from server.schemas.base import AnswerModel, ErrorAnswer
 from server.schemas.judgements.head_fields import RerankErrorAnswer, TeiErrorAnswer
@@ -112,7 +111,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     looking = running_route(guarded, context, is_inspection=True)
     admins = admin_route(keys, max_body_bytes)
     operators = APIRouter(route_class=admins, responses=errors, dependencies=_KEY, include_in_schema=keys.has_admin)
-    # What everybody may do on a server without keys, and admins alone on one with keys.
+    # Open to every client of a server without keys, and to admins only on one with keys.
     loading = APIRouter(
         route_class=guarded if keys.is_open else admins,
         responses=errors,
@@ -129,7 +128,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
         *routes_of(api_of(run, RerankErrorAnswer), rerank),
         *routes_of(api_of(run, TeiErrorAnswer), labels, tei, sparse, tgi),
         *routes_of(APIRouter(route_class=OpenRoute), health, page, ollama_models.add_open_routes),
-        # After the others: its path of one model would take those of that model's weights.
+        # After the others: the path of one model would match the paths of its weights.
         *routes_of(api_of(guarded), tokenize, capabilities, models),
         *routes_of(api_of(guarded, OllamaErrorAnswer), ollama_models),
         *routes_of(api_of(guarded, MessagesErrorAnswer), messages.add_counting),

@@ -1,4 +1,4 @@
-"""Checks what every route requires first: the key and its limits, then the body's size, type and encoding, all before
+"""The first checks of every route: the key and its limits, then the body's size, type and encoding, all before
 any parsing.
 
 It is a route class rather than a middleware, so that it knows which routes are open, and so that `receive` stays the
@@ -63,7 +63,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class OpenRoute(APIRoute):
-    """A route without a key; what answers GET also answers HEAD (RFC 9110, 9.1), whose body the HTTP server drops."""
+    """A route without a key; a route for GET also answers HEAD (RFC 9110, 9.1), and the HTTP server drops the body."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return super().matches(self._as_get(scope))
@@ -88,7 +88,7 @@ class OpenRoute(APIRoute):
 
 
 def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
-    """Return an APIRoute class whose endpoints run only for requests with a valid key and a readable JSON body."""
+    """Return a class of routes that run only for requests with a valid key and a readable JSON body."""
 
     is_due = False
 
@@ -118,7 +118,7 @@ def guarded_route(keys: Keyring, max_body_bytes: int) -> type[APIRoute]:
                 return
             record = current_record.get()
             if record is not None:
-                record.key = known.key.name  # in the log also of what is refused
+                record.key = known.key.name  # also in the log of refused requests
             scope[KEY_IN_SCOPE] = known.key
             self.check_right(known)
             try:

@@ -61,7 +61,7 @@ async def render_chat(
 async def chat_rows(messages: Sequence[ChatMessage], template: str) -> list[Row]:
     """Return messages as rows for the chat template with this source.
 
-    Raises BadRequest for a role that is neither OpenAI's nor a string of the template, and for arguments that are not
+    Raises BadRequest for a role that OpenAI's API and the template do not name, and for arguments that are not
     an object as JSON.
     """
     for role in dict.fromkeys(message.role for message in messages):

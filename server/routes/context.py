@@ -1,4 +1,4 @@
-"""Holds what every route may use, in one object. The application builds it once; the routes have no state of their
+"""The parts of the server that routes use, in one object. The application builds it once; routes have no state of their
 own.
 """
 
@@ -43,7 +43,7 @@ class AppContext:
     model_root: str
     """The folder or hub id that it came from."""
     adapters: Adapters = field(default_factory=lambda: Adapters(Settings(), (), lambda worker, message: None))
-    """The LoRA adapters, whose names are accepted as the model's too; none by default."""
+    """The LoRA adapters; their names are accepted as the model. None by default."""
 
     max_model_len: int
     """Most tokens of prompt and completion together that model and settings allow."""
@@ -75,7 +75,7 @@ class AppContext:
 
     @property
     def batch_invariant(self) -> bool | None:
-        """Return whether an answer's bits depend on its own request alone, or None if no worker has reported it yet."""
+        """Return whether an answer's bits depend on its own request only, or None if no worker has reported it yet."""
         info = self.engine_info
         return None if info is None else info.batch_invariant
 

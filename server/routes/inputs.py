@@ -1,8 +1,8 @@
-"""Reads inputs that are not continued: a text or ids, what follows it, and for encoder-decoders both of their sides.
+"""Reads inputs that are not continued: a text or ids, its completion, and for encoder-decoders both of their sides.
 
-For an encoder-decoder, `input` is what the encoder reads; the decoder reads its start token, `decoder_input` and
+For an encoder-decoder, the encoder reads `input`; the decoder reads its start token, `decoder_input` and
 `completion`, in this order. Text for the decoder gets no special tokens; ids as decoder_input are taken as they are,
-the start token included. It knows no engine and no answer.
+the start token included.
 """
 
 from collections.abc import Callable, Sequence
@@ -46,10 +46,10 @@ async def read_inputs(context: AppContext, body: InputFields) -> list[Prompt]:
 async def between_stacks(
     context: AppContext, prompts: list[Prompt], decoder_input: PromptInput | None, truncate: bool, field: str
 ) -> list[Prompt]:
-    """Return the prompts as they are; for an encoder-decoder they go to the encoder, and what its decoder reads first
-    is added.
+    """Return the prompts as they are; for an encoder-decoder they are the encoder's text, and the decoder's first
+    tokens are added.
 
-    Raises BadRequest for a decoder_input if the model has one stack, and for what is over the encoder's context.
+    Raises BadRequest for a decoder_input if the model has one stack, and for a prompt over the encoder's context.
     """
     if context.config.kind != "encoder-decoder":
         if decoder_input is not None:
@@ -68,7 +68,7 @@ async def between_stacks(
 
 
 async def read_decoder_start(context: AppContext, value: str | Sequence[int] | None) -> Prompt:
-    """Return what the decoder of an encoder-decoder has read before it continues: its start token, the token that it
+    """Return the decoder's tokens before the generated ones, of an encoder-decoder: its start token, the token that it
     must generate first if the model's files name one, and then `value`. Token ids are taken as they are.
 
     Raises BadRequest for ids the network lacks, and when the model names no start token and none is given.

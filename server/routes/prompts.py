@@ -1,6 +1,4 @@
-"""Converts the forms that a prompt may take on the wire to token ids that fit the model. It knows no engine and no
-answer.
-"""
+"""Converts the forms that a prompt may take on the wire to token ids that fit the model."""
 
 import asyncio
 from array import array
@@ -9,13 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
-from server.dispatch.served_adapter import ServedAdapter
-from server.http.errors import BadRequest, NotFound, shown
+from server.http.errors import BadRequest, shown
 from server.http.json_reader import Integers
 from server.http.turns import in_turns
 from server.routes.chat_rows import render_chat
-from server.routes.context import PLACEHOLDERS, AppContext
-from server.routes.text_parts import Cut, Keep, groups_of, naming, read_part, size_of, too_long
+from server.routes.context import AppContext
+from server.routes.text_parts import Cut, Keep, PromptTooLong, groups_of, naming, read_part, size_of
 from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.tools import ToolDefinition
@@ -44,7 +41,7 @@ class Prompt:
     encoder: "Prompt | None" = None
     """The tokens that an encoder-decoder's encoder reads; the ids above are then the decoder's."""
     second_segment: int | None = None
-    """Position from which on the tokens are of type 1, as those of a pair's second text are for some networks."""
+    """Position of the first token of type 1, or None; some networks give this type to a pair's second text."""
 
     is_cut: bool = False  # whether it, or the encoder's text, was too long and lost tokens
 
@@ -53,7 +50,7 @@ class Prompt:
 
     @property
     def encoder_ids(self) -> "array[int]":
-        """Return what the encoder of an encoder-decoder reads."""
+        """Return the token ids of the encoder of an encoder-decoder."""
         return NOTHING.ids if self.encoder is None else self.encoder.ids
 
     @property
@@ -74,27 +71,6 @@ def packed(numbers: Iterable[int]) -> "array[int]":
 
 NOTHING = Prompt(packed(()))
 """The prompt of a question about the weights."""
-
-
-def check_model(context: AppContext, model: str) -> None:
-    """Raise NotFound unless `model` names the model that is served."""
-    if model not in (context.model_id, *PLACEHOLDERS):
-        names = [context.model_id, *(each.name for each in context.adapters)]
-        served = f"{names[0]!r} is served" if len(names) == 1 else f"{', '.join(map(repr, names))} are served"
-        message = f"The model {shown(model)} does not exist here; {served}."
-        raise NotFound(message, param="model", code="model_not_found")
-
-
-def find_adapter(context: AppContext, model: str | None) -> ServedAdapter | None:
-    """Return the LoRA adapter that is named as the model, or None for the model itself. Raises NotFound for a name that
-    is neither's.
-    """
-    if model is None or model == context.model_id:
-        return None
-    adapter = context.adapters.find(model)
-    if adapter is None:
-        check_model(context, model)
-    return adapter
 
 
 async def read_prompts(
@@ -233,7 +209,7 @@ async def read_chat(
 
 
 def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:
-    """Cut a prompt to its last `num_tokens` tokens, which include those that the tokenizer added; -1 means `limit`,
+    """Cut a prompt to its last `num_tokens` tokens, including tokens that the tokenizer added; -1 means `limit`,
     and None keeps all.
     """
     num_kept = limit if num_tokens == -1 else num_tokens
@@ -261,7 +237,7 @@ def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str, l
     if len(prompt.ids) <= limit:
         return prompt
     if not truncate:
-        raise too_long(len(prompt.ids), limit, field, "")
+        raise PromptTooLong(len(prompt.ids), limit, field, "")
     kept = max(limit - prompt.num_ending, 0)
     end = len(prompt.ids) - min(prompt.num_ending, limit)
     offsets = prompt.offsets and prompt.offsets[: 2 * kept] + prompt.offsets[2 * end :]
@@ -300,7 +276,7 @@ def fit_generation(
     room = limit - len(prompt.ids)
     if room < 1:
         rest = "" if drops_token else f" and {limit} with the answer"
-        raise too_long(len(prompt.ids), limit - 1, field, rest)
+        raise PromptTooLong(len(prompt.ids), limit - 1, field, rest)
     if max_tokens is None:
         return prompt, room
     if max_tokens > room and is_explicit:

@@ -1,73 +1,40 @@
-"""Decides on what terms a request runs the model: its deadline and its priority. It also decides whether a request is
-admitted at all, before its body is read.
+"""Applies the terms that a body names: its model, priority, deadline and salt of the prefix cache."""
 
-A client sets how long it waits with the header `X-Request-Timeout` or the field `timeout`, in seconds; the least of
-these and `--request-timeout` counts, from the arrival of the request's head to the head of its answer, or to the end of
-a stream. The engine ends late requests (`server.dispatch.engine_client`); this file ends what the engine does not see:
-reading, and writing the answer.
-"""
-
-import asyncio
-import math
 import time
 from contextvars import ContextVar
-
-from fastapi import Request
-from fastapi.routing import APIRoute
-from starlette.responses import Response
 
 from server.auth.keys import ApiKey
 from server.auth.quotas import PRIORITIES
 from server.dispatch.request_context import RequestContext
-from server.http.errors import BadRequest, shown
-from server.observability.access_log import current_record
-from server.routes.auth_route import KEY_IN_SCOPE, Handler
-from server.routes.context import AppContext
-from server.routes.prompts import find_adapter
+from server.dispatch.served_adapter import ServedAdapter
+from server.http.errors import BadRequest, NotFound, shown
+from server.routes.context import PLACEHOLDERS, AppContext
 from server.routes.supported_routes import check_route
 from server.schemas.base import RunFields
 
-HEADER = "X-Request-Timeout"
-
-_current: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
+current_context: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 """The terms of the HTTP request that the running task belongs to."""
 
 
-def running_route(base: type[APIRoute], context: AppContext, *, is_inspection: bool = False) -> type[APIRoute]:
-    """Return a route that runs the model. After `base` has checked the key, and before it reads the body, a request is
-    rejected if there is no room for any, and its time begins to run.
+def check_model(context: AppContext, model: str) -> None:
+    """Raise NotFound unless `model` names the model that is served."""
+    if model not in (context.model_id, *PLACEHOLDERS):
+        names = [context.model_id, *(each.name for each in context.adapters)]
+        served = f"{names[0]!r} is served" if len(names) == 1 else f"{', '.join(map(repr, names))} are served"
+        message = f"The model {shown(model)} does not exist here; {served}."
+        raise NotFound(message, param="model", code="model_not_found")
 
-    `is_inspection`: the route generates and embeds nothing, and is admitted even during a flood of requests that do.
+
+def find_adapter(context: AppContext, model: str | None) -> ServedAdapter | None:
+    """Return the LoRA adapter that is named as the model, or None for the model itself. Raises NotFound for a name that
+    is neither's.
     """
-
-    class RunningRoute(base):  # type: ignore[valid-type,misc]  # a class made for these keys
-        def get_route_handler(self) -> Handler:
-            handle = super().get_route_handler()
-
-            async def timed(request: Request) -> Response:
-                key: ApiKey | None = request.scope.get(KEY_IN_SCOPE)
-                # Until its body says more, it may go as early as its key lets it.
-                request_context = RequestContext(current_record.get(), key, _min_priority(context, key))
-                if key is not None and not context.settings.share_prefix_cache:
-                    request_context.cache_salt = key.name
-                context.engine.check_room(request_context=request_context, is_inspection=is_inspection)
-                try:
-                    async with asyncio.timeout(None) as backstop:
-                        request_context.backstop = backstop
-                        for seconds in (context.settings.request_timeout, _wish(request.headers.get(HEADER))):
-                            if seconds:
-                                request_context.shorten(seconds)
-                        _current.set(request_context)
-                        response: Response = await handle(request)
-                except TimeoutError:
-                    if backstop.expired():
-                        raise request_context.late() from None
-                    raise
-                return response
-
-            return timed
-
-    return RunningRoute
+    if model is None or model == context.model_id:
+        return None
+    adapter = context.adapters.find(model)
+    if adapter is None:
+        check_model(context, model)
+    return adapter
 
 
 def accept(context: AppContext, body: RunFields, route: str | None = None) -> float:
@@ -91,19 +58,19 @@ def accept(context: AppContext, body: RunFields, route: str | None = None) -> fl
 
 def current_request() -> RequestContext:
     """Return the context of the HTTP request that the running task belongs to, or a new one if it belongs to none."""
-    return _current.get() or RequestContext()
+    return current_context.get() or RequestContext()
 
 
-def _min_priority(context: AppContext, key: ApiKey | None) -> int:
-    """Return the earliest priority that requests with this key may ask for."""
+def min_priority(context: AppContext, key: ApiKey | None) -> int:
+    """Return the earliest priority that requests with this key may have."""
     if key is not None and key.limits.min_priority is not None:
         return key.limits.min_priority
     return min(PRIORITIES) if context.settings.allow_priority else 0
 
 
 def _wanted_priority(context: AppContext, body: RunFields, key: ApiKey | None) -> int:
-    """Return the priority that the body asks for. A key that must yield need not say so. Raises BadRequest."""
-    least = _min_priority(context, key)
+    """Return the priority of a body; one without a priority has the key's. Raises BadRequest."""
+    least = min_priority(context, key)
     if "priority" not in body.model_fields_set:
         return max(body.priority, least)
     if body.priority >= least:
@@ -118,19 +85,3 @@ def _wanted_priority(context: AppContext, body: RunFields, key: ApiKey | None) -
             "--allow-priority, or give its API key a min_priority)."
         )
     raise BadRequest(f"priority: {body.priority} {why}", param="priority", code="priority_not_allowed")
-
-
-def _wish(value: str | None) -> float | None:
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise BadRequest(
-            f"{HEADER}: {shown(value)} is no time; a number of seconds above 0 is accepted.",
-            param=HEADER,
-            code="invalid_value",
-        )
-    return seconds

@@ -1,9 +1,8 @@
-"""Shares what the answers of all inspection routes have in common: formats, tokens, usage, the limit of their size."""
+"""The common parts of answers: formats, tokens, usage, the limit of their size."""
 
 import asyncio
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -12,19 +11,17 @@ from fastapi.types import DecoratedCallable
 from starlette.responses import Response, StreamingResponse
 
 from model.hooks.point_names import stack_config, stacks
-from server.http.errors import PayloadTooLarge, answer_too_large
-from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, Wire, json_parts, paced
+from server.http.errors import answer_too_large
+from server.http.tensor_formats import VALUE_BYTES, WRITE_BYTES, Format, NumpyArray, Piece, Wire, json_parts, paced
 from server.observability.access_log import current_record
 from server.routes.context import AppContext
 from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
-from server.routes.tasks import TaskResult, count_rejection
+from server.routes.tasks import TaskResult, counted_refusals
 from server.schemas.base import AnswerModel
 
 _TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}
 """The other media types of an answer, for the OpenAPI page."""
-VALUE_BYTES: dict[Wire, float] = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
-"""Bytes of one float32 on the wire."""
 
 
 def tensor_route(
@@ -72,7 +69,7 @@ async def tensor_response(wanted: Format, pieces: Iterator[Piece], arrays: Itera
 
 
 def json_response(answer: Any, status: int = 200) -> Response:
-    """Return a response whose body is `answer` as JSON."""
+    """Return a response with `answer` as JSON."""
     return Response(orjson.dumps(answer), status, media_type="application/json")
 
 
@@ -95,24 +92,14 @@ def new_answer_id(kind: str, mark: str = "-") -> str:
 def check_num_values(
     context: AppContext, num_values: int, wanted: Format, encoding_format: str, advice: str, num_bytes: int = 0
 ) -> None:
-    """Raise PayloadTooLarge when an answer of so many numbers, and `num_bytes` of other things, is over the limit;
-    `advice` says what would help.
+    """Raise PayloadTooLarge when an answer of `num_values` numbers and `num_bytes` other bytes is over the limit;
+    `advice` completes the sentence "Request ...".
     """
     size = round(num_values * VALUE_BYTES[wire_of(wanted, encoding_format)]) + num_bytes
     limit = context.settings.max_response_bytes
     with counted_refusals(context):
         if size > limit:
             raise answer_too_large(size, limit, f"Request {advice}, or Accept: application/vnd.safetensors.")
-
-
-@contextmanager
-def counted_refusals(context: AppContext) -> Iterator[None]:
-    """Count a refusal of an answer that would be too large."""
-    try:
-        yield
-    except PayloadTooLarge as error:
-        count_rejection(context, error)
-        raise
 
 
 def model_name(context: AppContext) -> str:
@@ -122,13 +109,13 @@ def model_name(context: AppContext) -> str:
 
 
 def head_of(context: AppContext, usage: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Make the fields before the entries of an answer; `usage` is None for questions about the weights alone."""
+    """Make the fields before the entries of an answer; `usage` is None for questions about the weights."""
     head = {"object": "list", "model": model_name(context), "compute_dtype": context.compute_dtype}
     return head if usage is None else {**head, "usage": usage}
 
 
 def inspection_head(context: AppContext, usage: dict[str, Any]) -> dict[str, Any]:
-    """Make the same for an answer whose layers and heads are chosen: it reports how many there are, so that a reader
+    """Make the same for an answer about chosen layers and heads: it reports how many there are, so that a reader
     can count from the end too.
     """
     sizes = {
@@ -149,15 +136,6 @@ def input_usage(inputs: Sequence[Prompt], results: Sequence[TaskResult]) -> dict
     }
 
 
-_TOKEN_BYTES = 26
-"""Bytes of one token in an answer, approximately: its text, its id, its span in the input."""
-
-
-def token_bytes(inputs: Sequence[Prompt]) -> int:
-    """Return approximately how many bytes the tokens of all inputs take in an answer."""
-    return _TOKEN_BYTES * sum(prompt.num_tokens for prompt in inputs)
-
-
 def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[str, Any]:
     """Return the tokens that one stack read, as every answer names them."""
     return {
@@ -168,7 +146,7 @@ def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[
 
 
 def both_stacks_fields(context: AppContext, prompt: Prompt) -> dict[str, Any]:
-    """Return the tokens of an input: for an encoder-decoder those of the decoder, and those of the encoder by their
+    """Return the tokens of an input: for an encoder-decoder the decoder's tokens, and the encoder's tokens with a
     prefix.
     """
     encoder = {} if prompt.encoder is None else token_fields(context, prompt.encoder, "encoder_")

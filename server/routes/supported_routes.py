@@ -1,5 +1,5 @@
-"""Decides which routes the loaded model can answer, and why not the others. What capabilities reports is what routes
-refuse.
+"""The routes that the loaded model can answer, and the reason for each other route. GET /v1/capabilities reports the
+same reasons that the routes give.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ SCORINGS = ("/v1/rerank", "/v2/rerank", "/rerank", "/v1/score", "/score")
 CLASSIFICATIONS = ("/v1/classify", "/classify", "/predict")
 """The routes that label texts and pairs."""
 ROUTES_OF_A_DECODER = ("/v1/completions", *CHATS, "/api/generate", "/generate", "/generate_stream", *JUDGEMENTS)
-"""The routes that write text, or read what would be written."""
+"""The routes that generate text, or read the probabilities of the next token."""
 ROUTES_OF_A_HEAD = ("/v1/next", "/v1/lens")
 """The routes that need logits."""
 SPARSE = "/embed_sparse"
@@ -36,7 +36,7 @@ ROUTES_OF_ANY_MODEL = (
 
 _KINDS = {"encoder": "an encoder", "decoder": "a decoder without a head for words"}
 ROUTE_OF_WEIGHTS = "/v1/models/{model_id}/weights"
-"""The route that lists weights, which may be read by some clients alone."""
+"""The route that lists weights, which only some clients may read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _why_no_scores(context: AppContext) -> UnsupportedReason | None:
         )
     if defaults is None and embeds.is_declared and embeds.refusal is not None:
         return UnsupportedReason(f"the vectors that this model's files describe cannot be made here: {embeds.refusal}")
-    # A network without any head is there for its states, and so is one whose files tell how to pool them.
+    # A network without any head is used for its states, and so is one with settings of pooling in its files.
     if defaults is None and not (embeds.is_declared and embeds.refusal is None) and config.has_head:
         return UnsupportedReason(
             f"this model ({config.architecture}) is not a reranker and not an embedding model; accepted are "

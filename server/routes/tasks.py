@@ -4,7 +4,8 @@ or none.
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from server.engine.outputs import Array, TokenLogprobs
@@ -15,21 +16,25 @@ from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
 
 _MAX_TOGETHER = 64
-"""Most inputs of one HTTP request in the engine at once, or as many as run if that is less: a long list must not
-fill the queue that all clients share.
+"""Most inputs of one HTTP request in the engine at once; `max_num_seqs` if that is less. A long list must not fill the
+queue that all clients share.
 """
+
+
+_TOKEN_BYTES = 26
+"""Bytes of one token in an answer, approximately: its text, its id, its span in the input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One input and what is to be taken from it."""
+    """One input and the engine's task for it."""
 
     task: Task
     prompt: Prompt
     capture_bytes: int
     interventions: tuple[Intervention, ...] = ()
     is_sent: bool = True
-    """Whether what is taken stays in memory until the answer is sent; otherwise it is used up at once."""
+    """Whether the captured numbers stay in memory until the answer is sent."""
 
     @property
     def num_bytes(self) -> int:
@@ -43,7 +48,7 @@ class TaskResult:
 
     tensors: dict[str, Array] = field(default_factory=dict)
     logprobs: TokenLogprobs | None = None
-    """Log-probabilities of the newest token, if the task generates and asks for them."""
+    """Log-probabilities of the newest token, if the task generates with log-probabilities."""
     num_cached_tokens: int = 0
 
 
@@ -55,17 +60,32 @@ def value_bytes(interventions: Sequence[Intervention]) -> int:
 
 
 def count_rejection(context: AppContext, error: ApiError) -> None:
-    """Count a refusal of an inspection request, if that is what the error is."""
+    """Count an error that refuses an inspection request."""
     if isinstance(error, PayloadTooLarge):
         context.metrics.capture_rejections.labels("answer_too_large").inc()
     elif isinstance(error, QueueFull) and error.code == "capture_budget_full":
         context.metrics.capture_rejections.labels("budget_full").inc()
 
 
+@contextmanager
+def counted_refusals(context: AppContext) -> Iterator[None]:
+    """Count a refusal of an answer that would be too large."""
+    try:
+        yield
+    except PayloadTooLarge as error:
+        count_rejection(context, error)
+        raise
+
+
+def token_bytes(inputs: Sequence[Prompt]) -> int:
+    """Return approximately how many bytes the tokens of all inputs take in an answer."""
+    return _TOKEN_BYTES * sum(prompt.num_tokens for prompt in inputs)
+
+
 def check_capture(context: AppContext, num_bytes: int) -> None:
     """Raise PayloadTooLarge for more captured bytes than are ever accepted.
 
-    All inputs of one HTTP request count together: what was captured from the first waits here for the last.
+    All inputs of one HTTP request count together: the captures of the first wait here for the last.
     """
     limit = context.capture_limit
     if num_bytes > limit:
@@ -79,7 +99,7 @@ def within_room(
 ) -> Callable[[Prompt], Prompt]:
     """Return `fit` for the prompts of one HTTP request, one after the other. It raises QueueFull also for the first
     prompt for which the engine has no room next to those before it, so that the following ones are not tokenised.
-    A longer prompt than `most` tokens counts as so many: it is cut, or refused for its length.
+    A prompt over `most` tokens counts as `most` tokens: it is cut, or refused for its length.
     """
     lengths: list[int] = []
 
@@ -103,7 +123,7 @@ async def run_all(context: AppContext, works: Sequence[Work], arrival: float) ->
     check_capture(context, captured + values)
     fitting = (context.capture_limit - captured) // max(1, values)  # or it would fill its own budget
     try:
-        if len(works) == 1:  # in the task that is here: one more would be a good part of what a short input costs
+        if len(works) == 1:  # without a task of its own, which would be a large part of the cost of a short input
             return [await _run_one(context, works[0], arrival)]
         max_together = max(1, min(_MAX_TOGETHER, context.settings.max_num_seqs, fitting))
         return await _run_together(context, works, arrival, max_together)
@@ -115,7 +135,7 @@ async def run_all(context: AppContext, works: Sequence[Work], arrival: float) ->
 async def _run_together(
     context: AppContext, works: Sequence[Work], arrival: float, max_together: int
 ) -> list[TaskResult]:
-    """Return the results of all works, of which at most `max_together` are in the engine at once."""
+    """Return the results of all works; at most `max_together` are in the engine at once."""
     places = asyncio.Semaphore(max_together)
     failures: list[ApiError] = []
 

@@ -28,12 +28,8 @@ _GROUP = 256
 _GROUP_SIZE = 250_000
 """Most bytes or characters of them, unless one has more: a thread tokenises as many in some tenths of a second."""
 _CUT_TOKENS = 64
-"""Tokens at the place where a part is cut off that may differ from those of the whole text."""
-_CUT_ADVICE = "Set truncate to cut it"
-WITHOUT_TRUNCATE = ((rf" {_CUT_ADVICE}\.", ""),)
-"""The advice of `too_long`, as `retold` words it for routes without the field `truncate`."""
-IN_PARAMETERS = ((_CUT_ADVICE, "Set parameters.truncate to cut it"),)
-"""The same for routes that have it in `parameters`."""
+"""Tokens at the end of a cut part that may differ from the tokens of the whole text."""
+CUT_ADVICE = "Set truncate to cut it."
 
 T = TypeVar("T")
 Keep = Literal["start", "end"]
@@ -88,7 +84,7 @@ async def read_part(context: AppContext, text: str, field: str, keep: Cut) -> st
         return text
     part = await asyncio.to_thread(part_for, context.tokenizer, text, limit, keep or "start")
     if keep is None and len(part) < len(text):
-        raise too_long(f"more than {context.context_limit}", context.context_limit, field, "")
+        raise PromptTooLong(f"more than {context.context_limit}", context.context_limit, field, "")
     return part
 
 
@@ -103,13 +99,24 @@ def groups_of(inputs: Sequence[T], size: Callable[[T], int]) -> Iterator[tuple[i
     yield begin, inputs[begin:]
 
 
-def too_long(length: int | str, limit: int, field: str, rest: str) -> BadRequest:
-    """Return the error of a prompt of so many tokens."""
-    return BadRequest(
-        f"{field}: the prompt has {length} tokens; at most {limit} are accepted{rest}. {_CUT_ADVICE}.",
-        param=field,
-        code="context_length_exceeded",
-    )
+class PromptTooLong(BadRequest):
+    """The error of a prompt that is too long."""
+
+    def __init__(self, length: int | str, limit: int, field: str, rest: str) -> None:
+        """Make the error of a prompt of `length` tokens; `rest` follows the accepted number."""
+        super().__init__("", param=field, code="context_length_exceeded")
+        self._problem = f"{length} tokens; at most {limit} are accepted{rest}."
+        self._is_reworded = False
+        self._write("the prompt has", CUT_ADVICE)
+
+    def reword(self, prompt_has: str, cut_advice: str) -> None:
+        """Write the message with these words before the length, and this advice at the end, unless that was done."""
+        if not self._is_reworded:
+            self._is_reworded = True
+            self._write(prompt_has, cut_advice)
+
+    def _write(self, prompt_has: str, cut_advice: str) -> None:
+        self.message = f"{self.param}: {prompt_has} {self._problem} {cut_advice}".rstrip()
 
 
 @contextmanager

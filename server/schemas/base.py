@@ -1,4 +1,4 @@
-"""Defines what every request and answer schema shares: strict types, no unknown fields, the forms a prompt may take."""
+"""The basis of all request and answer schemas: strict types, no unknown fields, the forms a prompt may take."""
 
 import re
 from collections.abc import Mapping
@@ -104,7 +104,7 @@ TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 
 
 def _unless_known(ids: Any, check_each: ValidatorFunctionWrapHandler) -> list[int]:
-    """Take a list whose bounds the parser reported as it is: checking each of a million ids takes a tenth of a
+    """Take a list unchecked if the parser reported its bounds: checking each of a million ids takes a tenth of a
     second.
     """
     if isinstance(ids, Integers) and ids.least >= 0 and ids.greatest <= MAX_TOKEN_ID:
@@ -190,7 +190,7 @@ class RequestModel(BaseModel):
 
     @classmethod
     def _asks_for_something(cls, name: str, value: Any) -> bool:
-        """Return whether the field asks for anything. Raises PydanticCustomError for one that is refused."""
+        """Return whether the field has an effect. Raises PydanticCustomError for a refused field."""
         if name in cls.__pydantic_fields__:
             return value is not None or name in cls._NULLABLE
         refused = cls.REFUSED.get(name)
@@ -290,7 +290,7 @@ class InspectionAnswer(ListAnswer):
 
 
 class ErrorDetail(AnswerModel):
-    """What went wrong."""
+    """The details of an error."""
 
     message: str = Field(description="Names the rejected value and the accepted values.")
     type: str = Field(description="Kind of error.")
@@ -299,6 +299,6 @@ class ErrorDetail(AnswerModel):
 
 
 class ErrorAnswer(AnswerModel):
-    """The shape of every error, but for those of routes whose API has its own."""
+    """The shape of errors, except on routes of APIs with their own shape."""
 
     error: ErrorDetail = Field(description="The error.")

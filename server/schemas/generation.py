@@ -14,8 +14,7 @@ from server.schemas.base import (
     check_equal,
     wrong,
 )
-from server.schemas.chat_messages import Messages
-from server.schemas.chat_templates import PromptEndFields
+from server.schemas.chat_fields import ChatFields
 from server.schemas.judgements.reasons import ExplainField, Reasons
 from server.schemas.known_fields import (
     IGNORED_BY_CHAT,
@@ -27,7 +26,6 @@ from server.schemas.known_fields import (
 from server.schemas.sampling import MAX_LOGPROBS, MAX_TOKENS, SamplingFields
 from server.schemas.structured_outputs import CanConstrain
 from server.schemas.thinking import EFFORT, Effort, ThinkingFields
-from server.schemas.tools import ToolFields
 
 MAX_CHOICES = 128
 
@@ -119,17 +117,16 @@ class CompletionRequest(GenerationFields):
 
     @property
     def num_logprobs(self) -> int | None:
-        """Return how many alternatives are asked for with each token, or None for no log-probabilities."""
+        """Return the number of alternatives of each token, or None for no log-probabilities."""
         return self.logprobs
 
 
-class ChatCompletionRequest(PromptEndFields, ThinkingFields, ToolFields, GenerationFields):
+class ChatCompletionRequest(ChatFields, ThinkingFields, GenerationFields):
     """Body of POST /v1/chat/completions."""
 
     IGNORED = IGNORED_BY_CHAT
     REFUSED = REFUSED_BY_CHAT
 
-    messages: Messages = Field(description="The conversation so far.")
     max_tokens: int | None = Field(
         None, ge=1, le=MAX_TOKENS, description="Most tokens to generate; null is the rest of the context."
     )
@@ -149,7 +146,6 @@ class ChatCompletionRequest(PromptEndFields, ThinkingFields, ToolFields, Generat
 
     @model_validator(mode="after")
     def _fields_agree(self) -> "ChatCompletionRequest":
-        self.check_continued(self.messages)
         if self.top_logprobs and not self.logprobs:
             raise wrong("top_logprobs", f"top_logprobs {self.top_logprobs} needs logprobs true")
         check_equal({"max_completion_tokens": self.max_completion_tokens, "max_tokens": self.max_tokens})
@@ -157,15 +153,8 @@ class ChatCompletionRequest(PromptEndFields, ThinkingFields, ToolFields, Generat
 
     @property
     def num_logprobs(self) -> int | None:
-        """Return how many alternatives are asked for with each token, or None for no log-probabilities."""
+        """Return the number of alternatives of each token, or None for no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
-
-    @property
-    def form_field(self) -> str:
-        """Return the field that gives the answer its form: a constraint, tools, or a limit of the thought."""
-        limits = ("thinking_budget", "thinking_token_budget", "reasoning_effort")
-        limit = next((name for name in limits if getattr(self, name) is not None), "")
-        return super().form_field or ("tools" if self.callable_tools else limit)
 
 
 class CompletionChoice(AnswerModel):

@@ -1,5 +1,5 @@
-"""Lists the fields of other servers' requests that are not ours: those that are ignored, since they cannot change the
-answer, and those that are refused, since they would.
+"""The fields of other servers that Lightwell lacks: ignored ones, which cannot change the answer, and refused ones,
+which would.
 
 The fields of OpenAI's, vLLM's, SGLang's and llama.cpp's requests are known by name, so that their clients work
 unchanged, and so that an unknown name is reported as the typing error that it is. `docs/reference.md` shows these
@@ -15,12 +15,12 @@ from server.engine.sampling_params import SamplingParams
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A field that would change the answer, but for the values that ask for nothing."""
+    """A field that would change the answer, except with values that have no effect."""
 
     why: str
     """The reason that the client gets."""
     neutral: tuple[Any, ...] = ()
-    """Values that ask for nothing, in addition to null and what is empty; false does too, unless true is one of
+    """Values without an effect, in addition to null and empty values; false has none either, unless true is one of
     these.
     """
 

@@ -1,6 +1,6 @@
 """Defines the bodies of Ollama's routes under /api, and their answers.
 
-What they share with /v1 is defined there: the bounds of the sampling options are those of `GenerationFields`.
+The sampling options have the bounds of `GenerationFields`.
 """
 
 import json
@@ -255,7 +255,7 @@ class OllamaShowRequest(ModelField):
 
 
 class OllamaTimes(AnswerModel):
-    """What every answer of a run tells: whose it is, and what it took, in nanoseconds."""
+    """The fields of every answer that ran the model: its name, and durations in nanoseconds."""
 
     model: str = Field(description="Name of the model, as the client wrote it.")
     total_duration: int | None = Field(None, description="Nanoseconds since the request came.")
@@ -265,7 +265,7 @@ class OllamaTimes(AnswerModel):
 
 
 class OllamaTextAnswer(OllamaTimes):
-    """What both routes answer that write text; in a stream, each line is such an object."""
+    """The answer of both routes that generate text; in a stream, each line is such an object."""
 
     created_at: str = Field(description="The time, as RFC 3339 writes it.")
     done: bool = Field(description="Whether this is all, or a stream's last line.")

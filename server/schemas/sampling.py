@@ -1,6 +1,4 @@
-"""Defines the fields that say how a text is sampled and what of the network comes with it, for every body that asks for
-one.
-"""
+"""The fields for sampling, and for attention rows and interventions, of every body that requests a text."""
 
 import re
 from typing import Annotated, Literal
@@ -32,7 +30,7 @@ class GenerationAttention(AttentionFields):
 
 
 class SamplingFields(CanIntervene, RunFields):
-    """Fields of every body that asks for a text."""
+    """Fields of every body that requests a text."""
 
     stream: bool | None = Field(False, description="Answer with server-sent events, one a token.")
     temperature: float | None = Field(
@@ -107,14 +105,3 @@ class SamplingFields(CanIntervene, RunFields):
             if not _TOKEN_ID.fullmatch(key):
                 raise ValueError(f"{key[:20]!r} is no token id; keys must be token ids such as '42'")
         return value
-
-    @field_validator("top_k")
-    @classmethod
-    def _minus_one_keeps_all(cls, value: int | None) -> int | None:
-        return None if value is None else max(value, 0)
-
-    @property
-    def stop_strings(self) -> tuple[str, ...]:
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)

@@ -1,8 +1,8 @@
-"""Defines the fields that say what form an answer has: OpenAI's response_format, vLLM's structured_outputs and its
+"""The fields for the form of an answer: OpenAI's response_format, vLLM's structured_outputs and its
 older guided_* names, llama.cpp's and SGLang's names.
 
-All of them mean one `Constraint`. What it says is made into a grammar elsewhere, where a wrong schema or pattern is
-refused too.
+All of them become one `Constraint`. `server.generation.grammars` converts it to a grammar, and refuses a wrong schema
+or pattern.
 """
 
 from typing import Annotated, Any, Literal, NamedTuple
@@ -18,7 +18,7 @@ from server.schemas.known_fields import (
 )
 
 MAX_TEXTS = 10_000
-"""Most texts of which an answer may be one."""
+"""Most texts of a choice."""
 Schema = dict[str, Any] | bool | Text
 """A JSON schema, or its text."""
 Choices = Annotated[
@@ -81,7 +81,7 @@ class ResponseFormat(RequestModel):
 
     @property
     def constraint(self) -> Constraint | None:
-        """Return what it asks for, or None for free text."""
+        """Return the constraint, or None for free text."""
         if self.type == "text":
             return None
         if self.type == "regex":
@@ -97,7 +97,7 @@ class ResponseFormat(RequestModel):
 
 
 class StructuredOutputs(RequestModel):
-    """vLLM's description of what an answer keeps to: one of `json`, `json_object`, `regex`, `choice`, `grammar` and
+    """vLLM's description of the form of an answer: one of `json`, `json_object`, `regex`, `choice`, `grammar` and
     `structural_tag`.
     """
 
@@ -118,7 +118,7 @@ class StructuredOutputs(RequestModel):
 
     @property
     def constraints(self) -> list[Constraint]:
-        """Return what its fields ask for; at most one is accepted."""
+        """Return the constraints of its fields; at most one is accepted."""
         kinds: tuple[Kind, ...] = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
         values = {**vars(self), "json": self.json_, "json_object": self.json_object or None}
         asked = [kind for kind in kinds if values[kind] is not None]
@@ -148,7 +148,7 @@ class CanConstrain(RequestModel):
 
     @property
     def constraints(self) -> list[Constraint]:
-        """Return everything that these fields ask for."""
+        """Return the constraints of all fields."""
         blanks = self.guided_whitespace_pattern
         named: tuple[tuple[str, Kind, Any], ...] = (
             ("guided_json", "json", self.guided_json),
@@ -161,7 +161,7 @@ class CanConstrain(RequestModel):
             ("regex", "regex", self.regex),
             ("ebnf", "grammar", self.ebnf),
         )
-        # Some clients send empty texts for what they don't ask for.
+        # Some clients send empty texts for absent values.
         found = [Constraint(name, kind, value, blanks) for name, kind, value in named if value not in (None, "")]
         if self.response_format is not None and self.response_format.constraint is not None:
             found.append(self.response_format.constraint)
@@ -169,13 +169,8 @@ class CanConstrain(RequestModel):
 
     @property
     def constraint(self) -> Constraint | None:
-        """Return what the answer keeps to, or None for free text."""
+        """Return the constraint of the answer, or None for free text."""
         return next(iter(self.constraints), None)
-
-    @property
-    def form_field(self) -> str:
-        """Return the field that gives the answer its form, or an empty text if none does."""
-        return "" if self.constraint is None else self.constraint.field
 
     @model_validator(mode="after")
     def _has_one_constraint(self) -> "CanConstrain":

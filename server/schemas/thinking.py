@@ -34,6 +34,11 @@ class ThinkingFields(RequestModel):
         return self
 
     @property
+    def budget_field(self) -> str:
+        """Return the name of the field that gives the budget."""
+        return "thinking_token_budget" if self.thinking_budget is None else "thinking_budget"
+
+    @property
     def budget(self) -> int | None:
         """Return the thinking budget in tokens, -1 for no limit, or None if none is given."""
         return self.thinking_token_budget if self.thinking_budget is None else self.thinking_budget

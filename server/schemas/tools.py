@@ -42,7 +42,7 @@ def _check_schema(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 class FunctionDefinition(RequestModel):
-    """What a tool is called, and what it takes."""
+    """The name, description and parameters of a tool."""
 
     name: ToolName
     description: Text | None = Field(None, description="Description of the tool, for the model.")
@@ -119,7 +119,7 @@ ToolChoice = Literal["none", "auto", "required"] | Annotated[NamedTool | Allowed
 
 
 class ToolFields(RequestModel):
-    """The fields of a chat that are about tools, and about what surrounds its answer."""
+    """The fields of a chat about tools and reasoning."""
 
     tools: Tools | None = Field(None, description=TOOLS)
     tool_choice: ToolChoice | None = Field(

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from model.tokenization.chat_formats.message import ToolCallDelta
 from server.engine.outputs import Array
+from server.generation.attention_rows import RowWriter
+from server.generation.conversation import ChatPiece
 from server.http.tensor_formats import JsonArray
-from server.routes.openai.attention_rows import RowWriter
-from server.routes.openai.conversation import ChatPiece
 
 Event = dict[str, Any]
 Kind = Literal["thinking", "text", "tool_use"]
@@ -20,7 +20,7 @@ _GROWING: dict[Kind, tuple[str, str]] = {
     "text": ("text_delta", "text"),
     "tool_use": ("input_json_delta", "partial_json"),
 }
-"""The type of the delta of each block, and its field that holds what is new."""
+"""The type of the delta of each block, and its field with the new part."""
 
 
 @dataclass
@@ -70,7 +70,7 @@ class ContentWriter:
         self._blocks: list[_Block] = []
 
     def take(self, piece: ChatPiece) -> list[Event]:
-        """Return the events of what a piece adds. Its rows go with the last of them."""
+        """Return the events of a piece. Its attention rows are in the last of them."""
         delta, tensors = piece.delta, piece.piece.tensors
         events: list[Event] = []
         if delta.reasoning and self._shows_thinking:
@@ -111,7 +111,7 @@ class ContentWriter:
         return [block.whole(self._rows) for block in self._blocks]
 
     def delta(self, kind: Kind, text: str) -> Event:
-        """Return the event of what is new of the last block."""
+        """Return the event of the new part of the last block."""
         name, key = _GROWING[kind]
         return {"type": "content_block_delta", "index": len(self._blocks) - 1, "delta": {"type": name, key: text}}
 

@@ -3,20 +3,18 @@ how many tokens a conversation has.
 """
 
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AbstractContextManager
 
 import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.generation.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
 from server.http.error_shapes import error_json
 from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.anthropic.blocks import ContentWriter, Event
-from server.routes.anthropic.translation import to_chat, told_in_terms_of, turns_of
+from server.routes.anthropic.translation import chat_request
 from server.routes.context import AppContext
-from server.routes.openai.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
-from server.routes.prompts import find_adapter
-from server.routes.request_context import accept, current_request
+from server.routes.request_context import accept, current_request, find_adapter
 from server.routes.responses import json_response, large_response, model_name, new_answer_id
 from server.routes.supported_routes import check_route
 from server.schemas.anthropic.messages import (
@@ -47,13 +45,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         `message_stop`.
         """
         arrival = accept(context, body, PATH)
-        turns = turns_of(body)
-        with told_in_terms_of(body, turns):
-            beginning = begin_conversation(context, to_chat(body, turns), arrival, cuts_max_tokens=True)
-            answer = _Answer(context, body, await unless_disconnected(request, beginning))
-            if not body.stream:
-                return await unless_disconnected(request, answer.whole())
-        return answer.stream(told_in_terms_of(body, turns))
+        beginning = begin_conversation(context, chat_request(body), arrival)
+        answer = _Answer(context, body, await unless_disconnected(request, beginning))
+        return answer.stream() if body.stream else await unless_disconnected(request, answer.whole())
 
 
 def add_counting(router: APIRouter, context: AppContext) -> None:
@@ -69,9 +63,7 @@ def add_counting(router: APIRouter, context: AppContext) -> None:
         """Return how many tokens the model would read of a conversation, its system text and its tools included."""
         find_adapter(context, body.model)  # adapters have the tokens of the model
         check_route(context, PATH)
-        turns = turns_of(body)
-        with told_in_terms_of(body, turns):
-            prompt = await read_conversation(context, to_chat(body, turns))
+        prompt = await read_conversation(context, chat_request(body))
         return json_response({"input_tokens": prompt.num_tokens})
 
 
@@ -105,8 +97,8 @@ class _Answer:
             self._conversation.close()
         return await large_response({**self._head, "content": self._content.whole(), **end, "usage": self._usage()})
 
-    def stream(self, retelling: AbstractContextManager[None]) -> Response:
-        """Return the message as a stream of events, with `retelling` of an error in it."""
+    def stream(self) -> Response:
+        """Return the message as a stream of events."""
         begun = self._begin_content()
         direct = self._conversation.token_writer(lambda text: self._content.delta("text", text), "content_block_delta")
         record = current_request().record
@@ -116,7 +108,6 @@ class _Answer:
             self._conversation.close,
             direct,
             write_error=lambda error: event(error_json(error, PATH, request_id), "error"),
-            retelling=retelling,
         )
 
     def _begin_content(self) -> list[Event]:

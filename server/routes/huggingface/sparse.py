@@ -7,12 +7,12 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.engine.request import SparseTask
+from server.generation.embeddings import embed_inputs
 from server.http.errors import answer_too_large
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import Format, as_numpy
 from server.routes.context import AppContext
 from server.routes.huggingface.tei import cut_fields
-from server.routes.openai.embeddings import embed_inputs
 from server.routes.request_context import accept
 from server.routes.responses import tensor_response
 from server.routes.supported_routes import SPARSE

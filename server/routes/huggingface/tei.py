@@ -6,17 +6,16 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.http.error_handlers import retold
+from server.generation.embeddings import embed_vectors
+from server.generation.field_names import FieldNames
 from server.http.errors import BadRequest
 from server.http.tensor_formats import JsonArray
 from server.observability.version import lightwell_version
 from server.routes.context import AppContext
-from server.routes.openai.embeddings import embed_vectors
 from server.routes.prompts import encoder_limit
 from server.routes.request_context import accept
 from server.routes.responses import json_response, large_response
 from server.routes.supported_routes import is_for_text
-from server.routes.text_parts import IN_PARAMETERS
 from server.schemas.base import MAX_PROMPTS
 from server.schemas.embeddings import TeiCut, TeiInputFields
 from server.schemas.huggingface import EmbedRequest, SimilarityRequest
@@ -103,7 +102,7 @@ async def similarity(context: AppContext, request: Request, body: SimilarityRequ
     found: list[Any] = []
     for field, each in texts.items():
         asked = {"input": each, "normalize": True, **cut_fields(context, body.parameters)}
-        with retold({}, IN_PARAMETERS):
+        with FieldNames(cut_advice="Set parameters.truncate to cut it.").in_errors():
             _, vectors = await embed_vectors(context, request, asked, arrival, field)
         if vectors[0].ndim > 1:
             message = "inputs: this model makes a vector of each token, not of a text; POST /embed_all is accepted."

@@ -4,43 +4,40 @@ and TEI both send: the kind of the model decides its meaning.
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import orjson
 from fastapi import APIRouter, Request
-from msgspec import structs
 from starlette.responses import Response
 
-from server.http.error_handlers import retold, translated
+from server.generation.choices import Piece
+from server.generation.completion import completion_jobs
+from server.generation.field_names import FieldNames
+from server.generation.logprobs import prefill_entries, token_entry
+from server.generation.request import PromptRequest, sampling_of
+from server.generation.submission import Arrived, Job, begin
+from server.http.error_handlers import translated
 from server.http.error_shapes import error_json
 from server.http.errors import BadRequest
 from server.http.sse import EventStream, event, unless_disconnected
 from server.routes.context import AppContext
+from server.routes.huggingface.labels import predict
 from server.routes.huggingface.tei import embed, similarity
-from server.routes.judgements.tei import predict, rank_texts
-from server.routes.openai.choices import Piece
-from server.routes.openai.completions import completion_jobs
-from server.routes.openai.generation import Arrived, Job, begin
-from server.routes.openai.logprobs import prefill_entries, token_entry
+from server.routes.judgements.ranking import rank_texts
 from server.routes.request_context import accept
 from server.routes.supported_routes import check_route, is_for_text, why_not
-from server.routes.text_parts import IN_PARAMETERS
 from server.schemas.base import RequestModel
-from server.schemas.generation import CompletionRequest
-from server.schemas.huggingface import EmbedRequest, GenerateAnswer, GenerateRequest, SimilarityRequest
+from server.schemas.huggingface import EmbedRequest, GenerateAnswer, GenerateRequest, SimilarityRequest, TgiGrammar
 from server.schemas.judgements.classifying import PredictRequest
 from server.schemas.judgements.reranking import TeiRerankRequest
+from server.schemas.structured_outputs import Constraint, ResponseFormat
 
-_ALIKE = ("temperature", "top_k", "top_p", "repetition_penalty", "frequency_penalty", "seed", "stop")
-_OTHERS = {"max_tokens": "max_new_tokens", "truncate_prompt_tokens": "truncate", "response_format": "grammar"}
-_NAMES = {
-    "prompt": "inputs",
-    **{ours: f"parameters.{_OTHERS.get(ours, ours)}" for ours in (*_ALIKE, *_OTHERS)},
-    "response_format.json_schema": "parameters.grammar.value",
-}
-"""TGI's name of each of our fields."""
+_NAMES = FieldNames(
+    {"prompt": "inputs", "max_tokens": "parameters.max_new_tokens"},
+    cut_advice="Set parameters.truncate to cut it.",
+)
 _TAGS: list[str | Enum] = ["Hugging Face"]
 _STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {"text/event-stream": {}}}}
 
@@ -89,38 +86,56 @@ async def generate(context: AppContext, request: Request, body: GenerateRequest)
         raise BadRequest(f"{name}: a stream does not contain the prompt; false is accepted.", param=name)
     accept(context, body if asked.adapter_id is None else body.model_copy(update={"model": asked.adapter_id}))
     check_route(context, "/generate")
-    with retold(_NAMES, IN_PARAMETERS):
-        completion = _completion_of(body)
-        (job,) = await completion_jobs(context, completion)
-        if asked.max_new_tokens is None:
-            job = replace(job, sampling=structs.replace(job.sampling, max_tokens=min(job.sampling.max_tokens, 100)))
-        started, arrivals = await unless_disconnected(request, begin(context, completion, [job], arrival))
-        writer = _Writer(context, body, job, arrivals)
-        if body.stream:
-            write_error = lambda error: event(error_json(error, "/generate"))  # noqa: E731
-            return EventStream(
-                writer.events(), started.close, write_error=write_error, retelling=retold(_NAMES, IN_PARAMETERS)
-            )
-        try:
-            return await unless_disconnected(request, writer.whole())
-        finally:
-            started.close()
+    prompt = _prompt_request(body)
+    (job,) = await completion_jobs(context, prompt)
+    if asked.max_new_tokens is None:
+        job = job.limited_to(min(job.sampling.max_tokens, 100))
+    started, arrivals = await unless_disconnected(request, begin(context, prompt, [job], arrival))
+    writer = _Writer(context, body, job, arrivals)
+    if body.stream:
+        write_error = lambda error: event(error_json(error, "/generate"))  # noqa: E731
+        return EventStream(writer.events(), started.close, write_error=write_error)
+    try:
+        return await unless_disconnected(request, writer.whole())
+    finally:
+        started.close()
 
 
-def _completion_of(body: GenerateRequest) -> CompletionRequest:
-    """Return the body as POST /v1/completions has it. Raises BadRequest."""
-    asked, form = body.parameters, body.parameters.grammar
-    fields = {name: getattr(asked, name) for name in _ALIKE}
-    fields |= {ours: getattr(asked, theirs) for ours, theirs in _OTHERS.items() if theirs != "grammar"}
-    if form is not None:
-        name = "json_schema" if form.type == "json_schema" else "value"
-        fields["response_format"] = {"type": form.type, name: form.value}
+def _prompt_request(body: GenerateRequest) -> PromptRequest:
+    """Return the request for the text. Raises BadRequest, with the names of the body's fields."""
+    asked = body.parameters
+    sampling = sampling_of(asked)
     if not asked.is_sampled:
-        fields["temperature"] = 0.0
-    fields |= {"prompt": body.inputs, "stream": body.stream, "include_stop_str_in_output": True}
-    fields["logprobs"] = (asked.top_n_tokens or 0) if body.stream or asked.details else None
-    fields["prompt_logprobs"] = 0 if asked.details and asked.decoder_input_details else None
-    return translated(CompletionRequest, fields)
+        sampling["temperature"] = 0.0
+    if asked.details and asked.decoder_input_details:
+        sampling["prompt_logprobs"] = 0
+    return PromptRequest(
+        names=_NAMES,
+        prompt=body.inputs,
+        sampling=sampling,
+        max_tokens=asked.max_new_tokens,
+        is_stream=body.stream,
+        stop=tuple(asked.stop),
+        include_stop=True,
+        num_logprobs=(asked.top_n_tokens or 0) if body.stream or asked.details else None,
+        constraint=_constraint(asked.grammar),
+        truncate_prompt_tokens=asked.truncate,
+    )
+
+
+def _constraint(grammar: TgiGrammar | None) -> Constraint | None:
+    field = "parameters.grammar.value"
+    if grammar is None:
+        return None
+    if grammar.type != "json_schema":
+        with FieldNames({"value": field, "schema": field}).in_errors():
+            translated(ResponseFormat, {"type": grammar.type, "value": grammar.value})
+        return Constraint(field, grammar.type, grammar.value)
+    with FieldNames({"json_schema": field}).in_errors():
+        form = translated(ResponseFormat, {"type": "json_schema", "json_schema": grammar.value}).json_schema
+    if form is None or form.schema_ is None:
+        return Constraint("parameters.grammar", "json_object", True)
+    return Constraint(f"{field}.schema", "json", form.schema_)
 
 
 @dataclass

@@ -20,18 +20,9 @@ from server.routes.inspect.selectors import (
     select_heads,
 )
 from server.routes.prompts import Prompt
-from server.routes.responses import (
-    counted_refusals,
-    input_usage,
-    inspection_head,
-    tensor_response,
-    tensor_route,
-    token_bytes,
-    token_fields,
-    wire_of,
-)
+from server.routes.responses import input_usage, inspection_head, tensor_response, tensor_route, token_fields, wire_of
 from server.routes.supported_routes import check_part
-from server.routes.tasks import TaskResult
+from server.routes.tasks import TaskResult, counted_refusals, token_bytes
 from server.schemas.inspect.attention import AttentionAnswer, AttentionRequest
 
 

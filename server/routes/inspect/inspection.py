@@ -29,16 +29,8 @@ from server.routes.inputs import read_inputs
 from server.routes.inspect.interventions import read_all_interventions
 from server.routes.prompts import NOTHING, Prompt, check_ids
 from server.routes.request_context import accept
-from server.routes.responses import (
-    both_stacks_fields,
-    check_num_values,
-    counted_refusals,
-    input_usage,
-    inspection_head,
-    tensor_response,
-    token_bytes,
-)
-from server.routes.tasks import TaskResult, Work, check_capture, run_all
+from server.routes.responses import both_stacks_fields, check_num_values, input_usage, inspection_head, tensor_response
+from server.routes.tasks import TaskResult, Work, check_capture, counted_refusals, run_all, token_bytes
 from server.routes.text_parts import naming
 from server.schemas.inspect.attention import AttentionRequest
 from server.schemas.inspect.predictions import InspectionRequest

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import structs
 
 from server.engine.request import TraceTask
-from server.http.error_handlers import retold
+from server.generation.field_names import WITHOUT_TRUNCATE
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray, as_numpy
 from server.http.turns import in_turns
@@ -29,7 +29,6 @@ from server.routes.inspect.intervention_values import check_fits
 from server.routes.inspect.trace_plan import Lengths
 from server.routes.prompts import Prompt
 from server.routes.tasks import Work, run_all
-from server.routes.text_parts import WITHOUT_TRUNCATE
 from server.schemas.inspect.inputs import InputFields
 from server.schemas.inspect.interventions import InterventionField, InterventionSource
 
@@ -166,7 +165,7 @@ async def _sources(
 async def _read_source(context: AppContext, source: InterventionSource, field: str) -> list[Prompt]:
     fields = source.model_dump(include={"input", "decoder_input", "add_special_tokens"})
     try:
-        with retold({}, WITHOUT_TRUNCATE):
+        with WITHOUT_TRUNCATE.in_errors():
             return await read_inputs(context, InputFields.model_validate(fields))
     except BadRequest as error:
         raise wrong(f"{field}.{error.message}", error.code) from None

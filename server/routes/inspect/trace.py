@@ -13,8 +13,8 @@ from server.routes.context import AppContext
 from server.routes.inspect.inspection import Asked, begin
 from server.routes.inspect.trace_plan import Lengths, PlannedPoint, check_trace_size, choose_points, plan_inputs
 from server.routes.prompts import Prompt
-from server.routes.responses import both_stacks_fields, counted_refusals, tensor_route, token_bytes, wire_of
-from server.routes.tasks import TaskResult
+from server.routes.responses import both_stacks_fields, tensor_route, wire_of
+from server.routes.tasks import TaskResult, counted_refusals, token_bytes
 from server.schemas.inspect.trace import TraceAnswer, TraceRequest
 
 

@@ -15,15 +15,15 @@ from starlette.responses import Response
 from model.analysis.matrices import UnknownMatrix
 from model.analysis.weight_names import NamedWeight, find_weight, list_weights
 from server.http.errors import BadRequest, Forbidden, shown
-from server.http.tensor_formats import Wire, negotiate
+from server.http.tensor_formats import VALUE_BYTES, Wire, negotiate
 from server.http.trace_body import DescribedEntry
 from server.routes.auth_route import KEY_IN_SCOPE
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import asked_of_weights, described
 from server.routes.inspect.selectors import resolve, span
 from server.routes.inspect.weights import answer_about_weights, ask_about_weights, check_once, layer_of
-from server.routes.prompts import check_model
-from server.routes.responses import VALUE_BYTES, check_num_values, head_of, tensor_route, wire_of
+from server.routes.request_context import check_model
+from server.routes.responses import check_num_values, head_of, tensor_route, wire_of
 from server.routes.supported_routes import ROUTE_OF_WEIGHTS, why_no_weights
 from server.schemas.inspect.weights import WeightListAnswer, WeightsAnswer, WeightsQuery
 

@@ -20,8 +20,8 @@ from server.http.trace_body import DescribedArray, DescribedEntry, described_bod
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Asked, Tensors, asked_of_weights, described, stack_of
 from server.routes.inspect.selectors import every_head, resolve
-from server.routes.prompts import NOTHING, check_model
-from server.routes.request_context import accept
+from server.routes.prompts import NOTHING
+from server.routes.request_context import accept, check_model
 from server.routes.responses import check_num_values, head_of, tensor_response, tensor_route
 from server.routes.supported_routes import check_part
 from server.routes.tasks import Work, run_all

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.http.error_handlers import retold
+from server.generation.field_names import WITHOUT_TRUNCATE
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.answering import Judgement, Judgements
@@ -15,7 +15,6 @@ from server.routes.judgements.questions import Option, Question, user_message
 from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
 from server.routes.responses import large_response, model_name
-from server.routes.text_parts import WITHOUT_TRUNCATE
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.decisions import (
     AnyQuestion,
@@ -43,7 +42,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         arrival = accept(context, body, "/v1/decisions")
         messages, questions = await asyncio.to_thread(_written, body)
         judging = judge_with_reasons(context, body, messages, questions, arrival)
-        with retold({}, WITHOUT_TRUNCATE):
+        with WITHOUT_TRUNCATE.in_errors():
             found, reasons = await unless_disconnected(request, judging)
         answers = (
             _answer(question, each) | why

@@ -78,7 +78,8 @@ async def ask(
     for question, prompt in zip(questions, prompts, strict=True):
         if len(prompt.ids) > limit:
             raise BadRequest(
-                f"{question.field}: input and question have {len(prompt.ids)} tokens; at most {limit} are accepted.",
+                f"{question.field}: the question and the text before it have {len(prompt.ids)} tokens; at "
+                f"most {limit} are accepted.",
                 param=question.field,
                 code="context_length_exceeded",
             )

@@ -5,12 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
+from starlette.responses import Response
 
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import best_first, score_pairs, scores_of
-from server.schemas.judgements.head_fields import PairFields
+from server.routes.request_context import accept
+from server.routes.responses import large_response
+from server.schemas.judgements.head_fields import PairFields, TeiReadFields
+from server.schemas.judgements.reranking import TeiRerankRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +54,28 @@ async def rank(
     explaining = reasons_of_scores(context, body.explain, [found.each[i] for i in best], arrival)
     reasons = await unless_disconnected(request, explaining)
     return [Ranked(i, scores[i], beside) for i, beside in zip(best, reasons, strict=True)], found.usage
+
+
+async def rank_texts(context: AppContext, request: Request, body: TeiRerankRequest) -> Response:
+    """Answer POST /rerank for a body of Text Embeddings Inference: each text's score, the best first."""
+    arrival = accept(context, body, "/rerank")
+    ranked, _ = await rank(context, request, pair_fields(body), body.query, body.texts, body.top_n, "texts", arrival)
+
+    def text(index: int) -> dict[str, str]:
+        return {"text": body.texts[index]} if body.return_text else {}
+
+    return await large_response(
+        {"index": each.index, "score": each.score, **each.beside, **text(each.index)} for each in ranked
+    )
+
+
+def pair_fields(body: TeiReadFields) -> PairFields:
+    """Return what a body says of how texts are cut, in the words of the other APIs."""
+    return PairFields.model_validate(
+        {
+            "truncate": body.truncate,
+            "truncation_side": body.truncation_direction.lower(),
+            "use_activation": not body.raw_scores,
+            "explain": body.explain,
+        }
+    )

@@ -12,15 +12,15 @@ from starlette.responses import Response
 
 from model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
 from server.engine.request import ClassifyTask, PointCapture, Task, TraceTask
+from server.generation.embeddings import embed_task, embedding_work
 from server.http.errors import BadRequest, answer_too_large
 from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
-from server.routes.openai.embeddings import embed_task, embedding_work
 from server.routes.prompts import Prompt, encoder_limit
-from server.routes.responses import counted_refusals, large_response, model_name, new_answer_id
-from server.routes.tasks import TaskResult, Work, run_all
+from server.routes.responses import large_response, model_name, new_answer_id
+from server.routes.tasks import TaskResult, Work, counted_refusals, run_all
 from server.routes.text_parts import groups_of
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.judgements.head_fields import PairFields, ReadFields

@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.http.error_handlers import retold
+from server.generation.field_names import FieldNames
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.answering import Judgement
@@ -14,7 +14,6 @@ from server.routes.judgements.questions import Option, Question, user_message
 from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
 from server.routes.responses import large_response, model_name
-from server.routes.text_parts import WITHOUT_TRUNCATE
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.fields import json_text
 from server.schemas.judgements.systemone import (
@@ -24,8 +23,6 @@ from server.schemas.judgements.systemone import (
     SystemOneQuestion,
     SystemOneRequest,
 )
-
-_WORDING = (*WITHOUT_TRUNCATE, ("input and question", "state and question"))
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -41,7 +38,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         messages, questions = await asyncio.to_thread(_written, body)
         names = {"input": "state"} | {f"questions[{i}]": f"questions.{name}" for i, name in enumerate(body.questions)}
         judging = judge_with_reasons(context, body, messages, questions, arrival)
-        with retold(names, _WORDING):
+        with FieldNames(names, cut_advice="").in_errors():
             found, reasons = await unless_disconnected(request, judging)
         named = list(zip(body.questions.items(), found.each, strict=True))
         answer = {

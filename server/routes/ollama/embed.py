@@ -3,12 +3,11 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.http.error_handlers import retold
+from server.generation.embeddings import embed_vectors
 from server.http.tensor_formats import JsonArray
 from server.routes.context import AppContext
 from server.routes.ollama.lines import nanoseconds, truncated
-from server.routes.ollama.translation import NAMES, accept_named
-from server.routes.openai.embeddings import embed_vectors
+from server.routes.ollama.translation import accept_named
 from server.routes.responses import large_response
 from server.schemas.ollama import OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaEmbeddingsRequest, OllamaEmbedRequest
 
@@ -22,10 +21,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def embed_texts(request: Request, body: OllamaEmbedRequest) -> Response:
         """Return a vector of length 1 for each text."""
-        with retold(NAMES):
-            arrival = accept_named(context, body)
-            asked = {"input": body.input, "truncate": body.truncate, "dimensions": body.dimensions, "normalize": True}
-            inputs, vectors = await embed_vectors(context, request, asked, arrival)
+        arrival = accept_named(context, body)
+        asked = {"input": body.input, "truncate": body.truncate, "dimensions": body.dimensions, "normalize": True}
+        inputs, vectors = await embed_vectors(context, request, asked, arrival)
         answer = {
             "model": context.model_id if body.model is None else body.model,
             "total_duration": nanoseconds(arrival),
@@ -44,8 +42,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def embed_prompt(request: Request, body: OllamaEmbeddingsRequest) -> Response:
         """Return the text's vector, of the length that the model gives it."""
-        with retold(NAMES | {"input": "prompt"}):
-            arrival = accept_named(context, body)
-            asked = {"input": body.prompt, "truncate": True, "normalize": False}
-            inputs, (vector,) = await embed_vectors(context, request, asked, arrival)
+        arrival = accept_named(context, body)
+        asked = {"input": body.prompt, "truncate": True, "normalize": False}
+        inputs, (vector,) = await embed_vectors(context, request, asked, arrival, "prompt")
         return await large_response({"embedding": JsonArray(vector, "float"), **truncated(inputs)})

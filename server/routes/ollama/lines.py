@@ -1,7 +1,4 @@
-"""Writes a generated text as Ollama does: one object, or one line of JSON for each part of it.
-
-It knows how an answer looks, whether it came of a chat or of a bare prompt, and nothing of how it was asked for.
-"""
+"""Writes a generated text as Ollama does: one object, or one line of JSON for each part of it."""
 
 import re
 import time
@@ -14,14 +11,14 @@ import orjson
 
 from model.tokenization.chat_formats.message import Message, ToolCall, joined
 from server.engine.outputs import TokenLogprobs
+from server.generation.conversation import ChatPiece
+from server.generation.logprobs import chat_entries
+from server.generation.submission import Started
 from server.http.error_shapes import error_json
 from server.http.errors import ApiError
 from server.http.sse import one_line
 from server.http.tensor_formats import JsonArray
 from server.routes.context import AppContext
-from server.routes.openai.conversation import ChatPiece
-from server.routes.openai.generation import Started
-from server.routes.openai.logprobs import chat_entries
 from server.routes.prompts import Prompt
 
 NDJSON = "application/x-ndjson"
@@ -49,7 +46,7 @@ def error_line(error: ApiError) -> bytes:
 
 
 def chat_fields(message: Message) -> dict[str, Any]:
-    """Return what an answer of a chat holds of a message."""
+    """Return the fields of a message in an answer of /api/chat."""
     told: dict[str, Any] = {"role": "assistant", "content": message.content}
     if message.reasoning:
         told["thinking"] = message.reasoning
@@ -62,7 +59,7 @@ def chat_fields(message: Message) -> dict[str, Any]:
 
 
 def generate_fields(message: Message) -> dict[str, Any]:
-    """Return what an answer of a prompt holds of a message."""
+    """Return the fields of a message in an answer of /api/generate."""
     return {"response": message.content, **({"thinking": message.reasoning} if message.reasoning else {})}
 
 
@@ -128,7 +125,7 @@ class LineWriter:
         return {"model": self._model, "created_at": now(), **self._fields(message), **extras, "done": False}
 
     async def _extras(self, arrived: ChatPiece) -> dict[str, Any]:
-        """Return what came with a part beside its text."""
+        """Return the log-probabilities and attention rows of a part."""
         piece, rows = arrived.piece, self._begun.started.rows
         query = len(self._begun.prompt.ids) - 1 + self._num_tokens
         self._num_tokens += len(piece.token_ids)
@@ -156,8 +153,8 @@ class LineWriter:
 
 
 def checked(message: Message) -> Message:
-    """Return the message with those calls alone whose arguments are an object, as Ollama writes them; others, which
-    the end of the answer cut off, become text.
+    """Return the message with the calls that have an object as arguments, as in Ollama; calls that the end of the
+    answer cut off become text.
     """
     calls, rest = [], [message.content]
     for call in message.tool_calls:

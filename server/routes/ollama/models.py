@@ -1,4 +1,4 @@
-"""GET /api/tags, /api/ps and /api/version, POST /api/show: what is served, as Ollama's clients want to know it."""
+"""GET /api/tags, /api/ps and /api/version, POST /api/show: the served model, in the form of Ollama's clients."""
 
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from server.http.errors import NotFound
 from server.observability.version import lightwell_version
 from server.routes.context import AppContext
 from server.routes.ollama.translation import can_think, served_name, tagged
-from server.routes.prompts import find_adapter
+from server.routes.request_context import find_adapter
 from server.routes.supported_routes import why_not
 from server.schemas.ollama import OllamaShowRequest
 
@@ -65,7 +65,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.post("/api/show", tags=["Ollama"], summary="Description of the model, as Ollama returns it")
     async def show(body: OllamaShowRequest) -> dict[str, Any]:
-        """Return the model's sizes, its chat template, the settings that requests have by default, and what it can."""
+        """Return the model's sizes, its chat template, the default settings of requests, and its capabilities."""
         name = body.name if body.model is None else body.model
         adapter = find_adapter(context, served_name(context, name))
         told, defaults = card(adapter), asdict(context.sampling_defaults)
@@ -93,7 +93,7 @@ def add_open_routes(router: APIRouter, context: AppContext) -> None:
 
 def _not_there(context: AppContext, route: str) -> Any:
     async def refuse(request: Request) -> None:
-        """Refuse what would change which models there are."""
+        """Refuse a change of the served models."""
         names = ", ".join(tagged(name) for name in (context.model_id, *(each.name for each in context.adapters)))
         raise NotFound(
             f"There is no /api/{route}: a running server keeps the model it was started with; there is {names} "
@@ -105,7 +105,7 @@ def _not_there(context: AppContext, route: str) -> Any:
 
 
 def _described(context: AppContext) -> tuple[int, dict[str, Any]]:
-    """Return the bytes of the weights, and what Ollama calls the details of a model."""
+    """Return the bytes of the weights, and the field `details` of Ollama's models."""
     config, quantize = context.config, context.settings.quantize
     dtype = resolved_dtype(config, context.settings)
     level = _DTYPES.get(dtype, dtype) if quantize == "none" else quantize.upper()
@@ -148,7 +148,7 @@ def _model_info(context: AppContext) -> dict[str, Any]:
 
 
 def _capabilities(context: AppContext) -> list[str]:
-    """Return what the model can, by Ollama's words."""
+    """Return the capabilities of the model, by Ollama's names."""
     source = "" if context.chat_template is None else context.chat_template.source
     can = {
         "completion": why_not(context, "/api/generate") is None,

@@ -1,13 +1,16 @@
 """POST /api/chat and POST /api/generate: the assistant's next message, or a text that continues a prompt."""
 
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.tokenization.chat_formats.message import Message, MessageDelta
-from server.http.error_handlers import retold
+from server.generation.completion import completion_jobs
+from server.generation.conversation import ChatPiece, begin_conversation
+from server.generation.request import ChatRequest, PromptRequest
+from server.generation.submission import Arrived, Started, begin
 from server.http.sse import EventStream, unless_disconnected
 from server.routes.context import AppContext
 from server.routes.ollama.lines import (
@@ -20,12 +23,8 @@ from server.routes.ollama.lines import (
     generate_fields,
     now,
 )
-from server.routes.ollama.translation import NAMES, accept_named, chat_of, chat_of_prompt, completion_of
-from server.routes.openai.completions import completion_jobs
-from server.routes.openai.conversation import ChatPiece, begin_conversation
-from server.routes.openai.generation import Arrived, Started, begin
+from server.routes.ollama.translation import accept_named, chat_request, chat_request_of_prompt, prompt_request
 from server.routes.responses import json_response, large_response
-from server.schemas.generation import ChatCompletionRequest, CompletionRequest
 from server.schemas.ollama import (
     OllamaChatAnswer,
     OllamaChatRequest,
@@ -47,12 +46,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def chat(request: Request, body: OllamaChatRequest) -> Response:
         """Return the assistant's next message, one line of JSON a token, or as one object without `stream`."""
-        with retold(NAMES):
-            arrival = accept_named(context, body, "/api/chat")
-            if not body.messages:
-                return _loaded(context, body, chat_fields)
-            beginning = _begin_chat(context, chat_of(context, body), arrival)
-            return await _answer(context, request, body, beginning, chat_fields, arrival, NAMES)
+        arrival = accept_named(context, body, "/api/chat")
+        if not body.messages:
+            return _loaded(context, body, chat_fields)
+        beginning = _begin_chat(context, chat_request(context, body), arrival)
+        return await _answer(context, request, body, beginning, chat_fields, arrival)
 
     @router.post(
         "/api/generate",
@@ -65,17 +63,15 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the model's answer to the prompt, or with `raw`, and of a model without a chat template, the text
         that continues it: one line of JSON a token, or one object without `stream`.
         """
-        names = NAMES | {"messages": "prompt"}
-        with retold(names):
-            arrival = accept_named(context, body, "/api/generate")
-            if not body.prompt:
-                return _loaded(context, body, generate_fields)
-            beginning: Awaitable[Begun]
-            if body.raw or context.chat_template is None:
-                beginning = _begin_text(context, completion_of(context, body), arrival)
-            else:
-                beginning = _begin_chat(context, chat_of_prompt(context, body), arrival)
-            return await _answer(context, request, body, beginning, generate_fields, arrival, names)
+        arrival = accept_named(context, body, "/api/generate")
+        if not body.prompt:
+            return _loaded(context, body, generate_fields)
+        beginning: Awaitable[Begun]
+        if body.raw or context.chat_template is None:
+            beginning = _begin_text(context, prompt_request(context, body), arrival)
+        else:
+            beginning = _begin_chat(context, chat_request_of_prompt(context, body), arrival)
+        return await _answer(context, request, body, beginning, generate_fields, arrival)
 
 
 def _model(context: AppContext, body: OllamaTextFields) -> str:
@@ -95,7 +91,6 @@ async def _answer(
     beginning: Awaitable[Begun],
     fields: Fields,
     arrival: float,
-    names: Mapping[str, str],
 ) -> Response:
     """Return the answer: until the first token has come, an error still has its own HTTP status."""
 
@@ -114,22 +109,22 @@ async def _answer(
         return await unless_disconnected(request, whole())
     begun, writer = await unless_disconnected(request, begun_writer())
     lines, close = writer.lines(), begun.started.close
-    return EventStream(lines, close, media_type=NDJSON, write_error=error_line, retelling=retold(names))
+    return EventStream(lines, close, media_type=NDJSON, write_error=error_line)
 
 
-async def _begin_chat(context: AppContext, asked: ChatCompletionRequest, arrival: float) -> Begun:
+async def _begin_chat(context: AppContext, asked: ChatRequest, arrival: float) -> Begun:
     found = await begin_conversation(context, asked, arrival)
     return Begun(found.job.prompt, found.started, found.pieces(), asked.num_logprobs)
 
 
-async def _begin_text(context: AppContext, asked: CompletionRequest, arrival: float) -> Begun:
+async def _begin_text(context: AppContext, asked: PromptRequest, arrival: float) -> Begun:
     (job,) = await completion_jobs(context, asked)
     started, arrivals = await begin(context, asked, [job], arrival)
     return Begun(job.prompt, started, _pieces(started, arrivals), asked.num_logprobs)
 
 
 async def _pieces(started: Started, arrivals: AsyncIterator[Arrived]) -> AsyncIterator[ChatPiece]:
-    """Yield the pieces of a text as those of a message that is all content."""
+    """Yield the pieces of a text as pieces of a message with content only."""
     try:
         async for arrived in arrivals:
             piece = arrived.piece

@@ -1,19 +1,18 @@
-"""Translates Ollama's requests into those of /v1, and what these refuse back into Ollama's names.
-
-It knows names and forms; the bounds and meanings of fields are those of /v1.
-"""
+"""Reads Ollama's bodies as requests for texts."""
 
 import json
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from server.generation.field_names import FieldNames
+from server.generation.request import ChatRequest, PromptRequest, sampling_of, texts_of
 from server.http.error_handlers import translated
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
 from server.routes.request_context import accept
 from server.schemas.base import RunFields
-from server.schemas.generation import ChatCompletionRequest, CompletionRequest
+from server.schemas.chat_fields import ChatFields
 from server.schemas.ollama import (
     OllamaChatRequest,
     OllamaGenerateRequest,
@@ -22,24 +21,19 @@ from server.schemas.ollama import (
     OllamaTextFields,
     OllamaToolCall,
 )
+from server.schemas.structured_outputs import Constraint
 
 _TAG = ":latest"
-_OPTIONS = {
-    "repeat_penalty": "repetition_penalty",
-    "num_predict": "max_tokens",
-    **{name: name for name in OllamaOptions.model_fields if name not in ("repeat_penalty", "num_predict")},
-}
-"""Our name of each option."""
-NAMES = {
-    **{ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()},
-    **dict.fromkeys(("response_format", "response_format.json_schema.schema"), "format"),
+_OPTIONS = {"repeat_penalty": "repetition_penalty", "num_predict": "max_tokens"}
+"""Lightwell's name of each option that has another name."""
+_NAMES = {
+    **{_OPTIONS.get(name, name): f"options.{name}" for name in OllamaOptions.model_fields},
     **dict.fromkeys(("thinking_budget", "reasoning_effort"), "think"),
 }
-"""Ollama's name of each of our fields that it calls otherwise."""
 
 
 def served_name(context: AppContext, model: str | None) -> str | None:
-    """Return the name that is served of what a client wrote: Ollama's put a tag after each."""
+    """Return the served name for a client's name: Ollama's clients add a tag to each."""
     if model is None or not model.endswith(_TAG) or model == context.model_id or context.adapters.find(model):
         return model
     return model.removesuffix(_TAG)
@@ -55,20 +49,20 @@ def accept_named(context: AppContext, body: RunFields, route: str | None = None)
     return accept(context, body.model_copy(update={"model": served_name(context, body.model)}), route)
 
 
-def chat_of(context: AppContext, body: OllamaChatRequest) -> ChatCompletionRequest:
-    """Return a chat in our form. Raises BadRequest."""
-    tools = {"tools": body.tools} if body.tools else {}
-    return _chat(context, body, translated_messages(body.messages), tools)
+def chat_request(context: AppContext, body: OllamaChatRequest) -> ChatRequest:
+    """Return the request for the next message. Raises BadRequest, with the names of the body's fields."""
+    return _chat(context, body, FieldNames(_NAMES), translated_messages(body.messages), body.tools)
 
 
-def chat_of_prompt(context: AppContext, body: OllamaGenerateRequest) -> ChatCompletionRequest:
-    """Return a prompt as the only message to the assistant. Raises BadRequest."""
+def chat_request_of_prompt(context: AppContext, body: OllamaGenerateRequest) -> ChatRequest:
+    """Return the request for an answer to a prompt, the only message to the assistant. Raises BadRequest."""
     system = [{"role": "system", "content": body.system}] if body.system else []
-    return _chat(context, body, [*system, {"role": "user", "content": body.prompt}], {})
+    names = FieldNames({**_NAMES, "messages": "prompt"})
+    return _chat(context, body, names, [*system, {"role": "user", "content": body.prompt}])
 
 
-def completion_of(context: AppContext, body: OllamaGenerateRequest) -> CompletionRequest:
-    """Return a prompt that is continued as it is. Raises BadRequest."""
+def prompt_request(context: AppContext, body: OllamaGenerateRequest) -> PromptRequest:
+    """Return the request for a text that continues a prompt. Raises BadRequest for fields of the chat template."""
     if not body.raw:
         taken = {"system": body.system, "think": body.think or None, "chat_template_kwargs": body.chat_template_kwargs}
         for name, value in taken.items():
@@ -76,51 +70,66 @@ def completion_of(context: AppContext, body: OllamaGenerateRequest) -> Completio
                 raise BadRequest(
                     f"{name}: the model {context.model_id!r} has no chat template; leave it out.", param=name
                 )
-    num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    asked = {"max_tokens": None, **shared_fields(body), "prompt": body.prompt, "logprobs": num_logprobs}
-    return translated(CompletionRequest, asked)
+    return PromptRequest(**_text_fields(body), names=FieldNames(_NAMES), prompt=body.prompt)
 
 
 def _chat(
-    context: AppContext, body: OllamaTextFields, messages: list[dict[str, Any]], tools: dict[str, Any]
-) -> ChatCompletionRequest:
-    asked = {**shared_fields(body), **tools, "messages": messages}
-    asked |= {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs}
-    if messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]:
-        asked |= {"continue_final_message": True}
+    context: AppContext,
+    body: OllamaTextFields,
+    names: FieldNames,
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]] | None = None,
+) -> ChatRequest:
     if body.think and not can_think(context):
         raise BadRequest("think: this model's chat template has no thinking; false is accepted.", param="think")
-    if body.think is False:
-        asked |= {"thinking_budget": 0}
-    elif body.think is not None:
-        asked |= {"reasoning_effort": None if body.think is True else body.think}
-        asked |= {"chat_template_kwargs": {"enable_thinking": True, **(body.chat_template_kwargs or {})}}
-    return translated(ChatCompletionRequest, {"chat_template_kwargs": body.chat_template_kwargs, **asked})
+    arguments = body.chat_template_kwargs
+    if body.think:
+        arguments = {"enable_thinking": True, **(arguments or {})}
+    is_continued = messages[-1]["role"] == "assistant" and "tool_calls" not in messages[-1]
+    fields = {"messages": messages, "chat_template_kwargs": arguments, "continue_final_message": is_continued}
+    with names.in_errors():
+        chat = translated(ChatFields, {**fields, "tools": tools or None})
+    return ChatRequest(
+        **_text_fields(body),
+        names=names,
+        chat=chat,
+        reasoning_effort=body.think if isinstance(body.think, str) else None,
+        thinking_budget=0 if body.think is False else None,
+    )
 
 
 def can_think(context: AppContext) -> bool:
-    """Return whether the model thinks, or can be told to, as far as its chat template says."""
+    """Return whether the model's chat template has thinking, or a switch for it."""
     template = context.chat_template
     if template is None:
         return False
     return bool(template.thought_tags and template.thought_tags.opening) or "enable_thinking" in template.source
 
 
-def shared_fields(body: OllamaTextFields) -> dict[str, Any]:
-    """Return the fields that chats and completions have alike."""
-    options = body.options
-    values = {} if options is None else {ours: getattr(options, theirs) for theirs, ours in _OPTIONS.items()}
-    asked = {name: value for name, value in values.items() if value is not None}
-    if asked.get("max_tokens", 1) < 0:
-        del asked["max_tokens"]
-    if asked.get("seed") == -1:  # Ollama's and llama.cpp's way to have one drawn
-        del asked["seed"]
+def _text_fields(body: OllamaTextFields) -> dict[str, Any]:
+    """Return the fields of a `TextRequest` that both bodies have."""
+    options = body.options or OllamaOptions.model_validate({})
+    sampling = sampling_of(options)
+    if options.repeat_penalty is not None:
+        sampling["repetition_penalty"] = options.repeat_penalty
+    if options.seed == -1:  # Ollama and llama.cpp draw a seed for -1
+        del sampling["seed"]
+    constraint = None
     if body.format == "json":
-        asked["response_format"] = {"type": "json_object"}
+        constraint = Constraint("format", "json_object", True)
     elif body.format:
-        asked["response_format"] = {"type": "json_schema", "json_schema": {"name": "format", "schema": body.format}}
-    alike = ("stream", "truncate", "attention", "interventions")
-    return asked | {name: getattr(body, name) for name in alike if name in body.model_fields_set or name == "stream"}
+        constraint = Constraint("format", "json", body.format)
+    return {
+        "sampling": sampling,
+        "max_tokens": None if options.num_predict is None or options.num_predict < 0 else options.num_predict,
+        "is_stream": body.stream,
+        "stop": texts_of(options.stop),
+        "num_logprobs": (body.top_logprobs or 0) if body.logprobs else None,
+        "constraint": constraint,
+        "attention": body.attention,
+        "interventions": body.interventions,
+        "truncate": body.truncate,
+    }
 
 
 class _Calls:
@@ -148,7 +157,7 @@ class _Calls:
 
 
 def translated_messages(messages: Sequence[OllamaMessage]) -> list[dict[str, Any]]:
-    """Return messages in our form, in which each call has an id, and each result that of its call."""
+    """Return messages in OpenAI's form: each call has an id, and each result the id of its call."""
     written: list[dict[str, Any]] = []
     calls, num_calls = _Calls(), 0
     for message in messages:

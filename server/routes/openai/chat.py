@@ -9,17 +9,19 @@ from starlette.responses import Response
 
 from model.tokenization.chat_formats.message import Message, MessageDelta, ToolCallDelta
 from server.engine.outputs import TokenLogprobs
+from server.generation.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
+from server.generation.choices import Piece
+from server.generation.conversation import Answered, ChatPiece, Conversation, begin_conversation
+from server.generation.field_names import FieldNames
+from server.generation.logprobs import chat_entries, prompt_entries
+from server.generation.request import ChatRequest
 from server.http.errors import ApiError
 from server.http.sse import EventStream, event, unless_disconnected
 from server.http.tensor_formats import JsonArray
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import NamedToken
-from server.routes.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
-from server.routes.openai.choices import Piece
-from server.routes.openai.conversation import Answered, ChatPiece, Conversation, begin_conversation
-from server.routes.openai.generation import AnswerWriter
-from server.routes.openai.logprobs import chat_entries, prompt_entries
+from server.routes.openai.answer_writer import AnswerWriter, text_fields
 from server.routes.request_context import accept
 from server.routes.responses import large_response
 from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
@@ -38,35 +40,55 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         ending in `[DONE]`.
         """
         arrival = accept(context, body, "/v1/chat/completions")
-        versus = check_chat_reasons(context, body)
+        asked = _asked(body)
+        versus = check_chat_reasons(context, asked, body.explain)
         if not body.stream:
-            return await unless_disconnected(request, _whole(context, body, arrival, versus))
-        conversation = await unless_disconnected(request, begin_conversation(context, body, arrival))
-        writer = _ChatWriter(conversation)
-        direct = conversation.token_writer(
-            lambda text: writer.stream_chunk([writer.choice(ChatPiece(0, MessageDelta(content=text), None, Piece()))])
+            return await unless_disconnected(request, _whole(context, body, asked, arrival, versus))
+        conversation = await unless_disconnected(request, begin_conversation(context, asked, arrival))
+        writer = _ChatWriter(conversation, body)
+        return EventStream(
+            _events(writer),
+            conversation.close,
+            None
+            if body.return_token_ids or body.counts_as_it_goes
+            else conversation.token_writer(
+                lambda text: writer.stream_chunk(
+                    [writer.choice(ChatPiece(0, MessageDelta(content=text), None, Piece()))]
+                )
+            ),
         )
-        return EventStream(_events(writer), conversation.close, direct)
+
+
+def _asked(body: ChatCompletionRequest) -> ChatRequest:
+    return ChatRequest(
+        **text_fields(body),
+        num_logprobs=body.num_logprobs,
+        names=FieldNames({"thinking_budget": body.budget_field}),
+        chat=body,
+        max_tokens=body.max_completion_tokens if body.max_tokens is None else body.max_tokens,
+        reasoning_effort=body.reasoning_effort,
+        thinking_budget=body.budget,
+    )
 
 
 async def _whole(
-    context: AppContext, body: ChatCompletionRequest, arrival: float, versus: NamedToken | None
+    context: AppContext, body: ChatCompletionRequest, asked: ChatRequest, arrival: float, versus: NamedToken | None
 ) -> Response:
-    conversation = await begin_conversation(context, body, arrival)
+    conversation = await begin_conversation(context, asked, arrival)
     try:
-        check_room_for_reasons(context, body, conversation.job.prompt, conversation.job.sampling.max_tokens)
+        check_room_for_reasons(context, body.explain, conversation.job.prompt, conversation.job.sampling.max_tokens)
     except ApiError:
         conversation.close()
         raise
     choices = await conversation.answers()
-    writer = _ChatWriter(conversation)
+    writer = _ChatWriter(conversation, body)
     answer = writer.head("chat.completion")
     answer["choices"] = [
         await writer.whole_choice(index, choice) async for index, choice in in_turns(enumerate(choices), 1)
     ]
     for written, choice in zip(answer["choices"], choices, strict=True):
         token_ids = [token_id for piece in choice.pieces for token_id in piece.token_ids]
-        written |= await chat_reasons(context, body, versus, conversation.job.prompt, token_ids, arrival)
+        written |= await chat_reasons(context, body.explain, versus, conversation.job.prompt, token_ids, arrival)
     answer["usage"] = writer.usage()
     if body.prompt_logprobs is not None:
         logprobs = next((each.prompt_logprobs for each in choices[0].pieces if each.prompt_logprobs is not None), None)
@@ -94,10 +116,10 @@ class _ChatWriter(AnswerWriter):
     CHUNK = "chat.completion.chunk"
     body: ChatCompletionRequest
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: Conversation, body: ChatCompletionRequest) -> None:
         self.conversation = conversation
         self.job = conversation.job
-        super().__init__(conversation.context, conversation.body, [self.job], conversation.started, "chatcmpl")
+        super().__init__(conversation.context, body, [self.job], conversation.started, "chatcmpl")
 
     def choice(self, piece: ChatPiece) -> dict[str, Any]:
         """Return the fields that every chunk of a choice has."""
@@ -155,7 +177,7 @@ class _ChatWriter(AnswerWriter):
         return written
 
     async def chunk(self, new: ChatPiece) -> dict[str, Any] | None:
-        """Return what a piece adds to a choice, or None if a client would see nothing of it."""
+        """Return the chunk of a piece, or None if it has nothing that a client sees."""
         index, piece = new.index, new.piece
         query = len(self.job.prompt.ids) - 1 + self.num_tokens[index]
         self.num_tokens[index] += len(piece.token_ids)
@@ -186,7 +208,7 @@ def _reasoning(text: str) -> dict[str, str]:
 
 
 def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
-    """Return what is new of a call; its first part names it."""
+    """Return the new part of a call; the first part has its name."""
     if call.id is None:
         return {"index": call.index, "function": {"arguments": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments}

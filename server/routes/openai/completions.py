@@ -8,32 +8,20 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.tokenization.detokenizer import Detokenizer
+from server.generation.attention_rows import prompt_rows
+from server.generation.choices import Piece
+from server.generation.completion import completion_jobs
+from server.generation.logprobs import LegacyLogprobs, prompt_entries
+from server.generation.request import PromptRequest
+from server.generation.submission import Arrived, Collected, Job, Started, begin, collect, start, token_writer
 from server.http.sse import EventStream, event, unless_disconnected
 from server.http.tensor_formats import JsonArray
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.inputs import between_stacks
-from server.routes.openai.attention_rows import prompt_rows
-from server.routes.openai.choices import Piece
-from server.routes.openai.generation import (
-    AnswerWriter,
-    Arrived,
-    Collected,
-    Job,
-    Started,
-    begin,
-    collect,
-    start,
-    token_writer,
-)
-from server.routes.openai.logprobs import LegacyLogprobs, prompt_entries
-from server.routes.openai.sampling import sampling_params
-from server.routes.openai.structured_outputs import read_grammar
-from server.routes.prompts import Prompt, encoder_limit, fit_generation, keep_end, read_prompts
+from server.routes.openai.answer_writer import AnswerWriter, text_fields
+from server.routes.prompts import Prompt
 from server.routes.request_context import accept
 from server.routes.responses import large_response
-from server.routes.tasks import within_room
-from server.routes.text_parts import Keep
 from server.schemas.generation import CompletionAnswer, CompletionRequest
 
 
@@ -50,44 +38,40 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         token, ending in `[DONE]`.
         """
         arrival = accept(context, body, "/v1/completions")
-        jobs = await completion_jobs(context, body)
+        asked = _asked(body)
+        jobs = await completion_jobs(context, asked)
         if not body.stream:
-            return await unless_disconnected(request, _whole(context, body, jobs, arrival))
-        started, arrivals = await unless_disconnected(request, begin(context, body, jobs, arrival))
+            return await unless_disconnected(request, _whole(context, body, asked, jobs, arrival))
+        started, arrivals = await unless_disconnected(request, begin(context, asked, jobs, arrival))
         writer = _CompletionWriter(context, body, jobs, started)
-        direct = token_writer(started, body, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))]))
-        return EventStream(_events(writer, arrivals), started.close, direct)
-
-
-async def completion_jobs(context: AppContext, body: CompletionRequest) -> list[Job]:
-    """Return the prompts as the engine gets them. Raises BadRequest where one does not fit."""
-    keep: Keep = "start" if context.config.kind == "encoder-decoder" else "end"
-    cut: Keep | None = keep if body.truncate else None
-    if body.truncate_prompt_tokens is not None:
-        cut = "end"
-    most = encoder_limit(context) if keep == "start" else context.context_limit - 1
-    fit = within_room(context, lambda prompt: keep_end(prompt, body.truncate_prompt_tokens, most), most)
-    prompts = await read_prompts(context, body.prompt, "prompt", body.add_special_tokens, cut, fit)
-    prompts = await between_stacks(context, prompts, body.decoder_input, body.truncate, "prompt")
-    field = "prompt" if context.config.kind == "decoder" else "decoder_input"
-    is_explicit = "max_tokens" in body.model_fields_set and body.max_tokens is not None
-    asked = [number for number in (body.prompt_logprobs, body.logprobs if body.echo else None) if number is not None]
-    grammar = await read_grammar(context, body)
-    jobs = []
-    async for prompt in in_turns(prompts, 64):
-        # With max_tokens 0 the engine still takes one step, whose token is dropped: it scores the prompt.
-        limit = None if body.max_tokens is None else max(body.max_tokens, 1)
-        drops_token = body.max_tokens == 0
-        fitted, max_tokens = fit_generation(
-            context, prompt, limit, is_explicit, body.truncate, field, drops_token=drops_token
+        return EventStream(
+            _events(writer, arrivals),
+            started.close,
+            None
+            if body.return_token_ids or body.counts_as_it_goes
+            else token_writer(started, asked, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))])),
         )
-        sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=max(asked, default=None))
-        jobs.append(Job(fitted, sampling, grammar))
-    return jobs
 
 
-async def _whole(context: AppContext, body: CompletionRequest, jobs: list[Job], arrival: float) -> Response:
-    started = await start(context, body, jobs, arrival)
+def _asked(body: CompletionRequest) -> PromptRequest:
+    fields = text_fields(body)
+    scored = [number for number in (body.prompt_logprobs, body.logprobs if body.echo else None) if number is not None]
+    fields["sampling"]["prompt_logprobs"] = max(scored, default=None)
+    return PromptRequest(
+        **fields,
+        num_logprobs=body.num_logprobs,
+        prompt=body.prompt,
+        decoder_input=body.decoder_input,
+        add_special_tokens=body.add_special_tokens,
+        max_tokens=body.max_tokens,
+        cuts_max_tokens="max_tokens" not in body.model_fields_set,
+    )
+
+
+async def _whole(
+    context: AppContext, body: CompletionRequest, asked: PromptRequest, jobs: list[Job], arrival: float
+) -> Response:
+    started = await start(context, asked, jobs, arrival)
     choices = await collect(started)
     writer = _CompletionWriter(context, body, jobs, started)
     answer = writer.head(writer.CHUNK)
@@ -153,7 +137,7 @@ class _CompletionWriter(AnswerWriter):
         return written
 
     async def chunk(self, index: int, piece: Piece) -> dict[str, Any]:
-        """Return what a piece adds to a choice; the first brings the prompt, if that is echoed."""
+        """Return the chunk of a piece; the first has the prompt, if it is echoed."""
         is_first = index not in self._begun
         self._begun.add(index)
         if self.body.max_tokens == 0:
@@ -183,7 +167,7 @@ class _CompletionWriter(AnswerWriter):
             return None
         prompt = self._prompt(index)
         if index not in self._legacy:
-            exact = self.jobs[index // (self.body.n or 1)].grammar is not None
+            exact = self.jobs[index // (self.body.n or 1)].task.grammar is not None
             self._legacy[index] = self._written(prompt.ids, len(self._echo(index)) if echoes else 0, exact=exact)
         generated = await self._legacy[index].entries(piece.token_ids, piece.logprobs)
         if not echoes or piece.prompt_logprobs is None:

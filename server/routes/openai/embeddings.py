@@ -1,39 +1,16 @@
 """POST /v1/embeddings: vectors of inputs, from any layer of the network."""
 
-import logging
-from functools import cache
-from typing import Any
-
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from model.hooks.point_names import stack_config
-from server.engine.request import EmbedTask, PoolingMode
-from server.http.error_handlers import translated
-from server.http.errors import BadRequest, answer_too_large, shown
+from server.generation.embeddings import embed, embed_inputs, embed_task, embedding_entry
 from server.http.sse import unless_disconnected
-from server.http.tensor_formats import Entry, Format, NumpyArray, Wire, as_numpy, body_pieces, check_npy, negotiate
+from server.http.tensor_formats import Format, body_pieces, check_npy, negotiate
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.inputs import between_stacks
-from server.routes.inspect.selectors import resolve
-from server.routes.prompts import Prompt, encoder_limit, fit_input, keep_end, read_prompts
 from server.routes.request_context import accept
-from server.routes.responses import (
-    VALUE_BYTES,
-    head_of,
-    input_usage,
-    tensor_response,
-    tensor_route,
-    token_bytes,
-    wire_of,
-)
-from server.routes.tasks import TaskResult, Work, run_all, within_room
-from server.routes.text_parts import Keep, bounded
-from server.schemas.base import PromptInput
+from server.routes.responses import head_of, input_usage, tensor_response, tensor_route, wire_of
 from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
-
-logger = logging.getLogger(__name__)
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -54,159 +31,3 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         head = head_of(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, encoding_format)
         return await tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))
-
-
-async def embed_vectors(
-    context: AppContext, request: Request, asked: dict[str, Any], arrival: float, field: str = "input"
-) -> tuple[list[Prompt], list[NumpyArray]]:
-    """Return the inputs of a body of other names, given as `EmbeddingRequest` has them, and their vectors. Raises
-    ApiError, which names the inputs `field`.
-    """
-    body = translated(EmbeddingRequest, asked)
-    task = embed_task(context, body)
-    inputs = await embed_inputs(context, body, field)
-    results = await unless_disconnected(request, embed(context, task, inputs, "json", arrival))
-    return inputs, [as_numpy(result.tensors["embedding"]) for result in results]
-
-
-async def embed(
-    context: AppContext, task: EmbedTask, inputs: list[Prompt], wire: Wire, arrival: float
-) -> list[TaskResult]:
-    """Return what the engine says of each input. Raises ApiError, also where the answer would be too large."""
-    _check_size(context, task, inputs, VALUE_BYTES[wire])
-    return await run_all(context, [embedding_work(context, task, prompt) for prompt in inputs], arrival)
-
-
-def embed_task(context: AppContext, body: EmbeddingRequest) -> EmbedTask:
-    """Return what is to be taken from the network. Raises BadRequest for a layer or a width that the model lacks,
-    and when the model's own pooling is asked for and is not available.
-    """
-    config, defaults = stack_config(context.config, "encoder"), context.embedding_defaults
-    # They were trained on what the folder's pooling makes of the last states, and for nothing else.
-    is_dense = bool(defaults.dense) and body.pooling == ("none" if defaults.is_late else None) and body.layer is None
-    modes = defaults.modes if body.pooling is None else ()
-    width = _full_width(context, is_dense, modes)
-    if body.dimensions is not None and body.dimensions > width:
-        raise BadRequest(
-            f"dimensions: {body.dimensions} is over the model's {width}; 1 to {width} are accepted.", param="dimensions"
-        )
-    if body.pooling is None and defaults.refusal is not None:
-        raise BadRequest(
-            f"pooling: the vectors that this model's files describe cannot be made here ({defaults.refusal}); mean, "
-            "last, cls and none are accepted.",
-            param="pooling",
-            code="not_supported_by_model",
-        )
-    layer = None
-    if body.layer is not None:
-        (layer,) = resolve(body.layer, config.num_layers + 1, "layer", "layer")
-    return EmbedTask(
-        layer=layer,
-        pooling=body.pooling or defaults.pooling,
-        modes=modes,
-        normalize=defaults.normalize if body.normalize is None else body.normalize,
-        dimensions=body.dimensions,
-        dense=is_dense,
-    )
-
-
-async def embed_inputs(context: AppContext, body: EmbeddingRequest, field: str = "input") -> list[Prompt]:
-    """Return the inputs as sentence-transformers would read them if the model's files say so. Raises BadRequest, which
-    names them `field`.
-    """
-    defaults = context.embedding_defaults
-    truncate = defaults.truncate if body.truncate is None else body.truncate
-    keep: Keep | None = "start" if truncate else None
-    if body.truncate_prompt_tokens is not None:
-        keep = "end"
-    value = await _prepared(context, body, keep, field)
-    limit = encoder_limit(context)
-    if defaults.max_length is not None:
-        limit = min(limit, defaults.max_length)
-
-    def fit(prompt: Prompt) -> Prompt:
-        return fit_input(context, keep_end(prompt, body.truncate_prompt_tokens, limit), truncate, field, limit)
-
-    prompts = await read_prompts(context, value, field, body.add_special_tokens, keep, within_room(context, fit, limit))
-    return await between_stacks(context, prompts, None, truncate, field)
-
-
-async def _prepared(context: AppContext, body: EmbeddingRequest, keep: Keep | None, field: str) -> PromptInput:
-    """Return the texts, preceded by the prompt that is asked for and lower-cased if the model wants it; ids as they
-    are.
-    """
-    defaults = context.embedding_defaults
-    name = defaults.default_prompt_name if body.prompt_name is None else body.prompt_name
-    if name is not None and name not in defaults.prompts:
-        known = ", ".join(map(repr, defaults.prompts)) or "this model has none: null"
-        raise BadRequest(f"prompt_name: there is no prompt {shown(name)}; accepted: {known}.", param="prompt_name")
-    before = "" if name is None else defaults.prompts[name]
-
-    def prepared(text: str, name: str) -> str:
-        text = before + bounded(context, text, name, keep)
-        return text.lower() if defaults.lowercase else text
-
-    if isinstance(body.input, str):
-        return prepared(body.input, field)
-    if not body.input or not isinstance(body.input[0], str):  # ids are not checked one by one: there may be a million
-        _warn_of_ids()
-        return body.input
-    return [prepared(str(item), f"{field}[{i}]") async for i, item in in_turns(enumerate(body.input), 64)]
-
-
-@cache
-def _warn_of_ids() -> None:
-    """Log, once, that ids of another tokenizer give vectors without a meaning."""
-    logger.warning(
-        "a client sends token ids to be embedded: only ids of this model's tokenizer have a meaning. langchain's "
-        "OpenAIEmbeddings sends ids of tiktoken unless its check_embedding_ctx_length is False"
-    )
-
-
-def _num_vectors(task: EmbedTask, prompt: Prompt) -> int:
-    return len(read_by_encoder(prompt).ids) if task.pooling == "none" else 1
-
-
-def read_by_encoder(prompt: Prompt) -> Prompt:
-    """Return what the vectors belong to: the encoder's side if the model has two."""
-    return prompt.encoder or prompt
-
-
-def embedding_work(context: AppContext, task: EmbedTask, prompt: Prompt) -> Work:
-    """Return what the engine is asked about one input."""
-    return Work(task, prompt, 4 * _width(context, task) * _num_vectors(task, prompt))
-
-
-def _width(context: AppContext, task: EmbedTask) -> int:
-    return task.dimensions or _full_width(context, task.dense, task.modes)
-
-
-def _full_width(context: AppContext, is_dense: bool, modes: tuple[PoolingMode, ...]) -> int:
-    if is_dense:
-        return context.embedding_defaults.dense[-1].out_features
-    return max(1, len(modes)) * stack_config(context.config, "encoder").hidden_size
-
-
-def _check_size(context: AppContext, task: EmbedTask, inputs: list[Prompt], bytes_each: float) -> None:
-    estimate = round(sum(_num_vectors(task, prompt) for prompt in inputs) * _width(context, task) * bytes_each)
-    tokens = token_bytes([read_by_encoder(prompt) for prompt in inputs]) if task.pooling == "none" else 0
-    limit = context.settings.max_response_bytes
-    if estimate + tokens > limit:
-        dimensions = int(_width(context, task) * (limit - tokens) / estimate)
-        fewer = f'"dimensions": {dimensions}, ' if dimensions > 0 else ""
-        context.metrics.capture_rejections.labels("answer_too_large").inc()
-        advice = f"Request fewer inputs, {fewer}a pooling, or Accept: application/vnd.safetensors."
-        raise answer_too_large(estimate + tokens, limit, advice)
-
-
-def embedding_entry(context: AppContext, task: EmbedTask, index: int, prompt: Prompt, result: TaskResult) -> Entry:
-    """Return the answer for one input: its vector, or with pooling none its vectors and tokens."""
-    vectors = as_numpy(result.tensors["embedding"])
-    fields: dict[str, Any] = {"object": "embedding", "index": index}
-    if task.pooling == "none":
-        ids = read_by_encoder(prompt).ids
-        fields["tokens"] = context.tokenizer.token_strings(ids)
-        fields["token_ids"] = list(ids)
-    fields["axes"] = ["token", "dimension"] if vectors.ndim == 2 else ["dimension"]
-    fields["shape"] = vectors.shape
-    return Entry(index, fields, {"embedding": vectors})

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 
 from server.dispatch.served_adapter import ServedAdapter
 from server.routes.context import AppContext
-from server.routes.prompts import find_adapter
+from server.routes.request_context import find_adapter
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -27,7 +27,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/v1/models", tags=["models"], summary="The models that are served")
     async def models() -> dict[str, Any]:
-        """Return the model that is served, with its limits, and its LoRA adapters, whose `parent` is the model."""
+        """Return the model that is served, with its limits, and its LoRA adapters, with the model as `parent`."""
         return {"object": "list", "data": [card(), *map(card, context.adapters)]}
 
     # A path, because hub ids hold slashes.

@@ -11,7 +11,8 @@ from starlette.responses import Response
 from server.http.errors import BadRequest
 from server.routes.chat_rows import render_chat
 from server.routes.context import AppContext
-from server.routes.prompts import Prompt, check_ids, encode, find_adapter
+from server.routes.prompts import Prompt, check_ids, encode
+from server.routes.request_context import find_adapter
 from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 _THREAD_TOKENS = 10_000
@@ -53,7 +54,7 @@ def _json(make: Callable[[], dict[str, Any]]) -> bytes:
 
 
 def _tokenized(context: AppContext, body: TokenizeRequest, prompt: Prompt) -> dict[str, Any]:
-    """Return vLLM's answer, and offsets, which vLLM does not know, if they were asked for."""
+    """Return vLLM's answer, and the offsets, which vLLM does not have, if the request wants them."""
     answer: dict[str, Any] = {
         "count": len(prompt.ids),
         "max_model_len": context.context_limit,

@@ -1,6 +1,4 @@
-"""Writes one item of a response's output: what the assistant thought, what it said, or a call of a tool. It knows no
-stream, and none of the other items.
-"""
+"""Writes one item of a response's output: reasoning, a message, or a call of a tool."""
 
 import uuid
 from collections.abc import Mapping
@@ -11,20 +9,20 @@ import orjson
 
 from model.tokenization.chat_formats.message import ToolCallDelta
 from server.engine.outputs import Array
+from server.generation.attention_rows import RowWriter
 from server.http.tensor_formats import JsonArray
-from server.routes.openai.attention_rows import RowWriter
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What the items of one type have in common."""
+    """The properties of all items of one type."""
 
     type: str
     id_prefix: str
     events: str
-    """What the names of the events of its text begin with."""
+    """The beginning of the names of the events of its text."""
     text_field: str = "text"
     part: str | None = None
     """The type of the only part that holds the text, or None where the item itself does."""
@@ -62,13 +60,13 @@ class Item:
     call: ToolCallDelta | None = None
     """The first of a call."""
     called: Mapping[str, str] = field(default_factory=dict)
-    """What names the function that a call is of: its name, and its namespace if it has one."""
+    """The name of the called function, and its namespace if it has one."""
     id: str = ""
     texts: list[str] = field(default_factory=list)
     logprobs: list[orjson.Fragment] | None = None
-    """One entry a token, or None where none were asked for."""
+    """One entry a token, or None without log-probabilities."""
     tensors: list[dict[str, Array]] = field(default_factory=list)
-    """What was captured with each of its tokens, if that is told with the whole item."""
+    """The captures of each of its tokens, if the whole item has them."""
     first_query: int = 0
     """Position of the query that chose the first of those tokens."""
 

@@ -1,15 +1,14 @@
-"""Writes the body of POST /v1/responses as the chat that it asks for, and what is wrong with that chat by the names of
-this route's fields.
-"""
+"""Reads the body of POST /v1/responses as a request for a chat's next message."""
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 from model.tokenization.chat_formats.written_out import joined_parts
-from server.http.error_handlers import retold, translated
+from server.generation.field_names import FieldNames
+from server.generation.request import ChatRequest, shared_fields
+from server.http.error_handlers import translated
 from server.schemas.base import RequestModel
-from server.schemas.generation import ChatCompletionRequest
+from server.schemas.chat_fields import ChatFields
 from server.schemas.openai_responses.items import (
     AllowedTools,
     FunctionCall,
@@ -23,65 +22,57 @@ from server.schemas.openai_responses.items import (
     offered_functions,
 )
 from server.schemas.openai_responses.responses import ResponsesRequest
-from server.schemas.sampling import SamplingFields
+from server.schemas.structured_outputs import Constraint
 
 _NAMES: Mapping[str, str] = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
-    "response_format": "text.format",
-    "response_format.json_schema": "text.format",
     "reasoning_effort": "reasoning.effort",
     "tool_choice.function": "tool_choice",
     "tool_choice.allowed_tools": "tool_choice",
 }
-"""Fields of a chat by their names in this API."""
-_WORDING = ((r"\bmax_tokens\b", "max_output_tokens"), ("Set truncate to cut it", 'Set truncation to "auto" to cut it'))
-"""What a chat's errors advise, by how this route says it."""
 
 
-def told(model: RequestModel, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Return the fields of a part of a body that have a value, by their names in JSON."""
-    fields = type(model).model_fields.items()
-    values = {info.alias or name: getattr(model, name) for name, info in fields if name not in without}
-    return {name: _plain(value) for name, value in values.items() if value is not None}
+def chat_request(body: ResponsesRequest) -> ChatRequest:
+    """Return the request for the next message. Raises BadRequest, with the names of the body's fields."""
+    chat = _Chat(body)
+    names = FieldNames(chat.names, cut_advice='Set truncation to "auto" to cut it.')
+    with names.in_errors():
+        fields = translated(ChatFields, chat.fields)
+    return ChatRequest(
+        **shared_fields(body),
+        names=names,
+        chat=fields,
+        max_tokens=body.max_output_tokens,
+        num_logprobs=(body.top_logprobs or 0) if body.gives_logprobs else None,
+        constraint=_constraint(body),
+        truncate=body.truncation == "auto",
+        reasoning_effort=None if body.reasoning is None else body.reasoning.effort,
+        thinking_budget=body.budget,
+    )
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return told(value) if isinstance(value, RequestModel) else value
+def _constraint(body: ResponsesRequest) -> Constraint | None:
+    wanted = None if body.text is None else body.text.format
+    if wanted is None or wanted.type == "text":
+        return None
+    if wanted.json_schema is None:
+        return Constraint("text.format", "json_object", True)
+    return Constraint("text.format.schema", "json", wanted.json_schema)
 
 
-class Translation:
-    """The chat that a body asks for."""
+class _Chat:
+    """The messages and tools of a body in OpenAI's form for chats, and the path in the body of each of them."""
 
     def __init__(self, body: ResponsesRequest) -> None:
-        self.names = dict(_NAMES)
-        """Paths of the chat's body by the paths of this one."""
-        self.messages: list[dict[str, Any]] = []
+        self.names = {**_NAMES, "thinking_budget": body.budget_field}
+        self._messages: list[dict[str, Any]] = []
         self._read_conversation(body)
-        self.fields: dict[str, Any] = {
-            **{name: getattr(body, name) for name in SamplingFields.model_fields if name in body.model_fields_set},
-            "messages": self.messages,
-            "max_tokens": body.max_output_tokens,
-            "logprobs": body.gives_logprobs,
-            "top_logprobs": body.top_logprobs if body.gives_logprobs else None,
-            "truncate": body.truncation == "auto",
+        self.fields = {
+            "messages": self._messages,
             "chat_template_kwargs": body.chat_template_kwargs,
-            "thinking_budget": body.thinking_budget,
-            "thinking_token_budget": body.thinking_token_budget,
-            "reasoning_effort": None if body.reasoning is None else body.reasoning.effort,
-            **self._format(body),
             **self._tools(body),
         }
-
-    def chat(self) -> ChatCompletionRequest:
-        """Return the chat's body. Raises BadRequest, by the names of the chat's fields."""
-        return translated(ChatCompletionRequest, self.fields)
-
-    def retold(self) -> AbstractContextManager[None]:
-        """Tell the errors of the chat by the names of this route's fields."""
-        return retold(self.names, _WORDING)
 
     def _read_conversation(self, body: ResponsesRequest) -> None:
         if body.instructions is not None:
@@ -94,19 +85,19 @@ class Translation:
             self._read_item(item, f"input[{i}]")
 
     def _add(self, message: dict[str, Any], origin: str) -> dict[str, Any]:
-        self.names[f"messages[{len(self.messages)}]"] = origin
-        self.messages.append(message)
+        self.names[f"messages[{len(self._messages)}]"] = origin
+        self._messages.append(message)
         return message
 
     def _assistant(self, origin: str, *lacking: str) -> dict[str, Any]:
-        """Return the assistant's message that goes on, if it lacks all of these fields, or a new one."""
-        last = self.messages[-1] if self.messages else {"role": None}
+        """Return the last message, if it is the assistant's and lacks all of these fields, or a new one."""
+        last = self._messages[-1] if self._messages else {"role": None}
         if last["role"] == "assistant" and not any(field in last for field in lacking):
             return last
         return self._add({"role": "assistant"}, origin)
 
     def _read_item(self, item: InputItem, origin: str) -> None:
-        """Add an item. What the assistant thought, said and called in one turn is one message of a chat."""
+        """Add an item. Reasoning, text and calls of one turn of the assistant are one message of a chat."""
         match item:
             case InputMessage(role="assistant"):
                 self._assistant(origin, "content", "tool_calls")["content"] = _content(item.content)
@@ -114,23 +105,16 @@ class Translation:
                 self._add({"role": item.role, "content": _content(item.content)}, origin)
             case FunctionCall():
                 calls = self._assistant(origin).setdefault("tool_calls", [])
-                self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}]"] = origin
-                self.names[f"messages[{len(self.messages) - 1}].tool_calls[{len(calls)}].function"] = origin
+                self.names[f"messages[{len(self._messages) - 1}].tool_calls[{len(calls)}]"] = origin
+                self.names[f"messages[{len(self._messages) - 1}].tool_calls[{len(calls)}].function"] = origin
                 function = {"name": name_in_prompt(item.name, item.namespace), "arguments": item.arguments}
                 calls.append({"id": item.call_id, "type": "function", "function": function})
             case FunctionCallOutput():
-                self.names[f"messages[{len(self.messages)}].tool_call_id"] = f"{origin}.call_id"
+                self.names[f"messages[{len(self._messages)}].tool_call_id"] = f"{origin}.call_id"
                 self._add({"role": "tool", "tool_call_id": item.call_id, "content": _content(item.output)}, origin)
             case _:
                 message = self._assistant(origin, "reasoning_content", "content", "tool_calls")
                 message["reasoning_content"] = joined_parts(item.content or item.summary or [])
-
-    def _format(self, body: ResponsesRequest) -> dict[str, Any]:
-        wanted = None if body.text is None else body.text.format
-        if wanted is None or wanted.type == "text":
-            return {}
-        schema = told(wanted, without=("type",))
-        return {"response_format": {"type": wanted.type, **({"json_schema": schema} if schema else {})}}
 
     def _tools(self, body: ResponsesRequest) -> dict[str, Any]:
         if not body.tools and body.tool_choice in (None, "none", "auto"):
@@ -149,6 +133,19 @@ class Translation:
             "parallel_tool_calls": body.parallel_tool_calls,
         }
         return {name: value for name, value in fields.items() if value is not None}
+
+
+def told(model: RequestModel, *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the fields of a part of a body that have a value, by their names in JSON."""
+    fields = type(model).model_fields.items()
+    values = {info.alias or name: getattr(model, name) for name, info in fields if name not in without}
+    return {name: _plain(value) for name, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return told(value) if isinstance(value, RequestModel) else value
 
 
 def _choice(choice: ToolChoice | None) -> str | dict[str, Any] | None:

@@ -6,10 +6,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.generation.conversation import Conversation, begin_conversation
 from server.http.sse import EventStream, unless_disconnected
 from server.routes.context import AppContext
-from server.routes.openai.conversation import Conversation, begin_conversation
-from server.routes.openai_responses.request import Translation
+from server.routes.openai_responses.request import chat_request
 from server.routes.openai_responses.writer import ResponseWriter
 from server.routes.request_context import accept
 from server.routes.responses import large_response
@@ -25,20 +25,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         responses={200: {"content": {"text/event-stream": {}}}},
     )
     async def responses(request: Request, body: ResponsesRequest) -> Response:
-        """Return what the assistant thinks, says and calls next, as items. With `stream`, it is sent as server-sent
-        events, one per token, of which the last holds the whole response. Nothing is stored.
+        """Return the assistant's next turn as items: reasoning, messages and calls. With `stream`, it is sent as
+        server-sent events, one per token; the last one holds the whole response. Nothing is stored.
         """
         arrival = accept(context, body, "/v1/responses")
-        translation = Translation(body)
-        with translation.retold():
-            beginning = begin_conversation(context, translation.chat(), arrival)
-            if not body.stream:
-                return await unless_disconnected(request, _whole(context, body, beginning))
-            conversation = await unless_disconnected(request, beginning)
+        beginning = begin_conversation(context, chat_request(body), arrival)
+        if not body.stream:
+            return await unless_disconnected(request, _whole(context, body, beginning))
+        conversation = await unless_disconnected(request, beginning)
         writer = ResponseWriter(context, body, conversation)
         events = _events(writer, conversation)
-        direct, retelling = writer.token_writer(), translation.retold()
-        return EventStream(events, conversation.close, direct, write_error=writer.failed, retelling=retelling)
+        return EventStream(events, conversation.close, writer.token_writer(), write_error=writer.failed)
 
 
 async def _whole(context: AppContext, body: ResponsesRequest, beginning: Coroutine[Any, Any, Conversation]) -> Response:

@@ -1,6 +1,6 @@
 """Writes a response out of the pieces of its conversation: the whole object, and the events of a stream.
 
-Both come from the same items, so that a stream's last event holds what the whole answer would have been.
+Both come from the same items, so that a stream's last event equals the whole answer.
 """
 
 import time
@@ -12,13 +12,13 @@ from typing import Any
 import orjson
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.generation.choices import Piece
+from server.generation.conversation import ChatPiece, Conversation
+from server.generation.logprobs import chat_entries
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError
 from server.http.sse import TokenEvent, event
 from server.routes.context import AppContext
-from server.routes.openai.choices import Piece
-from server.routes.openai.conversation import ChatPiece, Conversation
-from server.routes.openai.logprobs import chat_entries
 from server.routes.openai_responses.items import CALL, MESSAGE, REASONING, Item, Kind, Status
 from server.routes.openai_responses.request import told
 from server.routes.responses import model_name, new_answer_id
@@ -41,7 +41,7 @@ class ResponseWriter:
         """The items that are over, in a stream as JSON."""
         self._open: Item | None = None
         self._pending: list[Piece] = []
-        """Tokens whose text has not come yet."""
+        """Tokens without text so far."""
         self._num_tokens = 0
         """Tokens that are in an item."""
         self._num_reasoning = 0
@@ -59,7 +59,7 @@ class ResponseWriter:
         """Add a piece, and return the events that it causes; the last piece causes the stream's last event."""
         parts = list(_parts(piece.delta))
         if parts and parts[0][0] is MESSAGE and self._open is not None and self._open.kind is not MESSAGE:
-            await self._give_rest()  # they ended a thought or a call, and are no part of what is said
+            await self._give_rest()  # they ended a thought or a call, and are no part of the message
         if piece.piece.token_ids:
             self._pending.append(piece.piece)
         for number, (kind, call, text) in enumerate(parts, 1):
@@ -73,13 +73,13 @@ class ResponseWriter:
         return self._taken()
 
     def token_writer(self) -> Callable[[BodyWriter], None] | None:
-        """Return what writes tokens that bring text alone past the pieces, or None where they may bring more."""
+        """Return the function that writes tokens past the pieces, or None if they may bring more than text."""
         if self._conversation.token_writer(lambda text: {"delta": text}) is None:
             return None
         return partial(self._conversation.started.runs[0].write_tokens, event=_Delta(self))
 
     def add_text(self, text: str) -> bytes:
-        """Add what a token brings to the message, and return the events that it causes: none while there is no text."""
+        """Add a token's text to the message, and return its events: none without text."""
         if text:
             if self._open is None:
                 self._begin_item(MESSAGE)
@@ -112,7 +112,7 @@ class ResponseWriter:
         cached = self._conversation.num_cached_tokens
         return {
             "input_tokens": asked,
-            # Nobody pays here for what the cache keeps, which is what OpenAI's clients want to know.
+            # OpenAI bills writes to the prompt cache; here they cost nothing.
             "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
             "output_tokens": generated,
             "output_tokens_details": {"reasoning_tokens": self._num_reasoning},
@@ -133,7 +133,7 @@ class ResponseWriter:
         self._before_delta = b'event: %b\ndata: %b,"sequence_number":' % (name.encode(), fields[:-1])
 
     async def _add(self, text: str, takes_tokens: bool) -> None:
-        """Add text to the open item, with what came with its tokens, unless the next part of the piece takes that."""
+        """Add text to the open item, with the extras of its tokens, unless the next part of the piece takes them."""
         assert self._open is not None
         extras = await self._take_tokens(self._open) if takes_tokens else {}
         self._add_text(text, **extras)
@@ -149,7 +149,7 @@ class ResponseWriter:
             self._sequence_number += 1
 
     async def _take_tokens(self, item: Item) -> dict[str, Any]:
-        """Give the tokens that wait to an item, and return what they add to its event beside the text."""
+        """Add the pending tokens to an item, and return the fields that they add to its event."""
         tokens, self._pending = self._pending, []
         query = len(self._conversation.job.prompt.ids) - 1 + self._num_tokens
         num_tokens = sum(len(piece.token_ids) for piece in tokens)
@@ -164,7 +164,7 @@ class ResponseWriter:
             extras["logprobs"] = entries
         tensors = [piece.tensors for piece in tokens if piece.tensors]
         if self._rows is not None and tensors:
-            if self._body.stream:  # its event tells them, so that they need not be kept
+            if self._body.stream:  # its event contains them, so they need not be kept
                 extras = {**_no_logprobs(item.kind), **extras, "attention": self._rows.whole(tensors, query)}
             else:
                 item.tensors += tensors
@@ -228,7 +228,7 @@ def _no_logprobs(kind: Kind) -> dict[str, Any]:
 
 
 def _parts(delta: MessageDelta) -> Iterator[tuple[Kind, ToolCallDelta | None, str]]:
-    """Yield what is new, each with the kind of item that it belongs to."""
+    """Yield the new parts, each with the kind of its item."""
     if delta.reasoning:
         yield REASONING, None, delta.reasoning
     if delta.content:
@@ -238,7 +238,7 @@ def _parts(delta: MessageDelta) -> Iterator[tuple[Kind, ToolCallDelta | None, st
 
 
 def _called(body: ResponsesRequest) -> dict[str, dict[str, str]]:
-    """Return what a call's item names a function by, by what the model calls it."""
+    """Return the fields that name a function in a call's item, by the name that the model uses."""
     found = {}
     for each in offered_functions(body.tools or []):
         namespace = {} if each.namespace is None else {"namespace": each.namespace.name}
@@ -247,7 +247,7 @@ def _called(body: ResponsesRequest) -> dict[str, dict[str, str]]:
 
 
 def _head(context: AppContext, body: ResponsesRequest, conversation: Conversation) -> dict[str, Any]:
-    """Return the fields that do not change: who answers, and on what terms."""
+    """Return the constant fields: the model and the settings of the answer."""
     sampling = conversation.job.sampling
     text = None if body.text is None else body.text.format
     choice = body.tool_choice or "auto"

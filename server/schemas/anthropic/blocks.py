@@ -1,4 +1,4 @@
-"""Defines what messages of Anthropic's API are made of: blocks of text, thinking, tool calls and their results."""
+"""The blocks of messages of Anthropic's API: blocks of text, thinking, tool calls and their results."""
 
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
@@ -52,7 +52,7 @@ class ThinkingBlock(RequestModel):
 
 
 class RedactedThinkingBlock(RequestModel):
-    """Thinking that the server alone can read that wrote it: it is left out of the prompt."""
+    """Thinking that only its author's server can read: it is left out of the prompt."""
 
     IGNORED: ClassVar[Ignored] = {**_CACHE_CONTROL, "data": "only another server can read it"}
 
@@ -96,7 +96,7 @@ def _tag(block: Any) -> str:
 OnlyText = Annotated[
     list[Annotated[TextBlock, BeforeValidator(_of_type("text"))]], Field(max_length=MAX_PARTS, fail_fast=True)
 ]
-"""Blocks of text alone."""
+"""Text blocks only."""
 
 
 class ToolReferenceBlock(RequestModel):
@@ -109,7 +109,7 @@ class ToolReferenceBlock(RequestModel):
 
     @property
     def text(self) -> str:
-        """Return what the model reads in its place."""
+        """Return the text that the model reads in its place."""
         return f"The tool {self.tool_name} was found."
 
 
@@ -121,7 +121,7 @@ ResultBlock = Annotated[
 
 
 class ToolResultBlock(RequestModel):
-    """What a tool returned."""
+    """The result of a tool."""
 
     IGNORED = _CACHE_CONTROL
     REFUSED: ClassVar[RefusedFields] = {"toolset_name": _NO_TOOLSETS}

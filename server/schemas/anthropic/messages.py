@@ -122,7 +122,7 @@ class Thinking(RequestModel):
 
     @property
     def is_shown(self) -> bool:
-        """Return whether the answer has what is thought."""
+        """Return whether the answer contains the thinking."""
         return self.display not in ("omitted", "updates")
 
 
@@ -145,7 +145,7 @@ class OutputConfig(RequestModel):
 
 
 class ConversationFields(RequestModel):
-    """The fields that say what the model reads. Both routes have them."""
+    """The fields for the prompt. Both routes have them."""
 
     messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)] = Field(
         description="The conversation so far; the answer continues a last message of the assistant. Blocks of text "

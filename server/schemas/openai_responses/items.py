@@ -1,4 +1,4 @@
-"""Defines what the body of POST /v1/responses lists: the items of a conversation, and the tools."""
+"""The items of a conversation, and the tools, in the body of POST /v1/responses."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ REFUSED_TOOLS: Mapping[str, str] = {"custom": "a tool's arguments are JSON"}
 """Types of tools that are refused for a reason of their own."""
 LeftOut = Literal["web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"]
 LEFT_OUT_TOOLS: tuple[str, ...] = get_args(LeftOut)
-"""Types of tools that are left out beside functions: see `WebSearch`."""
+"""Types of tools that are left out if there are functions too: see `WebSearch`."""
 
 
 def _refuse_types(value: Any, accepted: tuple[str, ...], reasons: Mapping[str, str], reason: str) -> Any:
@@ -36,7 +36,7 @@ def _refuse_types(value: Any, accepted: tuple[str, ...], reasons: Mapping[str, s
 
 
 class InputPart(TypedDict):
-    """One part of a message, or of what a tool answered."""
+    """One part of a message, or of a tool's result."""
 
     __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
     type: Annotated[
@@ -54,7 +54,7 @@ class InputPart(TypedDict):
 
 
 class ReasoningPart(TypedDict):
-    """One part of what the assistant thought."""
+    """One part of the assistant's reasoning."""
 
     __pydantic_config__ = RequestModel.model_config  # type: ignore[misc]  # as pydantic reads it
     type: Annotated[Literal["reasoning_text", "summary_text"], Field(description="The text, or a summary of it.")]
@@ -95,7 +95,7 @@ class FunctionCall(RequestModel):
 
 
 class FunctionCallOutput(RequestModel):
-    """What a tool answered."""
+    """The result of a tool."""
 
     IGNORED: ClassVar[Ignored] = {
         **_OF_THE_ITEM,
@@ -178,9 +178,9 @@ class Namespace(RequestModel):
 class WebSearch(RequestModel):
     """A search that a server runs, which this one does not.
 
-    Codex always asks for it beside functions of its own. An assistant that may call it or not answers without it as one
-    that does not call it, so that it is left out there, and the answer's `tools` says what was offered. It is refused
-    where it is all that may be called, and a `tool_choice` cannot name it.
+    Codex always offers it in addition to its own functions. Leaving it out has the effect of an assistant that never
+    calls it; the answer's `tools` lists the offered tools. It is refused if there are no functions, and a `tool_choice`
+    cannot name it.
     """
 
     type: LeftOut = Field(description="It is left out where there are functions too.")
@@ -210,7 +210,7 @@ Tool = Annotated[
 
 
 def name_in_prompt(name: str, namespace: str | None) -> str:
-    """Return what the model calls a function: with its namespace, since two may have functions of one name."""
+    """Return a function's name in the prompt: with its namespace, since two may have functions of one name."""
     return name if namespace is None else f"{namespace}.{name}"
 
 
@@ -225,12 +225,12 @@ class OfferedFunction:
 
     @property
     def name(self) -> str:
-        """Return what the model calls it."""
+        """Return its name in the prompt."""
         return name_in_prompt(self.tool.name, None if self.namespace is None else self.namespace.name)
 
     @property
     def description(self) -> str | None:
-        """Return what the model reads of it. The first of a namespace tells what the namespace is for."""
+        """Return its description in the prompt. The first function of a namespace has the namespace's, too."""
         of_all = self.namespace and self.tool is self.namespace.tools[0] and self.namespace.description
         return "\n".join([each for each in (of_all, self.tool.description) if each]) or None
 
@@ -253,7 +253,7 @@ class NamedTool(RequestModel):
 
 
 class AllowedTools(RequestModel):
-    """The tools that may be called, among those that are told."""
+    """The tools that may be called, among all in the prompt."""
 
     type: Literal["allowed_tools"] = Field(description='"allowed_tools".')
     mode: Literal["auto", "required"] = Field(description="Whether they may be called, or one of them must be.")

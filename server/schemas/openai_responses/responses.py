@@ -32,7 +32,7 @@ _Label = Annotated[Text, Field(max_length=512)]
 MAX_REPEATED = 1 << 20
 """Maximum total length of `instructions`, `text` and `tools`, which the events repeat."""
 LOGPROBS = "message.output_text.logprobs"
-"""What `include` asks for log-probabilities with."""
+"""The entry of `include` for log-probabilities."""
 
 _OWN = (
     "tools", "tool_choice", "parallel_tool_calls", "reasoning", "metadata", "user", "safety_identifier",
@@ -71,7 +71,7 @@ REFUSED_BY_RESPONSES: RefusedFields = {
 
 
 class TextFormat(RequestModel):
-    """What the text keeps to."""
+    """The form of the text."""
 
     type: Literal["text", "json_object", "json_schema"] = Field(
         description="text: anything; json_object: JSON; json_schema: JSON of this schema."

@@ -10,7 +10,8 @@ import pytest
 from pydantic import BaseModel
 from starlette.types import Message
 
-from server.http.error_handlers import retold, translated
+from server.generation.field_names import FieldNames
+from server.http.error_handlers import translated
 from server.http.errors import BadRequest
 from server.http.sse import EventStream, TokenEvent, event, one_line
 
@@ -43,12 +44,12 @@ async def test_an_answer_of_ours_that_is_wrong_is_no_error_of_the_client() -> No
         sent.append(message)
 
     sent: list[Message] = []
-    stream = EventStream(events(), lambda: None, retelling=retold({"number": "options.number"}))
+    stream = EventStream(events(), lambda: None)
     await stream({"type": "http"}, never, send)
     last = next(message["body"] for message in reversed(sent) if message.get("body"))
     assert b'"code": "internal_error"' in last
     assert b"number" not in last
-    with pytest.raises(BadRequest) as caught, retold({"number": "options.number"}):
+    with pytest.raises(BadRequest) as caught, FieldNames({"number": "options.number"}).in_errors():
         translated(Answer, {"number": "secret"})
     assert caught.value.param == "options.number"
 

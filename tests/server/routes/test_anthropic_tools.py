@@ -9,12 +9,13 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.generation.choices import Piece
+from server.generation.conversation import ChatPiece
 from server.http.errors import BadRequest
 from server.routes.anthropic.blocks import ContentWriter
-from server.routes.anthropic.translation import chat_fields, told_in_terms_of, turns_of
-from server.routes.openai.choices import Piece
-from server.routes.openai.conversation import ChatPiece
+from server.routes.anthropic.translation import chat_request
 from server.schemas.anthropic.messages import MessagesRequest
+from server.schemas.structured_outputs import Constraint
 from tests.server.inline_engine import InlineEngine
 from tests.server.routes.test_anthropic import BODY, CALL, JSON_FORMAT, RESULT, TEXT, TOOL, USER
 from tests.server.serving import site
@@ -58,7 +59,7 @@ BEGUN: dict[str, Any] = {
 
 def chat_of(**fields: Any) -> dict[str, Any]:
     body = MessagesRequest.model_validate({**BODY, **fields})
-    return chat_fields(body, turns_of(body))
+    return chat_request(body).chat.model_dump(exclude_unset=True)
 
 
 def write(deltas: tuple[MessageDelta, ...], *, streams: bool, **options: Any) -> tuple[list[Any], list[Any]]:
@@ -142,9 +143,10 @@ def test_a_deferred_tool_is_there_once_a_search_of_the_clients_has_found_it() ->
 
 
 @pytest.mark.parametrize("asked", [{"output_format": JSON_FORMAT}, {"output_config": {"format": JSON_FORMAT}}])
-def test_a_schema_becomes_a_response_format(asked: dict[str, Any]) -> None:
-    schema = {"name": "answer", "schema": {"type": "object"}, "strict": True}
-    assert chat_of(**asked)["response_format"] == {"type": "json_schema", "json_schema": schema}
+def test_a_schema_becomes_the_constraint_of_the_text(asked: dict[str, Any]) -> None:
+    constraint = chat_request(MessagesRequest.model_validate({**BODY, **asked})).constraint
+    field = "output_format" if "output_format" in asked else "output_config.format"
+    assert constraint == Constraint(f"{field}.schema", "json", {"type": "object"})
 
 
 async def test_the_text_keeps_to_a_schema_or_the_schema_is_refused_by_its_path(
@@ -169,16 +171,14 @@ async def test_the_text_keeps_to_a_schema_or_the_schema_is_refused_by_its_path(
     ("theirs", "ours"),
     [
         ("messages[0]", "system"),
-        ("messages[2].tool_calls[1].function.arguments", "messages[1]"),
-        ("messages[4].tool_call_id", "messages[2].content[1]"),
+        ("messages[0].content", "system"),
+        ("messages[2].tool_calls[1].function.arguments", "messages[1].content[3].input"),
+        ("messages[4]", "messages[2].content[1]"),
         ("tools[1].function.parameters.type", "tools[2].input_schema.type"),
         ("tools[0].function.name", "tools[1].name"),
         ("tools", "tools"),
         ("tool_choice.function.name", "tool_choice.name"),
         ("parallel_tool_calls", "tool_choice.disable_parallel_tool_use"),
-        ("response_format", "output_config.format"),
-        ("response_format.json_schema.schema.type", "output_config.format.schema.type"),
-        ("stop[0]", "stop_sequences[0]"),
         ("stop_token_ids", "stop_token_ids"),
         ("messages", "messages"),
     ],
@@ -186,7 +186,7 @@ async def test_the_text_keeps_to_a_schema_or_the_schema_is_refused_by_its_path(
 def test_what_is_wrong_with_the_chat_is_told_in_the_bodys_names(theirs: str, ours: str) -> None:
     tools = [{**TOOL, "name": "later", "defer_loading": True}, TOOL, {**TOOL, "name": "wait"}]
     body = MessagesRequest.model_validate({**BODY, "messages": TURNS, "system": "S", "tools": tools})
-    with pytest.raises(BadRequest, match="no such") as caught, told_in_terms_of(body, turns_of(body)):
+    with pytest.raises(BadRequest, match="no such") as caught, chat_request(body).names.in_errors():
         raise BadRequest(f"{theirs}: no such thing.", param=theirs, code="invalid_value")
     assert (caught.value.param, caught.value.message) == (ours, f"{ours}: no such thing.")
     assert caught.value.code == "invalid_value"

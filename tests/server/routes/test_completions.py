@@ -122,7 +122,7 @@ async def test_the_log_has_the_sampling_parameters_of_a_text_at_level_debug(
     async with site(tmp_path, sampling_defaults=own) as at:
         await complete(at, top_p=0.5)
         assert "is sampled with" not in caplog.text
-        with caplog.at_level(logging.DEBUG, "server.routes.openai.sampling"):
+        with caplog.at_level(logging.DEBUG, "server.generation.sampling"):
             await complete(at, top_p=0.5)
     assert (
         "the text is sampled with temperature=0.6, top_p=0.5, top_k=20, min_p=0, repetition_penalty=1, "

@@ -11,7 +11,7 @@ import pytest
 from model.tokenization.detokenizer import Detokenizer
 from model.tokenization.tokenizer import Tokenizer
 from server.engine.outputs import TokenLogprobs
-from server.routes.openai.logprobs import LegacyLogprobs, chat_entries, prompt_entries
+from server.generation.logprobs import LegacyLogprobs, chat_entries, prompt_entries
 from tests.server.serving import write_tokenizer
 
 LENGTH = 1000

@@ -12,14 +12,14 @@ import pytest
 
 from model.tokenization.tokenizer import Encoding, Tokenizer
 from server.dispatch.admission import Admission
+from server.generation.completion import completion_jobs
+from server.generation.embeddings import embed_inputs
+from server.generation.request import PromptRequest
 from server.http.errors import QueueFull
 from server.http.tensor_formats import WRITE_BYTES, Format
 from server.routes.inputs import read_inputs
-from server.routes.openai.completions import completion_jobs
-from server.routes.openai.embeddings import embed_inputs
 from server.routes.prompts import read_prompts
 from server.schemas.embeddings import EmbeddingRequest
-from server.schemas.generation import CompletionRequest
 from server.schemas.inspect.inputs import InputFields
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.routes.test_long_texts import Lines
@@ -73,7 +73,7 @@ async def test_texts_without_room_are_rejected_before_all_are_tokenised(path: st
         if path == "/v1/embeddings":
             reading: Awaitable[Any] = embed_inputs(context, EmbeddingRequest(input=texts))
         else:
-            reading = completion_jobs(context, CompletionRequest(prompt=texts))
+            reading = completion_jobs(context, PromptRequest(prompt=texts))
         with pytest.raises(QueueFull) as caught:
             await reading
         assert caught.value.code == "queue_tokens_full"

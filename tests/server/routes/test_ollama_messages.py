@@ -9,13 +9,14 @@ import orjson
 import pytest
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.generation.choices import Piece
+from server.generation.conversation import ChatPiece
+from server.generation.submission import Started
 from server.routes.ollama.lines import Begun, LineWriter, chat_fields
-from server.routes.ollama.translation import shared_fields, translated_messages
-from server.routes.openai.choices import Piece
-from server.routes.openai.conversation import ChatPiece
-from server.routes.openai.generation import Started
+from server.routes.ollama.translation import chat_request, translated_messages
 from server.routes.prompts import Prompt, packed
 from server.schemas.ollama import OllamaChatRequest
+from server.schemas.structured_outputs import Constraint
 from tests.server.routes.test_ollama import CHAT, MESSAGES, call_of
 from tests.server.serving import Site, site
 
@@ -23,14 +24,15 @@ from tests.server.serving import Site, site
 @pytest.mark.parametrize(
     ("format", "expected"),
     [
-        ("json", {"type": "json_object"}),
-        ({"type": "object"}, {"type": "json_schema", "json_schema": {"name": "format", "schema": {"type": "object"}}}),
+        ("json", Constraint("format", "json_object", True)),
+        ({"type": "object"}, Constraint("format", "json", {"type": "object"})),
         ("", None),
     ],
 )
-def test_a_format_is_openais_response_format(format: Any, expected: Any) -> None:
+async def test_a_format_is_the_constraint_of_the_text(format: Any, expected: Any, tmp_path: Path) -> None:
     body = OllamaChatRequest.model_validate({"messages": MESSAGES, "format": format})
-    assert shared_fields(body).get("response_format") == expected
+    async with site(tmp_path) as at:
+        assert chat_request(at.context, body).constraint == expected
 
 
 async def test_half_a_character_in_a_call_is_refused(tmp_path: Path) -> None:

@@ -12,12 +12,13 @@ import pytest
 from openai.types.responses import Response
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.generation.choices import Piece
+from server.generation.conversation import ChatPiece, begin_conversation
 from server.http.errors import ApiError, BadRequest
-from server.routes.openai.choices import Piece
-from server.routes.openai.conversation import ChatPiece, begin_conversation
-from server.routes.openai_responses.request import Translation
+from server.routes.openai_responses.request import chat_request
 from server.routes.openai_responses.writer import ResponseWriter
 from server.schemas.openai_responses.responses import ResponsesRequest
+from server.schemas.structured_outputs import Constraint
 from tests.server.fake_client import logprobs
 from tests.server.routes.test_openai_responses import LOGPROBS, events_of, stable
 from tests.server.serving import site
@@ -46,6 +47,11 @@ OUTPUTS: list[dict[str, Any]] = [
 ]
 
 
+def chat_of(body: ResponsesRequest) -> dict[str, Any]:
+    """Return the fields that a body gives of a chat."""
+    return chat_request(body).chat.model_dump(exclude_unset=True)
+
+
 async def written(
     folder: Path, deltas: Sequence[MessageDelta], finish_reason: str, **fields: Any
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -54,7 +60,7 @@ async def written(
     for stream in (False, True):
         async with site(folder) as at:
             body = ResponsesRequest.model_validate({"input": "x", "stream": stream, "max_output_tokens": 1, **fields})
-            chat = Translation(ResponsesRequest.model_validate({"input": "x", "max_output_tokens": 1})).chat()
+            chat = chat_request(ResponsesRequest.model_validate({"input": "x", "max_output_tokens": 1}))
             conversation = await begin_conversation(at.context, chat, time.monotonic())
             writer = ResponseWriter(at.context, body, conversation)
             events = writer.begin()
@@ -135,7 +141,7 @@ async def test_a_call_names_the_namespace_of_its_function(tmp_path: Path) -> Non
     assert whole["tools"] == tools[:3]
     assert stable(events[-1]["response"]) == stable(whole)
     body = ResponsesRequest.model_validate({"input": [QUESTION, *whole["output"]], "tools": tools})
-    (_, turn) = Translation(body).messages
+    (_, turn) = chat_of(body)["messages"]
     assert [call["function"]["name"] for call in turn["tool_calls"]] == ["weather", "a.weather", "b.weather"]
 
 
@@ -152,7 +158,7 @@ async def test_items_of_a_turn_go_back_as_one_message_of_a_chat(tmp_path: Path) 
     call = {"id": "call_a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
     other = {"id": "call_b", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
     said = [{"type": "text", "text": "I look."}]
-    assert Translation(ResponsesRequest.model_validate(body)).messages == [
+    assert chat_of(ResponsesRequest.model_validate(body))["messages"] == [
         {"role": "system", "content": "Be brief."},
         QUESTION,
         {"role": "assistant", "reasoning_content": "Two calls.", "content": said, "tool_calls": [call, other]},
@@ -163,7 +169,7 @@ async def test_items_of_a_turn_go_back_as_one_message_of_a_chat(tmp_path: Path) 
 
 def test_two_answers_in_a_row_stay_two_messages() -> None:
     items = [{"role": "assistant", "content": "A"}, {"role": "assistant", "content": "B"}, QUESTION]
-    assert Translation(ResponsesRequest.model_validate({"input": items})).messages == items
+    assert chat_of(ResponsesRequest.model_validate({"input": items}))["messages"] == items
 
 
 def test_tools_and_formats_become_those_of_a_chat() -> None:
@@ -171,26 +177,26 @@ def test_tools_and_formats_become_those_of_a_chat() -> None:
     text = {"format": {"type": "json_schema", "name": "point", "schema": schema, "strict": True}}
     choice = {"type": "function", "name": "weather"}
     body = {"input": "x", "tools": [WEATHER], "tool_choice": choice, "parallel_tool_calls": False, "text": text}
-    fields = Translation(ResponsesRequest.model_validate(body)).fields
+    request = chat_request(ResponsesRequest.model_validate(body))
+    fields = request.chat.model_dump(exclude_unset=True)
     function = {name: value for name, value in WEATHER.items() if name != "type"}
     assert fields["tools"] == [{"type": "function", "function": function}]
     assert fields["tool_choice"] == {"type": "function", "function": {"name": "weather"}}
     assert fields["parallel_tool_calls"] is False
     allowed = {"type": "allowed_tools", "mode": "required", "tools": [choice]}
-    fields = Translation(ResponsesRequest.model_validate({**body, "tool_choice": allowed})).fields
+    fields = chat_of(ResponsesRequest.model_validate({**body, "tool_choice": allowed}))
     named = {"mode": "required", "tools": [{"type": "function", "function": {"name": "weather"}}]}
     assert fields["tool_choice"] == {"type": "allowed_tools", "allowed_tools": named}
-    shape = {"name": "point", "schema": schema, "strict": True}
-    assert fields["response_format"] == {"type": "json_schema", "json_schema": shape}
-    plain = Translation(ResponsesRequest.model_validate({"input": "x", "text": {"format": {"type": "json_object"}}}))
-    assert plain.fields["response_format"] == {"type": "json_object"}
-    assert "tools" not in plain.fields
+    assert request.constraint == Constraint("text.format.schema", "json", schema)
+    plain = chat_request(ResponsesRequest.model_validate({"input": "x", "text": {"format": {"type": "json_object"}}}))
+    assert plain.constraint == Constraint("text.format", "json_object", True)
+    assert plain.chat.tools is None
 
 
 def test_the_first_function_of_a_namespace_tells_what_all_are_for() -> None:
     other = {"type": "function", "name": "other"}
     group = {"type": "namespace", "name": "met", "description": "Asks the office.", "tools": [WEATHER, other]}
-    tools = Translation(ResponsesRequest.model_validate({"input": "x", "tools": [group]})).fields["tools"]
+    tools = chat_of(ResponsesRequest.model_validate({"input": "x", "tools": [group]}))["tools"]
     first, second = (tool["function"] for tool in tools)
     assert (first["name"], first["description"]) == ("met.weather", "Asks the office.\nTells the weather.")
     assert first["parameters"] == WEATHER["parameters"]
@@ -209,7 +215,6 @@ def test_the_first_function_of_a_namespace_tells_what_all_are_for() -> None:
         ("tools[0].function.parameters.type", "tools[0].parameters.type"),
         ("tools[2].function.parameters.type", "tools[2].tools[1].parameters.type"),
         ("tool_choice.function.name", "tool_choice.name"),
-        ("response_format.json_schema.schema", "text.format.schema"),
         ("max_tokens", "max_output_tokens"),
         ("seed", "seed"),
     ],
@@ -219,7 +224,7 @@ def test_errors_of_the_chat_name_the_fields_of_the_response(theirs: str, ours: s
     items = [QUESTION, {"type": "reasoning", "summary": []}, *calls, {**OUTPUTS[0], "call_id": "a"}]
     group = {"type": "namespace", "name": "n", "tools": [WEATHER, {**WEATHER, "name": "other"}]}
     body = {"input": items, "instructions": "S", "tools": [WEATHER, {"type": "web_search"}, group]}
-    translation = Translation(ResponsesRequest.model_validate(body))
-    with pytest.raises(ApiError) as caught, translation.retold():
+    names = chat_request(ResponsesRequest.model_validate(body)).names
+    with pytest.raises(ApiError) as caught, names.in_errors():
         raise BadRequest(f"{theirs}: this is wrong.", param=theirs)
     assert (caught.value.param, caught.value.message) == (ours, f"{ours}: this is wrong.")

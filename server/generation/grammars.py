@@ -1,4 +1,4 @@
-"""Turns what a body says of its answer's form into a grammar, in a thread, or refuses it by its path."""
+"""Converts the constraint of an answer to a grammar, in a thread, or refuses it with its path in the body."""
 
 import asyncio
 import sys
@@ -16,7 +16,7 @@ from model.sampling.grammar.errors import GrammarError
 from server.http.errors import BadRequest
 from server.http.json_reader import check_json_text
 from server.routes.context import AppContext
-from server.schemas.structured_outputs import CanConstrain, Constraint
+from server.schemas.structured_outputs import Constraint
 
 _SWITCH_SECONDS = 0.0005
 """How long a thread may keep the interpreter's lock while another wants it. Beside a large schema, and with Python's
@@ -44,12 +44,11 @@ def _thread() -> ThreadPoolExecutor:
     return executor
 
 
-async def read_grammar(context: AppContext, body: CanConstrain) -> str | None:
-    """Return the grammar that the answer to a body keeps to, as llguidance reads it, or None for free text.
+async def read_grammar(context: AppContext, constraint: Constraint | None) -> str | None:
+    """Return the grammar of a constraint, as llguidance reads it, or None for free text.
 
     Raises BadRequest, with the path, for a schema or pattern that is wrong, or that this server cannot honour.
     """
-    constraint = body.constraint
     if constraint is None:
         return None
     value = constraint.value

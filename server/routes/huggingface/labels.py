@@ -1,4 +1,4 @@
-"""The routes of Text Embeddings Inference: POST /predict, and /rerank with its body."""
+"""POST /predict of Text Embeddings Inference: the labels of texts and pairs."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -10,14 +10,12 @@ from starlette.responses import Response
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.pairs import Texts
-from server.routes.judgements.ranking import rank
+from server.routes.judgements.ranking import pair_fields
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import check_labels, probabilities_of, run_head
 from server.routes.request_context import accept
 from server.routes.responses import large_response
 from server.schemas.judgements.classifying import PredictAnswer, PredictRequest
-from server.schemas.judgements.head_fields import PairFields, TeiReadFields
-from server.schemas.judgements.reranking import TeiRerankRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
@@ -44,7 +42,7 @@ async def predict(context: AppContext, request: Request, body: PredictRequest) -
     check_head_reasons(context, body.explain, len(inputs))
     top_k, function = (None, None) if asked is None else (asked.top_k, asked.function_to_apply)
     check_labels(context, len(inputs), top_k)
-    found = await unless_disconnected(request, run_head(context, _fields_of(body), inputs, name_of, arrival))
+    found = await unless_disconnected(request, run_head(context, pair_fields(body), inputs, name_of, arrival))
     reasons = await unless_disconnected(request, reasons_of_scores(context, body.explain, found.each, arrival))
     labels = context.config.classifier.labels if context.config.classifier is not None else ()
     numbers_of = await asyncio.to_thread(probabilities_of, context, found, not body.raw_scores, function)
@@ -59,33 +57,8 @@ async def predict(context: AppContext, request: Request, body: PredictRequest) -
     return await large_response(rows() if is_batch or asked is not None else next(rows()))
 
 
-async def rank_texts(context: AppContext, request: Request, body: TeiRerankRequest) -> Response:
-    """Answer POST /rerank for a body of Text Embeddings Inference: each text's score, the best first."""
-    arrival = accept(context, body, "/rerank")
-    ranked, _ = await rank(context, request, _fields_of(body), body.query, body.texts, body.top_n, "texts", arrival)
-
-    def text(index: int) -> dict[str, str]:
-        return {"text": body.texts[index]} if body.return_text else {}
-
-    return await large_response(
-        {"index": each.index, "score": each.score, **each.beside, **text(each.index)} for each in ranked
-    )
-
-
 def _inputs_of(inputs: str | Sequence[str] | Sequence[Sequence[str]]) -> list[Texts]:
     if isinstance(inputs, str):
         return [(inputs,)]
     rows = [inputs] if isinstance(inputs[0], str) else inputs
     return [tuple(row) for row in rows]  # type: ignore[arg-type]  # the first shows what all are
-
-
-def _fields_of(body: TeiReadFields) -> PairFields:
-    """Return what a body says of how texts are cut, in the words of the other APIs."""
-    return PairFields.model_validate(
-        {
-            "truncate": body.truncate,
-            "truncation_side": body.truncation_direction.lower(),
-            "use_activation": not body.raw_scores,
-            "explain": body.explain,
-        }
-    )

@@ -17,7 +17,7 @@ from model.tokenization.tokenizer import Tokenizer
 from server.engine.outputs import LOGPROBS_PIECE, TokenLogprobs
 
 LEAST_LOGPROB = -9999.0
-"""What vLLM writes for a probability of zero: JSON has no minus infinity."""
+"""vLLM's number for a probability of zero: JSON has no minus infinity."""
 
 
 def _finite(logprob: float) -> float:
@@ -25,7 +25,7 @@ def _finite(logprob: float) -> float:
 
 
 async def _pieces(length: int) -> AsyncIterator[slice]:
-    """Yield the slice of each piece of so many positions; everything else that is ready to run does so between two."""
+    """Yield the slice of each piece of `length` positions; other tasks of the event loop run between two pieces."""
     for begin in range(0, length, LOGPROBS_PIECE):
         if begin:
             await asyncio.sleep(0)
@@ -82,8 +82,8 @@ class LegacyLogprobs:
     def _top(self, entry: TokenLogprobs, string: str) -> dict[str, float]:
         """Return the alternatives by their text, most likely first; the chosen token is always among them.
 
-        Another token whose text is taken already (parts of characters all have U+FFFD) is under "token_id:N", as vLLM
-        writes tokens whose texts would not do.
+        A further token with the same text (parts of characters all have U+FFFD) is under "token_id:N", which is vLLM's
+        name for tokens without a text of their own.
         """
         top = entry.top[: self.num_top]
         names = self.tokenizer.token_strings([token_id for token_id, _ in top])

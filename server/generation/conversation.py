@@ -1,6 +1,4 @@
-"""Runs a conversation for the routes of every dialect: a chat's body in, the assistant's message out, in parts as they
-come. It knows no dialect's JSON.
-"""
+"""Answers chats: a request in, the assistant's message out, in parts as the engine generates it. It writes no JSON."""
 
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -9,32 +7,33 @@ from typing import Any
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.prefill import shared_end
+from server.engine.request import GenerateTask
+from server.generation.answer_form import answer_form
+from server.generation.choices import Piece
+from server.generation.grammars import read_grammar
+from server.generation.request import ChatRequest
+from server.generation.sampling import sampling_params
+from server.generation.submission import Arrived, Job, Started, begin, token_writer
 from server.http.connection import BodyWriter
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
-from server.routes.openai.answer_form import answer_form
-from server.routes.openai.choices import Piece
-from server.routes.openai.generation import Arrived, Job, Started, begin, token_writer
-from server.routes.openai.sampling import sampling_params
-from server.routes.openai.structured_outputs import read_grammar
 from server.routes.prompts import Prompt, fit_generation, keep_end, read_chat
 from server.routes.text_parts import Cut
 from server.schemas.chat_templates import THINKING_SWITCHES
-from server.schemas.generation import ChatCompletionRequest
 from server.schemas.thinking import EFFORT_BUDGETS
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPiece:
-    """What one output of the engine added to a choice."""
+    """The part that one output of the engine added to a choice."""
 
     index: int
     """Number of the choice."""
     delta: MessageDelta
     finish_reason: str | None
-    """Why the choice ended: stop, length or tool_calls; None while it goes on."""
+    """Reason of the choice's end: stop, length or tool_calls; None before it."""
     piece: Piece
-    """What came with it: token ids, log-probabilities, captures, the stop string or token."""
+    """The token ids, log-probabilities, captures, and the stop string or token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Conversation:
     """The choices of a chat, in flight. Whatever happens, `close` must be called; it may be called again."""
 
     context: AppContext
-    body: ChatCompletionRequest
+    request: ChatRequest
     job: Job
     started: Started
     arrivals: AsyncIterator[Arrived]
@@ -84,11 +83,11 @@ class Conversation:
     def token_writer(
         self, chunk: Callable[[str], dict[str, Any]], name: str | None = None
     ) -> Callable[[BodyWriter], None] | None:
-        """Return `server.routes.openai.generation.token_writer`'s way past the pieces, or None where there is none."""
-        return token_writer(self.started, self.body, chunk, name) if self.is_plain else None
+        """Return `server.generation.submission.token_writer`'s way past the pieces, or None where there is none."""
+        return token_writer(self.started, self.request, chunk, name) if self.is_plain else None
 
     async def pieces(self) -> AsyncIterator[ChatPiece]:
-        """Yield what comes, for every choice until its end. Raises the engine's ApiError."""
+        """Yield the pieces of every choice until its end. Raises the engine's ApiError."""
         parsers = {run.index: self.job.new_parser() for run in self.started.runs}
         try:
             async for arrived in self.arrivals:
@@ -126,64 +125,71 @@ class Conversation:
         ]
 
     def close(self) -> None:
-        """Abort what is unfinished."""
+        """Abort the unfinished choices."""
         self.started.close()
 
 
-async def read_conversation(context: AppContext, body: ChatCompletionRequest, keep: Cut = "all") -> Prompt:
-    """Return a chat as the model reads it, or part of a long one. Raises BadRequest where the template refuses it."""
-    arguments, _ = _thinking(context, body)
-    is_continued = body.continue_final_message
-    rest = (body.opens_answer, arguments, body.shown_tools)
-    return await read_chat(context, body.messages, *rest, is_continued=is_continued, keep=keep)
+async def read_conversation(context: AppContext, request: ChatRequest, keep: Cut = "all") -> Prompt:
+    """Return a chat as the model reads it, or part of a long one. Raises BadRequest, with the client's names, if the
+    template refuses it.
+    """
+    with request.names.in_errors():
+        return await _read(context, request, keep)
 
 
-def _thinking(context: AppContext, body: ChatCompletionRequest) -> tuple[dict[str, Any], int | None]:
+async def _read(context: AppContext, request: ChatRequest, keep: Cut) -> Prompt:
+    arguments, _ = _thinking(context, request)
+    chat = request.chat
+    rest = (chat.opens_answer, arguments, chat.shown_tools)
+    return await read_chat(context, chat.messages, *rest, is_continued=chat.continue_final_message, keep=keep)
+
+
+def _thinking(context: AppContext, request: ChatRequest) -> tuple[dict[str, Any], int | None]:
     """Return the arguments of the chat template, and the most tokens of a thought, or None for no limit."""
-    arguments, budget = dict(body.chat_template_kwargs or {}), body.budget
-    if body.reasoning_effort is not None:
+    arguments, budget = dict(request.chat.chat_template_kwargs or {}), request.thinking_budget
+    if request.reasoning_effort is not None:
         if context.chat_template is not None and "reasoning_effort" in context.chat_template.source:
-            arguments.setdefault("reasoning_effort", body.reasoning_effort)
+            arguments.setdefault("reasoning_effort", request.reasoning_effort)
         elif budget is None:
-            budget = EFFORT_BUDGETS.get(body.reasoning_effort)
+            budget = EFFORT_BUDGETS.get(request.reasoning_effort)
     if budget == 0:
         arguments = dict.fromkeys(THINKING_SWITCHES, False) | arguments
     return arguments, None if budget == -1 else budget
 
 
-async def chat_job(context: AppContext, body: ChatCompletionRequest, *, cuts_max_tokens: bool = False) -> Job:
-    """Return a chat as the engine gets it. Raises BadRequest where it does not fit.
-
-    `cuts_max_tokens`: a limit over the room left is cut to it, not refused.
-    """
-    is_cut = body.truncate or body.truncate_prompt_tokens is not None
+async def _job(context: AppContext, request: ChatRequest) -> Job:
+    """Return a chat as the engine gets it. Raises BadRequest if it does not fit."""
+    chat = request.chat
+    is_cut = request.truncate or request.truncate_prompt_tokens is not None
     end: Cut = "start" if context.config.kind == "encoder-decoder" else "end"
-    conversation = await read_conversation(context, body, end if is_cut else None)
+    conversation = await _read(context, request, end if is_cut else None)
     prompt_text, prefilled = conversation.text or "", ""
-    if body.continue_final_message:
-        last = body.messages[-1]
+    if chat.continue_final_message:
+        last = chat.messages[-1]
         prefilled = shared_end(prompt_text, last.text or last.thought or "")
         prompt_text = prompt_text[: len(prompt_text) - len(prefilled)]
-    _, budget = _thinking(context, body)
-    grammar = await read_grammar(context, body)
-    form = await answer_form(context, body, prompt_text, grammar, prefilled=prefilled, thinking_budget=budget)
-    conversation = keep_end(conversation, body.truncate_prompt_tokens, context.context_limit - 1)
-    (prompt,) = await between_stacks(context, [conversation], None, body.truncate, "messages")
-    limit = body.max_completion_tokens if body.max_tokens is None else body.max_tokens
-    is_exact = limit is not None and not cuts_max_tokens
-    prompt, max_tokens = fit_generation(context, prompt, limit, is_exact, body.truncate, "messages")
-    sampling = sampling_params(context, body, max_tokens=max_tokens, prompt_logprobs=body.prompt_logprobs)
-    return Job(prompt, sampling, form.grammar, form.new_parser, form.kept_ids, form.prefix, form.thought_limit)
+    _, budget = _thinking(context, request)
+    grammar = await read_grammar(context, request.constraint)
+    form = await answer_form(context, request, prompt_text, grammar, prefilled=prefilled, thinking_budget=budget)
+    conversation = keep_end(conversation, request.truncate_prompt_tokens, context.context_limit - 1)
+    (prompt,) = await between_stacks(context, [conversation], None, request.truncate, "messages")
+    limit = request.max_tokens
+    is_exact = limit is not None and not request.cuts_max_tokens
+    prompt, max_tokens = fit_generation(context, prompt, limit, is_exact, request.truncate, "messages")
+    sampling = sampling_params(context, request, max_tokens=max_tokens)
+    task = GenerateTask(
+        sampling=sampling, grammar=form.grammar, grammar_prefix=form.prefix, thought_limit=form.thought_limit
+    )
+    return Job(prompt, task, form.new_parser, form.kept_ids)
 
 
-async def begin_conversation(
-    context: AppContext, body: ChatCompletionRequest, arrival: float, *, cuts_max_tokens: bool = False
-) -> Conversation:
-    """Start a chat, and wait for its first output: until then an error still has its own HTTP status.
+async def begin_conversation(context: AppContext, request: ChatRequest, arrival: float) -> Conversation:
+    """Start a chat, and wait for its first output: until then an error still has its own HTTP status. Errors have the
+    client's names of fields.
 
-    arrival: CLOCK_MONOTONIC seconds. `server.routes.request_context.accept` must have seen the body. `cuts_max_tokens`
-    is as in `chat_job`.
+    arrival: CLOCK_MONOTONIC seconds. `server.routes.request_context.accept` must have seen the body.
     """
-    job = await chat_job(context, body, cuts_max_tokens=cuts_max_tokens)
-    started, arrivals = await begin(context, body, [job], arrival)
-    return Conversation(context, body, job, started, arrivals)
+    with request.names.in_errors():
+        job = await _job(context, request)
+        started, arrivals = await begin(context, request, [job], arrival)
+    return Conversation(context, request, job, started, arrivals)

@@ -1,38 +1,33 @@
-"""Shares what both generation routes have in common: n choices for each prompt, submitted together, merged, collected
-or streamed.
+"""Submits the choices of a text request together, and merges or collects their pieces.
 
 The routes define how a choice is written; this file ensures that every choice ends in an answer, an error or an abort.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
-import orjson
 from msgspec import structs
 
-from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
 from model.tokenization.chat_formats.parser import TaggedText
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
+from server.generation.attention_rows import RowWriter, check_rows, row_writer
+from server.generation.choices import ChoiceText, Piece, Run
+from server.generation.request import TextRequest
+from server.generation.sampling import seed_of_choice
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest, answer_too_large
-from server.http.sse import DONE, TokenEvent, event
+from server.http.sse import TokenEvent
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.interventions import read_all_interventions
-from server.routes.openai.attention_rows import RowWriter, check_rows, row_writer
-from server.routes.openai.choices import ChoiceText, Piece, Run
-from server.routes.openai.sampling import seed_of_choice
 from server.routes.prompts import Prompt
 from server.routes.request_context import current_request
-from server.routes.responses import counted_refusals, model_name, new_answer_id
-from server.routes.tasks import check_capture, count_rejection, value_bytes
-from server.schemas.generation import GenerationFields
+from server.routes.tasks import check_capture, count_rejection, counted_refusals, value_bytes
 
 _LOGPROB_BYTES = 75
 """Bytes of one alternative of a token in an answer, approximately: its id, text, rank and number."""
@@ -40,19 +35,24 @@ _LOGPROB_BYTES = 75
 
 @dataclass(frozen=True)
 class Job:
-    """One prompt of a request with what all its choices share."""
+    """One prompt of a request, with the settings that all its choices share."""
 
     prompt: Prompt
-    sampling: SamplingParams
-    grammar: str | None = None
-    """The grammar that the text keeps to, as llguidance reads it, or None for free text."""
+    task: GenerateTask
+    """The engine's task, except for the seeds of further choices and the attention rows."""
     new_parser: Callable[[], TaggedText] = TaggedText
-    """Makes what reads the message out of a choice's text."""
+    """Makes the parser that reads the message from a choice's text."""
     kept_ids: frozenset[int] = frozenset()
     """Special tokens that the parser reads, so that they must be in the text."""
-    grammar_prefix: Pieces = ()
-    """The end of the prompt with which the grammar's text begins."""
-    thought_limit: ThoughtLimit | None = None
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return self.task.sampling
+
+    def limited_to(self, max_tokens: int) -> "Job":
+        """Return the job with this maximum of generated tokens."""
+        sampling = structs.replace(self.sampling, max_tokens=max_tokens)
+        return replace(self, task=structs.replace(self.task, sampling=sampling))
 
 
 @dataclass
@@ -63,27 +63,27 @@ class Started:
     rows: RowWriter | None
 
     def close(self) -> None:
-        """Abort what is unfinished."""
+        """Abort the unfinished choices."""
         for run in self.runs:
             run.close()
 
 
-async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job], arrival: float) -> Started:
+async def start(context: AppContext, request: TextRequest, jobs: Sequence[Job], arrival: float) -> Started:
     """Submit every choice of every job. Raises ApiError; then none is left running."""
-    num_choices = body.n or 1
+    num_choices = request.num_choices
     _check_number(context, len(jobs), num_choices)
-    writer = None if body.attention is None else row_writer(context, body.attention)
+    writer = None if request.attention is None else row_writer(context, request.attention)
     with counted_refusals(context):
         jobs = _fit_logprobs(context, jobs, num_choices)
         row_bytes = [0] * len(jobs)
         if writer is not None:
-            whole = (len(jobs) * num_choices, bool(body.stream), context.settings.max_response_bytes)
-            row_bytes = [check_rows(writer, job.prompt, job.sampling.max_tokens, *whole) for job in jobs]
-    changes = await read_all_interventions(context, body.interventions, [job.prompt for job in jobs])
-    form_field = body.form_field
+            whole = (len(jobs) * num_choices, request.is_stream, context.settings.max_response_bytes)
+            row_bytes = [check_rows(writer, job.prompt, job.sampling.max_tokens, *whole, request.names) for job in jobs]
+    changes = await read_all_interventions(context, request.interventions, [job.prompt for job in jobs])
+    form_field = request.form_field
     capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
     check_capture(context, num_choices * sum(capture_bytes))
-    # All or none: those that are refused later would have made the others' work vain.
+    # All or none: a choice that is refused later would waste the work of the others.
     request_context = current_request()
     context.engine.check_room(len(jobs) * num_choices, request_context=request_context)
     started = Started([], writer)
@@ -92,24 +92,22 @@ async def start(context: AppContext, body: GenerationFields, jobs: Sequence[Job]
             ids, encoder_ids = tuple(job.prompt.ids), tuple(job.prompt.encoder_ids)
             async for choice in in_turns(range(num_choices), 16):
                 sampling = structs.replace(job.sampling, seed=seed_of_choice(job.sampling.seed, choice))
-                task = GenerateTask(
+                task = structs.replace(
+                    job.task,
                     sampling=sampling,
                     attention=None if writer is None else writer.capture,
                     attention_prompt=writer is not None and writer.with_prompt,
-                    grammar=job.grammar,
-                    grammar_prefix=job.grammar_prefix,
-                    thought_limit=job.thought_limit,
                 )
-                text = _choice_text(context, body, job)  # before: what fails after the submission is not closed
+                text = _choice_text(context, request, job)  # a failure after submit() would leave it running
                 request_context.check_time()
-                request = EngineRequest(
+                engine_request = EngineRequest(
                     prompt_token_ids=ids,
                     task=task,
                     encoder_token_ids=encoder_ids,
                     interventions=changes[number],
                     capture_bytes=capture_bytes[number],
                 )
-                handle = await context.engine.submit(request, request_context)
+                handle = await context.engine.submit(engine_request, request_context)
                 index = number * num_choices + choice
                 keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
                 rest = (job.prompt.num_tokens, keep_rows, form_field)
@@ -135,10 +133,11 @@ def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> No
 
 
 def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) -> list[Job]:
-    """Return the jobs; one that may fill the context is cut to the tokens whose log-probabilities fit into an answer.
+    """Return the jobs. A job that may fill the context gets the largest `max_tokens` with log-probabilities that fit
+    into an answer.
 
     Raises PayloadTooLarge for more alternatives of the prompts' and generated tokens than fit: each choice has its own,
-    and all are in memory at once, also those of a stream whose client is slow.
+    and all are in memory at once, also for a stream with a slow client.
     """
     asked = [(len(job.prompt.ids), job.sampling.prompt_logprobs) for job in jobs]
     num_entries = sum(length * (1 + number) for length, number in asked if number is not None)
@@ -152,24 +151,24 @@ def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) ->
             if len(job.prompt.ids) + max_tokens >= context.context_limit:
                 max_tokens = min(max_tokens, most)
             num_entries += max_tokens * (1 + job.sampling.logprobs)
-        fitted.append(replace(job, sampling=structs.replace(job.sampling, max_tokens=max_tokens)))
+        fitted.append(job.limited_to(max_tokens))
     if (size := num_choices * num_entries * _LOGPROB_BYTES) > limit:
         advice = "Request fewer alternatives, tokens or choices, or send fewer or shorter prompts."
         raise answer_too_large(size, limit, advice, of="The log-probabilities")
     return fitted
 
 
-def _choice_text(context: AppContext, body: GenerationFields, job: Job) -> ChoiceText:
+def _choice_text(context: AppContext, request: TextRequest, job: Job) -> ChoiceText:
     return ChoiceText(
         context.tokenizer,
         job.prompt.ids,
-        stop_strings=body.stop_strings,
-        include_stop=body.include_stop_str_in_output,
+        stop_strings=request.stop,
+        include_stop=request.include_stop,
         min_tokens=job.sampling.min_tokens,
-        skip_special_tokens=body.skip_special_tokens,
+        skip_special_tokens=request.skip_special_tokens,
         kept_ids=job.kept_ids,
         end_of_text_ids=frozenset(job.sampling.eos_token_ids),
-        exact=job.grammar is not None,
+        exact=job.task.grammar is not None,
     )
 
 
@@ -219,12 +218,12 @@ async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
 
 
 async def begin(
-    context: AppContext, body: GenerationFields, jobs: Sequence[Job], arrival: float
+    context: AppContext, request: TextRequest, jobs: Sequence[Job], arrival: float
 ) -> tuple[Started, AsyncIterator[Arrived]]:
     """Start every choice of a stream, and return its pieces. The first is awaited here: until then an error still has
     its own HTTP status.
     """
-    started = await start(context, body, jobs, arrival)
+    started = await start(context, request, jobs, arrival)
     try:
         return started, await _from_first(merged(started.runs))
     except BaseException:
@@ -245,16 +244,14 @@ async def _from_first(arrivals: AsyncIterator[Arrived]) -> AsyncIterator[Arrived
 
 
 def token_writer(
-    started: Started, body: GenerationFields, chunk: Callable[[str], dict[str, Any]], name: str | None = None
+    started: Started, request: TextRequest, chunk: Callable[[str], dict[str, Any]], name: str | None = None
 ) -> Callable[[BodyWriter], None] | None:
     """Return what `EventStream` calls when each token of the only choice brings text and nothing else, or None: it
     writes `chunk` of the text, as JSON, in events of this name.
 
-    Tokens with log-probabilities never come alone.
+    A token with log-probabilities brings more than text.
     """
-    if len(started.runs) > 1 or started.rows is not None or body.return_token_ids or body.stop_strings:
-        return None
-    if body.counts_as_it_goes:
+    if len(started.runs) > 1 or started.rows is not None or request.stop:
         return None
     return partial(started.runs[0].write_tokens, event=TokenEvent(chunk(TokenEvent.TEXT), name))
 
@@ -291,54 +288,3 @@ async def collect(started: Started) -> list[Collected]:
     for index, choice in choices.items():
         choice.text = "".join(texts[index])
     return [choices[run.index] for run in started.runs]
-
-
-class AnswerWriter:
-    """Writes the answer to one request, whole or in chunks, and remembers how far each choice has come."""
-
-    CHUNK: ClassVar[str]
-    """The `object` field of a stream's chunks."""
-
-    def __init__(
-        self, context: AppContext, body: GenerationFields, jobs: Sequence[Job], started: Started, id_prefix: str
-    ) -> None:
-        self.context = context
-        self.body = body
-        self.jobs = jobs
-        self.started = started
-        self.num_tokens = dict.fromkeys((run.index for run in started.runs), 0)
-        """Tokens of each choice that were in its pieces."""
-        self._id = new_answer_id(id_prefix)
-        self._created = int(time.time())
-        self._model = model_name(context)
-
-    def head(self, kind: str) -> dict[str, Any]:
-        """Return the fields before the choices."""
-        return {"id": self._id, "object": kind, "created": self._created, "model": self._model}
-
-    def usage(self) -> dict[str, Any]:
-        """Return the tokens so far of the whole request; a prompt counts once, however many choices it has."""
-        runs, each = self.started.runs, len(self.started.runs) // len(self.jobs)
-        prompt_tokens = sum(job.prompt.num_tokens for job in self.jobs)
-        completion_tokens = sum(self.num_tokens.values()) + sum(run.num_written for run in runs)
-        cached = sum(max(run.num_cached_tokens for run in runs[i : i + each]) for i in range(0, len(runs), each))
-        return {
-            "prompt_tokens": prompt_tokens,
-            "completion_tokens": completion_tokens,
-            "total_tokens": prompt_tokens + completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
-
-    def stream_chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
-        return {**self.head(self.CHUNK), **self._usage_so_far(), "choices": choices}
-
-    def _usage_so_far(self) -> dict[str, Any]:
-        if self.body.counts_as_it_goes:
-            return {"usage": self.usage()}
-        return {"usage": None} if self.body.include_usage else {}  # until the last one
-
-    def end_of_stream(self) -> bytes:
-        """Return the last events of a stream: the usage, if it is asked for, and the end mark."""
-        if not self.body.include_usage:
-            return DONE
-        return event(orjson.dumps({**self.stream_chunk([]), "usage": self.usage()})) + DONE

@@ -1,6 +1,4 @@
-"""Decides what an answer to a chat may be made of: the grammar that it keeps to, and what reads reasoning and calls out
-of it.
-"""
+"""The form of an answer to a chat: its grammar, and the parser that separates reasoning and calls from text."""
 
 import asyncio
 import json
@@ -21,16 +19,16 @@ from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.thoughts import Start, start_of
+from server.generation.grammars import in_grammar_thread
+from server.generation.request import ChatRequest
 from server.http.errors import BadRequest
 from server.routes.context import AppContext
-from server.routes.openai.structured_outputs import in_grammar_thread
-from server.schemas.generation import ChatCompletionRequest
 from server.schemas.tools import ToolDefinition
 
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """What an answer is made of."""
+    """The form of an answer."""
 
     grammar: str | None = None
     """The grammar that it keeps to, or None for free text."""
@@ -44,7 +42,7 @@ class AnswerForm:
 
 async def answer_form(
     context: AppContext,
-    body: ChatCompletionRequest,
+    request: ChatRequest,
     prompt: str,
     grammar: str | None = None,
     *,
@@ -54,15 +52,15 @@ async def answer_form(
     """Return the form of the answer to `prompt`, which is the conversation as the template wrote it, up to the
     `prefilled` beginning of the answer.
 
-    `grammar`, in llguidance's dialect of Lark, is what the answer keeps to where it is no call, after the reasoning;
+    `grammar`, in llguidance's dialect of Lark, describes the text after the reasoning, unless the answer is a call;
     None is free text. Reasoning has at most `thinking_budget` tokens, or any number if that is None. Raises BadRequest
-    for a tool whose schema cannot be kept to.
+    for a tool with a schema that no grammar expresses.
     """
     template = context.chat_template
     assert template is not None, "the template has written the prompt"
     tags = template.thought_tags
     start = start_of(tags, prompt)
-    definitions = body.callable_tools
+    definitions = request.chat.callable_tools
     syntax = template.tool_use.syntax if definitions else None
     tools: list[Tool] = []
     if syntax is not None:
@@ -83,12 +81,12 @@ async def answer_form(
             start=start,
             syntax=syntax,
             tools=tools,
-            calls="required" if body.must_call else "auto",
-            parallel=body.may_call_several,
+            calls="required" if request.chat.must_call else "auto",
+            parallel=request.chat.may_call_several,
             body=grammar,
             special_ids=context.tokenizer.ids_of_special,
         )
-        grammar = await in_grammar_thread(_composed, answers, body.form_field)
+        grammar = await in_grammar_thread(_composed, answers, request.form_field)
     texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else (*tags.texts, tags.end))]
     kept = _kept_tokens(context, texts)
     # A grammar of the answer admits no special token: text that looks like one is text.
@@ -103,7 +101,7 @@ async def answer_form(
 
 @remembered
 def _composed(answers: Answers, form_field: str) -> str:
-    """Return the grammar. Raises BadRequest if the tools' schemas, each of which is right, make none together."""
+    """Return the grammar. Raises BadRequest if the schemas of the tools, each correct, make none together."""
     grammar = answer_grammar(answers)
     problem = _problem(grammar)
     if problem:
@@ -134,7 +132,7 @@ def _pieces(context: AppContext, text: str) -> Pieces:
 def _read_tools(
     definitions: Mapping[int, ToolDefinition], syntax: CallSyntax, special_ids: Mapping[str, int]
 ) -> list[Tool]:
-    """Return the tools as grammars have them. Raises BadRequest for a schema of which no grammar can be made."""
+    """Return the tools as grammars have them. Raises BadRequest for a schema that no grammar expresses."""
     quote_id = None if syntax.bare is None else special_ids.get(syntax.bare.quote)
     write = partial(_tool, syntax=syntax, quote_id=quote_id)
     return [_read_tool(f"tools[{number}].function.parameters", each, write) for number, each in definitions.items()]
@@ -143,7 +141,7 @@ def _read_tools(
 def _read_tool(field: str, definition: ToolDefinition, write: Callable[..., Tool]) -> Tool:
     function = definition.function
     parameters = function.parameters or {"type": "object", "properties": {}, "additionalProperties": False}
-    schema = {"type": "object", **parameters}  # what a call is given is an object, even if the schema leaves that out
+    schema = {"type": "object", **parameters}  # arguments are an object, even if the schema omits the type
     try:
         return replace(write(json.dumps(schema), is_lenient=False), name=function.name)
     except GrammarError as error:
@@ -166,7 +164,7 @@ def _possible(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _why_impossible(schema: Mapping[str, Any]) -> str:
-    """Return why no call can be held to a schema, even where what cannot be held is left out, or nothing."""
+    """Return the reason why no call can keep to a schema, even without the unsupported keywords, or an empty text."""
     return _problem(LLMatcher.grammar_from_json_schema(json.dumps(lenient(schema))))
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.engine.request import TraceTask
+from server.generation.request import ChatRequest
 from server.http.errors import BadRequest
 from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
@@ -13,46 +14,41 @@ from server.routes.parts.passes import ExplainedLogit
 from server.routes.parts.reasons import check_room, explain
 from server.routes.prompts import Prompt, packed
 from server.routes.tasks import Work, run_all
-from server.schemas.generation import ChatCompletionRequest
-from server.schemas.judgements.reasons import MAX_EXPLAINED
+from server.schemas.judgements.reasons import MAX_EXPLAINED, Explain
 
 
-def check_chat_reasons(context: AppContext, body: ChatCompletionRequest) -> NamedToken | None:
+def check_chat_reasons(context: AppContext, request: ChatRequest, options: Explain | None) -> NamedToken | None:
     """Return the token that `explain` compares with, if it names one. Raises BadRequest for reasons that cannot be
     told.
     """
-    if body.explain is None:
+    if options is None:
         return None
-    if body.stream or (body.n or 1) > 1:
-        field = "stream" if body.stream else "n"
-        raise BadRequest(
-            f"explain: reasons need one whole answer; with {field} {'true' if body.stream else body.n} null "
-            "is accepted.",
-            param="explain",
-        )
-    return read_versus(context, body.explain, 1, body.interventions)
+    if request.is_stream or request.num_choices > 1:
+        given = "stream true" if request.is_stream else f"n {request.num_choices}"
+        raise BadRequest(f"explain: reasons need one whole answer; with {given} null is accepted.", param="explain")
+    return read_versus(context, options, 1, request.interventions)
 
 
-def check_room_for_reasons(context: AppContext, body: ChatCompletionRequest, prompt: Prompt, max_tokens: int) -> None:
-    """Raise PayloadTooLarge, before anything is generated, if the reasons of so many tokens would take out too much."""
-    if body.explain is None:
+def check_room_for_reasons(context: AppContext, options: Explain | None, prompt: Prompt, max_tokens: int) -> None:
+    """Raise PayloadTooLarge, before anything is generated, if the reasons of `max_tokens` tokens capture too much."""
+    if options is None:
         return
     count = min(max_tokens, MAX_EXPLAINED)
     read = Prompt(prompt.ids + packed([0] * (count - 1)), encoder=prompt.encoder)
     positions = range(len(prompt.ids) - 1, len(read.ids))
-    check_room(context, [ExplainedLogit(read, "words", 0, 1, position) for position in positions], body.explain)
+    check_room(context, [ExplainedLogit(read, "words", 0, 1, position) for position in positions], options)
 
 
 async def chat_reasons(
     context: AppContext,
-    body: ChatCompletionRequest,
+    options: Explain | None,
     versus: NamedToken | None,
     prompt: Prompt,
     token_ids: Sequence[int],
     arrival: float,
 ) -> dict[str, Any]:
-    """Return what a choice has beside itself: the reasons of its first tokens, or nothing if they are not asked for."""
-    options, told = body.explain, tuple(token_ids[:MAX_EXPLAINED])
+    """Return the field `reasons` of a choice, with the reasons of its first tokens, or nothing without options."""
+    told = tuple(token_ids[:MAX_EXPLAINED])
     if options is None or not told:
         return {} if options is None else {"reasons": []}
     read = Prompt(prompt.ids + packed(told[:-1]), encoder=prompt.encoder)

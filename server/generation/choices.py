@@ -1,6 +1,7 @@
-"""Turns the engine's outputs for one choice of a generation into pieces of final text, with what came with them.
+"""Converts the engine's outputs for one choice to pieces of final text, with their token ids, log-probabilities and
+captures.
 
-It watches for stop strings, which only exist once there is text, and measures the times that clients feel. It knows no
+It also searches for stop strings, which exist in text only, and measures the times that clients notice. It writes no
 JSON.
 """
 
@@ -59,7 +60,7 @@ class ChoiceText:
         self._end_of_text_ids = end_of_text_ids
 
     def take_token(self, token_id: int) -> str:
-        """Return what a token adds that ends nothing; the choice has no stop strings."""
+        """Return the text of a token that ends nothing; the choice has no stop strings."""
         self.num_tokens += 1
         return self._detokenizer.push(token_id)
 
@@ -125,7 +126,7 @@ class Run:
                 piece = self.text.take(output)
                 if piece.finish_reason is not None:
                     self._end(piece.finish_reason)
-                    self.handle.close()  # now: the client may be long in taking what ends it
+                    self.handle.close()  # now: the client may take the last piece much later
                     self.keep_rows()
                 yield piece
                 if piece.finish_reason is not None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from server.engine.outputs import Array
 from server.engine.request import AttentionCapture
+from server.generation.field_names import FieldNames
 from server.http.errors import answer_too_large
 from server.http.tensor_formats import EncodingFormat, NumpyArray, Wire, as_numpy, json_value
 from server.routes.context import AppContext
@@ -27,7 +28,7 @@ _STREAMED_ROWS = 16
 
 @dataclass(frozen=True)
 class RowWriter:
-    """Holds what one request asked to capture for its tokens, and writes it."""
+    """The attention rows that one request captures for its tokens, as JSON."""
 
     heads: HeadSelection
     capture: AttentionCapture
@@ -35,7 +36,7 @@ class RowWriter:
     encoding_format: EncodingFormat
 
     def piece(self, tensors: dict[str, Array], query: int) -> dict[str, Any]:
-        """Return one token's row, whose query is at position `query`, and the prompt's rows if they came with it."""
+        """Return one token's row, with its query at position `query`, and the prompt's rows if there are any."""
         value = self._object([tensors], [query]) if "attention" in tensors else {}
         return {**value, **self._prompt(tensors)}
 
@@ -93,7 +94,7 @@ class RowWriter:
 
 
 def prompt_rows(tensors: dict[str, Array]) -> dict[str, Array]:
-    """Return what came for the prompt, without the row of the token: for a token that is not shown."""
+    """Return the prompt's rows without the row of the token, for a token that is not in the answer."""
     return {name: value for name, value in tensors.items() if name.startswith("attention.prompt")}
 
 
@@ -116,7 +117,9 @@ def row_writer(context: AppContext, fields: GenerationAttention) -> RowWriter:
     return RowWriter(heads, capture, fields.prompt, fields.encoding_format)
 
 
-def check_rows(writer: RowWriter, prompt: Prompt, max_tokens: int, choices: int, streams: bool, limit: int) -> int:
+def check_rows(
+    writer: RowWriter, prompt: Prompt, max_tokens: int, choices: int, streams: bool, limit: int, names: FieldNames
+) -> int:
     """Return the most bytes that one choice will capture. Raises PayloadTooLarge when the answer would be over `limit`.
 
     A stream holds one row at a time; an answer in one piece holds all rows, each as long as the longest.
@@ -133,7 +136,8 @@ def check_rows(writer: RowWriter, prompt: Prompt, max_tokens: int, choices: int,
     row_numbers = numbers(1 if streams else max_tokens, longest)
     estimate = round((prompt_numbers + row_numbers) * value_bytes(writer.capture, wire) * (1 if streams else choices))
     if estimate > limit:
-        advice = 'Request fewer layers or heads, a smaller max_tokens, "dtype": "uint8", "top_k": 8, or stream.'
+        smaller = f"a smaller {names.of('max_tokens')}"
+        advice = f'Request fewer layers or heads, {smaller}, "dtype": "uint8", "top_k": 8, or stream.'
         raise answer_too_large(estimate, limit, advice, of="attention: the answer", param="attention")
     kept = min(max_tokens, _STREAMED_ROWS) if streams else max_tokens
     return round((prompt_numbers + numbers(kept, longest)) * value_bytes(writer.capture, "binary"))
