@@ -1,4 +1,4 @@
-"""Gathers, adds up and normalises rows of tables. A row's bits depend on its token and position alone.
+"""Gathers, adds and normalises rows of tables. A row's bits depend only on its token and position.
 
 Axes: T rows, d model width, N blocks of 64 rows of a table.
 """
@@ -6,7 +6,7 @@ Axes: T rows, d model width, N blocks of 64 rows of a table.
 import torch
 from torch import Tensor
 
-from model.kernels.checks import SUFFIXES, check_axes, check_indices, check_numbers, check_tensor
+from model.kernels.checks import SUFFIXES, address_of, check_axes, check_indices, check_numbers, check_tensor
 from model.kernels.library import kernels
 
 BLOCK = 64
@@ -55,38 +55,39 @@ def embed(
     """Return the layer norm of the rows `ids` of tokens + the rows `types` of token_types + the rows `places` of
     positions: [T, d].
 
-    ids, types and places [T], int64; types None are all 0; tokens [vocab, d]; token_types [types, d]; positions
-    [context, d]; weight and bias [d] of the norm. A table or a bias that is None adds nothing. Each sum is rounded to
-    the dtype, which all share.
+    ids, types and places [T], int64; without types all of them are 0. tokens [vocab, d]; token_types [types, d];
+    positions [context, d]; weight and bias [d] of the norm. A table or a bias that is None adds nothing. All tensors
+    have one dtype, and each sum is rounded to it.
     """
     kind = check_numbers("tokens", tokens, 2)
     vocab, width = tokens.shape
     own, row = (tokens.dtype,), (width,)
     check_axes("ids", ids, _INT64, 1)
     check_indices("ids", ids, vocab)
-    types_address = types_table = places_address = positions_address = bias_address = None
-    if token_types is not None:
-        check_tensor("token_types", token_types, own, (num_types := token_types.shape[0], width))
-        types_table = token_types.data_ptr()
-        if types is not None:
-            check_tensor("types", types, _INT64, ids.shape)
-            check_indices("types", types, num_types)
-            types_address = types.data_ptr()
-    if positions is not None:
-        check_tensor("positions", positions, own, (context := positions.shape[0], width))
-        check_tensor("places", places, _INT64, ids.shape)
-        check_indices("places", places, context)
-        places_address, positions_address = places.data_ptr(), positions.data_ptr()
+    types_table, types_address = _table("token_types", token_types, "types", types, tokens, ids)
+    positions_table, places_address = _table("positions", positions, "places", places, tokens, ids)
     check_tensor("weight", weight, own, row)
-    if bias is not None:
-        check_tensor("bias", bias, own, row)
-        bias_address = bias.data_ptr()
+    bias_address = address_of("bias", bias, own, row)
     num_rows = ids.shape[0]
     out = tokens.new_empty(num_rows, width)
     kernels().call(
         f"embed_{kind}",
         "pppppppppllf",
-        ids.data_ptr(), types_address, places_address, tokens.data_ptr(), types_table, positions_address,
+        ids.data_ptr(), types_address, places_address, tokens.data_ptr(), types_table, positions_table,
         weight.data_ptr(), bias_address, out.data_ptr(), num_rows, width, eps,
     )  # fmt: skip
     return out
+
+
+def _table(
+    name: str, table: Tensor | None, ids_name: str, ids: Tensor | None, tokens: Tensor, token_ids: Tensor
+) -> tuple[int | None, int | None]:
+    """Check an optional table and the optional ids of its rows, one for each token. Return their addresses."""
+    if table is None:
+        return None, None
+    check_tensor(name, table, (tokens.dtype,), (len(table), tokens.shape[1]))
+    if ids is None:
+        return table.data_ptr(), None
+    check_tensor(ids_name, ids, _INT64, token_ids.shape)
+    check_indices(ids_name, ids, len(table))
+    return table.data_ptr(), ids.data_ptr()
