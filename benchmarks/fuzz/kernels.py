@@ -18,7 +18,7 @@ from torch import Tensor
 from model.kernels import library, rows
 from model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys, attend, mix_rows, softmax_rows
 from model.kernels.checks import ACTIVATIONS, SUFFIXES
-from model.kernels.decoder_parts import PRODUCTS, Change, DecoderRows, LayerCaches, Product
+from model.kernels.decoder import PRODUCTS, Change, DecoderRows, LayerCaches, Product
 from model.kernels.embedding import embed
 from model.kernels.encoder import Encoder, EncoderLayer, attend_texts
 from model.kernels.flow import maximum_flow

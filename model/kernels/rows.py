@@ -28,8 +28,8 @@ _FLOAT32, _INT64 = (torch.float32,), (torch.int64,)
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return x / sqrt(mean(x^2) + eps) * weight of each row: x [T, d], weight [d] -> [T, d].
 
-    If weight has the dtype of x, the quotient is rounded to it before the product. Otherwise weight is float32, and only
-    the product is rounded.
+    If weight has the dtype of x, the quotient is rounded to it before the product. Otherwise weight is float32, and
+    only the product is rounded.
     """
     kind = check_numbers("x", x, 2)
     num_rows, width = x.shape
@@ -59,8 +59,8 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
 
 
 def activate_times(gate_up: Tensor, activation: Activation) -> Tensor:
-    """Return activation(gate) * up [T, ff] of gate_up [T, 2 ff], which contains gate, then up. The activation is rounded
-    to the dtype before the product.
+    """Return activation(gate) * up [T, ff] of gate_up [T, 2 ff], which contains gate, then up. The activation is
+    rounded to the dtype before the product.
     """
     kind = check_numbers("gate_up", gate_up, 2)
     num_rows, both = gate_up.shape
