@@ -48,21 +48,6 @@ def check_activation(activation: Activation | None) -> None:
         raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")
 
 
-def check_product(
-    x: Tensor, bias: Tensor | None, activation: Activation | None, num_inputs: int, num_outputs: int
-) -> str:
-    """Return the suffix of the kernels that multiply rows x [R, K] by a weight [N, K] and add a bias [N]. Raises
-    ValueError for operands that do not fit.
-    """
-    suffix = check_numbers("x", x, 2)
-    if x.shape[1] != num_inputs:
-        raise ValueError(f"x has rows of {x.shape[1]}; the weight takes {num_inputs}")
-    if bias is not None:
-        check_tensor("bias", bias, (x.dtype,), (num_outputs,))
-    check_activation(activation)
-    return suffix
-
-
 def check_indices(name: str, indices: Tensor, limit: int) -> None:
     """Raise ValueError unless all indices, int64 and contiguous, are from 0 to limit - 1."""
     place = ctypes.c_long()

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from model.kernels.attention import AttentionArguments, AttentionItems, VisibleKeys
 from model.kernels.checks import SUFFIXES, address_of, check_tensor
-from model.kernels.forms import LaidWeight
 from model.kernels.library import kernels
-from model.kernels.products import BLOCK, BlockedWeight
+from model.kernels.products import BLOCK, BlockedWeight, LaidWeight
 
 _FLOAT32 = (torch.float32,)
 _POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
