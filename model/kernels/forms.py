@@ -52,7 +52,7 @@ def lay_weight(
 
     A quantised weight keeps its format, unless `quantize` names another one or the kernels do not support its groups.
 
-    A float32 weight whose numbers are exact in bfloat16, such as a weight of a bfloat16 checkpoint, is stored in
+    A float32 weight with numbers that are exact in bfloat16, such as a weight of a bfloat16 checkpoint, is stored in
     bfloat16: in half the memory, with the same bits of every product. keep_dtype: store it in float32. arithmetic: of
     products of bfloat16 weights with bfloat16 rows. int8_activations: whether rows are rounded to 8 bits before a
     product with a weight of 8 or 4 bits.

@@ -1,4 +1,4 @@
-"""Products of rows with a weight whose inputs share scales in groups, as `cpu/products/grouped.h` stores it.
+"""Products of rows with a weight in groups of inputs that share scales, as `cpu/products/grouped.h` stores it.
 
 Axes: R rows, K inputs, N outputs.
 """
