@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.kernels.checks import SUFFIXES, check_indices
+from model.kernels.checks import SUFFIXES
 from model.kernels.library import kernels
-from model.kernels.products import BLOCK, DOT, Arithmetic, LaidWeight
+from model.kernels.products import BLOCK, DOT, Arithmetic, TableWeight
 from model.quantized import GroupedRows
 
 _LINE = 64
@@ -50,7 +50,7 @@ def why_not_grouped(parts: Sequence[GroupedRows]) -> str | None:
     return None
 
 
-class GroupedWeight(LaidWeight):
+class GroupedWeight(TableWeight):
     """A weight [N, K] with rows of one or several quantised formats.
 
     Only AMX rounds the numbers of the weight to bfloat16 before a product. Dot products of bfloat16 multiply the values
@@ -74,7 +74,7 @@ class GroupedWeight(LaidWeight):
         reason = why_not_grouped(parts)
         if reason is not None or row_dtype not in SUFFIXES:
             raise ValueError(reason or f"row_dtype is {row_dtype}; float32 or bfloat16 is accepted")
-        self.row_dtype = row_dtype
+        self.row_dtype, self._gather = row_dtype, f"gather_grouped_{SUFFIXES[row_dtype]}"
         self.form = _DOT_FORM if arithmetic == DOT and row_dtype == torch.bfloat16 else _FORM
         self._arithmetic = int(arithmetic)
         if int8_activations:
@@ -105,18 +105,6 @@ class GroupedWeight(LaidWeight):
 
     def _kernel(self, dtype: torch.dtype) -> tuple[str, tuple[int, ...]]:
         return f"grouped_{SUFFIXES[dtype]}", (self._arithmetic,)
-
-    def rows(self, ids: Tensor) -> Tensor:
-        """Return rows `ids` [T] int64 of the weight, rounded to `row_dtype`: [T, K].
-
-        Raises ValueError for an index outside the weight.
-        """
-        ids = ids.contiguous()
-        check_indices("ids", ids, self.num_outputs)
-        found = torch.empty(len(ids), self.num_inputs, dtype=self.row_dtype)
-        addresses = self.packed.data_ptr(), ids.data_ptr(), len(ids), self.num_inputs, found.data_ptr()
-        kernels().call(f"gather_grouped_{SUFFIXES[self.row_dtype]}", "ppllp", *addresses)
-        return found
 
     def to_dense(self) -> Tensor:
         return self.rows(torch.from_numpy(np.arange(self.num_outputs)))

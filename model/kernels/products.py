@@ -14,8 +14,15 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import ACTIVATIONS, SUFFIXES, address_of, check_activation, check_axes, check_numbers
-from model.kernels.embedding import gather_rows
+from model.kernels.checks import (
+    ACTIVATIONS,
+    SUFFIXES,
+    address_of,
+    check_activation,
+    check_axes,
+    check_indices,
+    check_numbers,
+)
 from model.kernels.library import kernels
 
 BLOCK = 64
@@ -118,7 +125,27 @@ class LaidWeight:
             raise ValueError(f"x has rows of {x.shape[1]}; the weight takes {self.num_inputs}")
 
 
-class BlockedWeight(LaidWeight):
+class TableWeight(LaidWeight):
+    """A weight whose rows can be read, such as a token table."""
+
+    _gather: str
+    """The kernel that reads rows."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return rows `ids` [T] int64 of the weight: [T, K] in the dtype of its rows.
+
+        Raises ValueError for an index outside the weight.
+        """
+        ids = ids.contiguous()
+        check_axes("ids", ids, (torch.int64,), 1)
+        check_indices("ids", ids, self.num_outputs)
+        found = torch.empty(len(ids), self.num_inputs, dtype=self.row_dtype)
+        addresses = self.packed.data_ptr(), ids.data_ptr(), len(ids), self.num_inputs, found.data_ptr()
+        kernels().call(self._gather, "ppllp", *addresses)
+        return found
+
+
+class BlockedWeight(TableWeight):
     """A weight [N, K], float32 or bfloat16. The same memory is read for any number of rows."""
 
     def __init__(self, weight: Tensor, arithmetic: Arithmetic = WIDEN, row_dtype: torch.dtype | None = None) -> None:
@@ -140,9 +167,10 @@ class BlockedWeight(LaidWeight):
         if weight.dtype == self.row_dtype == torch.bfloat16 and arithmetic == DOT:
             self.form = _DOT_FORM
         self._accepted = (weight.dtype, torch.float32)
-        self._kind, self._together = kind, 4 // weight.itemsize
-        num_blocks, num_steps = -(-self.num_outputs // BLOCK), -(-self.num_inputs // self._together)
-        self.packed = _aligned_room(weight.dtype, num_blocks, num_steps, BLOCK, self._together)
+        self._kind, together = kind, 4 // weight.itemsize
+        self._gather = f"gather_rows_{kind}" if self.row_dtype == weight.dtype else "gather_rows_bf16_to_f32"
+        num_blocks, num_steps = -(-self.num_outputs // BLOCK), -(-self.num_inputs // together)
+        self.packed = _aligned_room(weight.dtype, num_blocks, num_steps, BLOCK, together)
         """The memory: [ceil(N / 64), K, 64, 1] of float32, [ceil(N / 64), ceil(K / 2), 64, 2] of bfloat16."""
         kernels().call(
             f"pack_weight_{kind}", "ppll", weight.data_ptr(), self.packed.data_ptr(), self.num_inputs, self.num_outputs
@@ -162,11 +190,6 @@ class BlockedWeight(LaidWeight):
             *(self.packed.data_ptr(), weight.data_ptr(), self.num_inputs, self.num_outputs),
         )
         return weight.to(self.row_dtype)
-
-    def rows(self, ids: Tensor) -> Tensor:
-        """Return rows `ids` [T] int64 of the weight with their original bits: [T, K] in the dtype of its rows."""
-        table = self.packed.squeeze(-1) if self._together == 1 else self.packed
-        return gather_rows(table, ids, num_rows=self.num_outputs, width=self.num_inputs, dtype=self.row_dtype)
 
 
 def check_arithmetic(arithmetic: Arithmetic) -> None:

@@ -1,5 +1,5 @@
-"""Small steps between matrix products, row by row: norms, gates, soft caps, rotation and writing to the cache, and the
-largest number of a row.
+"""Small steps between matrix products, row by row: embeddings, norms, gates, soft caps, rotation and writing to the
+cache, and the largest number of a row.
 
 The bits of a row depend only on the row, at every level of CPU and on any number of threads. Arithmetic is float32,
 rounded to nearest even where a result is stored.
@@ -142,3 +142,55 @@ def argmax(x: Tensor) -> tuple[Tensor, Tensor]:
     places, numbers = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows)
     kernels().call(f"argmax_{kind}", "pllpp", x.data_ptr(), num_rows, width, places.data_ptr(), numbers.data_ptr())
     return places, numbers
+
+
+def embed(
+    ids: Tensor,
+    types: Tensor | None,
+    places: Tensor,
+    tokens: Tensor,
+    token_types: Tensor | None,
+    positions: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Return the layer norm of the rows `ids` of tokens + the rows `types` of token_types + the rows `places` of
+    positions: [T, d].
+
+    ids, types and places [T], int64; without types all of them are 0. tokens [vocab, d]; token_types [types, d];
+    positions [context, d]; weight and bias [d] of the norm. A table or a bias that is None adds nothing. All tensors
+    have one dtype, and each sum is rounded to it.
+    """
+    kind = check_numbers("tokens", tokens, 2)
+    vocab, width = tokens.shape
+    own, row = (tokens.dtype,), (width,)
+    check_axes("ids", ids, _INT64, 1)
+    check_indices("ids", ids, vocab)
+    types_table, types_address = _table("token_types", token_types, "types", types, tokens, ids)
+    positions_table, places_address = _table("positions", positions, "places", places, tokens, ids)
+    check_tensor("weight", weight, own, row)
+    bias_address = address_of("bias", bias, own, row)
+    num_rows = ids.shape[0]
+    out = tokens.new_empty(num_rows, width)
+    kernels().call(
+        f"embed_{kind}",
+        "pppppppppllf",
+        ids.data_ptr(), types_address, places_address, tokens.data_ptr(), types_table, positions_table,
+        weight.data_ptr(), bias_address, out.data_ptr(), num_rows, width, eps,
+    )  # fmt: skip
+    return out
+
+
+def _table(
+    name: str, table: Tensor | None, ids_name: str, ids: Tensor | None, tokens: Tensor, token_ids: Tensor
+) -> tuple[int | None, int | None]:
+    """Check an optional table and the optional ids of its rows, one for each token. Return their addresses."""
+    if table is None:
+        return None, None
+    check_tensor(name, table, (tokens.dtype,), (len(table), tokens.shape[1]))
+    if ids is None:
+        return table.data_ptr(), None
+    check_tensor(ids_name, ids, _INT64, token_ids.shape)
+    check_indices(ids_name, ids, len(table))
+    return table.data_ptr(), ids.data_ptr()
