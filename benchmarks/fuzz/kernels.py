@@ -18,8 +18,7 @@ from torch import Tensor
 from model.kernels import library, rows
 from model.kernels.attention import AttentionItems, PatternOutput, VisibleKeys, attend, mix_rows, softmax_rows
 from model.kernels.checks import ACTIVATIONS, SUFFIXES
-from model.kernels.decoder_parts import PRODUCTS, Change, DecoderRows, LayerCaches, Product
-from model.kernels.embedding import embed
+from model.kernels.decoder import PRODUCTS, Change, DecoderRows, LayerCaches, Product
 from model.kernels.encoder import Encoder, EncoderLayer, attend_texts
 from model.kernels.flow import maximum_flow
 from model.kernels.grouped import GroupedWeight, why_not_grouped
@@ -123,7 +122,9 @@ def _embed(draw: Draw) -> None:
     token_types, positions = draw.maybe(num_types, width, dtype=dtype), draw.maybe(context, width, dtype=dtype)
     weight, bias = draw.numbers(width, dtype=dtype), draw.maybe(width, dtype=dtype)
     tokens = draw.numbers(vocab, width, dtype=dtype)
-    embed(draw.ids(count, vocab), types, draw.ids(count, context), tokens, token_types, positions, weight, bias, _EPS)
+    rows.embed(
+        draw.ids(count, vocab), types, draw.ids(count, context), tokens, token_types, positions, weight, bias, _EPS
+    )
 
 
 def _flow(draw: Draw) -> None:

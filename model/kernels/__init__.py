@@ -1,4 +1,4 @@
 """Kernels for the CPU: C++ under `cpu/`, compiled when the package is built, and thin typed Python over it.
 
-They know arrays and tensors; they never know layers, networks or requests.
+Their arguments are arrays and tensors. They are independent of layers, networks and requests.
 """

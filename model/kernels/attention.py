@@ -1,8 +1,7 @@
-"""Computes attention over the paged cache on a CPU: `cpu/attention/attention.h`. It knows rows, blocks and memory; it
-knows no requests.
+"""Attention over the paged cache on a CPU: `cpu/attention/attention.h`. Independent of requests.
 
 Axes: T query rows, H query heads, K key heads, D head dimension, B keys to a block, J blocks of a sequence, S keys of
-one sequence. Keys are cached [block, K, D, B], values [block, K, B, D]; `dtype` is the cache's, float32 or bfloat16.
+one sequence. The cache has keys [block, K, D, B] and values [block, K, B, D], float32 or bfloat16.
 """
 
 import ctypes
@@ -11,17 +10,19 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from model.kernels.checks import SUFFIXES, check_numbers, check_tensor, described
+from model.kernels.checks import SUFFIXES, address_of, check_numbers, check_tensor, described
 from model.kernels.library import kernels
 
 _FLOAT32 = (torch.float32,)
 _KINDS: dict[str, int] = {"pattern": 0, "scores": 1, "dots": 2}
-_TOLD = np.dtype([("numbers", np.int64), ("first_row", np.int64), ("row_bytes", np.int64), ("number_bytes", np.int64)])
+_PATTERN_MAP = np.dtype(
+    [("numbers", np.int64), ("first_row", np.int64), ("row_bytes", np.int64), ("number_bytes", np.int64)]
+)
 """`PatternMap` of attention.h."""
 
 
 class AttentionArguments(ctypes.Structure):
-    """The struct of the same name in attention.h, which says what its fields are."""
+    """The struct of the same name in attention.h, which describes its fields."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "out", "tables", "positions")),
@@ -33,12 +34,10 @@ class AttentionArguments(ctypes.Structure):
 
 
 class PatternOutput:
-    """The places to which attention writes the patterns of a step and layer while it computes them. The tensors that it
-    points to must outlive it.
-    """
+    """The addresses to which attention writes the patterns of one layer in one step. Their tensors must outlive it."""
 
     def __init__(self, num_spans: int, num_heads: int) -> None:
-        self._maps = np.zeros((num_spans, num_heads), _TOLD)
+        self._maps = np.zeros((num_spans, num_heads), _PATTERN_MAP)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -47,16 +46,16 @@ class PatternOutput:
 
     @property
     def address(self) -> int:
-        """Return the table's address, as the kernels take it."""
+        """Return the address of the table, for the kernels."""
         return self._maps.ctypes.data
 
     def has(self, span: int) -> bool:
-        """Return whether this span's patterns are written already: a table has one place for each span."""
+        """Return whether `add` was called for this span. Each span has one place in the table."""
         return bool(self._maps["numbers"][span].any())
 
     def add(self, span: int, first_row: int, heads: Sequence[int], room: torch.Tensor) -> None:
-        """Have the patterns of a span written to room [heads, rows of the span, keys], float32 or float16, zeros, keys
-        contiguous; each head once.
+        """Register room for the patterns of a span: [heads, rows of the span, keys], float32 or float16, zeros, with
+        contiguous keys, and each head once.
         """
         if room.dtype not in (torch.float32, torch.float16) or room.dim() != 3 or room.stride(2) != 1:
             raise ValueError(
@@ -73,9 +72,7 @@ class PatternOutput:
 
 
 class VisibleKeys:
-    """The cached keys that each row of a step sees. They are checked once, for all layers; the arrays must not
-    change.
-    """
+    """The cached keys that each row of a step sees, checked once for all layers. The arrays must not change."""
 
     def __init__(
         self, tables: np.ndarray, positions: np.ndarray, first: np.ndarray, last: np.ndarray, block_size: int
@@ -83,7 +80,8 @@ class VisibleKeys:
         """Check and keep the arrays.
 
         tables [sequence, J] int32: the blocks of each sequence's keys, in order. positions, first, last [T] int64: row
-        t is at positions[t] and sees keys first[t] <= k < last[t]; neither falls from a row of a sequence to the next.
+        t is at positions[t] and sees keys first[t] <= k < last[t]. Neither bound falls from a row of a sequence to the
+        next.
         """
         self.tables = _array("tables", tables, np.int32, 2)
         self.positions = _array("positions", positions, np.int64, 1)
@@ -102,7 +100,7 @@ class VisibleKeys:
         if end > most:
             raise ValueError(f"last is {end} in one row; tables has blocks for {most} keys")
         self.longest = max(1 + int(self.positions.max(initial=-1)), end)
-        """A position that no row reaches, and from which on no row sees a key."""
+        """The least number of positions that includes every row and every visible key."""
         self.addresses = {
             "tables": self.tables.ctypes.data,
             "positions": self.positions.ctypes.data,
@@ -110,17 +108,22 @@ class VisibleKeys:
             "last": self.last.ctypes.data,
             "table_width": self.tables.shape[1],
         }
-        """Fields of `AttentionArguments`, computed once: to ask an array for its address takes a microsecond."""
+        """Fields of `AttentionArguments`, computed once: reading the address of an array takes a microsecond."""
+
+    def table(self, sequence: int) -> int:
+        """Return the address of the blocks of one sequence."""
+        if not 0 <= sequence < len(self.tables):
+            raise ValueError(f"sequence is {sequence}; there are {len(self.tables)}")
+        return int(self.tables[sequence].ctypes.data)
 
 
 class AttentionItems:
-    """The pieces of an attention that are shared out among threads. They are checked once, for all layers; the array
-    must not change.
-    """
+    """The pieces of work that threads share, checked once for all layers. The array must not change."""
 
     def __init__(self, items: np.ndarray) -> None:
-        """Check and keep items [n, 5] int32: (sequence, first row, rows, first key head, key heads), each a few rows of
-        one sequence and some of the heads. Threads take equal shares of them, in order.
+        """Check and keep items [n, 5] int32: (sequence, first row, rows, first key head, key heads).
+
+        Each item has a few rows of one sequence and some of the heads. Threads take equal shares of them, in order.
         """
         self.array = _array("items", items, np.int32, 2)
         if items.shape[1] != 5:
@@ -129,7 +132,7 @@ class AttentionItems:
             raise ValueError(f"items must not be negative and have rows; the least of each are {items.min(0).tolist()}")
         sizes = items[:, 0] + 1, items[:, 1] + items[:, 2], items[:, 3] + items[:, 4]
         self.sizes = tuple(int(each.max(initial=0)) for each in sizes)
-        """The sequences, rows and key heads that a step must have at least."""
+        """The least numbers of sequences, rows and key heads of a step with these items."""
         self.address = items.ctypes.data
 
 
@@ -149,10 +152,10 @@ def attend(
 ) -> None:
     """Write softmax(scores) V of the items' rows and heads to out [T, H, D], of the cache's dtype.
 
-    q [T, H, D] float32, of the first T rows that `seen` knows; keys and values: the cache. scale multiplies q.k; then
-    softcap * tanh(score / softcap) is taken, unless softcap is None or 0; then bias[h, key - position + reach - 1] is
-    added, of bias [H, 2 * reach - 1] float32. sinks [H] float32: a score of no key for each head, which takes its part
-    of a row's weight. pattern_output: where to write the softmax itself, if anywhere.
+    q [T, H, D] float32: the first T rows of `seen`. keys and values: the cache. A score is scale * q.k; then softcap *
+    tanh(score / softcap), unless softcap is None or 0; then plus bias[h, key - position + reach - 1], of bias [H, 2 *
+    reach - 1] float32. sinks [H] float32: an additional score for each head, without a key, in each row's softmax.
+    pattern_output: optional room for the softmax itself.
     """
     arguments = _arguments(q, keys, seen, scale, softcap, bias, sinks)
     check_tensor("values", values, (keys.dtype,), (*keys.shape[:2], keys.shape[3], keys.shape[2]))
@@ -188,22 +191,20 @@ def attention_rows(
     bias: torch.Tensor | None = None,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return what chosen rows (all of one sequence) and heads attend to, by the steps of `attend`: [heads, rows, S].
+    """Return the attention of chosen heads and rows of one sequence, by the steps of `attend`: [heads, rows, S].
 
-    num_keys is S: no chosen row may see more. kind: "pattern" (rows sum to 1 without sinks, keys that are not visible
-    are 0), "scores" (those are -inf) or "dots" (the bare q.k, likewise). The other arguments are the same as in
-    `attend`.
+    num_keys is S: no chosen row may see more. kind: "pattern" (rows sum to 1 without sinks; hidden keys are 0),
+    "scores" (hidden keys are -inf) or "dots" (q.k, not scaled; hidden keys are -inf). The other arguments are the same
+    as in `attend`.
     """
     arguments = _arguments(q, keys, seen, scale, softcap, bias, sinks)
     if kind not in _KINDS:
         raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(_KINDS)}")
     chosen_rows, chosen_heads = _chosen("rows", rows, q.shape[0]), _chosen("heads", heads, q.shape[1])
-    if not 0 <= sequence < len(seen.tables):
-        raise ValueError(f"sequence is {sequence}; there are {len(seen.tables)}")
+    arguments.tables = seen.table(sequence)
     if num_keys < 0 or seen.last[chosen_rows].max(initial=0) > num_keys:
         raise ValueError(f"num_keys is {num_keys}; a row sees {seen.last[chosen_rows].max(initial=0)} keys")
     out = torch.empty(len(chosen_heads), len(chosen_rows), num_keys)
-    arguments.tables = seen.tables[sequence].ctypes.data
     kernels().call(
         f"attention_rows_{SUFFIXES[keys.dtype]}",
         "pplpllpl",
@@ -215,17 +216,14 @@ def attention_rows(
 
 
 def softmax_rows(scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-    """Return the softmax of scores [..., S] float32, by the steps of `attend`. sinks: those of the first axis, [n]."""
+    """Return the softmax of scores [n, ..., S] float32, by the steps of `attend`. sinks [n] float32."""
     scores = scores.contiguous()
     check_tensor("scores", scores, _FLOAT32, scores.shape)
     out = torch.empty_like(scores)
     num_keys = scores.shape[-1]
     num_rows = scores.numel() // num_keys if num_keys else 0
-    address, num_sinks = None, 0
-    if sinks is not None:
-        check_tensor("sinks", sinks, _FLOAT32, (len(scores),))
-        address, num_sinks = sinks.data_ptr(), len(sinks)
-    pointers = scores.data_ptr(), address, out.data_ptr()
+    num_sinks = 0 if sinks is None else len(scores)
+    pointers = scores.data_ptr(), address_of("sinks", sinks, _FLOAT32, (num_sinks,)), out.data_ptr()
     kernels().call("softmax_rows_f32", "ppplll", *pointers, num_rows, num_keys, num_sinks)
     return out
 
@@ -233,8 +231,8 @@ def softmax_rows(scores: torch.Tensor, sinks: torch.Tensor | None = None) -> tor
 def mix_rows(
     pattern: torch.Tensor, key_heads: Sequence[int], values: torch.Tensor, seen: VisibleKeys, sequence: int
 ) -> torch.Tensor:
-    """Return pattern [n, rows, S] float32 times the values of one sequence, by the steps of `attend`: [n, rows, D] in
-    the cache's dtype. key_heads [n]: the key head whose values each part of the pattern takes.
+    """Return pattern [n, rows, S] float32 * the values of one sequence, by the steps of `attend`: [n, rows, D] in the
+    cache's dtype. key_heads [n]: the key head for each head of the pattern.
     """
     pattern = pattern.contiguous()
     kind = check_numbers("values", values, 4)
@@ -242,15 +240,14 @@ def mix_rows(
     check_tensor("pattern", pattern, _FLOAT32, (len(key_heads), *pattern.shape[1:]))
     heads = _chosen("key_heads", key_heads, values.shape[1])
     num_heads, num_rows, num_keys = pattern.shape
-    if not 0 <= sequence < len(seen.tables):
-        raise ValueError(f"sequence is {sequence}; there are {len(seen.tables)}")
+    table = seen.table(sequence)
     if num_keys > seen.tables.shape[1] * seen.block_size or seen.num_blocks > len(values):
         raise ValueError(f"pattern has {num_keys} keys; tables has {seen.tables.shape} blocks, of {len(values)}")
     out = torch.empty(num_heads, num_rows, values.shape[3], dtype=values.dtype)
     kernels().call(
         f"mix_rows_{kind}",
         "pppppllllll",
-        *(pattern.data_ptr(), heads.ctypes.data, values.data_ptr(), seen.tables[sequence].ctypes.data, out.data_ptr()),
+        *(pattern.data_ptr(), heads.ctypes.data, values.data_ptr(), table, out.data_ptr()),
         *(num_heads, num_rows, num_keys, values.shape[1], values.shape[3], seen.block_size),
     )
     return out
@@ -265,7 +262,7 @@ def _arguments(
     bias: torch.Tensor | None,
     sinks: torch.Tensor | None,
 ) -> AttentionArguments:
-    """Check and return the arguments that all of these kernels share. The tensors and arrays must outlive them."""
+    """Check the shared arguments of `attend` and `attention_rows`. The tensors and arrays must outlive the result."""
     check_numbers("keys", keys, 4)
     _, num_key_heads, dim, block_size = keys.shape
     if q.dim() != 3 or num_key_heads < 1 or q.shape[1] % num_key_heads:
@@ -296,9 +293,7 @@ def _arguments(
         if reach < seen.longest:
             raise ValueError(f"the position bias reaches {reach} positions; a sequence has {seen.longest}")
         arguments.bias, arguments.bias_width = bias.data_ptr(), bias.shape[1]
-    if sinks is not None:
-        check_tensor("sinks", sinks, _FLOAT32, (num_heads,))
-        arguments.sinks = sinks.data_ptr()
+    arguments.sinks = address_of("sinks", sinks, _FLOAT32, (num_heads,))
     return arguments
 
 

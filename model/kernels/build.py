@@ -1,11 +1,11 @@
-"""Compiles the kernels under `cpu/` into one library: for the highest level of this CPU, or for every level.
+"""Compiles the kernels under `cpu/` into one library, for the highest level of this CPU or for every level.
 
     python model/kernels/build.py [--all-levels] [--if-stale] [--compiler "clang++ --flag"] [--target NAME]
         [--output FILE] [--sanitize] [--strict]
 
-It runs when the package is built (`hatch_build.py`; every level, except in an editable install), with any C++20
-compiler of the machine, else with PyPI's `ziglang`, which also compiles for other machines. It needs nothing but Python
-itself, and never runs where a model is served.
+`hatch_build.py` runs it when the package is built, for every level except in an editable install. It uses any C++20
+compiler of the machine, or else PyPI's `ziglang`, which also compiles for other machines. It imports only the standard
+library, and never runs in a server.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TARGETS = {
     "manylinux_2_17_aarch64": "aarch64-linux-gnu.2.17",
     "macosx_11_0_arm64": "aarch64-macos.11.0",
 }
-"""Platforms that wheels are made for: the end of a wheel's name, and zig's name."""
+"""Platforms of wheels: the end of a wheel's name, and zig's name."""
 
 
 def library_name(target: str | None = None) -> str:
@@ -56,16 +56,16 @@ LEVELS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "aarch64": {"neon": (), "neon_bf16": ("-march=armv8.2-a+bf16+i8mm",)},
 }
-"""The levels of each architecture, the lowest first, with the compiler's flags; `levels.cpp` counts them from 1."""
+"""The levels of each architecture from the lowest, with the compiler's flags; `levels.cpp` counts them from 1."""
 
-# No sum is reordered and nothing is contracted but what the code says: bits depend on it.
+# The compiler must not reorder sums or contract products and sums: both would change bits.
 _FLAGS = (
     *("-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=off", "-fno-math-errno"),
     *("-fno-trapping-math", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wall", "-Wextra"),
     *("-Wno-psabi", "-g0"),
 )
-# Options of g++. Calls check addresses, and undefined behaviour is an illegal instruction: with inline checks that have
-# messages, compiling takes ten times as long. The address check finds null pointers and accesses outside of objects.
+# Options of g++. Calls check addresses, and undefined behaviour is an illegal instruction: inline checks with messages
+# would take ten times as long to compile. The address check finds null pointers and accesses outside of objects.
 _SANITIZE = (
     *("-fsanitize=address,undefined", "-fno-sanitize=null,object-size,pointer-overflow"),
     *("-fsanitize-undefined-trap-on-error", "--param=asan-instrumentation-with-call-threshold=0"),
@@ -81,20 +81,20 @@ template <class T> concept Any = true;
 
 
 def architecture(target: str | None = None) -> str:
-    """Return the architecture of one of `TARGETS`, by default this machine's, as `LEVELS` names it."""
+    """Return the architecture of one of `TARGETS`, by default this machine's: a key of `LEVELS`."""
     machine = TARGETS[target].partition("-")[0] if target else platform.machine().lower()
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
 
 @functools.cache
 def find_compiler(target: str | None = None) -> tuple[str, ...] | None:
-    """Return the command of a C++20 compiler: the environment's CXX, one of the machine's, PyPI's `ziglang`, or None.
-    For a target it is `ziglang` or None.
+    """Return the command of a C++20 compiler, or None: the environment's CXX, one of the machine's, or PyPI's
+    `ziglang`, the only one for a target.
     """
     named = os.environ.get("CXX")
     commands = [tuple(shlex.split(named))] if named else [(name,) for name in _CANDIDATES if shutil.which(name)]
     here = f"{architecture()}-{'macos.' if sys.platform == 'darwin' else 'linux-gnu.'}"
-    # Named also for this machine: or zig would use whatever this CPU has, at every level.
+    # This machine needs a target too, or zig would use all instructions of this CPU at every level.
     triple = TARGETS[target] if target else next((each for each in TARGETS.values() if each.startswith(here)), "native")
     zig = (sys.executable, "-m", "ziglang", "c++", "-target", triple)
     return next(filter(_compiles, [zig] if target else [*commands, zig]), None)
@@ -116,20 +116,20 @@ def _compiles(command: tuple[str, ...]) -> bool:
 
 
 def sources_hash() -> int:
-    """Return 64 bits that identify these sources: a library knows those that it was built from."""
+    """Return a hash of the sources, 64 bits. A library contains the hash of its own sources."""
     paths = sorted(path for path in SOURCES.rglob("*") if path.suffix in (".cpp", ".h"))
     return int.from_bytes(hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).digest()[:8], "big")
 
 
 def compiled_levels(library: Path) -> tuple[str, ...]:
-    """Return the levels that a library has, the lowest first. It is read, not loaded: it may be another machine's."""
+    """Return the levels of a library, from the lowest. The file is not loaded: it may be for another machine."""
     found = re.search(rb"lightwell levels: ([a-z0-9_ ]*)\0", library.read_bytes())
     return tuple(found[1].decode().split()) if found else ()
 
 
 def own_levels(compiler: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the highest level of this CPU, or nothing if it has none. Without a library to ask, one without kernels is
-    compiled. Raises RuntimeError as `build` does.
+    """Return the highest level of this CPU, or nothing if it has none. A library reads the level; if there is none, one
+    without kernels is compiled. Raises RuntimeError as `build` does.
     """
     with tempfile.TemporaryDirectory() as folder:
         library = LIBRARY
@@ -140,12 +140,12 @@ def own_levels(compiler: Sequence[str] | None = None) -> tuple[str, ...]:
 
 
 def is_current(output: Path = LIBRARY, *, target: str | None = None, levels: Collection[str] | None = None) -> bool:
-    """Return whether the library exists, has these levels (by default all) and is newer than all that it is made of."""
-    made_of = [Path(__file__), *SOURCES.rglob("*")]
+    """Return whether the library exists, has these levels (by default all) and is newer than its sources."""
+    sources = [Path(__file__), *SOURCES.rglob("*")]
     wanted = LEVELS.get(architecture(target), ()) if levels is None else levels
     return (
         output.exists()
-        and output.stat().st_mtime > max(path.stat().st_mtime for path in made_of)
+        and output.stat().st_mtime > max(path.stat().st_mtime for path in sources)
         and {*wanted} <= {*compiled_levels(output)}
     )
 
@@ -159,14 +159,13 @@ def build(
     sanitize: bool = False,
     strict: bool = False,
 ) -> None:
-    """Compile and link the library, and replace the one that is there.
+    """Compile and link the library, and replace an existing one.
 
-    compiler: its command, by default `find_compiler`'s. target: a key of `TARGETS`, by default this machine. levels:
-    those to compile, by default all. sanitize: by g++ with sanitizers of addresses and undefined behaviour. strict: a
-    warning is an error.
+    compiler: its command, by default from `find_compiler`. target: a key of `TARGETS`, by default this machine. levels:
+    by default all. sanitize: with g++'s sanitizers of addresses and undefined behaviour. strict: a warning is an error.
 
-    Raises RuntimeError when there is no compiler, when it fails (with what it printed), or when no level is known for
-    the architecture.
+    Raises RuntimeError without a compiler, for a failed compilation (with the compiler's output), and for an
+    architecture without levels.
     """
     command = tuple(compiler or find_compiler(target) or ())
     arch = architecture(target)
@@ -191,7 +190,7 @@ def build(
 
         def compile_one(job: tuple[Path, Path, tuple[str, ...]]) -> Path:
             source, made, flags = job
-            if "ziglang" in command:  # it has its own word for this
+            if "ziglang" in command:  # it has another option for the architecture
                 flags = tuple(flag.replace("-march=armv8.2-a", "-mcpu=generic") for flag in flags)
             _run([*command, *_FLAGS, f"-I{SOURCES}", *flags, *extra, "-c", str(source), "-o", str(made)])
             return made
@@ -199,7 +198,7 @@ def build(
         with ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2) as pool:
             objects = list(pool.map(compile_one, jobs))
         whole = Path(folder) / output.name
-        # Nothing of C++'s own library is used: zig need not build it, and no machine needs it to load the kernels.
+        # The kernels do not use the C++ library: zig need not build it, and a machine loads the kernels without it.
         linker = ["cc" if each == "c++" and "ziglang" in command else each for each in command]
         libraries = () if library_name(target).endswith("dylib") else ("-Wl,--as-needed", "-lpthread")
         _run([*linker, *extra, "-shared", *map(str, objects), "-o", str(whole), *libraries])

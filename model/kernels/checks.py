@@ -1,4 +1,4 @@
-"""Checks the arguments of kernels before memory is touched. It knows shapes, not what is computed."""
+"""Checks of the arguments of kernels before memory is accessed. Independent of the computations."""
 
 import ctypes
 from collections.abc import Collection
@@ -23,33 +23,29 @@ def check_tensor(name: str, x: Tensor, dtypes: Collection[torch.dtype], shape: t
 
 
 def check_axes(name: str, x: Tensor, dtypes: Collection[torch.dtype], num_axes: int) -> None:
-    """Raise ValueError unless x is contiguous in the CPU's memory, with one of these dtypes and so many axes."""
+    """Raise ValueError unless x is contiguous in the CPU's memory, with one of these dtypes and `num_axes` axes."""
     if x.ndim != num_axes or x.dtype not in dtypes or not x.is_contiguous() or not x.is_cpu:
         raise _refusal(name, x, dtypes, f"of {num_axes} axes")
 
 
+def address_of(name: str, x: Tensor | None, dtypes: Collection[torch.dtype], shape: tuple[int, ...]) -> int | None:
+    """Return the address of x after `check_tensor`, or None for an optional tensor that is not given."""
+    if x is None:
+        return None
+    check_tensor(name, x, dtypes, shape)
+    return x.data_ptr()
+
+
 def check_numbers(name: str, x: Tensor, num_axes: int) -> str:
-    """Return the suffix of the kernels for numbers like those of x. Raises ValueError in the same cases as
-    `check_axes`.
-    """
+    """Return the suffix of the kernels for the dtype of x. Raises ValueError in the same cases as `check_axes`."""
     check_axes(name, x, SUFFIXES, num_axes)
     return SUFFIXES[x.dtype]
 
 
-def check_product(
-    x: Tensor, bias: Tensor | None, activation: Activation | None, num_inputs: int, num_outputs: int
-) -> str:
-    """Return the suffix of the kernels that multiply rows x [R, K] by a weight [N, K] and add a bias [N]. Raises
-    ValueError for operands that do not fit.
-    """
-    suffix = check_numbers("x", x, 2)
-    if x.shape[1] != num_inputs:
-        raise ValueError(f"x has rows of {x.shape[1]}; the weight takes {num_inputs}")
-    if bias is not None:
-        check_tensor("bias", bias, (x.dtype,), (num_outputs,))
+def check_activation(activation: Activation | None) -> None:
+    """Raise ValueError for an unknown activation."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")
-    return suffix
 
 
 def check_indices(name: str, indices: Tensor, limit: int) -> None:
@@ -67,5 +63,5 @@ def _refusal(name: str, x: Tensor, dtypes: Collection[torch.dtype], wanted: str)
 
 
 def described(x: Tensor) -> str:
-    """Return what a tensor is, for an error."""
+    """Return the dtype, the shape and the device of a tensor, for an error message."""
     return f"{x.dtype} {list(x.shape)} on {x.device}{'' if x.is_contiguous() else ', not contiguous'}"

@@ -1,4 +1,4 @@
-"""Says what computes, our kernels or torch, and how bfloat16 numbers are multiplied. It knows no tensor's meaning."""
+"""The choice between native kernels, Triton kernels and torch, and of the arithmetic of bfloat16 products."""
 
 import importlib.util
 import logging
@@ -15,15 +15,15 @@ from model.kernels.products import DOT, WIDEN, Arithmetic
 logger = logging.getLogger(__name__)
 
 KernelChoice = Literal["auto", "native", "triton", "torch"]
-"""Which kernels to use: ours where they can run, those of the CPU or an error, those of a card or an error, or plain
-torch operations.
+"""The kernels to use: Lightwell's where they can run (auto), those for the CPU or an error (native), those for a GPU or
+an error (triton), or plain torch operations.
 """
 ArithmeticChoice = Literal["auto", "float32", "bf16-dot"]
-"""How bfloat16 weights and rows are multiplied: what is fastest on this CPU, widened to float32, or by the CPU's own
-dot products.
+"""The arithmetic of products of bfloat16 weights and rows: the fastest on this CPU (auto), widened to float32, or the
+CPU's own dot products.
 """
 ActivationChoice = Literal["dtype", "int8"]
-"""The precision of rows that are multiplied by weights of 8 or 4 bits: the network's dtype, or 8 bits."""
+"""The precision of rows in products with weights of 8 or 4 bits: the network's dtype, or 8 bits."""
 
 ARITHMETIC_NAMES: dict[Arithmetic, ArithmeticChoice] = {WIDEN: "float32", DOT: "bf16-dot"}
 """The names of arithmetics in settings and answers."""
@@ -35,9 +35,9 @@ _NO_LIBRARY = (
 
 @dataclass(frozen=True, slots=True)
 class KernelConfig:
-    """The choice of kernels, and of how they multiply bfloat16 weights and rows: an argument of what builds a network.
+    """The choice of kernels and of their arithmetic, an argument of the functions that build a network.
 
-    Raises ValueError for a choice that there is not.
+    Raises ValueError for an unknown choice.
     """
 
     kernels: KernelChoice = "auto"
@@ -54,10 +54,10 @@ class KernelConfig:
                 raise ValueError(f"{name} is {value!r}; {', '.join(accepted)} are accepted")
 
     def check_machine(self) -> None:
-        """Check that this machine can follow the choice, and warn of an arithmetic that its level lacks.
+        """Check that this machine supports the choice, and warn of an arithmetic that its level lacks.
 
-        Raises ValueError if the environment names a library or a level that does not exist; RuntimeError when `native`
-        is wanted and there is no library here.
+        Raises ValueError if the environment names a library or a level that does not exist; RuntimeError for `native`
+        without a library, and for `triton` without a GPU.
         """
         library.check_variables()
         if self.kernels == "native" and not library.levels():
@@ -76,26 +76,24 @@ class KernelConfig:
             )
 
     def why_not_native(self, dtype: torch.dtype, device: torch.device) -> str | None:
-        """Return why our kernels do not compute with these, or None when they do."""
+        """Return the reason why the native kernels do not support a dtype and a device, or None if they do."""
         if device.type != "cpu":
             return f"the kernels run on cpu, not {device.type}"
         if dtype not in (torch.float32, torch.bfloat16):
             return f"the kernels take float32 or bfloat16, not {str(dtype).removeprefix('torch.')}"
         if self.kernels in ("torch", "triton"):
             return f"the kernels are turned off (--kernels {self.kernels})"
-        if not library.levels():
-            return _NO_LIBRARY
-        return None
+        return None if library.levels() else _NO_LIBRARY
 
     def uses_triton(self, dtype: torch.dtype, device: torch.device) -> bool:
-        """Return whether the kernels of a card compute with these: on a card, and interpreted on a CPU if asked for."""
+        """Return whether the Triton kernels compute with a dtype on a device: a GPU, or a CPU that interprets them."""
         if dtype not in (torch.float32, torch.bfloat16, torch.float16) or self.kernels in ("native", "torch"):
             return False
         is_there = device.type == "cuda" or (self.kernels == "triton" and IS_INTERPRETED)
         return is_there and importlib.util.find_spec("triton") is not None
 
     def bfloat16_arithmetic(self) -> Arithmetic:
-        """Return how our kernels multiply bfloat16 rows and weights."""
+        """Return the arithmetic of the native kernels for bfloat16 rows and weights."""
         level = library.kernels().level if library.levels() else None
         if level not in DOT_LEVELS or self.arithmetic == "float32":
             return WIDEN
@@ -103,4 +101,4 @@ class KernelConfig:
 
 
 AUTO = KernelConfig()
-"""Our kernels where they can compute, and the arithmetic that this CPU is best at."""
+"""The native kernels where they can run, with the fastest arithmetic of this CPU."""

@@ -1,39 +1,201 @@
-"""Runs a decoder's blocks for a few rows in one call, with the bits of its kernels one by one: `cpu/decoder.h`.
+"""Runs a decoder's blocks for a few rows in one call, with the same bits as its kernels one by one: `cpu/decoder.h`.
 
-Such a step's products take microseconds each, and the Python between them takes as long again. A block is x += scale *
-out(attention(qkv(norm(x)))), x += scale * down(silu(gate) * up) of gate_up(norm(x)); adapters add to each product.
+Each product of such a step takes microseconds, and the Python code between products would take as long again. A block
+is x += scale * out(attention(qkv(norm(x)))), x += scale * down(silu(gate) * up) of gate_up(norm(x)); adapters add to
+each product. The ctypes structures have the fields of `cpu/decoder.h`, which describes them.
 
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, B keys to a block of the cache, L layers.
 """
 
 import ctypes
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from model.kernels.attention import AttentionArguments
-from model.kernels.checks import SUFFIXES, check_tensor
-from model.kernels.decoder_parts import (
-    PRODUCTS,
-    AdapterChanges,
-    CAdaptedRows,
-    CChange,
-    CDecoderLayer,
-    CDecoderStep,
-    Change,
-    CMemory,
-    CProduct,
-    DecoderLayer,
-    DecoderRows,
-    LayerCaches,
-    Product,
-)
+from model.kernels.attention import AttentionArguments, AttentionItems, VisibleKeys
+from model.kernels.checks import SUFFIXES, address_of, check_tensor
 from model.kernels.library import kernels
-from model.kernels.products import BLOCK, BlockedWeight
+from model.kernels.products import BLOCK, BlockedWeight, LaidWeight
 
 _FLOAT32 = (torch.float32,)
+_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
+
+PRODUCTS = ("qkv", "out", "gate_up", "down")
+"""The products of a layer, in their order."""
+
+
+class CProduct(ctypes.Structure):
+    """`Product` of decoder.h."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("weight", "bias")),
+        *((name, _LONG) for name in ("form", "num_inputs", "num_outputs")),
+    )
+
+
+class CDecoderLayer(ctypes.Structure):
+    """`DecoderLayer` of decoder.h."""
+
+    _fields_ = (
+        *((name, CProduct) for name in PRODUCTS),
+        *((name, _POINTER) for name in ("before_attention", "before_mlp", "q_norm", "k_norm", "cos", "sin")),
+        *((name, _LONG) for name in ("q_norm_width", "k_norm_width", "num_rotated", "key_range")),
+    )
+
+
+class CChange(ctypes.Structure):
+    """`Change` of decoder.h."""
+
+    _fields_ = (("down", CProduct), ("up", CProduct), ("ranks", _POINTER))
+
+
+class CAdaptedRows(ctypes.Structure):
+    """`AdaptedRows` of decoder.h."""
+
+    _fields_ = (("first", _LONG), ("end", _LONG), ("changes", _POINTER))
+
+
+class CMemory(ctypes.Structure):
+    """`LayerMemory` of decoder.h."""
+
+    _fields_ = tuple((name, _POINTER) for name in ("keys", "values", "queries"))
+
+
+class CDecoderStep(ctypes.Structure):
+    """`DecoderStep` of decoder.h."""
+
+    _fields_ = (
+        *((name, _POINTER) for name in ("key_ranges", "items", "slots", "alone", "memory", "final_norm", "out")),
+        ("adapted", _POINTER),
+        *((name, _LONG) for name in ("num_items", "num_rows", "width", "num_adapted", "max_rank", "rounds_once")),
+        *((name, ctypes.c_float) for name in ("eps", "residual_scale")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A weight to multiply by, with a bias [outputs] of the residual stream's dtype."""
+
+    weight: LaidWeight
+    bias: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderLayer:
+    """One block's weights. All norms have the residual stream's dtype, or all are float32 and round once."""
+
+    qkv: Product
+    """d to (H + 2K) D: query heads, key heads, value heads."""
+    out: Product
+    """H D to d."""
+    gate_up: Product
+    """d to 2 ff: gate, then up."""
+    down: Product
+    """ff to d."""
+    before_attention: Tensor
+    """The norm's weight, [d]."""
+    before_mlp: Tensor
+    """[d]"""
+    q_norm: Tensor | None = None
+    """The weight of each head's norm, [D], or of one norm over all, [H D], or None if there is none."""
+    k_norm: Tensor | None = None
+    """The same for keys: [D] or [K D]."""
+    rotary_tables: tuple[Tensor, Tensor] | None = None
+    """cos and sin [positions, rotated] float32, as in `rows.rotate_and_store`; None rotates nothing."""
+    key_range: int = 0
+    """The index of the layer's key range among the step's `key_ranges`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An adapter's summand of a product: up(down(x)), each rounded as a separate product."""
+
+    down: Product
+    """The product's inputs to the adapter's rank."""
+    up: Product
+    """The adapter's rank to the product's outputs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdapterChanges:
+    """An adapter's changes of a decoder's products, which `Decoder.changes` has checked."""
+
+    array: "ctypes.Array[CChange]"
+    """[L, 4]"""
+    kept: object
+    """The tensors at the addresses in `array`."""
+    max_rank: int
+
+
+class LayerCaches:
+    """The caches to which the layers write keys and values. They are checked once, for all steps."""
+
+    def __init__(self, caches: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Check and keep keys [block, K, D, B] and values [block, K, B, D] of each layer; all have the same shapes."""
+        if not caches:
+            raise ValueError("caches is empty; one for each layer is accepted")
+        keys = caches[0][0]
+        if keys.dtype not in SUFFIXES or keys.dim() != 4:
+            raise ValueError(f"keys are {keys.dtype} {list(keys.shape)}; float32 or bfloat16 of 4 axes is accepted")
+        self.num_blocks, self.num_key_heads, self.dim, self.block_size = keys.shape
+        self.dtype = keys.dtype
+        for n, (k, v) in enumerate(caches):
+            check_tensor(f"keys of layer {n}", k, (keys.dtype,), tuple(keys.shape))
+            check_tensor(f"values of layer {n}", v, (keys.dtype,), (*keys.shape[:2], keys.shape[3], keys.shape[2]))
+        self.memory = (CMemory * len(caches))(*(CMemory(k.data_ptr(), v.data_ptr()) for k, v in caches))
+        self._kept = [*caches]
+
+
+class DecoderRows:
+    """The rows of a step. They are checked once; the arrays must not change."""
+
+    def __init__(
+        self,
+        key_ranges: Sequence[VisibleKeys],
+        items: AttentionItems,
+        slots: np.ndarray,
+        alone: np.ndarray,
+        num_key_heads: int,
+        rotary_rows: np.ndarray | None = None,
+    ) -> None:
+        """Check and keep the arrays.
+
+        key_ranges: one for each attention window of the layers; the first one has the tables and positions of all.
+        items: each row and key head once. slots [R] int64: block * B + the place in the block. alone [R] bool: whether
+        a row is the only one of its sequence, and its last. rotary_rows [R] int64: the rows of the rotary tables, by
+        default the positions.
+        """
+        num_rows, first = key_ranges[0].num_rows, key_ranges[0]
+        self.rotary_rows = first.positions if rotary_rows is None else rotary_rows
+        for name, array, dtype in (
+            ("slots", slots, np.int64),
+            ("alone", alone, np.bool_),
+            ("rotary_rows", self.rotary_rows, np.int64),
+        ):
+            if array.dtype != dtype or array.shape != (num_rows,) or not array.flags.c_contiguous:
+                raise ValueError(f"{name} is {array.dtype} {array.shape}; contiguous {dtype} of {num_rows} is accepted")
+        for name, array in (("slots", slots), ("rotary_rows", self.rotary_rows)):
+            if array.min(initial=0) < 0:
+                raise ValueError(f"{name} holds {array.min()}; {name} count from 0")
+        for key_range in key_ranges:
+            if key_range.num_rows != num_rows or key_range.block_size != first.block_size:
+                raise ValueError(f"key ranges are of {key_range.num_rows} and {num_rows} rows; all must have the same")
+            if not np.array_equal(key_range.last[alone], key_range.positions[alone] + 1):
+                raise ValueError("a single row must see all keys up to its own, and no others")
+        sizes, found = (len(first.tables), num_rows, num_key_heads), items.array[:, 2] @ items.array[:, 4]
+        if any(needed > size for needed, size in zip(items.sizes, sizes, strict=True)):
+            raise ValueError(f"items need {items.sizes} sequences, rows and key heads; there are {sizes}")
+        if found != num_rows * num_key_heads:
+            raise ValueError(f"items have {found} rows and key heads; there are {num_rows} times {num_key_heads}")
+        if alone[items.array[items.array[:, 2] > 1, 1]].any():
+            raise ValueError("items have rows of several, and one is single")
+        self.key_ranges, self.items, self.slots, self.alone = tuple(key_ranges), items, slots, alone
+        self.num_rows, self.num_key_heads = num_rows, num_key_heads
+        self.end_slot = int(slots.max(initial=-1)) + 1
 
 
 class Decoder:
@@ -56,7 +218,7 @@ class Decoder:
         """Check and keep the layers.
 
         dtype: of the residual stream and the cache. final_norm [d]. eps: of all norms. scale, softcap: as in `attend`.
-        residual_scale: the factor of what attention and the gated network add to the stream.
+        residual_scale: the factor of each sublayer's output before it is added to the stream.
         """
         if dtype not in SUFFIXES:
             raise ValueError(f"dtype is {dtype}; {', '.join(map(str, SUFFIXES))} are accepted")
@@ -87,10 +249,10 @@ class Decoder:
         queries: Mapping[int, Tensor] | None = None,
         adapted: Sequence[tuple[slice, AdapterChanges]] = (),
     ) -> Tensor:
-        """Run layers first_layer <= n < end_layer (None: all that follow) on x [R, d], in place.
+        """Run layers first_layer <= n < end_layer (None: to the last) on x [R, d], in place.
 
-        Returns the final-normed rows if that was the last layer and there is such a norm, else x. queries: room for
-        those of some layers, [R, H, D] float32. adapted: rows that have adapters, and the changes.
+        Returns the final-normed rows after the last layer of a decoder with such a norm, else x. queries: room for the
+        queries of some layers, [R, H, D] float32. adapted: rows with adapters, and their changes.
         """
         num_layers, num_rows = len(self._layers), rows.num_rows
         end = num_layers if end_layer is None else end_layer
@@ -136,8 +298,8 @@ class Decoder:
         return out
 
     def changes(self, layers: Sequence[Mapping[str, Change]]) -> AdapterChanges:
-        """Return what an adapter changes, for `run`: of each layer some of `PRODUCTS`. Raises ValueError for a change
-        that does not fit its product.
+        """Return an adapter's changes for `run`. layers: for each layer changes of some of `PRODUCTS`. Raises
+        ValueError for a change that does not fit its product.
         """
         array, kept = (CChange * (len(PRODUCTS) * len(self._layers)))(), []
         for n, (own, layer) in enumerate(zip(layers, self._layers, strict=True)):
@@ -152,10 +314,9 @@ class Decoder:
                     up=self._product(f"up of {name}", change.up, rank, product.num_outputs),
                     ranks=ranks.data_ptr(),
                 )
-        return AdapterChanges(array, [*layers, *kept])
+        return AdapterChanges(array, [*layers, *kept], max(change.down.num_outputs for change in array))
 
     def _adapted(self, adapted: Sequence[tuple[slice, AdapterChanges]], first_layer: int, num_rows: int) -> Any:
-        """Return the rows that have adapters as the kernels take them."""
         skipped = first_layer * len(PRODUCTS) * ctypes.sizeof(CChange)
         found = (CAdaptedRows * len(adapted))()
         for i, (rows, changes) in enumerate(adapted):
@@ -167,7 +328,7 @@ class Decoder:
         return found
 
     def _key_ranges(self, rows: DecoderRows) -> Any:
-        """Return the key ranges as the kernels take them, after one that is read for rotations only."""
+        """Return an array of the key ranges, after one that is read for rotations only."""
         shape = {"num_heads": self.num_heads, "num_key_heads": self.num_key_heads, "dim": self.head_dim, **self._rule}
         ranges = (rows.key_ranges[0], *rows.key_ranges)
         found = (AttentionArguments * len(ranges))(
@@ -231,7 +392,6 @@ class Decoder:
         return found
 
     def _norm(self, name: str, weight: Tensor, width: int) -> int:
-        """Return the address of a norm's weight."""
         if self._norm_dtype not in (self.dtype, torch.float32):
             raise ValueError(f"norms' weights are {self._norm_dtype}; {self.dtype} or float32 is accepted")
         check_tensor(name, weight, (self._norm_dtype,), (width,))
@@ -242,13 +402,12 @@ class Decoder:
         if (weight.num_inputs, weight.num_outputs) != (num_inputs, num_outputs) or min(num_inputs, num_outputs) < 1:
             found = f"{weight.num_inputs} inputs and {weight.num_outputs} outputs"
             raise ValueError(f"{name} has {found}; {num_inputs} and {num_outputs} are accepted")
-        if bias is not None:
-            check_tensor(f"bias of {name}", bias, (self.dtype,), (num_outputs,))
+        bias_address = address_of(f"bias of {name}", bias, (self.dtype,), (num_outputs,))
         if weight.row_dtype != self.dtype:
             raise ValueError(f"{name} multiplies rows of {weight.row_dtype}; {self.dtype} is accepted")
         return CProduct(
             weight=weight.packed.data_ptr(),
-            bias=None if bias is None else bias.data_ptr(),
+            bias=bias_address,
             form=weight.form,
             num_inputs=num_inputs,
             num_outputs=num_outputs,
@@ -256,8 +415,8 @@ class Decoder:
 
 
 def _ranks_of(up: Tensor) -> Tensor:
-    """Return the ranks first <= k < end whose numbers are not all 0, of each block of outputs of up [N, rank]: int64
-    [blocks, 2]. Parts of one matrix, as queries, keys and values, have ranks of their own.
+    """Return the range first <= k < end of ranks with numbers other than 0, for each block of outputs of up [N, rank]:
+    int64 [blocks, 2]. Parts of one matrix, such as queries, keys and values, use separate ranks.
     """
     found = []
     for block in torch.split(up != 0, BLOCK):

@@ -1,7 +1,7 @@
-"""Runs all layers of an encoder like BERT's in one call, and attention within whole texts: `cpu/encoder.cpp` says how.
+"""All layers of a BERT-like encoder in one call, and attention within whole texts: `cpu/encoder.cpp`.
 
-A text has the same bits alone and among others, on any number of threads; in float32 and with WIDEN also at every level
-of CPU. They are the bits of the kernels of the single steps, one after the other.
+The bits of a text depend only on the text, on any number of threads; in float32 and with WIDEN also at every level of
+CPU. They equal the bits of the kernels of the single steps, one after the other.
 
 Axes: T rows of all texts, n of one, d = H D model width, H heads of D numbers, ff width of the mlp.
 """
@@ -14,16 +14,14 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from model.kernels.checks import check_axes, check_numbers, check_tensor
+from model.kernels.checks import address_of, check_axes, check_numbers, check_tensor
 from model.kernels.library import kernels
 from model.kernels.products import WIDEN, Arithmetic, BlockedWeight, check_arithmetic
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncoderLayer:
-    """A layer: y = norm(y + out(attention(qkv(y)))), then y = last_norm(y + down(gelu(up(y)))). All tensors have one
-    dtype.
-    """
+    """A layer: y = norm(y + out(attention(qkv(y)))), then y = last_norm(y + down(gelu(up(y)))), in one dtype."""
 
     qkv: BlockedWeight
     """[3 d, d]: queries, keys and values of all heads."""
@@ -61,7 +59,7 @@ class _CEncoderShape(ctypes.Structure):
 
 
 class Encoder:
-    """The layers of one encoder; their tensors live as long as this does."""
+    """The layers of one encoder."""
 
     def __init__(
         self,
@@ -80,32 +78,37 @@ class Encoder:
         self._width, self._dtype, ff = first.out.num_outputs, first.out.dtype, first.up.num_outputs
         if num_heads < 1 or self._width % num_heads:
             raise ValueError(f"num_heads is {num_heads}; divisors of the width {self._width} are accepted")
-        for layer in layers:
-            self._check(layer, ff)
         self._layers = list(layers)
-        self._table = (_CEncoderLayer * len(layers))(*(_CEncoderLayer(**_addresses(layer)) for layer in layers))
+        """The tensors at the addresses in `_table`."""
+        self._table = (_CEncoderLayer * len(layers))(*(self._addresses(layer, ff) for layer in layers))
         self._shape = _CEncoderShape(
             num_layers=len(layers), num_heads=num_heads, dim=self._width // num_heads, ff=ff, scale=scale, eps=eps
         )
         self._kind = check_numbers("norm", first.norm, 1)
         self._extra = (int(arithmetic),) if self._dtype == torch.bfloat16 else ()
 
-    def _check(self, layer: EncoderLayer, ff: int) -> None:
-        d = self._width
+    def _addresses(self, layer: EncoderLayer, ff: int) -> _CEncoderLayer:
+        """Check a layer and return the addresses of its tensors."""
+        d, found = self._width, _CEncoderLayer()
         for name, shape in {"qkv": (3 * d, d), "out": (d, d), "up": (ff, d), "down": (d, ff)}.items():
             weight: BlockedWeight = getattr(layer, name)
-            found = weight.num_outputs, weight.num_inputs
-            if found != shape or weight.dtype != self._dtype:
+            own_shape = weight.num_outputs, weight.num_inputs
+            if own_shape != shape or weight.dtype != self._dtype:
                 accepted = f"{self._dtype} {list(shape)}"
-                raise ValueError(f"{name} is {weight.dtype} {list(found)}; {accepted} is accepted")
-            check_tensor(f"{name}_bias", getattr(layer, f"{name}_bias"), (self._dtype,), shape[:1])
+                raise ValueError(f"{name} is {weight.dtype} {list(own_shape)}; {accepted} is accepted")
+            setattr(found, name, weight.packed.data_ptr())
+            bias = f"{name}_bias"
+            setattr(found, bias, address_of(bias, getattr(layer, bias), (self._dtype,), shape[:1]))
         for name in ("norm", "norm_bias", "last_norm", "last_norm_bias"):
-            check_tensor(name, getattr(layer, name), (self._dtype,), (d,))
+            setattr(found, name, address_of(name, getattr(layer, name), (self._dtype,), (d,)))
+        return found
 
     def __call__(self, stream: Tensor, first_rows: Tensor, *, first_alone: bool = False) -> None:
-        """Run all layers on the residual stream [T, d], in place. first_rows [texts + 1], int64: the first row of each
-        text, and the end of the last one; other rows stay as they are. With `first_alone` the last layer makes only the
-        first row of each text, and the rest of its rows hold anything.
+        """Run all layers on the residual stream [T, d], in place.
+
+        first_rows [texts + 1], int64: the first row of each text, and the end of the last one; rows outside the texts
+        are unchanged. first_alone: compute only the first row of each text in the last layer, and leave arbitrary
+        numbers in the other rows.
         """
         check_axes("stream", stream, (self._dtype,), 2)
         check_tensor("stream", stream, (self._dtype,), (len(stream), self._width))
@@ -126,7 +129,7 @@ class Encoder:
 def attend_texts(qkv: Tensor, first_rows: Tensor, scale: float | None = None, arithmetic: Arithmetic = WIDEN) -> Tensor:
     """Return softmax(scale q K^T) V, where each row sees all rows of its text: qkv [T, 3, H, D] -> [T, H, D].
 
-    first_rows is the same as in `Encoder`, and every row is in a text; scale is 1 / sqrt(D) if None.
+    first_rows: as in `Encoder`, with every row in a text. scale: by default 1 / sqrt(D).
     """
     kind = check_numbers("qkv", qkv, 4)
     num_rows, _, num_heads, dim = qkv.shape
@@ -136,11 +139,8 @@ def attend_texts(qkv: Tensor, first_rows: Tensor, scale: float | None = None, ar
     extra = (int(arithmetic),) if qkv.dtype == torch.bfloat16 else ()
     addresses = qkv.data_ptr(), mixed.data_ptr(), first_rows.data_ptr()
     sizes = len(first_rows) - 1, num_heads, dim
-    kernels().call(
-        f"attend_texts_{kind}",
-        "ppplllf" + "l" * len(extra),
-        *(*addresses, *sizes, dim**-0.5 if scale is None else scale, *extra),
-    )
+    scale = dim**-0.5 if scale is None else scale
+    kernels().call(f"attend_texts_{kind}", "ppplllf" + "l" * len(extra), *addresses, *sizes, scale, *extra)
     return mixed
 
 
@@ -149,8 +149,3 @@ def _check_first_rows(first_rows: Tensor, num_rows: int) -> None:
     bounds = first_rows.tolist()
     if not bounds or bounds[0] < 0 or bounds[-1] > num_rows or any(a >= b for a, b in pairwise(bounds)):
         raise ValueError(f"first_rows is {bounds}; increasing numbers from 0 to {num_rows} are accepted")
-
-
-def _addresses(layer: EncoderLayer) -> dict[str, int]:
-    parts = {field.name: getattr(layer, field.name) for field in fields(layer)}
-    return {name: (part.packed if isinstance(part, BlockedWeight) else part).data_ptr() for name, part in parts.items()}

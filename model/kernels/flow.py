@@ -1,5 +1,5 @@
-"""Computes the maximum flow through a graph of layers, exactly: `cpu/flow.cpp`. It needs no torch, as the API process
-has none.
+"""The exact maximum flow through a layered graph, for attention rollout: `cpu/flow.cpp`. The API process calls it, so
+it never imports torch.
 
 Axes: L layers of edges between L + 1 levels of n nodes.
 """
@@ -13,10 +13,10 @@ from model.kernels.library import kernels
 
 
 def maximum_flow(capacities: npt.NDArray[np.int32], source: int, target: int) -> int:
-    """Return the most that can flow from node `source` of the highest level to node `target` of level 0.
+    """Return the maximum flow from node `source` of the highest level to node `target` of level 0.
 
-    capacities [L, n, n]: [l, i, j] from node i of level l + 1 to node j of level l, at least 0. It runs without
-    Python's lock, so that a server keeps answering meanwhile.
+    capacities [L, n, n]: [l, i, j] from node i of level l + 1 to node j of level l, at least 0. The computation
+    releases Python's lock, so that the server can answer other requests.
     """
     num_layers, n = capacities.shape[:2] if capacities.ndim == 3 else (0, 0)
     if capacities.dtype != np.int32 or num_layers < 1 or n < 1 or capacities.shape[2] != n:

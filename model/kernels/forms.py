@@ -1,5 +1,5 @@
-"""Defines what a weight offers, whatever its form, and chooses its form for our kernels. A new form is a file with its
-C++, and a line in `lay_weight`.
+"""The interface of a weight, and the choice of its form for the CPU kernels. A new form needs a file with a
+`LaidWeight`, its C++, and a line in `lay_weight`.
 """
 
 from typing import Protocol
@@ -11,12 +11,12 @@ from model.config import Activation
 from model.kernels.grouped import GroupedWeight, why_not_grouped
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.int8_rows import Int8Rows, Quantization
-from model.kernels.products import Arithmetic, BlockedWeight
+from model.kernels.products import Arithmetic, BlockedWeight, LaidWeight
 from model.quantized import LEAST_GROUP, GroupedRows, QuantizedMatrix
 
 
 class Weight(Protocol):
-    """A weight [N, K] that rows can be multiplied with."""
+    """A weight [N, K] that multiplies rows."""
 
     num_inputs: int
     """K"""
@@ -25,34 +25,19 @@ class Weight(Protocol):
 
     @property
     def stored(self) -> str:
-        """Return the format in which the numbers are stored, as text for people: "bfloat16", "4 bits, a scale for 32
-        inputs".
-        """
+        """Return the format of the stored numbers, as text: "bfloat16", "4 bits, a scale for 32 inputs"."""
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K], contiguous, bias [N] of its dtype -> [R, N]."""
 
     def find_largest(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the first index of the largest number of each row of `multiply(x)`, int64 [R], and that number,
-        float32 [R], or None if that takes the product itself.
+        float32 [R], or None if the search needs the product itself.
         """
         return None
 
     def to_dense(self) -> Tensor:
         """Return the numbers of the weight [N, K], in the dtype of the rows that it multiplies."""
-
-
-class LaidWeight(Weight, Protocol):
-    """A weight in a layout that our kernels read: what kernels that fuse several steps need of it."""
-
-    packed: Tensor
-    """The memory."""
-    row_dtype: torch.dtype
-    """The dtype of the rows that it multiplies."""
-
-    @property
-    def form(self) -> int:
-        """Return the weight's form, one of `Form` in decoder.h."""
 
 
 def lay_weight(
@@ -63,16 +48,16 @@ def lay_weight(
     keep_dtype: bool = False,
     int8_activations: bool = False,
 ) -> LaidWeight:
-    """Copy a weight [N, K], float32 or bfloat16, into the layout that our kernels read.
+    """Copy a weight [N, K], float32 or bfloat16, into the layout that the CPU kernels read.
 
-    A weight that is stored quantised stays so, unless it is to be quantised otherwise or its groups do not fit.
+    A quantised weight keeps its format, unless `quantize` names another one or the kernels do not support its groups.
 
-    A float32 weight whose numbers bfloat16 holds, such as one of a checkpoint saved in it, is kept in bfloat16, in half
-    the memory and with the same bits of every product; unless keep_dtype says not to. Products of a weight kept in
-    bfloat16 with rows of bfloat16 are made by `arithmetic`. int8_activations: whether rows are rounded to 8 bits where
-    the weight is kept in 8 or 4.
+    A float32 weight with numbers that are exact in bfloat16, such as a weight of a bfloat16 checkpoint, is stored in
+    bfloat16: in half the memory, with the same bits of every product. keep_dtype: store it in float32. arithmetic: of
+    products of bfloat16 weights with bfloat16 rows. int8_activations: whether rows are rounded to 8 bits before a
+    product with a weight of 8 or 4 bits.
 
-    Raises ValueError when a weight to be quantised has a number that is not finite, and for fp8, which is for cards.
+    Raises ValueError for fp8, which is for GPUs, and for a weight to quantise that has a number that is not finite.
     """
     if isinstance(weight, QuantizedMatrix):
         parts = weight.read()
@@ -94,5 +79,5 @@ def lay_weight(
 
 
 def is_exact_in_bfloat16(weight: Tensor) -> bool:
-    """Return whether bfloat16 holds every number of a float32 weight, which has no NaN among them."""
+    """Return whether every number of a float32 weight is exact in bfloat16. A weight with NaN is not."""
     return all(torch.equal(part.bfloat16().float(), part) for part in torch.split(weight, 1024))

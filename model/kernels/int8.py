@@ -1,7 +1,7 @@
-"""Multiplies rows with a weight in int8, stored in blocks of 64 outputs: `cpu/products/int8.h` says how.
+"""Products of rows with a weight in int8, stored in blocks of 64 outputs, as `cpu/products/int8.h` describes.
 
-Whole numbers are added up exactly, so a row has the same bits whatever rows are next to it, on any number of threads
-and at every level of CPU.
+Sums of integers are exact, so the bits of a row depend only on the row, on any number of threads and at every level of
+CPU.
 
 Axes: R rows, K inputs, N outputs.
 """
@@ -9,24 +9,23 @@ Axes: R rows, K inputs, N outputs.
 import torch
 from torch import Tensor
 
-from model.config import Activation
-from model.kernels.checks import check_axes, check_product, check_tensor
+from model.kernels.checks import SUFFIXES, check_axes, check_tensor
 from model.kernels.int8_rows import Int8Rows
 from model.kernels.library import kernels
-from model.kernels.products import BLOCK, compute_product
+from model.kernels.products import BLOCK, LaidWeight
 
 _FORM, _BYTES_FORM = 3, 7
 """`Form` of `cpu/decoder.h`."""
 _GROUP, _LINE = 4, 64
-"""Inputs that are stored side by side, and the multiple to which they are padded."""
+"""Adjacent inputs of one output, and the multiple to which the number of inputs is padded."""
 MOST_INPUTS = 131_071
-"""Most inputs of a weight whose sums fit 32 bits: see `cpu/products/int8.h`."""
+"""Most inputs whose sums fit 32 bits: see `cpu/products/int8.h`."""
 _HEADER = 2 * 4 * BLOCK
 """Bytes of a block before its numbers."""
 
 
-class Int8BlockedWeight:
-    """A weight [N, K] in int8 with one scale for each output, in the layout that the kernels read."""
+class Int8BlockedWeight(LaidWeight):
+    """A weight [N, K] in int8 with one scale for each output."""
 
     stored = Int8Rows.stored
 
@@ -38,10 +37,13 @@ class Int8BlockedWeight:
         *,
         int8_activations: bool = False,
     ) -> None:
-        """Make the weight values [N, K] int8 times scales [N] float32; both are copied. row_dtype: of the rows that it
-        is to multiply. int8_activations: whether these are rounded to 8 bits first, with one scale for each row.
+        """Copy the weight values [N, K] int8 * scales [N] float32. row_dtype: of the rows that the weight multiplies.
+        int8_activations: whether the rows are rounded to 8 bits first, with one scale for each row.
+
+        A row with a number that is not finite has NaN as its product.
         """
         self.row_dtype, self._rounds_to_bytes = row_dtype, int8_activations
+        self.form = _BYTES_FORM if int8_activations else _FORM
         check_axes("values", values, (torch.int8,), 2)
         check_tensor("scales", scales, (torch.float32,), values.shape[:1])
         self.num_outputs, self.num_inputs = values.shape
@@ -53,12 +55,11 @@ class Int8BlockedWeight:
         addresses = values.data_ptr(), scales.data_ptr(), self.packed.data_ptr()
         kernels().call("pack_int8", "pppll", *addresses, self.num_inputs, self.num_outputs)
 
-    @property
-    def form(self) -> int:
-        return _BYTES_FORM if self._rounds_to_bytes else _FORM
+    def _kernel(self, dtype: torch.dtype) -> tuple[str, tuple[int, ...]]:
+        return f"int8_{SUFFIXES[dtype]}", (int(self._rounds_to_bytes),)
 
     def values_and_scales(self) -> tuple[Tensor, Tensor]:
-        """Return copies of the values and scales that the weight was made from."""
+        """Return copies of the original values [N, K] and scales [N]."""
         scales = self.packed[:, : _HEADER // 2].view(torch.float32).flatten()
         num_blocks, num_bytes = self.packed.shape
         steps = self.packed[:, _HEADER:].view(num_blocks, (num_bytes - _HEADER) // (BLOCK * _GROUP), BLOCK, _GROUP)
@@ -70,13 +71,4 @@ class Int8BlockedWeight:
         return Int8Rows(*self.values_and_scales(), self.row_dtype).to_dense()
 
     def find_largest(self, x: Tensor) -> None:
-        """Return None: there is no such search in int8; search what `multiply` returns."""
-
-    def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
-        """Return activation(x W^T + bias), rounded once: x [R, K] -> [R, N] of the dtype of x.
-
-        x and bias [N] are float32 or bfloat16. A row with a number that is not finite becomes NaN.
-        """
-        kind = check_product(x, bias, activation, self.num_inputs, self.num_outputs)
-        name, width = f"product_int8_{kind}", self.num_outputs
-        return compute_product(name, x, self.packed, width, bias, activation, int(self._rounds_to_bytes))
+        """Return None: no kernel searches int8 products."""

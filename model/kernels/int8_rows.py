@@ -1,7 +1,7 @@
-"""Quantises a weight matrix to int8, with one scale for each output. It knows no products.
+"""Quantisation of a weight matrix to int8, with one scale for each output.
 
 Quantisation is symmetric and to the nearest: scale = (largest |weight| of the output) / 127, values = round(weight /
-scale), so that no number of a weight moves by more than half a scale.
+scale). So the error of each number is at most half a scale.
 
 Axes: in, out.
 """
@@ -12,21 +12,21 @@ from typing import ClassVar, Literal
 import torch
 
 Quantization = Literal["none", "int8", "int4", "fp8"]
-"""How the weights of linear layers are kept: the checkpoint's numbers in the model's dtype, int8 as here, int4
+"""The format of the weights of linear layers: the checkpoint's numbers in the model's dtype, int8 as here, int4
 (`model.quantized`), or fp8 (`model.layers.fp8_weight`).
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Int8Rows:
-    """A weight [out, in] quantised output by output, on any device."""
+    """A quantised weight [out, in], on any device."""
 
     values: torch.Tensor
     """[out, in] int8, -127 .. 127."""
     scales: torch.Tensor
     """[out] float32."""
     dtype: torch.dtype
-    """The dtype of the weight that was given."""
+    """The dtype of the original weight."""
 
     stored: ClassVar[str] = "int8, a scale for each output"
     """The format in which the numbers are stored, as text for people."""
@@ -35,7 +35,7 @@ class Int8Rows:
     def quantize(cls, weight: torch.Tensor) -> "Int8Rows":
         """Return the int8 nearest to each number of weight [out, in].
 
-        Raises ValueError when a number is not finite: all others of its output would become 0.
+        Raises ValueError when a number is not finite: all other numbers of its output would become 0.
         """
         scales = weight.abs().amax(1).float() / 127
         if not torch.isfinite(scales).all():

@@ -1,7 +1,7 @@
-"""Loads the compiled kernels as one object: it chooses the library, and the level of CPU that it runs at.
+"""The loader of the compiled kernels: it chooses the library and the CPU level.
 
-It knows names and C types of functions; what they compute is documented where they are called, and in `cpu/`. It needs
-no torch, as the API process has none.
+It calls functions by their names and C types. Their callers and `cpu/` document the functions. The API process loads
+kernels too, so this module never imports torch.
 """
 
 import ctypes
@@ -17,15 +17,14 @@ from model.kernels.build import LEVELS, LIBRARY, SOURCES, architecture, compiled
 logger = logging.getLogger(__name__)
 
 LEVEL_VARIABLE = "LIGHTWELL_KERNEL_LEVEL"
-"""The environment variable that names the level to run at, instead of the highest that the CPU has."""
+"""The environment variable with the level to use, instead of the highest of the CPU."""
 
 LIBRARY_VARIABLE = "LIGHTWELL_KERNEL_LIBRARY"
-"""The environment variable that names a library to load instead of the one that was built next to this file: one with
-sanitizers, say.
+"""The environment variable with the path of another library than the one next to this file, such as one with
+sanitizers.
 """
 
-_POINTER, _LONG, _FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_float
-_TYPES = {"p": _POINTER, "l": _LONG, "f": _FLOAT}
+_TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "f": ctypes.c_float}
 
 
 class Kernels:
@@ -37,9 +36,9 @@ class Kernels:
         self._functions: dict[str, Callable[..., None]] = {}
 
     def call(self, name: str, types: str, *arguments: Any) -> None:
-        """Run the kernel `name`, whose parameters have these types: p a pointer, l a long, f a float.
+        """Run the kernel `name` with parameters of these types: p a pointer, l a long, f a float.
 
-        Pointers are addresses: the caller keeps the memory, and has checked that it is as large as the kernel expects.
+        Pointers are addresses. The caller keeps their memory, and has checked its size.
         """
         function = self._functions.get(name)
         if function is None:
@@ -51,15 +50,13 @@ class Kernels:
 
 
 def library_path() -> Path:
-    """Return where the library is, or should be."""
+    """Return the path of the library, which may not exist."""
     return Path(os.environ.get(LIBRARY_VARIABLE) or LIBRARY)
 
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
-    """Return the library, or None if there is none that this machine can load. Raises RuntimeError when its source is
-    newer.
-    """
+    """Return the library, or None if this machine cannot load one. Raises RuntimeError if its source has changed."""
     path = library_path()
     if not path.is_file():
         return None
@@ -83,7 +80,7 @@ def _library() -> ctypes.CDLL | None:
 
 @functools.cache
 def levels() -> tuple[str, ...]:
-    """Return the compiled levels that this machine can run, the lowest first, or none if there is no library for it."""
+    """Return the compiled levels that this machine supports, from the lowest; none without a library for it."""
     compiled = () if _library() is None else compiled_levels(library_path())
     return tuple(level for level in _levels_of_cpu() if level in compiled)
 
@@ -95,7 +92,7 @@ def _levels_of_cpu() -> tuple[str, ...]:
 
 @functools.cache
 def cpu() -> tuple[str, int, int]:
-    """Return this CPU's vendor, family and model, or ("", 0, 0) if they are not known."""
+    """Return this CPU's vendor, family and model, or ("", 0, 0) if they are unknown."""
     library, vendor, family, model = _library(), ctypes.create_string_buffer(13), ctypes.c_long(), ctypes.c_long()
     if library is not None:
         library.lightwell_cpu(vendor, ctypes.byref(family), ctypes.byref(model))
@@ -104,11 +101,9 @@ def cpu() -> tuple[str, int, int]:
 
 @functools.cache
 def kernels() -> Kernels:
-    """Return the kernels to run: at the highest level that the CPU has, or at the one that LIGHTWELL_KERNEL_LEVEL
-    names.
+    """Return the kernels of the highest level of the CPU, or of the level in LIGHTWELL_KERNEL_LEVEL.
 
-    Raises ValueError when the CPU has no such level or it is not compiled, RuntimeError when there are no kernels for
-    the CPU at all.
+    Raises ValueError for a level that the CPU lacks or that is not compiled, RuntimeError without kernels for the CPU.
     """
     library, there, wanted = _library(), levels(), os.environ.get(LEVEL_VARIABLE) or None
     if library is None or not there:
@@ -124,8 +119,8 @@ def kernels() -> Kernels:
 
 
 def check_variables() -> None:
-    """Raise ValueError if the environment names a library that is not there, or a level that this CPU or the library
-    lacks; RuntimeError if it names a level and there are none.
+    """Raise ValueError if the environment names a library that does not exist, or a level that this CPU or the library
+    lacks; RuntimeError if it names a level and there are no kernels.
     """
     if os.environ.get(LIBRARY_VARIABLE) and not library_path().is_file():
         raise ValueError(f"{LIBRARY_VARIABLE} is {str(library_path())!r}, where there is no library")
@@ -134,32 +129,32 @@ def check_variables() -> None:
 
 
 def set_num_threads(count: int) -> None:
-    """Set how many threads kernels compute in, the caller's among them."""
+    """Set the number of threads of the kernels, which includes the caller's."""
     library = _library()
     if library is not None:
         library.lightwell_set_num_threads(ctypes.c_long(count))
 
 
 class _Noted:
-    """The products that Python has noted. Two threads may count two products as one; the count never falls."""
+    """The products counted by Python. Two threads may count two products as one; the count never falls."""
 
     count = 0
 
 
 def note_progress() -> None:
-    """Count one more matrix product that this process begins. On a GPU it is queued then."""
+    """Count one more matrix product that this process begins, or queues on a GPU."""
     _Noted.count += 1
 
 
 def progress() -> int:
-    """Return how many matrix products this process has begun, plus how many parts of CPU kernels' work have ended, also
-    within a call that still runs. A process whose count grows is slow, not stuck.
+    """Return the number of matrix products that this process has begun, plus the number of finished parts of CPU
+    kernels' work, also within a call that still runs. A process is slow, not stuck, if its count grows.
     """
     library = _library()
     return _Noted.count + (0 if library is None else int(library.lightwell_progress()))
 
 
 def num_threads() -> int:
-    """Return how many threads kernels compute in."""
+    """Return the number of threads of the kernels."""
     library = _library()
     return 1 if library is None else int(library.lightwell_num_threads())

@@ -1,21 +1,28 @@
-"""Multiplies rows with a weight that is stored in blocks of 64 outputs: `cpu/products/products.h` says how.
+"""Products of rows with a weight that is stored in blocks of 64 outputs, as `cpu/products/products.h` describes.
 
-Each 64 inputs are summed in order and these sums are added in order. So a row has the same bits whatever rows are next
-to it and on any number of threads; and at every level of CPU, except by DOT, whose bits are those of the CPU's own
-instruction.
+Each 64 inputs are summed in order, and these sums are added in order. So the bits of a row depend only on the row, on
+any number of threads. They are the same at every level of CPU, except with DOT, which uses the CPU's own instruction.
 
 Axes: R rows, K inputs, N outputs.
 """
 
 import math
+from collections.abc import Collection
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import ACTIVATIONS, check_axes, check_numbers, check_product
-from model.kernels.embedding import gather_rows
+from model.kernels.checks import (
+    ACTIVATIONS,
+    SUFFIXES,
+    address_of,
+    check_activation,
+    check_axes,
+    check_indices,
+    check_numbers,
+)
 from model.kernels.library import kernels
 
 BLOCK = 64
@@ -23,10 +30,10 @@ BLOCK = 64
 
 Arithmetic = Literal[0, 1]
 WIDEN: Arithmetic = 0
-"""The arithmetic that multiplies bfloat16 numbers as float32."""
+"""The arithmetic that widens bfloat16 numbers to float32."""
 DOT: Arithmetic = 1
-"""The arithmetic that multiplies bfloat16 numbers two inputs at a time, if the level's CPU has an instruction for it;
-else like WIDEN.
+"""The arithmetic that multiplies two bfloat16 inputs at a time, if the CPU's level has an instruction for it, or else
+equals WIDEN.
 """
 
 _FLOAT32_FORM, _WIDENED_FORM, _DOT_FORM = range(3)
@@ -36,12 +43,12 @@ MOST_COLUMNS = 1 << 24
 """Most columns that `find_largest` can distinguish."""
 
 _LARGE_PAGE = 2 << 20
-"""Bytes of the system's large pages, in which few rows pass over weights a tenth to a fifth faster."""
+"""Bytes of the system's large pages: products of few rows with weights in them are 10 to 20 % faster."""
 
 
 def _aligned_room(dtype: torch.dtype, *shape: int) -> Tensor:
-    """Return an array that begins at the start of a large page, if it has some. What is left before it is never
-    written, so it takes no memory.
+    """Return an array that begins at a large page, unless it is smaller than one. The bytes before it are never
+    written, so they take no memory.
     """
     count = math.prod(shape)
     if count * dtype.itemsize < _LARGE_PAGE:
@@ -51,47 +58,131 @@ def _aligned_room(dtype: torch.dtype, *shape: int) -> Tensor:
     return room[first : first + count].view(shape)
 
 
-class BlockedWeight:
-    """A weight [N, K], float32 or bfloat16, in the layout that the kernels read; the same memory serves any number of
-    rows.
-    """
+class LaidWeight:
+    """A weight [N, K] in a layout that the kernels read. Each form is a subclass."""
+
+    num_inputs: int
+    """K"""
+    num_outputs: int
+    """N"""
+    packed: Tensor
+    """The memory of the layout."""
+    row_dtype: torch.dtype
+    """The dtype of the rows that the weight multiplies."""
+    stored: str
+    """The format in which the numbers are stored, as text for people."""
+    form: int
+    """One of `Form` in `cpu/decoder.h`."""
+    _accepted: Collection[torch.dtype] = SUFFIXES
+    """The dtypes of rows that the kernels of this form accept."""
+
+    def _kernel(self, dtype: torch.dtype) -> tuple[str, tuple[int, ...]]:
+        """Return the end of the kernels' names for rows of a dtype, and their last arguments."""
+        raise NotImplementedError
+
+    def to_dense(self) -> Tensor:
+        """Return the numbers of the weight [N, K], in the dtype of its rows."""
+        raise NotImplementedError
+
+    def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
+        """Return activation(x W^T + bias), rounded once: x [R, K], contiguous, bias [N] of its dtype -> [R, N]."""
+        self._check_rows(x)
+        bias_address = address_of("bias", bias, (x.dtype,), (self.num_outputs,))
+        check_activation(activation)
+        name, extra = self._kernel(x.dtype)
+        out = x.new_empty(len(x), self.num_outputs)
+        kernels().call(
+            f"product_{name}",
+            "ppppllll" + "l" * len(extra),
+            *(x.data_ptr(), self.packed.data_ptr(), bias_address, out.data_ptr()),
+            *(*x.shape, self.num_outputs, ACTIVATIONS[activation], *extra),
+        )
+        return out
+
+    def find_largest(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the first index of the largest number of each row of `multiply(x)`, int64 [R], and that number,
+        float32 [R], or None if a number of the product is not finite. x is the same as in `multiply`.
+
+        Raises ValueError for a weight with no outputs or too many.
+        """
+        self._check_rows(x)
+        if not 0 < self.num_outputs <= MOST_COLUMNS:
+            raise ValueError(f"the weight has {self.num_outputs} outputs; 1 to {MOST_COLUMNS} are accepted")
+        name, extra = self._kernel(x.dtype)
+        places, numbers = torch.empty(len(x), dtype=torch.int64), torch.empty(len(x))
+        finite = torch.empty(1, dtype=torch.int64)
+        kernels().call(
+            f"find_largest_{name}",
+            "pplllppp" + "l" * len(extra),
+            *(x.data_ptr(), self.packed.data_ptr(), *x.shape, self.num_outputs),
+            *(places.data_ptr(), numbers.data_ptr(), finite.data_ptr(), *extra),
+        )
+        return (places, numbers) if finite.item() else None
+
+    def _check_rows(self, x: Tensor) -> None:
+        check_axes("x", x, self._accepted, 2)
+        if x.shape[1] != self.num_inputs:
+            raise ValueError(f"x has rows of {x.shape[1]}; the weight takes {self.num_inputs}")
+
+
+class TableWeight(LaidWeight):
+    """A weight whose rows can be read, such as a token table."""
+
+    _gather: str
+    """The kernel that reads rows."""
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Return rows `ids` [T] int64 of the weight: [T, K] in the dtype of its rows.
+
+        Raises ValueError for an index outside the weight.
+        """
+        ids = ids.contiguous()
+        check_axes("ids", ids, (torch.int64,), 1)
+        check_indices("ids", ids, self.num_outputs)
+        found = torch.empty(len(ids), self.num_inputs, dtype=self.row_dtype)
+        addresses = self.packed.data_ptr(), ids.data_ptr(), len(ids), self.num_inputs, found.data_ptr()
+        kernels().call(self._gather, "ppllp", *addresses)
+        return found
+
+
+class BlockedWeight(TableWeight):
+    """A weight [N, K], float32 or bfloat16. The same memory is read for any number of rows."""
 
     def __init__(self, weight: Tensor, arithmetic: Arithmetic = WIDEN, row_dtype: torch.dtype | None = None) -> None:
-        """Copy weight [N, K]. arithmetic: of bfloat16 rows. row_dtype: of the rows that it is to multiply, the weight's
-        own or float32.
+        """Copy weight [N, K]. arithmetic: of bfloat16 rows. row_dtype: the weight's own dtype (the default) or float32.
+
+        Rows of the weight's dtype and of float32 can be multiplied.
         """
         kind = check_numbers("weight", weight, 2)
         check_arithmetic(arithmetic)
         if row_dtype not in (None, weight.dtype, torch.float32):
             raise ValueError(f"row_dtype is {row_dtype}; {weight.dtype} or torch.float32 is accepted")
+        self.dtype = weight.dtype
+        """The dtype in which the weight is stored."""
         self.arithmetic: Arithmetic = arithmetic
         self.row_dtype = row_dtype or weight.dtype
         self.num_outputs, self.num_inputs = weight.shape
-        self._kind, self._together = kind, 4 // weight.itemsize
-        num_blocks, num_steps = -(-self.num_outputs // BLOCK), -(-self.num_inputs // self._together)
-        self.packed = _aligned_room(weight.dtype, num_blocks, num_steps, BLOCK, self._together)
+        self.stored = str(weight.dtype).removeprefix("torch.")
+        self.form = _FLOAT32_FORM if weight.dtype == torch.float32 else _WIDENED_FORM
+        if weight.dtype == self.row_dtype == torch.bfloat16 and arithmetic == DOT:
+            self.form = _DOT_FORM
+        self._accepted = (weight.dtype, torch.float32)
+        self._kind, together = kind, 4 // weight.itemsize
+        self._gather = f"gather_rows_{kind}" if self.row_dtype == weight.dtype else "gather_rows_bf16_to_f32"
+        num_blocks, num_steps = -(-self.num_outputs // BLOCK), -(-self.num_inputs // together)
+        self.packed = _aligned_room(weight.dtype, num_blocks, num_steps, BLOCK, together)
         """The memory: [ceil(N / 64), K, 64, 1] of float32, [ceil(N / 64), ceil(K / 2), 64, 2] of bfloat16."""
         kernels().call(
             f"pack_weight_{kind}", "ppll", weight.data_ptr(), self.packed.data_ptr(), self.num_inputs, self.num_outputs
         )
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Return the dtype in which the weight is stored."""
-        return self.packed.dtype
-
-    @property
-    def stored(self) -> str:
-        return str(self.dtype).removeprefix("torch.")
-
-    @property
-    def form(self) -> int:
-        if self.dtype == torch.float32:
-            return _FLOAT32_FORM
-        return _DOT_FORM if self.arithmetic == DOT and self.row_dtype == torch.bfloat16 else _WIDENED_FORM
+    def _kernel(self, dtype: torch.dtype) -> tuple[str, tuple[int, ...]]:
+        if dtype != self.dtype:
+            return "f32_bf16", ()
+        return self._kind, (int(self.arithmetic),) if dtype == torch.bfloat16 else ()
 
     def to_dense(self) -> Tensor:
-        """Return a copy of the weight [N, K] as it was given, bit for bit, in the dtype of its rows."""
+        """Return a copy of the weight [N, K] with its original bits, in the dtype of its rows."""
         weight = self.packed.new_empty(self.num_outputs, self.num_inputs)
         kernels().call(
             f"unpack_weight_{self._kind}",
@@ -100,65 +191,8 @@ class BlockedWeight:
         )
         return weight.to(self.row_dtype)
 
-    def rows(self, ids: Tensor) -> Tensor:
-        """Return rows `ids` [T] int64 of the weight, as it was given: [T, K] in the dtype of its rows."""
-        table = self.packed.squeeze(-1) if self._together == 1 else self.packed
-        return gather_rows(table, ids, num_rows=self.num_outputs, width=self.num_inputs, dtype=self.row_dtype)
-
-    def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
-        """Return activation(x W^T + bias), rounded once: x [R, K] -> [R, N] of the dtype of x.
-
-        x and bias [N] have the weight's dtype, or float32.
-        """
-        name, extra = self._kernel("product", x, bias, activation)
-        return compute_product(name, x, self.packed, self.num_outputs, bias, activation, *extra)
-
-    def find_largest(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return the first index of the largest number of each row of `multiply(x)`, int64 [R], and that number,
-        float32 [R], or None if a number of the product is not finite. x is the same as in `multiply`.
-        """
-        return search_product(*self._kernel("find_largest", x), x, self.packed, self.num_outputs)
-
-    def _kernel(
-        self, name: str, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None
-    ) -> tuple[str, tuple[int, ...]]:
-        """Check the operands; return the kernel's name for them, and the arguments that it takes at the end."""
-        check_axes("x", x, (self.dtype, torch.float32), 2)
-        kind = check_product(x, bias, activation, self.num_inputs, self.num_outputs)
-        if x.dtype != self.dtype:
-            return f"{name}_f32_bf16", ()
-        return f"{name}_{kind}", (int(self.arithmetic),) if x.dtype == torch.bfloat16 else ()
-
-
-def compute_product(
-    name: str, x: Tensor, packed: Tensor, width: int, bias: Tensor | None, activation: Activation | None, *extra: int
-) -> Tensor:
-    """Return the output of a weight's `multiply`, `width` numbers a row, by a kernel; `extra`: its last arguments."""
-    out = x.new_empty(len(x), width)
-    addresses = x.data_ptr(), packed.data_ptr(), None if bias is None else bias.data_ptr(), out.data_ptr()
-    signature = "ppppllll" + "l" * len(extra)
-    kernels().call(name, signature, *addresses, *x.shape, width, ACTIVATIONS[activation], *extra)
-    return out
-
-
-def search_product(
-    name: str, extra: tuple[int, ...], x: Tensor, packed: Tensor, num_outputs: int
-) -> tuple[Tensor, Tensor] | None:
-    """Return what `find_largest` of a weight does. name, extra: the kernel and what it takes at the end.
-
-    Raises ValueError for a weight with no outputs or too many.
-    """
-    if not 0 < num_outputs <= MOST_COLUMNS:
-        raise ValueError(f"the weight has {num_outputs} outputs; 1 to {MOST_COLUMNS} are accepted")
-    places, numbers = torch.empty(len(x), dtype=torch.int64), torch.empty(len(x))
-    finite = torch.empty(1, dtype=torch.int64)
-    found = places.data_ptr(), numbers.data_ptr(), finite.data_ptr()
-    signature = "pplllppp" + "l" * len(extra)
-    kernels().call(name, signature, x.data_ptr(), packed.data_ptr(), *x.shape, num_outputs, *found, *extra)
-    return (places, numbers) if finite.item() else None
-
 
 def check_arithmetic(arithmetic: Arithmetic) -> None:
-    """Raise ValueError unless it is one of the two."""
+    """Raise ValueError for an unknown arithmetic."""
     if arithmetic not in (WIDEN, DOT):
         raise ValueError(f"arithmetic is {arithmetic!r}; {WIDEN} and {DOT} are accepted")

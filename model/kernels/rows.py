@@ -1,8 +1,8 @@
-"""Computes the small steps between matrix products, row by row: norms, gates, soft caps, rotation and writing to the
-cache, and finds the largest number of a row.
+"""Small steps between matrix products, row by row: embeddings, norms, gates, soft caps, rotation and writing to the
+cache, and the largest number of a row.
 
-A row has the same bits whatever rows are next to it, at every level of CPU and on any number of threads. Arithmetic is
-float32, rounded to nearest even where a result is stored.
+The bits of a row depend only on the row, at every level of CPU and on any number of threads. Arithmetic is float32,
+rounded to nearest even where a result is stored.
 
 Axes: T rows, d model width, H query heads, K key heads, D head dimension, R rotated dimensions, B keys to a block.
 """
@@ -11,7 +11,15 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import ACTIVATIONS, check_axes, check_indices, check_numbers, check_tensor
+from model.kernels.checks import (
+    ACTIVATIONS,
+    address_of,
+    check_activation,
+    check_axes,
+    check_indices,
+    check_numbers,
+    check_tensor,
+)
 from model.kernels.library import kernels
 
 _FLOAT32, _INT64 = (torch.float32,), (torch.int64,)
@@ -20,8 +28,8 @@ _FLOAT32, _INT64 = (torch.float32,), (torch.int64,)
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Return x / sqrt(mean(x^2) + eps) * weight of each row: x [T, d], weight [d] -> [T, d].
 
-    If weight has the dtype of x the quotient is rounded to it before the product; else weight is float32, and only the
-    product is rounded.
+    If weight has the dtype of x, the quotient is rounded to it before the product. Otherwise weight is float32, and
+    only the product is rounded.
     """
     kind = check_numbers("x", x, 2)
     num_rows, width = x.shape
@@ -40,10 +48,8 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     kind = check_numbers("x", x, 2)
     num_rows, width = x.shape
     check_tensor("weight", weight, (x.dtype,), (width,))
-    if bias is not None:
-        check_tensor("bias", bias, (x.dtype,), (width,))
+    bias_address = address_of("bias", bias, (x.dtype,), (width,))
     out = torch.empty_like(x)
-    bias_address = None if bias is None else bias.data_ptr()
     kernels().call(
         f"layer_norm_{kind}",
         "ppppllf",
@@ -53,15 +59,14 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
 
 
 def activate_times(gate_up: Tensor, activation: Activation) -> Tensor:
-    """Return activation(gate), rounded to the dtype, times up: gate_up [T, 2 ff] holds gate, then up; the result is [T,
-    ff].
+    """Return activation(gate) * up [T, ff] of gate_up [T, 2 ff], which contains gate, then up. The activation is
+    rounded to the dtype before the product.
     """
     kind = check_numbers("gate_up", gate_up, 2)
     num_rows, both = gate_up.shape
     if both % 2:
         raise ValueError(f"gate_up has rows of {both}; an even number is accepted")
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"activation is {activation!r}; {', '.join(map(repr, ACTIVATIONS))} are accepted")
+    check_activation(activation)
     out = gate_up.new_empty(num_rows, both // 2)
     addresses = gate_up.data_ptr(), out.data_ptr()
     kernels().call(f"activate_times_{kind}", "pplll", *addresses, num_rows, both // 2, ACTIVATIONS[activation])
@@ -75,8 +80,8 @@ def soft_cap(x: Tensor, cap: float) -> None:
 
 
 def cos_sin(angles: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines of angles, float32 of less than 2^30, in the same shape. They have the same bits on
-    every machine.
+    """Return the cosines and sines of angles, float32 below 2^30, in the same shape. The bits are the same on every
+    machine.
     """
     check_axes("angles", angles, _FLOAT32, angles.ndim)
     cos, sin = torch.empty_like(angles), torch.empty_like(angles)
@@ -90,8 +95,9 @@ def rotate_and_store(
     """Rotate queries and keys by their positions, and write keys and values to their places in the cache.
 
     qkv [T, H + 2K, D]: query heads, key heads, value heads. rotary_tables: cos and sin [T, R], float32 (sin with the
-    sign of the first half flipped), which rotate the first R <= D dimensions; None rotates none. slots [T] int64: block
-    * B + the place in the block. keys [block, K, D, B] and values [block, K, B, D], of the dtype of qkv, are written.
+    sign of the first half flipped), which rotate the first R <= D dimensions, or None for no rotation. slots [T] int64:
+    block * B + the place in the block. keys [block, K, D, B] and values [block, K, B, D], of the dtype of qkv, are
+    written.
 
     Returns the queries [T, H, D], float32.
     """
@@ -127,7 +133,7 @@ def rotate_and_store(
 def argmax(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return the first index of the largest number in each row of x [T, V], [T] int64, and that number, [T] float32.
 
-    If a row holds a NaN, it is the first of them.
+    In a row with NaNs it is the first NaN.
     """
     kind = check_numbers("x", x, 2)
     num_rows, width = x.shape
@@ -136,3 +142,55 @@ def argmax(x: Tensor) -> tuple[Tensor, Tensor]:
     places, numbers = torch.empty(num_rows, dtype=torch.int64), torch.empty(num_rows)
     kernels().call(f"argmax_{kind}", "pllpp", x.data_ptr(), num_rows, width, places.data_ptr(), numbers.data_ptr())
     return places, numbers
+
+
+def embed(
+    ids: Tensor,
+    types: Tensor | None,
+    places: Tensor,
+    tokens: Tensor,
+    token_types: Tensor | None,
+    positions: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Return the layer norm of the rows `ids` of tokens + the rows `types` of token_types + the rows `places` of
+    positions: [T, d].
+
+    ids, types and places [T], int64; without types all of them are 0. tokens [vocab, d]; token_types [types, d];
+    positions [context, d]; weight and bias [d] of the norm. A table or a bias that is None adds nothing. All tensors
+    have one dtype, and each sum is rounded to it.
+    """
+    kind = check_numbers("tokens", tokens, 2)
+    vocab, width = tokens.shape
+    own, row = (tokens.dtype,), (width,)
+    check_axes("ids", ids, _INT64, 1)
+    check_indices("ids", ids, vocab)
+    types_table, types_address = _table("token_types", token_types, "types", types, tokens, ids)
+    positions_table, places_address = _table("positions", positions, "places", places, tokens, ids)
+    check_tensor("weight", weight, own, row)
+    bias_address = address_of("bias", bias, own, row)
+    num_rows = ids.shape[0]
+    out = tokens.new_empty(num_rows, width)
+    kernels().call(
+        f"embed_{kind}",
+        "pppppppppllf",
+        ids.data_ptr(), types_address, places_address, tokens.data_ptr(), types_table, positions_table,
+        weight.data_ptr(), bias_address, out.data_ptr(), num_rows, width, eps,
+    )  # fmt: skip
+    return out
+
+
+def _table(
+    name: str, table: Tensor | None, ids_name: str, ids: Tensor | None, tokens: Tensor, token_ids: Tensor
+) -> tuple[int | None, int | None]:
+    """Check an optional table and the optional ids of its rows, one for each token. Return their addresses."""
+    if table is None:
+        return None, None
+    check_tensor(name, table, (tokens.dtype,), (len(table), tokens.shape[1]))
+    if ids is None:
+        return table.data_ptr(), None
+    check_tensor(ids_name, ids, _INT64, token_ids.shape)
+    check_indices(ids_name, ids, len(table))
+    return table.data_ptr(), ids.data_ptr()

@@ -11,7 +11,7 @@ import torch
 from model.batch import Batch
 from model.hooks.hooks import LayerHooks, hooked, normed
 from model.kernels.choice import KernelConfig
-from model.kernels.embedding import embed
+from model.kernels.rows import embed
 from model.layers.device_batch import DeviceBatch
 from model.layers.linear import Linear
 from model.layers.norm import LayerNorm, Norm

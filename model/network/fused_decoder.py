@@ -18,10 +18,9 @@ from model.batch import Batch
 from model.hooks.attention_hooks import Attended, deliver_rows
 from model.hooks.hooks import Hooks
 from model.kernels.attention import AttentionItems
-from model.kernels.decoder import Decoder
-from model.kernels.decoder_parts import AdapterChanges, Change, DecoderLayer, DecoderRows, LayerCaches, Product
-from model.kernels.forms import LaidWeight
+from model.kernels.decoder import AdapterChanges, Change, Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
 from model.kernels.library import num_threads
+from model.kernels.products import LaidWeight
 from model.kv_cache import LayerCache
 from model.layers.attention import NativeAttention
 from model.layers.linear import Linear

@@ -1,10 +1,10 @@
-"""Defines what rank 0 asks the other ranks to do, as plain data. It knows no processes.
+"""The commands of rank 0 to the other ranks, as plain data, and their execution. Independent of processes.
 
-A command is sent, and then all ranks run the same method of `Transformer`: what passes between them on the way is up to
+After a command is sent, all ranks run the same method of `Transformer`, and exchange tensors through
 `model.sharding.group`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import torch
 
 from model.batch import Batch, Span
 from model.checkpoint.registry import read_config
+from model.config import ModelConfig
 from model.hooks.hooks import Hooks
 from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache
@@ -25,7 +26,7 @@ from model.sharding.shares import shares_of
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """The shape and dtype of a tensor that is to come."""
+    """The shape and dtype of a tensor that rank 0 sends next."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -45,10 +46,30 @@ class Load:
     batch_invariant: bool | None
     kernels: KernelConfig = AUTO
 
+    def run(
+        self,
+        config: ModelConfig,
+        device: torch.device,
+        group: Group,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Transformer:
+        """Return this rank's share of the model. Raises what `load_model` raises."""
+        return load_model(
+            self.folder,
+            config,
+            self.dtype,
+            device,
+            max_model_len=self.max_model_len,
+            kernels=self.kernels,
+            batch_invariant=self.batch_invariant,
+            progress=progress,
+            group=group,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class NewCache:
-    """A command to make a cache with that number."""
+    """A command to make a cache with this number."""
 
     number: int
     num_blocks: int
@@ -57,7 +78,7 @@ class NewCache:
 
 @dataclass(frozen=True, slots=True)
 class DropCache:
-    """A command to free a cache that is no longer used."""
+    """A command to free an unused cache."""
 
     number: int
 
@@ -102,7 +123,7 @@ Command = Load | NewCache | DropCache | Forward | Encode | WriteCrossKV | Logits
 
 
 class Follower:
-    """A rank other than 0, which carries out commands."""
+    """A rank other than 0, which executes commands."""
 
     def __init__(self, group: Group, device: torch.device) -> None:
         self.group = group
@@ -113,21 +134,24 @@ class Follower:
 
     @property
     def model(self) -> Transformer:
-        """Return the share of the model that was loaded last."""
+        """Return this rank's share of the loaded model."""
         assert self._model is not None, "received a command without a model"
         return self._model
 
     def do(self, command: Command) -> None:
-        """Carry out a command. Raises what the network raises: this rank is then of no more use to the others."""
+        """Execute a command. Raises what the network raises; the ranks cannot continue together after that."""
         if isinstance(command, Load):
-            self._load(command)
+            self._model, self.caches = None, {}
+            config = read_config(command.folder)
+            self._model = command.run(config, self._device, self.group)
+            self._shares = shares_of(config, self.group)
             return
         model = self.model
         match command:
             case NewCache(number, num_blocks, block_size):
-                config = model.cache_config
+                config, dtype, device = model.cache_config, model.dtype, model.device
                 self.caches[number] = KVCache(
-                    config, num_blocks, block_size, model.dtype, model.device, keys_in_rows=model.keys_in_rows
+                    config, num_blocks, block_size, dtype, device, keys_in_rows=model.keys_in_rows
                 )
             case DropCache(number):
                 self.caches.pop(number, None)
@@ -141,21 +165,6 @@ class Follower:
                 model.write_cross_kv(self._received(hidden), self.caches[number], slots, self._hooks(requested, ""))
             case Logits(hidden):
                 model.logits(self._received(hidden))
-
-    def _load(self, command: Load) -> None:
-        self._model, self.caches = None, {}
-        config = read_config(command.folder)
-        self._model = load_model(
-            command.folder,
-            config,
-            command.dtype,
-            self._device,
-            max_model_len=command.max_model_len,
-            kernels=command.kernels,
-            batch_invariant=command.batch_invariant,
-            group=self.group,
-        )
-        self._shares = shares_of(config, self.group)
 
     def _hooks(self, requested: Hooks | None, prefix: str) -> Hooks | None:
         return None if requested is None else followed(requested, self.group, self._shares[prefix])

@@ -1,8 +1,7 @@
-"""Serves the hooks of a network that several ranks hold: only rank 0 knows what is done with the numbers.
+"""Hooks of a network in several ranks. Only rank 0 has the callbacks of the hooks.
 
-Every rank gets the points that are read and changed, and where, and runs the same `Hooks`. At a point of which each has
-a part, all parts are put together first. What is read is delivered by rank 0 alone; what is changed is changed there
-and sent to the others. Without hooks nothing of this runs.
+Every rank gets the points, rows and heads of all reads and changes, and runs the same `Hooks`. The parts of a split
+point are gathered first. Only rank 0 delivers reads. It also applies changes, and sends the results to the others.
 """
 
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from model.sharding.shares import Shares
 
 
 def requests_of(hooks: Hooks) -> Hooks:
-    """Return hooks without what is done with the numbers: plain data, for the other ranks."""
+    """Return hooks without callbacks: plain data, for the other ranks."""
     return Hooks(
         [replace(each, deliver=_nothing) for each in hooks.reads],
         [replace(each, apply=_same) for each in hooks.changes],
@@ -27,7 +26,7 @@ def requests_of(hooks: Hooks) -> Hooks:
 
 
 def followed(hooks: Hooks, group: Group, shares: Shares) -> Hooks:
-    """Return what a rank other than 0 runs for the `requests_of` rank 0's hooks: it delivers nothing and writes the
+    """Return the hooks of a rank other than 0, from `requests_of` rank 0's hooks: they deliver nothing, and write the
     changes that rank 0 sends.
     """
 
@@ -42,16 +41,16 @@ def followed(hooks: Hooks, group: Group, shares: Shares) -> Hooks:
 
 
 def _nothing(*_: object) -> None:
-    """Do nothing: for a rank that only helps to compute the numbers."""
+    """Do nothing: for a rank that delivers no reads."""
 
 
 def _same(x: torch.Tensor, *_: slice) -> torch.Tensor:
-    """Return x: a placeholder until the rank that runs it puts its own function in."""
+    """Return x: a placeholder for a rank's own function."""
     return x
 
 
 class SplitLayerHooks(LayerHooks):
-    """The hooks of one layer, of whose points this rank may have a part."""
+    """The hooks of one layer, with points that may be split over the ranks."""
 
     def __init__(self, layer_hooks: LayerHooks, shares: Shares) -> None:
         super().__init__(layer_hooks.layer)
@@ -73,9 +72,11 @@ class SplitLayerHooks(LayerHooks):
 
 
 class Leading:
-    """Serves the hooks of one pass on rank 0. No hook may end the pass on this rank alone, or begin one within it:
-    exceptions are kept until all ranks are through, and so is what was read, since its receiver may run the network
-    again (a lens does). Rows of attention, which may be many, are delivered at once: no receiver does so with them.
+    """The hooks of one pass on rank 0.
+
+    No hook may end the pass on only this rank, or begin another pass within it. So exceptions are kept until all ranks
+    have finished, and so are reads, since their receivers may run the network again (as a lens does). Rows of
+    attention, which may be many, are delivered at once: none of their receivers runs the network.
     """
 
     def __init__(self, group: Group) -> None:
@@ -84,11 +85,11 @@ class Leading:
         self._found: list[tuple[Callable[[torch.Tensor], None], torch.Tensor]] = []
 
     def take(self, hooks: Hooks, shares: Shares) -> None:
-        """Have the ranks serve the hooks together."""
+        """Prepare the hooks for a pass of all ranks."""
         hooks.serve_by(lambda layer_hooks: self._led(SplitLayerHooks(layer_hooks, shares)))
 
     def finish(self) -> None:
-        """Deliver what was read, after the pass. Raises the first exception that was kept."""
+        """Deliver the reads after the pass. Raises the first kept exception."""
         if self._problems:
             raise self._problems[0]
         for deliver, found in self._found:

@@ -1,6 +1,6 @@
-"""Runs rank 0 of a network that several processes hold: to its caller it is a `Transformer` like any other.
+"""Rank 0 of a network in several processes. Its callers use it like any other `Transformer`, from one thread.
 
-It sends each call to the other ranks first; then all compute it together. Use it from one thread.
+It sends each call to the other ranks first; then all ranks compute it together.
 """
 
 import weakref
@@ -19,7 +19,6 @@ from model.hooks.hooks import Hooks
 from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache
 from model.layers.lora import AdaptedRows
-from model.loading.loader import load_model
 from model.network.transformer import Transformer
 from model.ranks.commands import DropCache, Encode, Forward, Load, Logits, NewCache, TensorSpec, WriteCrossKV
 from model.ranks.hooks import Leading, requests_of
@@ -29,32 +28,32 @@ from model.sharding.group import Group
 from model.sharding.shares import shares_of
 
 Tell = Callable[[object], None]
-"""Sends a command to every other rank. If one has ended, it raises ModelLoadError before a model is loaded, RanksApart
-afterwards.
+"""Sends a command to every other rank. If one of them has ended, it raises ModelLoadError before the model is loaded,
+and RanksApart after that.
 """
 
 
 class RanksApart(BaseException):
-    """A pass that all ranks run together failed on this one, and the others wait for it inside; or one of them has
-    ended. None can go on.
+    """A pass of all ranks failed on this rank, and the others wait for it; or another rank has ended. No rank can
+    continue.
 
-    It is no Exception, since code that isolates failures must not run the step again: the process has to end.
+    It is not an Exception, since code that isolates failures must not run the step again: the process must end.
     """
 
 
 class LeadingTransformer(Transformer):
-    """The network with this rank's share of the weights, which leads all ranks."""
+    """Rank 0's network, which leads all ranks."""
 
     def __init__(
         self, own: Transformer, folder: Path, group: Group, send: Tell, before_apart: Callable[[], object]
     ) -> None:
-        """Keep the parts. own: rank 0's share, as `load_model` makes it from `folder`. before_apart: called before
-        RanksApart is raised, so that code that knows why a rank ended can report it first.
+        """Keep the parts. own: rank 0's share, which `load_model` read from `folder`. before_apart: called before
+        RanksApart is raised, to report first why a rank has ended.
         """
         super().__init__(**{each.name: getattr(own, each.name) for each in fields(own) if each.init})
         self.whole_weights = WholeWeights(own, folder)
         self.share = own
-        """Rank 0's share, to be run within `lead`."""
+        """Rank 0's share, to run within `lead`."""
         self.group = group
         self._send = send
         self._before_apart = before_apart
@@ -65,16 +64,16 @@ class LeadingTransformer(Transformer):
         self._is_running = False
 
     def forward(self, batch: Batch, cache: KVCache, hooks: Hooks | None = None) -> torch.Tensor:
-        """Run `Transformer.forward`, except that `batch.check` is called before the pass and not within it."""
+        """Run `Transformer.forward`, but call `batch.check` before the pass instead of within it."""
         if self.decoder is None:
-            return super().forward(batch, cache, hooks)  # which says why not
+            return super().forward(batch, cache, hooks)  # which raises the error
         number = self.number_of(cache)
         with self._together(hooks, "", batch) as requested:
             self._send(Forward(batch.spans, batch.block_size, number, requested))
             return super().forward(batch, cache, hooks)
 
     def encode(self, batch: Batch, hooks: Hooks | None = None) -> torch.Tensor:
-        """Run `Transformer.encode`, except that `batch.check` is called before the pass and not within it."""
+        """Run `Transformer.encode`, but call `batch.check` before the pass instead of within it."""
         if self.encoder is None:
             return super().encode(batch, hooks)
         with self._together(hooks, "" if self.config.encoder is None else "encoder.", batch) as requested:
@@ -112,8 +111,8 @@ class LeadingTransformer(Transformer):
 
     @contextmanager
     def lead(self, command: object, batch: Batch | None = None) -> Iterator[None]:
-        """Send a command that all ranks carry out together, this one by what runs in the context. The check of the
-        batch, if one is given, is called before, and not within.
+        """Send a command that all ranks execute together, this one by the code in the context. The check of a batch is
+        called before the context instead of within it.
         """
         with self._together(None, "", batch):
             self._send(command)
@@ -121,12 +120,12 @@ class LeadingTransformer(Transformer):
 
     @contextmanager
     def _together(self, hooks: Hooks | None, prefix: str, batch: Batch | None = None) -> Iterator[Hooks | None]:
-        """Run one pass of all ranks, which none leaves alone."""
+        """Run one pass of all ranks, which no rank may leave before the others."""
         assert not self._is_running, "a pass began within another, which the other ranks cannot follow"
         leading, requested = Leading(self.group), None
         if batch is not None:
             batch.check()
-            batch.check = _nothing
+            batch.check = lambda: None  # a check between two layers might end the pass
         if hooks is not None:
             requested = requests_of(hooks)
             leading.take(hooks, self._shares[prefix])
@@ -140,7 +139,7 @@ class LeadingTransformer(Transformer):
         leading.finish()
 
     def number_of(self, cache: KVCache) -> int:
-        """Return the number by which the other ranks know a cache."""
+        """Return the number of a cache on the other ranks."""
         while self._dropped:
             self._send(DropCache(self._dropped.pop()))
         if cache not in self._caches:
@@ -148,10 +147,6 @@ class LeadingTransformer(Transformer):
             weakref.finalize(cache, self._dropped.append, number)
             self._send(NewCache(number, cache.num_blocks, cache.block_size))
         return self._caches[cache]
-
-
-def _nothing() -> None:
-    """Do nothing, in place of a check that might end a pass between two layers."""
 
 
 def load_leading(
@@ -168,20 +163,8 @@ def load_leading(
     progress: Callable[[int, int], None] | None = None,
     before_apart: Callable[[], object] = lambda: None,
 ) -> LeadingTransformer:
-    """Run `load_model` on all ranks. Raises ModelLoadError for what this one cannot load; the others report their own
-    errors.
-    """
+    """Run `load_model` on all ranks. Raises ModelLoadError for errors on this rank; the others report their own."""
     shares_of(config, group)  # raises before any rank reads a weight
-    send(Load(folder, dtype, max_model_len, batch_invariant, kernels))
-    own = load_model(
-        folder,
-        config,
-        dtype,
-        device,
-        max_model_len=max_model_len,
-        kernels=kernels,
-        batch_invariant=batch_invariant,
-        progress=progress,
-        group=group,
-    )
-    return LeadingTransformer(own, folder, group, send, before_apart)
+    command = Load(folder, dtype, max_model_len, batch_invariant, kernels)
+    send(command)
+    return LeadingTransformer(command.run(config, device, group, progress), folder, group, send, before_apart)

@@ -1,8 +1,7 @@
-"""Returns the whole weights of a network that several ranks hold, by the names of `model.analysis.live_weights`.
+"""The whole weights of a network in several ranks, by the names of `model.analysis.live_weights`.
 
-What every rank has is taken from the network; what is split is read from the model's files, one weight at a time, so
-that a question about the weights needs no other rank, and holds up no step. Files that have changed since loading raise
-an error, and are not read.
+Weights that every rank has come from the network. Split weights are read from the model's files, one at a time, so that
+no other rank is needed and no step is delayed. Files that have changed since loading raise an error.
 """
 
 from pathlib import Path
@@ -19,10 +18,10 @@ _SHARED_OUT = ("embed", "head", "qkv", "attn_out", "cross_q", "cross_kv", "cross
 
 
 class WholeWeights:
-    """The weights of a network: call it with a name for a tensor, or None if the network has no such weight."""
+    """The weights of a network, by name: a call returns a tensor, or None if the network has no such weight."""
 
     def __init__(self, model: Transformer, folder: Path) -> None:
-        """Keep one rank's part of the model. Raises ModelLoadError for files that are not its own."""
+        """Keep one rank's part of the model. Raises ModelLoadError for files of another model."""
         self._config = model.config
         self._dtype = model.dtype
         self._own = LiveWeights(model)
@@ -31,7 +30,7 @@ class WholeWeights:
         self._as_loaded = _states(folder)
 
     def __call__(self, name: str) -> torch.Tensor | None:
-        """Return a weight, or None. Raises RuntimeError if its file is no longer what was loaded."""
+        """Return a weight, or None. Raises RuntimeError if its file has changed since loading."""
         owner, _, kind = name.rpartition(".")
         path, _, last = owner.rpartition(".")
         config = self._config.encoder if name.startswith("encoder.") and self._config.encoder else self._config
@@ -40,7 +39,7 @@ class WholeWeights:
             return self._read("embed.weight" if is_tied else name)
         if last in ("gate", "up"):
             return self._of_up(path, last, kind, config)
-        if last in ("q_norm", "k_norm") and kind == "gain":  # over all heads it is split as they are
+        if last in ("q_norm", "k_norm") and kind == "gain":  # a norm over all heads is split like the heads
             gain = self._read(f"{owner}.weight")
             return None if gain is None else gain + config.norm_weight_offset
         if last == "position_bias":
@@ -48,11 +47,11 @@ class WholeWeights:
         return self._own(name)
 
     def stored_as(self, name: str) -> str | None:
-        """Return the format in which a weight is stored, as text for people: all ranks store their parts in one."""
+        """Return the format of a stored weight, as text. All ranks use the same format."""
         return self._own.stored_as(name)
 
     def _of_up(self, path: str, last: str, kind: str, config: ModelConfig) -> torch.Tensor | None:
-        """Return the weight or bias of gate or up, which a gated mlp stores one under the other."""
+        """Return the weight or bias of gate or up, which a gated mlp stores as one matrix, gate first."""
         if not config.gated_mlp:
             return self._read(f"{path}.up.{kind}") if last == "up" else None
         both = self._read(f"{path}.gate_up.{kind}")
@@ -70,9 +69,9 @@ class WholeWeights:
     def _read(self, name: str) -> torch.Tensor | None:
         if name not in self._files.weights:
             return None
-        self._check_unchanged()  # before: a file that was made shorter may still be mapped, and to read it would kill
+        self._check_unchanged()  # before: reading a mapped file that was truncated would kill the process
         weight = self._files.read(name, self._dtype)
-        self._check_unchanged()  # after: it may have changed meanwhile
+        self._check_unchanged()  # after: it may have changed during the read
         return weight
 
     def _check_unchanged(self) -> None:
@@ -84,6 +83,6 @@ class WholeWeights:
 
 
 def _states(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Return size and time of each weight file."""
+    """Return the size in bytes and the time of change of each weight file."""
     files = (path for path in folder.glob("*") if path.suffix in (".safetensors", ".bin"))
     return {path: ((stat := path.stat()).st_size, stat.st_mtime_ns) for path in files}

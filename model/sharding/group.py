@@ -1,8 +1,7 @@
-"""Connects the processes that share one network, and sends tensors between them. It knows tensors, but not what they
-mean.
+"""Connections between the processes of one network, which exchange tensors.
 
-All of them must make the same calls in the same order. Each call gives every rank the same bits, and an element's bits
-do not depend on its place in the tensor, so that answers stay independent of the batch.
+All processes must make the same calls in the same order. Each call gives every rank the same bits, and the bits of an
+element do not depend on its place in the tensor, so that answers are independent of the batch.
 """
 
 import os
@@ -13,9 +12,7 @@ import torch
 import torch.distributed as dist
 
 TIMEOUT = timedelta(minutes=5)
-"""The time after which a rank that waits for another gives up. One that has died is noticed at once: its connections
-close.
-"""
+"""The longest wait of a rank for another. The end of a process is detected at once, since its connections close."""
 
 
 class Group:
@@ -27,16 +24,17 @@ class Group:
 
     @classmethod
     def join(cls, store: Path, rank: int, size: int, device: torch.device) -> "Group":
-        """Meet the others through the file `store`, which only they can read: by gloo between CPUs, nccl between GPUs.
+        """Connect to the other ranks through the file `store`, which only they can read: by gloo between CPUs, by nccl
+        between GPUs.
 
-        Returns when this one no longer needs the file, while others still may. Raises torch's DistError when they are
-        not there in time.
+        Returns when this rank no longer needs the file; the others may still need it. Raises torch's DistError after
+        `TIMEOUT`.
         """
         if device.type == "cuda":
             torch.cuda.set_device(device)
-            backend, card = "nccl", device  # without its card, nccl would look into the file only when it first sends
+            backend, card = "nccl", device  # without a device, nccl would read the file only before it first sends
         else:
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # or gloo would listen where the host's name leads
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # or gloo would listen at the host name's address
             backend, card = "gloo", None
         dist.init_process_group(
             backend, init_method=f"file://{store}", rank=rank, world_size=size, timeout=TIMEOUT, device_id=card
@@ -48,10 +46,10 @@ class Group:
         dist.destroy_process_group()
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the sum over all ranks of x, any shape, in their order; x may be written to.
+        """Return the sum of x over all ranks, any shape, in the order of ranks. x may be overwritten.
 
-        Two numbers have one sum. Of more, an all-reduce adds each piece of a tensor in another order, which would make
-        a row's bits depend on the rows before it.
+        The sum of two numbers has one order. With more ranks an all-reduce adds each piece of a tensor in another
+        order, and the bits of a row would depend on the rows before it.
         """
         if self.size > 2:
             first, *others = self._all(x).unbind()
@@ -63,11 +61,11 @@ class Group:
         return x
 
     def gather(self, x: torch.Tensor, axis: int) -> torch.Tensor:
-        """Return x of all ranks, which have the same shape, concatenated along `axis`."""
+        """Return x of all ranks, of one shape, concatenated along `axis`."""
         return torch.cat(self._all(x).unbind(), axis)
 
     def from_leader(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x of rank 0; the others pass a tensor of its shape and dtype, which may be written to."""
+        """Return x of rank 0. Other ranks pass a tensor of its shape and dtype, which may be overwritten."""
         x = x.contiguous()
         dist.broadcast(x, 0)
         return x

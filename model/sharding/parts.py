@@ -1,7 +1,7 @@
-"""Computes the layers of a network that is split: what each rank computes of them, and where the ranks communicate.
+"""The layers of a network that is split over ranks, with their communication.
 
-There are two sums a block (of the attention's output and of the mlp's), one for the embedding, and one gather for
-logits; and a gather for each point that a hook reads or changes, and none without hooks.
+Each block has two sums over the ranks (of the attention's and the mlp's output). The embedding has one sum, and the
+logits have one gather. Each point that a hook reads or changes has one gather.
 
 Axes: T rows, H query heads, D head dimension, S keys of one sequence; H' of these on this rank.
 """
@@ -26,9 +26,7 @@ from model.sharding.shares import Share, Shares
 
 
 class SummedLinear(Linear):
-    """A matrix with its columns split over the ranks: y = sum over ranks (x W^T) + b, where each has its own columns of
-    x.
-    """
+    """A matrix with its columns split over the ranks: y = sum over ranks (x W^T) + b, with each rank's columns of x."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, group: Group, **options: Any) -> None:
         """Keep weight [out, own in] and bias [out], the same on every rank. `options` are those of `Linear`."""
@@ -41,15 +39,13 @@ class SummedLinear(Linear):
         return y if self.bias is None else y + self.bias
 
     def product_of_whole(self, x: torch.Tensor, share: Share) -> torch.Tensor:
-        """Return x W^T of the whole matrix, without the bias: x [rows, in] of all ranks, the same on each -> [rows,
-        out].
-        """
+        """Return x W^T of the whole matrix, without the bias: x [rows, in], the same on every rank -> [rows, out]."""
         own = share.part(x.view(len(x), share.total, -1), 1).flatten(1)
         return self._group.sum(self.product(own))
 
 
 class GatheredLinear(Linear):
-    """A matrix with its rows split over the ranks and its answer on all: the head."""
+    """A matrix with its rows split over the ranks and its output on all: the head."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, share: Share, **options: Any) -> None:
         """Keep weight [own out, in] and bias [own out]. `options` are those of `Linear`."""
@@ -60,14 +56,14 @@ class GatheredLinear(Linear):
         return self._share.whole(super().__call__(x), 1)
 
     def find_largest(self, x: torch.Tensor) -> None:
-        """Return None: a rank has only its own rows of the matrix."""
+        """Return None: a rank has only some rows of the matrix."""
 
 
 class SplitTokenTable(TokenTable):
     """A table with its rows split over the ranks."""
 
     def __init__(self, weight: torch.Tensor, share: Share, tied: Linear | None = None) -> None:
-        """Keep weight [own words, e]; `tied` is the same as for any table, of the same rows."""
+        """Keep weight [own words, e]. tied: as in `TokenTable`, with the same rows."""
         super().__init__(weight, tied)
         self._share = share
 
@@ -79,12 +75,10 @@ class SplitTokenTable(TokenTable):
 
 
 class NormOfAllHeads:
-    """A norm over all heads at once, of which each rank has some: computed from all of them, so that it has the same
-    bits.
-    """
+    """A norm over all heads at once, which are split over the ranks. It gathers all heads, to keep the same bits."""
 
     def __init__(self, norm: Norm, share: Share) -> None:
-        """Keep norm, of [all heads D]."""
+        """Keep norm, with a weight [all heads D]."""
         self._norm = norm
         self._share = share
         self._size = norm.weight.shape[0] // share.total
@@ -116,8 +110,8 @@ class SplitHeads(AttentionHeads):
     def _attend_with_hooks(
         self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks, *, cross: bool
     ) -> torch.Tensor:
-        """Return z [T, H', D] of q [T, H', D]. A hook that changes scores or patterns changes them in all heads' z, on
-        every rank.
+        """Return z [T, H', D] of q [T, H', D]. Changes of scores or patterns are applied to z of all heads, on every
+        rank.
         """
         z = self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
         if not (layer_hooks.attention or layer_hooks.attention_changes):
@@ -147,7 +141,7 @@ class SplitHeads(AttentionHeads):
 
 
 class AttentionOfAll:
-    """Attention as hooks see it, of any head, on every rank: each computes its own, and all are put together."""
+    """Attention of any head on every rank, for hooks: each rank computes its own heads, and all are summed."""
 
     def __init__(self, own: AttentionRows, share: Share) -> None:
         self._own = own
@@ -156,7 +150,7 @@ class AttentionOfAll:
     def rows(
         self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
     ) -> torch.Tensor:
-        """Return what any of the H heads attend to: q [T, H', D] -> [heads, rows, S]."""
+        """Return the attention of any of the H heads: q [T, H', D] -> [heads, rows, S]."""
         places, own = self._ours(heads)
         shape = len(heads), len(rows), span.num_keys
         whole = torch.zeros(shape, dtype=at_least_float32(q.dtype), device=q.device)
@@ -177,7 +171,7 @@ class AttentionOfAll:
         return self._share.group.sum(whole)
 
     def _ours(self, heads: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return which of `heads` are on this rank: their places, and their numbers here."""
+        """Return the places in `heads` of this rank's heads, and their numbers on this rank."""
         first, stop = self._share.start, self._share.stop
         places = [i for i, head in enumerate(heads) if first <= head < stop]
         return places, [heads[i] - first for i in places]

@@ -1,9 +1,8 @@
-"""Says which heads, neurons and words each rank holds, and which part of every weight that is. It knows names and
-sizes.
+"""The heads, neurons and words of each rank, and its part of every weight.
 
 Query heads, neurons of the mlp and rows of the token table (and of the head) are split in order, an equal number for
-each rank. So are key heads, but if there are fewer of them than ranks each is on several, with the query heads that
-read it. What is as wide as the residual stream (norms, position tables, biases of what is added to it) is everywhere.
+each rank. So are key heads; with fewer key heads than ranks, each is on several ranks, with the query heads that read
+it. Every rank has all weights with the width of the residual stream: norms, position tables, biases of its summands.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,19 +18,19 @@ from model.sharding.split import check_split
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """This rank's part of `total` things in a row."""
+    """This rank's part of `total` consecutive items: heads, neurons or words."""
 
     group: Group
     total: int
 
     @property
     def width(self) -> int:
-        """Return how many things each rank has; the last one may have fewer."""
+        """Return the number of items of each rank; the last rank may have fewer."""
         return -(-self.total // self.group.size)
 
     @property
     def start(self) -> int:
-        """Return the first of this rank's things."""
+        """Return this rank's first item."""
         if self.total < self.group.size:
             return self.group.rank * self.total // self.group.size
         return self.group.rank * self.width
@@ -41,16 +40,16 @@ class Share:
         return min(self.start + self.width, self.total)
 
     def part(self, x: torch.Tensor, axis: int, unit: int = 1) -> torch.Tensor:
-        """Return this rank's part of x, a view; `unit`: entries of `axis` that each thing has."""
+        """Return this rank's part of x, a view. unit: entries of `axis` for each item."""
         return x.narrow(axis, self.start * unit, (self.stop - self.start) * unit)
 
     def whole(self, part: torch.Tensor, axis: int) -> torch.Tensor:
-        """Return all `total` things, from the part of every rank: all must call it."""
+        """Return all `total` items, from the part of every rank. All ranks must call it."""
         lacking = self.width - part.shape[axis]
         if lacking:
             part = torch.cat((part, part.new_zeros(*part.shape[:axis], lacking, *part.shape[axis + 1 :])), axis)
         found = self.group.gather(part, axis)
-        if self.total < self.group.size:  # several ranks hold the same one
+        if self.total < self.group.size:  # several ranks have the same item
             copies = self.group.size // self.total
             return found.index_select(axis, torch.arange(0, self.group.size, copies, device=found.device))
         return found.narrow(axis, 0, self.total)
@@ -68,22 +67,9 @@ class Shares:
     neurons: Share
     words: Share
 
-    @classmethod
-    def of(cls, config: ModelConfig, group: Group) -> "Shares":
-        """Return the shares of a stack. Raises ModelLoadError when `config` cannot be split over so many ranks."""
-        check_split(config, group.size)
-        return cls(
-            config,
-            group,
-            heads=Share(group, config.num_heads),
-            kv_heads=Share(group, config.num_kv_heads),
-            neurons=Share(group, config.intermediate_size),
-            words=Share(group, config.vocab_size),
-        )
-
     @property
     def own_config(self) -> ModelConfig:
-        """Return the config of the stack as this rank has it: with its heads and neurons alone."""
+        """Return the config of this rank's part of the stack: with only its heads and neurons."""
         return replace(
             self.config,
             num_heads=self.heads.width,
@@ -92,16 +78,14 @@ class Shares:
         )
 
     def of_point(self, point: str) -> Share | None:
-        """Return the share of a point's second axis, if each rank has some of it, or None if every rank has it all."""
+        """Return the share of a point's second axis if the ranks split it, or None if every rank has all of it."""
         axis = BY_NAME[point].axes[1]
-        if point.endswith("hook_result"):  # made whole before the hooks see it
+        if point.endswith("hook_result"):  # hooks get all heads of it
             return None
         return {"head": self.heads, "kv_head": self.kv_heads, "d_mlp": self.neurons}.get(axis)
 
     def of_weight(self, name: str, weight: torch.Tensor) -> torch.Tensor:
-        """Return this rank's part of a whole weight under our name (`model.checkpoint.weight_maps`), a view if
-        possible.
-        """
+        """Return this rank's part of a whole weight, a view if possible. name: as in `model.checkpoint.weight_maps`."""
         size = self.config.head_dim
         owner, _, kind = name.rpartition(".")
         owner = owner.rpartition(".")[2]
@@ -131,15 +115,26 @@ class Shares:
 
 
 def shares_of(config: ModelConfig, group: Group) -> dict[str, Shares]:
-    """Return the shares of each stack of a model, by the prefix of its weights' names. Raises ModelLoadError as
-    `Shares.of` does.
+    """Return the shares of each stack of a model, by the prefix of its weights' names. Raises ModelLoadError if the
+    model cannot be split over the ranks of the group.
     """
-    found = {"": Shares.of(config, group)}
-    return found if config.encoder is None else {**found, "encoder.": Shares.of(config.encoder, group)}
+    check_split(config, group.size)
+    stacks = {"": config} if config.encoder is None else {"": config, "encoder.": config.encoder}
+    return {
+        prefix: Shares(
+            stack,
+            group,
+            heads=Share(group, stack.num_heads),
+            kv_heads=Share(group, stack.num_kv_heads),
+            neurons=Share(group, stack.intermediate_size),
+            words=Share(group, stack.vocab_size),
+        )
+        for prefix, stack in stacks.items()
+    }
 
 
 def weight_parts(shares: Mapping[str, Shares]) -> Callable[[str, torch.Tensor], torch.Tensor]:
-    """Return a function for this rank's part of a whole weight of any stack, by its full name."""
+    """Return a function (full name, whole weight) -> this rank's part, for the weights of all stacks."""
 
     def part(name: str, whole: torch.Tensor) -> torch.Tensor:
         prefix = "encoder." if name.startswith("encoder.") else ""

@@ -1,5 +1,5 @@
-// A decoder's blocks for a few rows in one call. Each number is made by the same functions, in the same order, as by
-// the kernels of the single steps; only the caller differs.
+// A decoder's blocks for a few rows in one call. The kernels of the single steps compute each number with the same
+// functions in the same order.
 #include "decoder.h"
 
 #include "products/grouped_sums.h"
@@ -27,7 +27,7 @@ ALWAYS_INLINE const Product* product_of(const DecoderLayer& layer, long phase) {
   }
 }
 
-constexpr long FETCHED = 8192;  // bytes of its weights that a piece asks for while it waits for its rows
+constexpr long FETCHED = 8192;  // bytes of its weights that a piece prefetches while it waits for its rows
 
 // Users of scratch.
 struct Normed;
@@ -46,7 +46,7 @@ struct Decoder {
   long num_layers;
   const DecoderStep& step;
   T* stream;         // [R, d]
-  T* normed;         // [R, d]; also what a product adds to the stream
+  T* normed;         // [R, d]; also a product's summand of the stream
   T* wide;           // [R, (H + 2K) D or 2 ff]
   T* mixed;          // [R, H D or ff]
   float* queries;    // [R, H, D] of layers without hooks
@@ -58,7 +58,7 @@ struct Decoder {
   const AttentionArguments& heads() const { return step.key_ranges[0]; }
   long qkv_width() const { return (heads().num_heads + 2 * heads().num_key_heads) * heads().dim; }
 
-  // use(form) with the form of a product whose weight is not in int8.
+  // use(form) with the form of a product with a weight that is not in int8.
   template <class F>
   static auto with_form(const Product& p, F use) {
     if (p.form == GROUPED_BYTES) return use(Bytes{});
@@ -100,8 +100,8 @@ struct Decoder {
     return in_rank + rows.first * step.max_rank + (r - rows.first) * change.down.num_outputs;
   }
 
-  // Makes of row r, x [inputs], what the product `which` of layer n multiplies, if that is not the row itself, and
-  // what the row's adapter multiplies.
+  // Converts row r, x [inputs], to the operand of the product `which` of layer n, if that is not the row itself, and to
+  // the operand of the row's adapter.
   void make_ready(long n, long which, const T* x, long r) const {
     if (const AdaptedRows* rows = adapted_with(n, which, r)) {
       const Change& change = change_of(*rows, n, which);
@@ -121,8 +121,8 @@ struct Decoder {
     }
   }
 
-  // Norms the heads of row r, rotates them, and puts keys and values into the cache unless the row is alone: attention
-  // then does.
+  // Norms and rotates the heads of row r, and writes keys and values to the cache, except for a single row: attention
+  // writes those.
   void enter_row(const DecoderLayer& layer, const LayerMemory& memory, long r) const {
     const Heads shape{heads().num_heads, heads().num_key_heads, heads().dim, heads().block_size};
     const long width = shape.num_heads * shape.dim, key_width = shape.num_key_heads * shape.dim;
@@ -174,8 +174,8 @@ struct Decoder {
     return static_cast<const char*>(p.weight) + block * num_bytes;
   }
 
-  // Blocks of x W^T + bias, of `count` rows x as the form takes them: y [count, columns of these blocks], `width` apart.
-  // ranks: as of `Change`, or null; what is 0 of a weight adds nothing to a sum.
+  // Blocks of x W^T + bias, of `count` rows x in the form's layout: y [count, columns of these blocks], `width` apart.
+  // ranks: as in `Change`, or null; zeros of a weight add nothing to a sum.
   template <class Form>
   void multiply_floats(const Product& p, const typename Form::Number* x, long count, Share blocks, T* y, long width,
                        const int64_t* ranks = nullptr) const {
@@ -216,7 +216,7 @@ struct Decoder {
     });
   }
 
-  // Adds to blocks of y [R, N], the product `which` of layer n, what adapters change of rows.
+  // Adds the changes of adapters to blocks of y [R, N], the product `which` of layer n.
   void add_changes(long n, long which, Share rows, Share blocks, T* y, long N) const {
     const long column = blocks.begin * BLOCK, width = (blocks.end * BLOCK < N ? blocks.end * BLOCK : N) - column;
     for (const AdaptedRows* each = step.adapted; each < step.adapted + step.num_adapted; ++each) {

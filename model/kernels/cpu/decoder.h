@@ -1,4 +1,4 @@
-// What the blocks of a decoder and a step of few rows through them are made up of. Same fields as in decoder.py.
+// The blocks of a decoder, and a step of few rows through them. decoder.py has the same structs and fields.
 //
 // Axes: R rows, d model width, H query heads, K key heads, D head dimension, ff width inside the gated network, B keys
 // to a block of the cache, L layers. T: the type of the stream and the cache, float or bfloat16.
@@ -8,32 +8,32 @@
 
 namespace LEVEL {
 
-// How a weight is stored and multiplied: see `Float`, `Widened` and `Dot` in products.h, int8.h, and grouped.h for
-// weights that `Float`, `Dot` or `Bytes` multiply. INT8_BYTES is INT8 whose rows have one digit.
+// The layout and arithmetic of a weight: see `Float`, `Widened` and `Dot` in products.h, int8.h, and grouped.h for
+// weights in products by `Float`, `Dot` or `Bytes`. INT8_BYTES is INT8 with one digit for each number of a row.
 enum Form : long { FLOAT32, WIDENED, DOT, INT8, GROUPED, GROUPED_DOT, GROUPED_BYTES, INT8_BYTES };
 
 struct Product {
-  const void* weight;  // [outputs, inputs], as its form lays it
+  const void* weight;  // [outputs, inputs], in the layout of its form
   const void* bias;    // [outputs] of T, or null
   long form, num_inputs, num_outputs;
 };
 
-// Weights of norms are of T, or float32 where the step says that norms round once.
+// Weights of norms are of T, or float32 if the step's norms round once.
 struct DecoderLayer {
   Product qkv, out, gate_up, down;    // d to (H + 2K) D, H D to d, d to 2 ff, ff to d
   const void* before_attention;       // [d], of the norm
   const void* before_mlp;             // [d]
-  const void* q_norm;                 // [q_norm_width], for each so many numbers of the queries; or null
+  const void* q_norm;                 // [q_norm_width], for parts of that length of the queries; or null
   const void* k_norm;                 // [k_norm_width], likewise of the keys
   const float *cos, *sin;             // [positions, num_rotated], see `Rotation` in rows.h
   long q_norm_width, k_norm_width, num_rotated;
-  long key_range;                         // which of the step's is the layer's
+  long key_range;                         // index among the step's key ranges
 };
 
-// What an adapter adds to a product of its rows: up(down(x)), each rounded as a product of its own. No weight: nothing.
+// An adapter's summand of a product: up(down(x)), each rounded as a separate product. Without a weight: no summand.
 struct Change {
   Product down, up;      // inputs to its rank, and that to outputs
-  const int64_t* ranks;  // [blocks of outputs, 2]: the ranks first <= k < end whose numbers in `up` are not all 0
+  const int64_t* ranks;  // [blocks of outputs, 2]: the ranks first <= k < end with numbers other than 0 in `up`
 };
 // Rows first <= r < end of a step have an adapter.
 struct AdaptedRows {
@@ -41,7 +41,7 @@ struct AdaptedRows {
   const Change* changes;  // [L, 4]: of the products in a layer's order
 };
 
-// What a layer writes to.
+// The memory to which a layer writes.
 struct LayerMemory {
   void* keys;      // [block, K, D, B] of T
   void* values;    // [block, K, B, D] of T
@@ -61,7 +61,7 @@ struct DecoderStep {
   long num_adapted, max_rank;        // of the adapters' products
   long rounds_once;                  // 1: norms round after the product with their weights, which are float32
   float eps;                         // of all norms
-  float residual_scale;              // of what a product adds to the stream, rounded before it is added
+  float residual_scale;              // of a product's summand of the stream, rounded before the addition
 };
 
 }  // namespace LEVEL

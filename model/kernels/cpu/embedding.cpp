@@ -1,4 +1,4 @@
-// Rows of tables: gathered, added up and normalised. A row's bits depend on its token and position alone.
+// Rows of tables: gathered, added and normalised. A row's bits depend only on its token and position.
 #include "threads/pool.h"
 #include "rows.h"
 
@@ -9,8 +9,8 @@ constexpr long ROWS_FROM = 64;  // rows that are shared among threads
 constexpr long BLOCK = 64;      // rows of a table that are stored side by side
 constexpr long AHEAD = 4;       // rows: each may be anywhere in memory, and to wait for it doubles the time of its norm
 
-// Row `id` of a table stored in blocks of 64 rows, whose numbers are side by side by words of 4 bytes: one float32
-// or two bfloat16 of a row, then those of the next row. table [blocks, width / pair, 64, pair]; out [width]
+// Row `id` of a table in blocks of 64 rows. Words of 4 bytes of the 64 rows are adjacent: one float32 or two bfloat16
+// of a row, then of the next row. table [blocks, width / pair, 64, pair]; out [width]
 template <class X, class Y>
 ALWAYS_INLINE void gather_row(const X* table, long id, long width, Y* out) {
   constexpr long pair = sizeof(uint32_t) / sizeof(X);

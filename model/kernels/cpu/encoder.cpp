@@ -1,12 +1,12 @@
-// All layers of an encoder like BERT's (Devlin et al. 2018, arXiv:1810.04805) in one call.
+// All layers of a BERT-like encoder (Devlin et al. 2018, arXiv:1810.04805) in one call.
 //
-// Texts know nothing of each other. So they are dealt out in groups, and a thread takes a group through all layers:
-// what is between two products stays in its own cache, and no thread waits for another. Where there are fewer groups
-// than threads they share each step instead: products by their columns, attention by texts and heads, norms by rows.
-// Each number is made by the same functions, in the same order, as by the kernels of the single steps.
+// Texts are independent. So they are divided into groups, and one thread computes all layers of a group: the numbers
+// between two products stay in its own cache, and no thread waits for another. With fewer groups than threads, the
+// threads share each step instead: products by columns, attention by texts and heads, norms by rows. The kernels of the
+// single steps compute each number with the same functions in the same order.
 //
-// Where only the first row of each text is asked for, the last layer goes on with that one alone after its keys and
-// values are there: those rows are then side by side.
+// If only the first row of each text is needed, the last layer continues with only these rows, which are then adjacent,
+// after all keys and values.
 //
 // Axes: T rows of all texts, d = H D model width, H heads of D numbers, ff width of the mlp. T also: the type of
 // numbers, float or bfloat16.
@@ -34,8 +34,8 @@ struct EncoderShape {
 
 namespace {
 
-constexpr long MOST_GROUP_ROWS = 256;  // of a group, if it is not one text: what they make stays near
-constexpr long ROWS_OF_PART = 2 * ROW_STEP;  // at least, where a product has fewer blocks of columns than threads want
+constexpr long MOST_GROUP_ROWS = 256;  // of a group of several texts: its numbers stay in the cache
+constexpr long ROWS_OF_PART = 2 * ROW_STEP;  // at least, if a product has too few blocks of columns for the threads
 
 // Of a layer, one after the other.
 enum Step { QKV, ATTEND, OUT, NORM, UP, DOWN, LAST_NORM, NUM_STEPS };
@@ -50,10 +50,10 @@ struct Encoder {
   const EncoderShape& shape;
   const long* first_rows;  // [num_texts + 1], of texts that go through the layers together
   long num_texts, num_shares;
-  bool first_alone;  // only the first row of each text is asked for
+  bool first_alone;  // only the first row of each text is needed
   T* stream;  // [T, d], of all texts
-  T* rows;    // [rows of these texts, 3 d]: queries, keys and values; then what is added to the stream, and `few`
-  T* hidden;  // [rows, d or ff]: what attention mixed; then what is between up and down
+  T* rows;    // [rows of these texts, 3 d]: queries, keys and values; then the summand of the stream, and `few`
+  T* hidden;  // [rows, d or ff]: the output of attention; then the numbers between up and down
 
   Encoder(const EncoderLayer* layers, const EncoderShape& shape, const long* first_rows, long num_texts,
           long num_shares, bool first_alone, T* all)
@@ -104,7 +104,7 @@ struct Encoder {
     return part == parts ? count : part * groups / parts * ROW_STEP;
   }
 
-  // Things of which any may be done by any thread.
+  // The number of items of a step. Any thread may compute any of them.
   long num_things(long layer, long step) const {
     if (multiplies(step)) return row_parts(layer, step) * blocks(step);
     return step == ATTEND ? num_texts * shape.num_heads : num_rows(layer, step);
@@ -220,8 +220,8 @@ void encode(const EncoderLayer* layers, const EncoderShape& shape, T* stream, co
 }  // namespace
 }  // namespace LEVEL
 
-// Turns the residual stream [T, d] into the one after all layers. first_rows [num_texts + 1]: of each text, and T;
-// layers [shape->num_layers]; first_alone: only the first row of each text is asked for, others may hold anything
+// Replaces the residual stream [T, d] by the one after all layers. first_rows [num_texts + 1]: of each text, and T;
+// layers [shape->num_layers]; first_alone: only the first row of each text is needed, other rows get arbitrary numbers
 EXPORT(void, encode_f32)(const LEVEL::EncoderLayer* layers, const LEVEL::EncoderShape* shape, float* stream,
                          const long* first_rows, long num_texts, long first_alone) {
   using namespace LEVEL;
@@ -236,7 +236,7 @@ EXPORT(void, encode_bf16)(const LEVEL::EncoderLayer* layers, const LEVEL::Encode
   encode<Widened>(layers, *shape, stream, first_rows, num_texts, first_alone);
 }
 
-// mixed [T, H, D] = softmax(scale q K^T) V within each text of qkv [T, 3, H, D]: attention alone.
+// mixed [T, H, D] = softmax(scale q K^T) V within each text of qkv [T, 3, H, D]: only attention.
 EXPORT(void, attend_texts_f32)(const float* qkv, float* mixed, const long* first_rows, long num_texts, long num_heads,
                                long dim, float scale) {
   using namespace LEVEL;

@@ -1,9 +1,9 @@
-// Maximum flow through a graph of layers by Dinic's algorithm (Dinic 1970, "Algorithm for solution of a problem of
-// maximum flow in a network with power estimation"): as long as there is a path with room, find how far each node is
-// from the source, and fill the shortest paths until none is left. Whole numbers, so every answer is exact.
+// Maximum flow through a layered graph by Dinic's algorithm (Dinic 1970, "Algorithm for solution of a problem of
+// maximum flow in a network with power estimation"): while there is a path with room, find the distance of each node
+// from the source, and fill the shortest paths until none is left. Integers, so every answer is exact.
 //
 // Axes: L layers of edges between L + 1 levels of n nodes; node v of level l is number l n + v. Edges lead down, from
-// node i of level l + 1 to node j of level l; what flows along one may be sent back up.
+// node i of level l + 1 to node j of level l; flow along an edge may be sent back up.
 #include <stdint.h>
 
 #include "level.h"
@@ -13,9 +13,9 @@ namespace {
 
 struct Graph {
   long n, num_nodes, source, target;
-  int32_t* room;      // [num_nodes, 2 n]: what the n edges down and the n edges up of each node still take
+  int32_t* room;      // [num_nodes, 2 n]: room of the n edges down and the n edges up of each node
   int32_t* distance;  // [num_nodes]: edges with room from the source; -1 where the node is no nearer than the target
-  int32_t* first;     // [num_nodes]: the edge that each node tries next; those before it lead nowhere any more
+  int32_t* first;     // [num_nodes]: the edge that each node tries next; earlier edges lead to no path
   int32_t* nodes;     // [num_nodes]: a queue, or the nodes of a path
 
   long num_edges() const { return 2 * n; }
@@ -42,7 +42,7 @@ bool measure(const Graph& g) {
   return g.distance[g.target] >= 0;
 }
 
-// Send through one shortest path what it takes; 0 where no such path is left.
+// Fill one shortest path and return its flow; 0 if there is no path.
 int32_t fill_path(const Graph& g) {
   long node = g.source, length = 0;
   while (node != g.target) {

@@ -1,4 +1,4 @@
-// exp, tanh, erf and what is made of them, of a float or of a vector: by the same operations, so with the same bits.
+// exp, tanh, erf and activations, of a float or of a vector: by the same operations, so with the same bits.
 #pragma once
 
 #include "vectors.h"

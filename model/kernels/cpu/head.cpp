@@ -1,4 +1,4 @@
-// The head's product searched as it is made: no logits are written, nor read again.
+// The largest logits, found during the head's product: no logits are written or read again.
 #include "level.h"
 #include "products/grouped_sums.h"
 #include "products/whole_products.h"
@@ -11,8 +11,8 @@ struct Found {
   float largest[LANES], columns[LANES];
 };
 
-// Notes the largest of numbers [64], `width` of which there are, of the block of columns that begins at `column`; as
-// float32, or rounded to bfloat16 as the product would be. Returns unusual + 0 * numbers, NaN if one is not finite.
+// Records the largest of the first `width` of numbers [64] in the block of columns from `column`, as float32, or
+// rounded to bfloat16 like the product. Returns unusual + 0 * numbers, NaN if one is not finite.
 template <class T>
 ALWAYS_INLINE Vector note_largest(float* numbers, long width, long column, Found& found, Vector unusual) {
   // The last column again where there are no more: among equals the first one is taken.

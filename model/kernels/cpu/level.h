@@ -1,5 +1,5 @@
-// How a kernel is made known. Each file of kernels is compiled once for each level of CPU, into a namespace and under
-// names of that level's own: EXPORT(void, rms_norm)(...) is the C function rms_norm_avx512 where LEVEL is avx512.
+// Export of kernels. Each file of kernels is compiled once for each level of CPU, with a namespace and names of that
+// level: EXPORT(void, rms_norm)(...) is the C function rms_norm_avx512 if LEVEL is avx512.
 #pragma once
 
 #define INLINED __attribute__((always_inline))  // of a lambda: as a call, it sends vectors through memory

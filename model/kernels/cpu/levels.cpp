@@ -1,5 +1,4 @@
-// Which levels of CPU this machine has, and which CPU it is. Compiled for the oldest CPU, as it is the first code that
-// runs.
+// The levels of this machine's CPU, and its vendor, family and model. Compiled for the oldest CPU, as it runs first.
 #include <stdint.h>
 
 #include "level.h"

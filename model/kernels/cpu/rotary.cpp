@@ -1,5 +1,6 @@
-// Cosines and sines of the angles of rotary positions, the same on every machine: made here, as libraries differ in the
-// last bit. In float64 and rounded once, so that they are correctly rounded but for one in some hundred million.
+// Cosines and sines of the angles of rotary positions, with the same bits on every machine, while libraries differ in
+// the last bit. Computed in float64 and rounded once, so that only about one in some hundred million is rounded
+// incorrectly.
 #include "level.h"
 
 namespace LEVEL {

@@ -1,5 +1,5 @@
-// The small steps between matrix products: each makes a row of numbers from that row alone. A few rows are made in the
-// calling thread: to wake the others takes longer than the rows of a decode step do.
+// The small steps between matrix products. Each result depends only on its row. The calling thread computes a few rows
+// without the others: waking them takes longer than the rows of a decode step.
 #include "rows.h"
 
 #include "threads/pool.h"

@@ -1,7 +1,7 @@
-// What becomes of one row of numbers between matrix products: norms, gates, rotation. A row's bits depend on that row
-// alone; numbers are of type X, float or bfloat16, and arithmetic is float32, rounded where a result is stored.
+// Operations on one row of numbers between matrix products: norms, gates, rotation. A row's bits depend only on the
+// row; numbers are of type X, float or bfloat16, and arithmetic is float32, rounded when a result is stored.
 //
-// Each step is written once, of N: a Vector for whole vectors, a float for the numbers that are left.
+// Each step is one template of N: a Vector for whole vectors, a float for the remaining numbers.
 #pragma once
 
 #include "functions.h"
@@ -27,8 +27,8 @@ ALWAYS_INLINE void each_number(long width, F step) {
   for (long i = whole; i < width; ++i) step.template operator()<float>(i);
 }
 
-// The sum over a row: add<N>(i, sum) gives the sum with the numbers from i on. Lane by lane, then over the lanes, then
-// over what is left of whole vectors.
+// The sum over a row: add<N>(i, sum) returns the sum plus the numbers at i. Lane by lane, then over the lanes, then
+// over the numbers after the whole vectors.
 template <class F>
 ALWAYS_INLINE float sum_over_row(long width, F add) {
   const long whole = lanes_down(width);
@@ -90,8 +90,8 @@ struct Rotation {
   long num_rotated;
 };
 
-// Gives result(d, numbers) the numbers d of a head x [dim] rotated, a Vector or a float at a time. What is given to
-// result may be stored in place of x.
+// Calls result(d, numbers) with the rotated numbers from d of a head x [dim], a Vector or a float at a time. result may
+// store them in place of x.
 template <class X, class F>
 ALWAYS_INLINE void rotate_head(const X* x, long dim, const Rotation& rotation, F result) {
   const long half = rotation.num_rotated / 2;

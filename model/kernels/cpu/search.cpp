@@ -1,4 +1,4 @@
-// Searches along rows, at memory's speed. Every answer is exact and depends on its own row alone.
+// Searches in rows, at the speed of memory. Every answer is exact and depends only on its row.
 #include "threads/pool.h"
 #include "vectors.h"
 
@@ -6,11 +6,11 @@ namespace LEVEL {
 namespace {
 
 constexpr long STRIDE = 4 * LANES;
-constexpr long PIECE = 16 * STRIDE;  // numbers whose largest is known before the place of any
+constexpr long PIECE = 16 * STRIDE;  // numbers of which the largest is found before its index
 
 constexpr float INFINITE = __builtin_inff();
 
-// The first place of `number`, which is there from `start` on; the first that is no number where that is none.
+// The first index of `number` from `start`, or of the first NaN if `number` is NaN.
 template <class X>
 long first_of(const X* x, long start, long width, float number) {
   for (long i = start; i < width; ++i)
@@ -18,7 +18,7 @@ long first_of(const X* x, long start, long width, float number) {
   return start;
 }
 
-// The largest of x [width], or the first that is no number.
+// The largest of x [width], or the first NaN.
 template <class X>
 float largest_by_one(const X* x, long width) {
   float largest = -INFINITE;
@@ -38,7 +38,7 @@ long argmax_row(const X* x, long width, float* number_there) {
   Vector unusual = zeros();  // times zero, infinity and NaN are NaN, all else is 0
   for (long piece = 0; piece < whole; piece += PIECE) {
     Vector a = all_lanes(largest), b = a, c = a, d = a;
-    // What the head's product wrote has left this core's caches, and fetching by itself ends with each page.
+    // The logits of the head's product have left this core's caches, and the CPU's own prefetching ends at each page.
     prefetch(x + piece + 2 * PIECE, PIECE);
     const long end = piece + PIECE < whole ? piece + PIECE : whole;
     for (long i = piece; i < end; i += STRIDE) {

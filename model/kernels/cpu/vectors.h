@@ -1,8 +1,7 @@
-// Sixteen float32 side by side, whatever registers the CPU has: one of AVX-512, two of AVX2, four of NEON.
+// Sixteen float32 in one register of AVX-512, two of AVX2 or four of NEON.
 //
-// All kernels count in these sixteen lanes, so that a sum over lanes has the same order, and float32 answers the same
-// bits, at every level of CPU. The compiler contracts nothing (-ffp-contract=off): where a product and a sum are
-// rounded once, the code says `fma`.
+// All kernels use these sixteen lanes, so that a sum over lanes has the same order, and float32 answers have the same
+// bits, at every level of CPU. The compiler contracts nothing (-ffp-contract=off): `fma` is explicit.
 #pragma once
 
 #include <stddef.h>
@@ -43,7 +42,7 @@ struct IntVector {
   Ints part[PARTS];
 };
 
-// A vector whose parts are f(0), f(1), ...; written out, so that parts stay in registers.
+// A vector with the parts f(0), f(1), ...; written out, so that parts stay in registers.
 template <class Result = Vector, class F>
 ALWAYS_INLINE Result each_part(F f) {
   if constexpr (PARTS == 1) return {{f(0)}};
@@ -118,7 +117,7 @@ ALWAYS_INLINE void store_one(bfloat16* p, float x) {
   *p = x == x ? bfloat16((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) : bfloat16(0x7FC0);
 }
 
-// What is left of x once it has been stored as a T.
+// x rounded to T, as float32.
 template <class T>
 ALWAYS_INLINE Vector rounded(const Vector& v) {
   if constexpr (sizeof(T) == sizeof(float)) return v;

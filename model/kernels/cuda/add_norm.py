@@ -1,7 +1,7 @@
-"""Adds to the residual stream and normalises it, in one launch: what lies between two products of a block.
+"""Adds to the residual stream and normalises it in one launch, between two products of a block.
 
-A row has the same bits whatever rows are next to it: one program computes one row, in an order that depends on the
-row's width and dtype alone, and nothing is contracted to fused multiply-adds.
+The bits of a row depend only on the row: one program computes one row, in an order that depends only on its width and
+dtype, and without fused multiply-adds.
 
 Axes: R rows, d model width.
 """
@@ -19,7 +19,7 @@ from model.kernels.cuda.rounding import rounded
 from model.kernels.cuda.tensors import DTYPES, aligned, aligned_rows, check_tensor
 
 MAX_WIDTH = 16384
-"""The longest row: 16 warps hold it in their registers."""
+"""The longest row, which fits the registers of 16 warps."""
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def add_norm_kernel(
     D: tl.constexpr, BLOCK: tl.constexpr, AFTER: tl.constexpr, OF_SUM: tl.constexpr, BEFORE: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Compute one row: grid (R,). AFTER, OF_SUM and BEFORE are steps of norms."""
+    """Compute one row: grid (R,). AFTER, OF_SUM and BEFORE are of `NormStep`."""
     wait_for_kernels_ahead(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
@@ -54,7 +54,7 @@ def add_norm_kernel(
 
 
 def num_warps(width: int) -> int:
-    """Return the warps that compute a row of d numbers: 8 numbers a thread, in rows of more than 2048 up to 32.
+    """Return the warps for a row of d numbers: 8 numbers a thread, or up to 32 in rows of more than 2048.
 
     With 32 warps a thread has 64 registers, too few for the widest rows of float32.
     """
@@ -70,11 +70,11 @@ def add_norm(
     of_sum: NormWeights | None = None,
     before: NormWeights | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the residual stream s with what is added to it, and before(s): both [R, d], new and contiguous.
+    """Return the residual stream s after additions, and before(s): both [R, d], new and contiguous.
 
-    x [R, d] is the stream, `added` none, one or two tensors [R, d] of its dtype. With one, s = of_sum(x + after(y));
-    with two, s = (y + z) + x, without norms; with none, s is x itself. Without `before` the second result is None. Each
-    sum and each norm is rounded to the dtype, as in model/network/block.py. Rows may be slices of wider rows.
+    x [R, d]: the stream. added: none, one or two tensors [R, d] of its dtype. With one, s = of_sum(x + after(y)); with
+    two, s = (y + z) + x, without norms; with none, s is x itself. Without `before` the second result is None. Each sum
+    and each norm is rounded to the dtype, as in model/network/block.py. Rows may be slices of wider rows.
 
     Raises ValueError for shapes and dtypes that do not fit, and rows of more than 16384 numbers.
     """
@@ -94,31 +94,23 @@ def add_norm(
             norm.check(name, width, x.dtype)
     stream = torch.empty(num_rows, width, dtype=x.dtype, device=x.device) if added else x
     normed = None if before is None else torch.empty(num_rows, width, dtype=x.dtype, device=x.device)
-    if num_rows and (added or before is not None):
-        _launch(x, added, stream, normed, list(norms.values()))
-    return stream, normed
-
-
-def _launch(
-    x: Tensor, added: Sequence[Tensor], stream: Tensor, normed: Tensor | None, norms: Sequence[NormWeights | None]
-) -> None:
-    """Run the kernel over all rows, for the norms after, of_sum and before."""
-    num_rows, width = x.shape
-    x, x_distance = aligned_rows(x)
+    if not num_rows or (not added and before is None):
+        return stream, normed
+    rows, distance = aligned_rows(x)
     first, first_distance = aligned_rows(added[0]) if added else (None, width)
     second, second_distance = aligned_rows(added[1]) if len(added) > 1 else (None, width)
     weights = []
-    for norm in norms:
+    for norm in norms.values():
         weights.append(None if norm is None else aligned(norm.weight))
         weights.append(None if norm is None or norm.bias is None else aligned(norm.bias))
     add_norm_kernel[(num_rows,)](
-        x, first, second, stream if added else None, normed, *weights, x_distance, first_distance, second_distance,
-        *(0.0 if norm is None else norm.eps for norm in norms),
+        rows, first, second, stream if added else None, normed, *weights, distance, first_distance, second_distance,
+        *(0.0 if norm is None else norm.eps for norm in norms.values()),
         D=width,
         BLOCK=triton.next_power_of_2(width),
-        **{name: "none" if norm is None else norm.step
-           for name, norm in zip(("AFTER", "OF_SUM", "BEFORE"), norms, strict=True)},
+        **{name.upper(): "none" if norm is None else norm.step for name, norm in norms.items()},
         num_warps=num_warps(width),
         enable_fp_fusion=False,
         **launch_options(x.device),
     )  # fmt: skip
+    return stream, normed

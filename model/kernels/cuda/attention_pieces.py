@@ -1,9 +1,10 @@
-"""Computes attention over pieces of a row's keys and joins them: the parts that the kernels of `paged_attention` share.
+"""Attention over pieces of a row's keys, and the join of the pieces: shared functions of the kernels of
+`paged_attention`.
 
-Pieces begin at fixed positions, each has a softmax of its own, and they are joined in the order of their keys: so a
-row's sums have one order, whatever rows are next to it and however many programs share its pieces. The first PER_LEVEL
-pieces have BASE keys each, the next PER_LEVEL four times as many, and so on for LEVELS sizes: a short text has enough
-pieces to fill a card, and a long one not too many to keep.
+Pieces begin at fixed positions. Each has a separate softmax, and they are joined in the order of their keys. So the
+sums of a row have one order, independent of other rows and of the number of programs that share its pieces. The first
+PER_LEVEL pieces have BASE keys each, the next PER_LEVEL four times that number, and the sizes grow LEVELS times. So a
+short text has enough pieces to fill a GPU, and the sums of a long text fit in memory.
 
 The split over keys is that of Flash-Decoding (Dao et al. 2023), the softmax that of Milakov and Gimelshein 2018,
 arXiv:1805.02867.
@@ -15,9 +16,9 @@ import triton
 import triton.language as tl
 
 PER_LEVEL = 16
-"""Pieces of one size. It is a power of 2, and so is BASE: divisions are shifts, where others would take registers."""
+"""Pieces of one size. It and BASE are powers of 2: divisions are then shifts, and need no registers."""
 LEVELS = 4
-"""Sizes of pieces; all further ones have the last. With more sizes a kernel would run out of predicates."""
+"""Sizes of pieces; all later pieces have the last size. With more sizes a kernel would run out of predicates."""
 
 
 def piece_begin(piece: int, base: int) -> int:
@@ -27,7 +28,7 @@ def piece_begin(piece: int, base: int) -> int:
 
 
 def num_pieces(num_keys: int, base: int) -> int:
-    """Return how many pieces the keys 0 .. num_keys - 1 have."""
+    """Return the number of pieces of the keys 0 .. num_keys - 1."""
     pieces = 0
     while piece_begin(pieces, base) < num_keys:
         pieces += 1
@@ -43,13 +44,13 @@ def begin_of(piece, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.cons
 
 @triton.jit
 def _level_begin(level, BASE: tl.constexpr, PER_LEVEL: tl.constexpr):
-    """Return the position of the first key of a size of pieces: after PER_LEVEL pieces of each smaller size."""
+    """Return the position of the first key of a level: after PER_LEVEL pieces of each smaller size."""
     return BASE * PER_LEVEL * (((1 << 2 * level) - 1) // 3)
 
 
 @triton.jit
 def piece_of(key, BASE: tl.constexpr, PER_LEVEL: tl.constexpr, LEVELS: tl.constexpr):
-    """Return the piece that holds the key at a position."""
+    """Return the piece that contains the key at a position."""
     level = 0
     for i in tl.static_range(1, LEVELS):
         level += (key >= BASE * PER_LEVEL * (((1 << 2 * i) - 1) // 3)).to(tl.int32)
@@ -79,8 +80,8 @@ def capped(s, softcap):
 
 @triton.jit
 def joined(m, l, z, piece_m, piece_l, piece_z):
-    """Join the largest scores [pairs], sums of exponentials [pairs] and sums of values [pairs, D] of some keys with
-    those of later keys.
+    """Join the largest scores [pairs], the sums of exponentials [pairs] and the sums of values [pairs, D] of some keys
+    with the same of later keys.
     """
     largest = tl.maximum(m, piece_m)
     finite = tl.where(largest == float("-inf"), 0.0, largest)
@@ -98,11 +99,11 @@ def attend_piece(
     HAS_WINDOW: tl.constexpr, HAS_CAP: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_PATTERNS: tl.constexpr,
     WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Attend with queries x [PAIRS, WIDTH] to one key head's keys first_key <= k < key_end, of which each pair sees
-    those at begins <= k < ends, and none sees any from `end` on.
+    """Attend with queries x [PAIRS, WIDTH] to the keys first_key <= k < key_end of one key head. Each pair sees the
+    keys begins <= k < ends, and no pair sees keys from `end`.
 
-    Returns the largest scores, the sums of exponentials and the sums of values. Scores are written to `patterns`, from
-    index `pattern` on, for pairs whose index is not negative; of keys that a pair does not see they are -inf.
+    Returns the largest scores, the sums of exponentials and the sums of values. Pairs with a `pattern` index that is
+    not negative write their scores to `patterns` from this index; the scores of hidden keys are -inf.
     """
     dim, place = tl.arange(0, WIDTH), tl.arange(0, KEYS)
     m = tl.full([PAIRS], float("-inf"), tl.float32)
@@ -110,10 +111,10 @@ def attend_piece(
     z = tl.zeros([PAIRS, WIDTH], tl.float32)
     for i in range(first_key // KEYS, tl.cdiv(key_end, KEYS)):
         key = i * KEYS + place
-        # What lies behind the end may be no number, and a weight of 0 would not remove that. Before a window there are
-        # numbers: keys of the same span.
+        # Memory after the end may contain NaN, which a weight of 0 would not remove. Before a window there are keys of
+        # the same span.
         is_there = key < end
-        if B % KEYS == 0:  # all are in one block, whose address takes fewer registers
+        if B % KEYS == 0:  # all keys are in one block, which needs fewer registers for its address
             block = tl.load(table + i * KEYS // B).to(tl.int64)
             start = ((block * K + key_head) * B + i * KEYS % B) * D + place * D
         else:
@@ -162,7 +163,7 @@ def queries_of(q, rows, heads, stride_q, is_pair, D: tl.constexpr, WIDTH: tl.con
 
 @triton.jit
 def pattern_of(rows, heads, is_pair, slots, row_slots, starts, strides):
-    """Return the index of each pair's pattern among all patterns, or -1 if nobody asks for it."""
+    """Return the index of each pair's pattern among all patterns, or -1 if it is not requested."""
     row_slot = tl.load(row_slots + rows, mask=is_pair, other=-1)
     slot = tl.load(slots + row_slot + heads, mask=row_slot >= 0, other=-1)
     start = tl.load(starts + rows, mask=slot >= 0, other=0)
@@ -172,8 +173,8 @@ def pattern_of(rows, heads, is_pair, slots, row_slots, starts, strides):
 
 @triton.jit
 def write_patterns(patterns, pattern, begin, end, length, m, l, KEYS: tl.constexpr):
-    """Turn the scores of keys begin <= k < end into shares of their sum, for pairs [n] whose pattern's index is not
-    negative; other keys under `length` get 0. m and l [n] are the largest scores and the sums of exponentials.
+    """Replace the scores of keys begin <= k < end by their softmax, and other keys under `length` by 0, for pairs [n]
+    with a `pattern` index that is not negative. m and l [n]: the largest scores and the sums of exponentials.
     """
     place = tl.arange(0, KEYS)
     is_asked, is_blind = pattern >= 0, l == 0.0
@@ -182,7 +183,7 @@ def write_patterns(patterns, pattern, begin, end, length, m, l, KEYS: tl.constex
         key = (i * KEYS + place)[None, :]
         at = patterns + (pattern[:, None] + key)
         sees = (key >= begin) & (key < end)
-        # Other programs wrote scores, which a multiprocessor's own cache may not know.
+        # Other programs wrote scores, which may be missing in the multiprocessor's own cache.
         s = tl.load(at, mask=is_asked[:, None] & sees, other=float("-inf"), cache_modifier=".cg")
         share = tl.where(sees, tl.exp(s - largest[:, None]) / total[:, None], 0.0)
         tl.store(at, share, mask=is_asked[:, None] & (key < length))

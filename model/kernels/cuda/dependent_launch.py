@@ -1,8 +1,8 @@
-"""Lets a kernel be launched before the one ahead of it has ended, where the card can (programmatic dependent launch of
-the CUDA programming guide): its programs then stand ready and wait, instead of being started one launch later.
+"""Launch of a kernel before the previous one has ended, on GPUs that support it (programmatic dependent launch in the
+CUDA programming guide): its programs are then ready and wait, instead of starting one launch later.
 
-A kernel that takes part calls `wait_for_kernels_ahead` before it reads or writes anything, and is launched with
-`launch_options`. All of them wait: so a kernel ahead has ended only after all that were ahead of it.
+Such a kernel calls `wait_for_kernels_ahead` before it reads or writes memory, and is launched with `launch_options`.
+All of these kernels wait, so a kernel ends only after all kernels ahead of it.
 """
 
 import torch
@@ -12,12 +12,12 @@ import triton.language as tl
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 
 CAPABILITY = 9
-"""The lowest major compute capability of the cards that can."""
+"""The lowest major compute capability of GPUs that support it."""
 
 
 @triton.jit
 def wait_for_kernels_ahead(DEPENDENT: tl.constexpr):
-    """Let the next kernel be launched, and wait until those ahead have ended and what they wrote can be read."""
+    """Allow the launch of the next kernel, and wait until the results of all kernels ahead can be read."""
     if DEPENDENT:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()

@@ -1,4 +1,4 @@
-"""Computes the middle of a gated feed-forward, activation(gate) * up, in one launch. It knows numbers alone.
+"""The middle of a gated feed-forward network, activation(gate) * up, in one launch.
 
 Axes: R rows, ff.
 """
@@ -16,19 +16,19 @@ from model.kernels.cuda.rounding import rounded
 from model.kernels.cuda.tensors import DTYPES, check_tensor
 
 BLOCK, NUM_WARPS = 1024, 4
-"""Numbers that a program computes, and its warps: 8 numbers a thread, which 16-bit numbers load at once."""
+"""Numbers and warps of a program: 8 numbers a thread, which one instruction loads in 16 bits."""
 
 
 @triton.jit
 def _sigmoid(x):
-    """Return 1 / (1 + exp(-x)) without an exponential that overflows."""
+    """Return 1 / (1 + exp(-x)) without overflow."""
     e = tl.exp(-tl.abs(x))
     return tl.where(x < 0, e, 1.0) / (1.0 + e)
 
 
 @triton.jit
 def _activated(x, ACTIVATION: tl.constexpr):
-    """Return the activation of x, float32."""
+    """Return the activation of x in float32."""
     if ACTIVATION == "silu":
         return x * _sigmoid(x)
     elif ACTIVATION == "gelu":
@@ -58,8 +58,7 @@ def gated_kernel(
 def gated(gate_up: Tensor, activation: Activation) -> Tensor:
     """Return activation(gate) * up [R, ff] from gate_up [R, 2 ff]: in each row the gate, then up.
 
-    The activation is computed in float32 and rounded to the dtype before the product, which is rounded once more. A
-    number depends on its gate and its up alone.
+    The activation is computed in float32 and rounded to the dtype before the product, which is rounded again.
 
     Raises ValueError for another shape, dtype or activation.
     """

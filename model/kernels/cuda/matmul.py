@@ -1,12 +1,12 @@
-"""Multiplies rows by a weight on a card, x W^T + bias, so that a row has the same bits in a batch of any size.
+"""Products x W^T + bias on a GPU. The bits of a row are the same in batches of any size.
 
-A number is a sum over K in one order, whatever the tile that computes it. K is cut into pieces by N and K alone. A
-piece is summed from its first product to its last: 16 products by each instruction of the tensor cores, always the same
-one, or product by product in float32. Then the pieces are added up one after the other. Few rows are too few tiles to
-fill a card, so each piece has programs of its own, and `join_kernel` adds them up; with many rows one program sums all
-pieces of its tile.
+Each number is a sum over K in one order, independent of the tile that computes it. The division of K into pieces
+depends only on N and K. A piece is summed from its first product to its last: 16 products by each instruction of the
+tensor cores, always the same instruction, or one product at a time in float32. Then the pieces are added in order. Few
+rows have too few tiles to fill a GPU, so each piece has separate programs, and `join_kernel` adds the pieces; with many
+rows one program sums all pieces of its tile.
 
-A tile multiplies 16 or 32 rows at once. From 64 on, newer cards would take an instruction that sums in another order.
+A tile multiplies 16 or 32 rows at once. From 64 rows, newer GPUs would use an instruction that sums in another order.
 
 Axes: R rows, K inputs, N outputs.
 """
@@ -23,24 +23,24 @@ from model.kernels.cuda.rounding import rounded
 from model.kernels.cuda.tensors import DTYPES, aligned, aligned_rows, check_tensor
 
 FILL = 96
-"""Programs that use most of a card's bandwidth: nearly one for each of its multiprocessors."""
+"""Programs that use most of a GPU's bandwidth: nearly one for each multiprocessor."""
 FEW_ROWS = 256
-"""Most rows of which the pieces of K have programs of their own."""
+"""Most rows for which each piece of K has separate programs."""
 LEAST_PIECE = 512
-"""The least length that pieces of K have on average."""
+"""The least average length of the pieces of K."""
 GROUP = 8
-"""Neighbouring tiles of rows that run together, so that what they read of the weight is read once."""
+"""Neighbouring tiles of rows that run together, so that their part of the weight is read once."""
 JOINED, JOIN_WARPS = 1024, 4
-"""Numbers that a program of `join_kernel` adds up, and its warps."""
+"""Numbers and warps of a program of `join_kernel`."""
 _MULTIPLE = 128
-"""Pieces begin at multiples of this, and so does every step of every tile over K."""
+"""Pieces, and every step of every tile over K, begin at multiples of this."""
 _INTERPRETED_INNER = 64
-"""Interpreted, a step's products are summed before they are added: there all tiles have the same steps."""
+"""Inputs of a step in the interpreter, the same for all tiles: it sums the products of a step before it adds them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The part of a product that one program computes: `chunks` times `rows` rows and `columns` outputs, in steps of
+    """The part of a product that one program computes: `chunks` * `rows` rows and `columns` outputs, in steps of
     `inner` over K.
     """
 
@@ -51,15 +51,15 @@ class Tile:
     num_warps: int
     num_stages: int
     sums_pieces: bool = True
-    """True if a program has the registers for two sums of each number; it needs both to add up several pieces of K."""
+    """Whether a program has the registers for two sums of each number, which it needs to add several pieces of K."""
 
     @property
     def height(self) -> int:
-        """Return how many rows it has in all."""
+        """Return the number of rows."""
         return self.rows * self.chunks
 
     def count(self, num_rows: int, num_outputs: int) -> int:
-        """Return how many tiles cover a product [R, N]."""
+        """Return the number of tiles that cover a product [R, N]."""
         return -(-num_rows // self.height) * -(-num_outputs // self.columns)
 
 
@@ -84,7 +84,7 @@ WIDE_TILES = (
 
 @triton.jit
 def _place(program, R, N, HEIGHT: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
-    """Return a program's first row and first output: GROUP tiles of rows take turns, then come the next outputs."""
+    """Return a program's first row and first output: GROUP tiles of rows come first, then the next outputs."""
     row_tiles = tl.cdiv(R, HEIGHT)
     of_group = GROUP * tl.cdiv(N, COLUMNS)
     first = program // of_group * GROUP
@@ -95,7 +95,7 @@ def _place(program, R, N, HEIGHT: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl
 
 @triton.jit
 def _none():
-    """Return an empty tuple, to which the numbers of each chunk are added."""
+    """Return an empty tuple, to which each chunk is added."""
     return ()
 
 
@@ -104,7 +104,7 @@ def _sum_piece(
     rows, weights, begin, end, K, ROWS: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr,
     IS_WHOLE: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Return the sums over inputs begin .. end, float32 [ROWS, COLUMNS] for each chunk: `rows` and `weights` are the
+    """Return the sums over inputs begin .. end, float32 [ROWS, COLUMNS] for each chunk. `rows` and `weights`: the
     addresses of the first INNER inputs.
     """
     sums = _none()
@@ -132,14 +132,14 @@ def matmul_kernel(
     ROWS: tl.constexpr, CHUNKS: tl.constexpr, COLUMNS: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr,
     IS_WHOLE: tl.constexpr, PIECES: tl.constexpr, IS_PART: tl.constexpr, WIDEN: tl.constexpr,
 ):  # fmt: skip
-    """Compute a tile, of all pieces of K or (IS_PART) of one: grid (tiles, 1 or pieces).
+    """Compute a tile of all pieces of K, or (IS_PART) of one: grid (tiles, 1 or pieces).
 
-    piece: the length of one. IS_WHOLE: whether K is a multiple of INNER. out: [R, N], or float32 [pieces, R, N].
+    piece: its length. IS_WHOLE: whether K is a multiple of INNER. out: [R, N], or float32 [pieces, R, N].
     """
     first_row, first_column = _place(tl.program_id(0), R, N, ROWS * CHUNKS, COLUMNS, GROUP)
     row, column = first_row + tl.arange(0, ROWS), first_column + tl.arange(0, COLUMNS)
     inner = tl.arange(0, INNER)
-    # After the last row and the last output come copies of them, which are not stored.
+    # Rows and outputs after the last are copies of the last, and are not stored.
     weights = w + tl.minimum(column, N - 1).to(tl.int64)[None, :] * K + inner[:, None]
     rows = _none()
     for i in tl.static_range(CHUNKS):
@@ -170,7 +170,7 @@ def matmul_kernel(
 
 @triton.jit(do_not_specialize=["R"])
 def join_kernel(parts, bias, out, R, N, PIECES: tl.constexpr, BLOCK: tl.constexpr):
-    """Add up the pieces of BLOCK numbers of a row, in their order: grid (R, blocks)."""
+    """Add the pieces of BLOCK numbers of a row, in their order: grid (R, blocks)."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     y = tl.load(parts + row * N + column, mask=column < N, other=0.0)
@@ -183,7 +183,7 @@ def join_kernel(parts, bias, out, R, N, PIECES: tl.constexpr, BLOCK: tl.constexp
 
 
 def piece_length(num_outputs: int, num_inputs: int) -> int:
-    """Return the length of the pieces that K is cut into, all of it where N alone gives enough programs."""
+    """Return the length of the pieces of K: all of K if N gives enough programs."""
     tiles = -(-num_outputs // TILES[-1].columns)
     pieces = max(1, min(-(-FILL // tiles), num_inputs // LEAST_PIECE))
     length = -(-num_inputs // pieces)
@@ -191,7 +191,7 @@ def piece_length(num_outputs: int, num_inputs: int) -> int:
 
 
 def choose_tile(num_rows: int, num_outputs: int, num_pieces: int, dtype: torch.dtype) -> Tile:
-    """Return the largest tile that fills a card, and has no half that would hold all rows; or else the smallest."""
+    """Return the largest tile that fills a GPU, unless half its rows are enough, or else the smallest tile."""
     tiles = WIDE_TILES if dtype == torch.float32 else TILES
     is_split = num_pieces > 1 and num_rows <= FEW_ROWS
     for tile in tiles:
@@ -205,7 +205,7 @@ def choose_tile(num_rows: int, num_outputs: int, num_pieces: int, dtype: torch.d
 def matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W^T + bias: x [R, K], weight [N, K], contiguous, and bias [N], of one dtype -> [R, N].
 
-    The sum and the bias are added in float32 and rounded to the dtype once. Rows may be slices of wider rows.
+    The sum and the bias are added in float32 and rounded once. Rows may be slices of wider rows.
 
     Raises ValueError for shapes and dtypes that do not fit.
     """

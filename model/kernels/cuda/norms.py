@@ -1,4 +1,4 @@
-"""Normalises rows inside a kernel, with the roundings of model/layers/norm.py. It knows one row at a time.
+"""Norms of rows inside a kernel, with the roundings of model/layers/norm.py.
 
 Axes: d numbers of a row.
 """
@@ -16,7 +16,7 @@ from model.kernels.cuda.rounding import rounded
 from model.kernels.cuda.tensors import check_tensor
 
 NormStep = Literal["none", "rms", "rms, rounded once", "layer"]
-"""What a kernel does at a place where a norm may be."""
+"""The norm at one place of a kernel, or "none"."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,7 +24,7 @@ class NormWeights:
     """A norm and its parameters: x / sqrt(mean(x^2) + eps) * weight, or (x - mean(x)) / sqrt(var(x) + eps) * weight +
     bias.
 
-    Raises ValueError for what the kind of norm does not have.
+    Raises ValueError for parameters that its kind does not have.
     """
 
     kind: NormKind
@@ -32,9 +32,9 @@ class NormWeights:
     """[d], of the rows' dtype; float32 if `rounds_once`."""
     eps: float
     bias: Tensor | None = None
-    """[d], of the rows' dtype, or None for zeros: a LayerNorm's."""
+    """The bias of a LayerNorm, [d], of the rows' dtype, or None for zeros."""
     rounds_once: bool = False
-    """Whether an RMSNorm's quotient is rounded to the rows' dtype only after the product with `weight`."""
+    """Whether an RMSNorm rounds to the rows' dtype only after the product with `weight`."""
 
     def __post_init__(self) -> None:
         if self.kind == "rmsnorm" and self.bias is not None:
@@ -44,13 +44,13 @@ class NormWeights:
 
     @property
     def step(self) -> NormStep:
-        """Return what a kernel does with rows."""
+        """Return the kernel's constant for this norm."""
         if self.kind == "layernorm":
             return "layer"
         return "rms, rounded once" if self.rounds_once else "rms"
 
     def check(self, name: str, width: int, dtype: torch.dtype) -> None:
-        """Check that the norm takes rows of this width and dtype. Raises ValueError that names it."""
+        """Raise ValueError, with the norm's name, if it does not fit rows of this width and dtype."""
         check_tensor(f"{name}.weight", self.weight, (torch.float32 if self.rounds_once else dtype,), (width,))
         if self.bias is not None:
             check_tensor(f"{name}.bias", self.bias, (dtype,), (width,))
@@ -65,7 +65,7 @@ def inverse_root(mean_of_squares, eps):
 
 @triton.jit
 def rms_weighted(x, inverse, weight, ROUNDS_ONCE: tl.constexpr, DTYPE: tl.constexpr):
-    """Return x * inverse * weight, rounded to DTYPE after each product, or only after the last."""
+    """Return x * inverse * weight, rounded to DTYPE after each product or only after the last."""
     x = x * inverse
     if not ROUNDS_ONCE:
         x = rounded(x, DTYPE)
@@ -76,9 +76,9 @@ def rms_weighted(x, inverse, weight, ROUNDS_ONCE: tl.constexpr, DTYPE: tl.conste
 def normed_row(
     x, column, weight, bias, eps, D: tl.constexpr, STEP: tl.constexpr, DTYPE: tl.constexpr
 ):  # fmt: skip
-    """Return a row normalised and rounded to DTYPE, as float32: x holds float32, and zeros from column D on."""
+    """Return a row normalised and rounded to DTYPE, as float32. x: float32, with zeros from column D."""
     within = column < D
-    # The weights are loaded before the sums, which all threads wait for.
+    # The weights are loaded before the sums, at which all threads wait.
     w = tl.load(weight + column, mask=within, other=0.0).to(tl.float32)
     if STEP != "layer":
         inverse = inverse_root(tl.sum(x * x, 0) / D, eps)

@@ -1,12 +1,11 @@
-"""Computes attention over a paged cache on a card, and writes the patterns of chosen rows and heads on its way.
+"""Attention over a paged cache on a GPU, with the patterns of chosen rows and heads. Independent of requests.
 
-A tile is some neighbouring rows of one span. Its pairs of a row and a query head of one key head are split into
-chunks, each for one program. Tiles of one row are too few to fill a card: several programs share the pieces of keys of
-each, and the last one that is done joins them. In a tile of several rows a program takes all pieces of its chunk.
-Either way a row's pieces are the same, and so are its bits (model/kernels/cuda/attention_shapes.py).
+A tile is some adjacent rows of one span. Its pairs of a row and a query head of one key head are split into chunks,
+each for one program. Tiles of one row are too few to fill a GPU: several programs share the pieces of a row's keys, and
+the last one to finish joins them. In a tile of several rows a program computes all pieces of its chunk. The pieces of a
+row, and so its bits, are the same in both cases (model/kernels/cuda/attention_shapes.py).
 
-Scores of a chosen row are written as they come, and turned into its pattern once the row's largest score and sum are
-known. This module knows rows, blocks and the keys that each row sees; it knows no requests.
+Scores of a chosen row are written first, and replaced by its pattern after the row's largest score and sum are known.
 
 Axes: T rows, H query heads, K key heads, G = H / K, D head dimension, B keys to a block.
 """
@@ -34,10 +33,9 @@ from model.kernels.cuda.paged_keys import PagedKeys, Parts, PatternRows
 PIECE = 128
 """Keys of each of the first pieces."""
 PATTERN_KEYS = 128
-"""Keys of a pattern that are written together."""
+"""Keys of a pattern in one write."""
 SHARES = 4096
-"""Programs that single rows are spread over, if they have enough pieces: enough to fill a card several times, so that
-long rows do not end alone.
+"""Programs for single rows with enough pieces. They fill a GPU several times, so that long rows do not finish last.
 """
 
 
@@ -57,7 +55,7 @@ def attend_single_kernel(
     span, row = tl.load(tiles + 3 * tile), tl.load(tiles + 3 * tile + 1)
     if tl.load(tiles + 3 * tile + 2) == 0:
         return
-    # All that is read of the row is asked for at once, before anything waits for a part of it.
+    # All loads of the row are issued before the first use.
     position, length, table = tl.load(positions + row), tl.load(lengths + span), blocks + tl.load(table_starts + span)
     pair, dim = chunk * PAIRS + tl.arange(0, PAIRS), tl.arange(0, WIDTH)
     is_pair = pair < G
@@ -65,10 +63,10 @@ def attend_single_kernel(
     x = queries_of(q, rows, heads, stride_q, is_pair, D, WIDTH, WIDEN)
     pattern = pair * 0 - 1
     if HAS_PATTERNS:
-        if tl.load(row_slots + row) >= 0:  # else nothing waits for what would be loaded one after the other
+        if tl.load(row_slots + row) >= 0:  # skips dependent loads for other rows
             pattern = pattern_of(rows, heads, is_pair, slots, row_slots, pattern_starts, pattern_strides)
     begin, end = seen_by(position, length, window, CAUSAL, HAS_WINDOW)
-    # A row that sees nothing has no piece, and one program that writes its zeros.
+    # A row that sees no keys has no piece, and one program writes its zeros.
     first_piece = piece_of(begin, BASE, PER_LEVEL, LEVELS)
     piece_end = tl.where(begin < end, piece_of(tl.maximum(end - 1, 0), BASE, PER_LEVEL, LEVELS) + 1, first_piece)
     num_shares = tl.maximum(tl.minimum(piece_end - first_piece, tl.num_programs(2)), 1)
@@ -86,7 +84,7 @@ def attend_single_kernel(
         tl.store(part_m + part, m, mask=is_pair)
         tl.store(part_l + part, l, mask=is_pair)
         tl.store(part_z + part[:, None] * D + dim[None, :], z, mask=is_pair[:, None] & (dim < D)[None, :])
-    tl.debug_barrier()  # all threads have written when one of them counts
+    tl.debug_barrier()  # all threads write before one of them counts
     arrived = arrivals + tile * tl.num_programs(1) + tl.program_id(1)
     if tl.atomic_add(arrived, 1, sem="acq_rel") == num_shares - 1:
         tl.store(arrived, 0)  # for the next launch
@@ -94,7 +92,7 @@ def attend_single_kernel(
             part_z, part_m, part_l, (tile * (K * G) + heads).to(tl.int64) * num_pieces, is_pair,
             first_piece, piece_end, D, PAIRS, WIDTH,
         )  # fmt: skip
-        # Loaded again: what is computed anew keeps no register while the keys are read.
+        # Loaded again, so that they need no register while the keys are read.
         span, row = tl.load(tiles + 3 * tile), tl.load(tiles + 3 * tile + 1)
         at = row.to(tl.int64) * (K * G) + heads
         z = z / tl.where(l == 0.0, 1.0, l)[:, None]
@@ -114,8 +112,8 @@ def _all_joined(
     D: tl.constexpr, PAIRS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     """Join the pieces of pairs in the order of their keys: the largest scores [PAIRS], the sums of exponentials [PAIRS]
-    and the sums of values [PAIRS, WIDTH]. A pair's first piece would be at `parts`. Other programs wrote them, which a
-    multiprocessor's own cache may not know.
+    and the sums of values [PAIRS, WIDTH]. `parts`: the index of each pair's piece 0. Other programs wrote the pieces,
+    which may be missing in the multiprocessor's own cache.
     """
     dim = tl.arange(0, WIDTH)
     m = tl.full([PAIRS], float("-inf"), tl.float32)
@@ -143,7 +141,7 @@ def attend_tiles_kernel(
 ):  # fmt: skip
     """Attend with a chunk of a tile's pairs to all their pieces.
 
-    Sums of values wait in memory while the next piece's are computed: two of them do not fit a thread's registers.
+    Sums of values are in memory while the next piece is computed: two sums do not fit in a thread's registers.
     """
     tile, key_head, chunk = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     span, row, num_rows = tl.load(tiles + 3 * tile), tl.load(tiles + 3 * tile + 1), tl.load(tiles + 3 * tile + 2)
@@ -152,7 +150,7 @@ def attend_tiles_kernel(
     pair, dim = chunk * PAIRS + tl.arange(0, PAIRS), tl.arange(0, WIDTH)
     is_pair = pair < num_rows * G
     rows, heads = row + pair // G, key_head * G + pair % G
-    # The rows are neighbours, and so are their positions; what they see never begins or ends earlier from row to row.
+    # Rows and positions are adjacent, and visible keys never begin or end earlier than in the previous row.
     position, length = tl.load(positions + row), tl.load(lengths + span)
     begin, _ = seen_by(position + chunk * PAIRS // G, length, window, CAUSAL, HAS_WINDOW)
     last = tl.minimum((chunk * PAIRS + PAIRS - 1) // G, num_rows - 1)
@@ -167,9 +165,9 @@ def attend_tiles_kernel(
     m = tl.full([PAIRS], float("-inf"), tl.float32)
     l = tl.zeros([PAIRS], tl.float32)
     first_piece = piece_of(begin, BASE, PER_LEVEL, LEVELS)
-    # One piece at least, so that rows that see nothing get zeros.
+    # One piece at least, so that rows without visible keys get zeros.
     piece_end = tl.maximum(piece_of(tl.maximum(end - 1, 0), BASE, PER_LEVEL, LEVELS), first_piece) + 1
-    # In one dimension, where addresses take few registers.
+    # In one dimension, so that addresses need few registers.
     program = (tile * K + key_head) * tl.num_programs(2) + chunk
     own_z = all_z + program.to(tl.int64) * (PAIRS * WIDTH) + tl.arange(0, PAIRS * WIDTH)
     for piece in range(first_piece, piece_end):
@@ -184,7 +182,7 @@ def attend_tiles_kernel(
         m, l, z = joined(m, l, z, piece_m, piece_l, piece_z)
         tl.store(own_z, tl.reshape(z, [PAIRS * WIDTH]))
         tl.debug_barrier()  # another thread may load it
-    # Loaded again: what is computed anew keeps no register while the keys are read.
+    # Loaded again, so that they need no register while the keys are read.
     row, num_rows = tl.load(tiles + 3 * tile + 1), tl.load(tiles + 3 * tile + 2)
     at = (row + pair // G).to(tl.int64) * (K * G) + key_head * G + pair % G
     is_pair = pair < num_rows * G
@@ -201,12 +199,12 @@ def write_patterns_kernel(
     all_m, all_l, lengths, positions, tiles, window, slots, row_slots, pattern_starts, pattern_strides, patterns,
     H: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, CAUSAL: tl.constexpr, HAS_WINDOW: tl.constexpr,
 ):  # fmt: skip
-    """Write the patterns of a tile's rows and one head, from scores and the sums that `attend_tiles_kernel` left."""
+    """Write the patterns of a tile's rows and one head, from the scores and sums of `attend_tiles_kernel`."""
     tile, head = tl.program_id(0), tl.program_id(1)
     first_row, num_rows = tl.load(tiles + 3 * tile + 1), tl.load(tiles + 3 * tile + 2)
     place = tl.arange(0, ROWS)
     if tl.max(tl.load(row_slots + first_row + place, mask=place < num_rows, other=-1), 0) < 0:
-        return  # graphs launch this for all tiles, of which few are looked at
+        return  # graphs launch this for all tiles, and few of them have requested patterns
     length = tl.load(lengths + tl.load(tiles + 3 * tile))
     for i in range(0, num_rows):
         row = first_row + i + tl.arange(0, 1)
@@ -218,7 +216,7 @@ def write_patterns_kernel(
 
 
 def num_pieces(num_keys: int) -> int:
-    """Return how many pieces so many keys have."""
+    """Return the number of pieces of `num_keys` keys."""
     return pieces.num_pieces(num_keys, PIECE)
 
 
@@ -244,12 +242,12 @@ def paged_attention(
     Args:
         q: [T, H, D], each row contiguous, of the dtype of keys.
         keys, values: [block, K, B, D], contiguous; B is a multiple of 16.
-        tiles: [tile, 3] int32: a span, its first row here, and the number of rows, at most TILE_ROWS; 0 rows are
-            padding.
+        tiles: [tile, 3] int32: a span, its first row in the tile, and the number of rows, at most TILE_ROWS; tiles of 0
+            rows are padding.
         parts: room for sums: `Parts.of_single_rows` of these tiles and at least `num_pieces` of the longest span, or
             `Parts.of_tiles` of these tiles.
         out: [T, H, D], contiguous.
-        are_single: whether each tile has one row: shares of its pieces then have programs of their own.
+        are_single: whether each tile has one row; several programs then share its pieces.
         bias: [H, 2 * reach - 1] float32, or None.
     """
     num_heads, num_key_heads, block_size, dim = q.shape[1], *keys.shape[1:]

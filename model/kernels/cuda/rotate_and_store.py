@@ -1,10 +1,9 @@
 """Normalises and rotates queries and keys, and writes keys and values to a paged cache, in one launch.
 
-A row has the same bits whatever rows are next to it: a program computes some heads of one row, in an order that depends
-on the shape of a row and the dtype alone, and nothing is contracted to fused multiply-adds.
+The bits of a row depend only on the row: a program computes some heads of one row, in an order that depends only on the
+shape and the dtype of a row, and without fused multiply-adds.
 
-The card's cache holds keys [block, K, B, D] and values [block, K, B, D]: the D numbers of a key lie together, as
-those of a value do.
+On a GPU the cache has keys [block, K, B, D] and values [block, K, B, D]: the D numbers of each are adjacent.
 
 Axes: T rows, H query heads, K key heads, D head dimension, R <= D rotated dimensions (the first ones), B keys to a
 block, E rows of the encoder.
@@ -27,7 +26,7 @@ _INT32, _FLOAT32 = (torch.int32,), (torch.float32,)
 
 @triton.jit
 def _inverse_of_all(heads, NUMBERS: tl.constexpr, TILE: tl.constexpr, eps):
-    """Return 1 / sqrt(mean of squares + eps), [1, 1], over all heads of a kind in a row."""
+    """Return 1 / sqrt(mean of squares + eps), [1, 1], over all query heads or all key heads of a row."""
     at = tl.arange(0, TILE)
     squares = tl.zeros([TILE], tl.float32)
     for start in range(0, NUMBERS, TILE):
@@ -42,11 +41,13 @@ def _rotated_heads(
     COUNT: tl.constexpr, D: tl.constexpr, R: tl.constexpr, TILE: tl.constexpr,
     NORM_AXIS: tl.constexpr, ROUNDS_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Return the chosen `head` of COUNT heads of a row, which begin at `heads`: normed, rotated, of their dtype."""
+    """Return chosen heads of a row, normed and rotated, in their dtype. `heads`: the address of COUNT heads; `head`:
+    the indices of the chosen ones.
+    """
     dtype: tl.constexpr = heads.dtype.element_ty
     within = (head < COUNT)[:, None] & (dim < D)[None, :]
     turns = (head < COUNT)[:, None] & (dim < R)[None, :]
-    # A number of one half of the rotated dimensions is turned together with its partner in the other half.
+    # Each number of the first half of the rotated dimensions is rotated together with one of the second half.
     partner = (dim + R // 2) % R if R > 0 else dim
     at, partner_at = head[:, None] * D + dim[None, :], head[:, None] * D + partner[None, :]
     x = tl.load(heads + at, mask=within, other=0.0).to(tl.float32)
@@ -83,7 +84,7 @@ def rotate_and_store_kernel(
     Q_NORM_AXIS: tl.constexpr, K_NORM_AXIS: tl.constexpr,
     Q_ROUNDS_ONCE: tl.constexpr, K_ROUNDS_ONCE: tl.constexpr, DEPENDENT: tl.constexpr,
 ):  # fmt: skip
-    """Compute HEADS heads of one row: grid (T, parts). The first parts are queries, then come keys, then values."""
+    """Compute HEADS heads of one row: grid (T, parts). The first parts are queries, then keys, then values."""
     wait_for_kernels_ahead(DEPENDENT)
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     head, dim = tl.arange(0, HEADS), tl.arange(0, WIDTH)
@@ -121,20 +122,20 @@ def rotate_and_store_kernel(
 
 
 def heads_of_program(num_heads: int, num_key_heads: int, dim: int) -> int:
-    """Return how many heads of a row a program computes, for H, K and D."""
+    """Return the number of heads of a row that a program computes, for H, K and D."""
     most = triton.next_power_of_2(max(num_heads, num_key_heads))
     return max(1, min(int(most), TILE // int(triton.next_power_of_2(dim))))
 
 
 def num_warps(heads: int, dim: int) -> int:
-    """Return the warps of a program that computes so many heads of D numbers."""
+    """Return the warps of a program that computes `heads` heads of D numbers."""
     return max(1, min(4, heads * int(triton.next_power_of_2(dim)) // 256))
 
 
 def rotate_and_store(
     qkv: Tensor,
     rotary_tables: tuple[Tensor, Tensor] | None,
-    positions: Tensor,
+    positions: Tensor | None,
     slots: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -144,94 +145,30 @@ def rotate_and_store(
 ) -> Tensor:
     """Return the rotated queries [T, H, D], and write rotated keys and values to their places in the cache.
 
-    qkv [T, H + 2K, D] holds query heads (there may be none), key heads and value heads. keys and values are [block, K,
-    B, D], contiguous. rotary_tables: cos and sin [length, R], float32 (sin with the sign of the first half flipped),
-    of which a row is rotated by those at its position; None rotates none. positions and slots are [T], int32; a slot is
-    block * B + the place in the block, and -1 writes nothing. A position must be within the tables and a slot within
-    the cache, for rows with slot -1 too the position: neither is checked.
+    qkv [T, H + 2K, D]: query heads (or none), key heads, value heads. keys and values: [block, K, B, D], contiguous.
+    rotary_tables: cos and sin [length, R], float32 (sin with the sign of the first half flipped), or None for no
+    rotation; a row is rotated by their row at its position. positions and slots: [T], int32. A slot is block * B + the
+    place in the block, and -1 writes nothing. Each position must be within the tables, also in rows with slot -1, and
+    each slot within the cache: neither is checked.
 
-    q_norm and k_norm are RMSNorms over each head, with weights [D], or over all query heads, or key heads, of a row at
-    once, with weights [H D] and [K D]. A norm is rounded to the dtype of qkv, and so is the rotation, which is computed
-    in float32.
-
-    Raises ValueError for shapes and dtypes that do not fit.
-    """
-    num_rows, num_heads = _check(qkv, keys, values, slots)
-    check_tensor("positions", positions, _INT32, (num_rows,))
-    dim = qkv.shape[2]
-    if rotary_tables is not None:
-        rotated = rotary_tables[0].shape[-1]
-        for name, table in zip(("cos", "sin"), rotary_tables, strict=True):
-            check_tensor(name, table, _FLOAT32, (rotary_tables[0].shape[0], rotated))
-        if rotated % 2 or not 0 < rotated <= dim:
-            raise ValueError(f"cos and sin rotate {rotated} dimensions; an even number up to {dim} is accepted")
-    q = torch.empty(num_rows, num_heads, dim, dtype=qkv.dtype, device=qkv.device)
-    _launch(qkv, rotary_tables, positions, slots, keys, values, q, q_norm, k_norm)
-    return q
-
-
-def store(kv: Tensor, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-    """Write keys and values of cross attention as they are to their places in the cache.
-
-    kv [E, 2K, D] holds key heads, then value heads; slots, keys and values are as in `rotate_and_store`.
+    q_norm and k_norm: RMSNorms over each head, with weights [D], or over all query heads or key heads of a row at once,
+    with weights [H D] and [K D]. A norm is rounded to the dtype of qkv, and so is the rotation, which is computed in
+    float32.
 
     Raises ValueError for shapes and dtypes that do not fit.
     """
-    _, num_heads = _check(kv, keys, values, slots)
-    if num_heads:
-        raise ValueError(f"kv has {kv.shape[1]} heads; {2 * keys.shape[1]} are accepted")
-    _launch(kv, None, None, slots, keys, values, None, None, None)
-
-
-def _check(qkv: Tensor, keys: Tensor, values: Tensor, slots: Tensor) -> tuple[int, int]:
-    """Check what both functions are given, and return T and H."""
-    check_tensor("qkv", qkv, DTYPES, (None, None, None))
-    num_rows, all_heads, dim = qkv.shape
-    check_tensor("keys", keys, (qkv.dtype,), (None, None, None, dim))
-    check_tensor("values", values, (qkv.dtype,), keys.shape)
-    check_tensor("slots", slots, _INT32, (num_rows,))
-    for name, cache in (("keys", keys), ("values", values)):
-        if not cache.is_contiguous():
-            raise ValueError(f"{name} has strides {cache.stride()}; a contiguous tensor is accepted")
-    num_heads = all_heads - 2 * keys.shape[1]
-    if num_heads < 0:
-        raise ValueError(f"keys has {keys.shape[1]} heads; at most {all_heads // 2} are accepted")
-    return num_rows, num_heads
-
-
-def _norm_axis(name: str, norm: NormWeights | None, num_heads: int, dim: int, dtype: torch.dtype) -> str:
-    """Return over what a norm is: none, a head, or all heads. Raises ValueError for a norm that does not fit."""
-    if norm is None:
-        return "none"
-    if norm.kind != "rmsnorm":
-        raise ValueError(f"{name} is a {norm.kind}; rmsnorm is accepted")
-    is_of_heads = norm.weight.numel() == dim
-    norm.check(name, dim if is_of_heads else num_heads * dim, dtype)
-    return "head" if is_of_heads else "all"
-
-
-def _launch(
-    qkv: Tensor,
-    rotary_tables: tuple[Tensor, Tensor] | None,
-    positions: Tensor | None,
-    slots: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    q: Tensor | None,
-    q_norm: NormWeights | None,
-    k_norm: NormWeights | None,
-) -> None:
-    """Run the kernel over all rows; q is None where there are no queries."""
+    _check(qkv, rotary_tables, positions, slots, keys, values)
     num_rows, all_heads, dim = qkv.shape
     num_key_heads, block_size = keys.shape[1:3]
     num_heads = all_heads - 2 * num_key_heads
-    cos, sin = (None, None) if rotary_tables is None else map(aligned, rotary_tables)
+    q = torch.empty(num_rows, num_heads, dim, dtype=qkv.dtype, device=qkv.device)
     heads = heads_of_program(num_heads, num_key_heads, dim)
     num_parts = triton.cdiv(num_heads, heads) + 2 * triton.cdiv(num_key_heads, heads)
     q_axis = _norm_axis("q_norm", q_norm, num_heads, dim, qkv.dtype)
     k_axis = _norm_axis("k_norm", k_norm, num_key_heads, dim, qkv.dtype)
     if num_rows == 0 or num_parts == 0:
-        return
+        return q
+    cos, sin = (None, None) if rotary_tables is None else map(aligned, rotary_tables)
     rotate_and_store_kernel[(num_rows, num_parts)](
         aligned(qkv), q if num_heads else None, keys, values, aligned(slots),
         None if cos is None or positions is None else aligned(positions), cos, sin,
@@ -246,3 +183,55 @@ def _launch(
         enable_fp_fusion=False,
         **launch_options(qkv.device),
     )  # fmt: skip
+    return q
+
+
+def store(kv: Tensor, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+    """Write keys and values of cross attention without rotation to their places in the cache.
+
+    kv [E, 2K, D]: key heads, then value heads. slots, keys and values: as in `rotate_and_store`.
+
+    Raises ValueError for shapes and dtypes that do not fit.
+    """
+    if kv.ndim == 3 and keys.ndim == 4 and kv.shape[1] > 2 * keys.shape[1]:
+        raise ValueError(f"kv has {kv.shape[1]} heads; {2 * keys.shape[1]} are accepted")
+    rotate_and_store(kv, None, None, slots, keys, values)
+
+
+def _check(
+    qkv: Tensor,
+    rotary_tables: tuple[Tensor, Tensor] | None,
+    positions: Tensor | None,
+    slots: Tensor,
+    keys: Tensor,
+    values: Tensor,
+) -> None:
+    check_tensor("qkv", qkv, DTYPES, (None, None, None))
+    num_rows, all_heads, dim = qkv.shape
+    check_tensor("keys", keys, (qkv.dtype,), (None, None, None, dim))
+    check_tensor("values", values, (qkv.dtype,), keys.shape)
+    check_tensor("slots", slots, _INT32, (num_rows,))
+    for name, cache in (("keys", keys), ("values", values)):
+        if not cache.is_contiguous():
+            raise ValueError(f"{name} has strides {cache.stride()}; a contiguous tensor is accepted")
+    if all_heads < 2 * keys.shape[1]:
+        raise ValueError(f"keys has {keys.shape[1]} heads; at most {all_heads // 2} are accepted")
+    if positions is not None:
+        check_tensor("positions", positions, _INT32, (num_rows,))
+    if rotary_tables is not None:
+        length, rotated = rotary_tables[0].shape
+        for name, table in zip(("cos", "sin"), rotary_tables, strict=True):
+            check_tensor(name, table, _FLOAT32, (length, rotated))
+        if rotated % 2 or not 0 < rotated <= dim:
+            raise ValueError(f"cos and sin rotate {rotated} dimensions; an even number up to {dim} is accepted")
+
+
+def _norm_axis(name: str, norm: NormWeights | None, num_heads: int, dim: int, dtype: torch.dtype) -> str:
+    """Return the axis of a norm: none, head or all (heads). Raises ValueError for a norm that does not fit."""
+    if norm is None:
+        return "none"
+    if norm.kind != "rmsnorm":
+        raise ValueError(f"{name} is a {norm.kind}; rmsnorm is accepted")
+    is_of_heads = norm.weight.numel() == dim
+    norm.check(name, dim if is_of_heads else num_heads * dim, dtype)
+    return "head" if is_of_heads else "all"

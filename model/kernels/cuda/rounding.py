@@ -1,4 +1,4 @@
-"""Rounds numbers inside a kernel to the dtype that they are stored in."""
+"""Rounding of numbers inside a kernel to the dtype of their storage."""
 
 import triton
 import triton.language as tl
@@ -12,7 +12,7 @@ _IS_INTERPRETED = tl.constexpr(IS_INTERPRETED)
 def rounded(x, DTYPE: tl.constexpr):
     """Return x, float32, rounded to the nearest number of a dtype, ties to even, as float32.
 
-    Triton's interpreter cuts bfloat16 numbers off, so there they are rounded by their bits.
+    Triton's interpreter truncates to bfloat16, so there the bits are rounded.
     """
     if _IS_INTERPRETED and tl.bfloat16 == DTYPE:
         bits = x.to(tl.uint32, bitcast=True)

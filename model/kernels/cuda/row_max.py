@@ -1,5 +1,5 @@
-"""Finds the largest number of each row of logits in two launches: the card's own search for a token takes as long as
-fifteen other kernels of a step, since it gives a row one program.
+"""The largest number of each row of logits, in two launches. torch's search uses one program for each row, and takes as
+long as fifteen other kernels of a step.
 
 Axes: R rows, V vocabulary.
 """
@@ -17,13 +17,13 @@ BLOCK, NUM_WARPS = 2048, 4
 
 @triton.jit
 def row_max_kernel(x, found, distance, V, BLOCK: tl.constexpr):
-    """Find the largest number of a block of a row: grid (R, blocks). Of two blocks' results, int64, the larger is that
-    of the larger number, then that of the lower column; NaN is larger than all.
+    """Find the largest number of a block of a row: grid (R, blocks). The result, int64, orders blocks by their largest
+    number, then by the lower column; NaN is larger than all numbers.
     """
     row, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     column = block * BLOCK + tl.arange(0, BLOCK)
     numbers = tl.load(x + row * distance + column, mask=column < V, other=float("-inf")).to(tl.float32)
-    bits = tl.where(numbers == 0.0, 0.0, numbers).to(tl.int32, bitcast=True)  # -0 is no less than 0
+    bits = tl.where(numbers == 0.0, 0.0, numbers).to(tl.int32, bitcast=True)  # -0 equals 0
     order = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     order = tl.where((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFFFFF, order)
     best = tl.max(order, 0)
@@ -43,8 +43,8 @@ def join_row_max_kernel(x, found, out, distance, num_blocks, BLOCKS: tl.constexp
 
 
 def row_max(x: Tensor) -> Tensor:
-    """Return [R, 2] int64: for each row of x [R, V] the column of its largest number, the lowest among equals, or that
-    of the first NaN; and the bits of that number as float64.
+    """Return [R, 2] int64: for each row of x [R, V] the lowest column of its largest number, or of the first NaN, and
+    the bits of that number as float64.
 
     Raises ValueError for another shape or dtype.
     """

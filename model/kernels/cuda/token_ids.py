@@ -1,4 +1,4 @@
-"""Takes the tokens of a step from the one before, of which the host has not yet heard. It knows numbers only."""
+"""Replacement of placeholders by the previous step's tokens, which the host has not received yet."""
 
 import torch
 import triton
@@ -19,8 +19,8 @@ def known_tokens_kernel(token_ids, last, out, count, BLOCK: tl.constexpr):
 
 
 def known_tokens(token_ids: Tensor, last: Tensor) -> Tensor:
-    """Return token ids [T] int64: those of token_ids [T] int32 that are not negative, and for -1 - i element i of last
-    [n] int64, the tokens that the step before has chosen.
+    """Return token ids [T] int64: token_ids [T] int32, with -1 - i replaced by element i of last [n] int64, the tokens
+    of the previous step.
     """
     out = torch.empty(token_ids.shape, dtype=torch.int64, device=token_ids.device)
     known_tokens_kernel[(triton.cdiv(len(token_ids), _BLOCK),)](token_ids, last, out, len(token_ids), BLOCK=_BLOCK)

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from model.kernels import attention, rows
 from model.kernels.attention import AttentionItems, VisibleKeys
-from model.kernels.decoder import Decoder
-from model.kernels.decoder_parts import DecoderLayer, DecoderRows, LayerCaches, Product
+from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
 from model.kernels.grouped import GroupedWeight
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.products import DOT, WIDEN, BlockedWeight

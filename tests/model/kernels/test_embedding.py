@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from model.kernels import rows
-from model.kernels.embedding import BLOCK, embed, gather_rows
+from model.kernels.products import BLOCK, BlockedWeight
+from model.kernels.rows import embed, layer_norm
 from tests.model.kernels.everywhere import assert_same_bits, draw_numbers, everywhere
 
 EPS = 1e-5
@@ -41,11 +41,10 @@ def draw_ids(count: int, limit: int, seed: int) -> Tensor:
 @given(counts, st.sampled_from([1, 63, 64, 65, 200]), widths, dtypes, seeds)
 def test_rows_are_gathered_from_blocks(count: int, num_rows: int, width: int, dtype: torch.dtype, seed: int) -> None:
     table, ids = draw_numbers(num_rows, width, dtype=dtype, special=True, seed=seed), draw_ids(count, num_rows, seed)
-    blocks = in_blocks(table)
-    found = everywhere(lambda: (gather_rows(blocks, ids, num_rows=num_rows, width=width),))
-    assert_same_bits(found, (table[ids],))
-    wide = everywhere(lambda: (gather_rows(blocks, ids, num_rows=num_rows, width=width, dtype=torch.float32),))
-    assert_same_bits(wide, (table[ids].float(),))
+    same, wide = BlockedWeight(table), BlockedWeight(table, row_dtype=torch.float32)
+    for weight in (same, wide):
+        weight.packed.copy_(in_blocks(table).view_as(weight.packed))
+    assert_same_bits(everywhere(lambda: (same.rows(ids), wide.rows(ids))), (table[ids], table[ids].float()))
 
 
 @drawn
@@ -65,23 +64,19 @@ def test_an_embedding_is_the_norm_of_sums_that_are_rounded(
         total = total + positions[places]
     some_positions, some_bias = positions if has_positions else None, bias if has_bias else None
     found = everywhere(lambda: (embed(ids, types, places, tokens, table, some_positions, weight, some_bias, EPS),))
-    assert_same_bits(found, (rows.layer_norm(total, weight, some_bias, EPS),))
+    assert_same_bits(found, (layer_norm(total, weight, some_bias, EPS),))
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:
-    table, row = torch.zeros(1, 4, BLOCK), torch.zeros(4)
+    table, row = BlockedWeight(torch.zeros(40, 4)), torch.zeros(4)
     for ids, found in (([0, 40], "ids holds 40 at 1; 0 to 39"), ([-1], "ids holds -1 at 0; 0 to 39")):
         with pytest.raises(ValueError, match=found):
-            gather_rows(table, torch.tensor(ids), num_rows=40, width=4)
+            table.rows(torch.tensor(ids))
         with pytest.raises(ValueError, match=found):
             embed(torch.tensor(ids), None, torch.tensor(ids), torch.zeros(40, 4), None, None, row, None, EPS)
     one = torch.tensor([0])
-    with pytest.raises(ValueError, match=r"table is .* \[2, 4, 64\]"):
-        gather_rows(table, one, num_rows=65, width=4)
-    with pytest.raises(ValueError, match=r"table is torch\.float32, and its rows are requested as torch\.bfloat16"):
-        gather_rows(table, one, num_rows=64, width=4, dtype=torch.bfloat16)
     with pytest.raises(ValueError, match=r"ids is torch\.int32"):
-        gather_rows(table, one.int(), num_rows=64, width=4)
+        table.rows(one.int())
     with pytest.raises(ValueError, match="places holds 3 at 0; 0 to 2 is accepted"):
         embed(one, None, one + 3, torch.zeros(40, 4), None, torch.zeros(3, 4), row, None, EPS)
     with pytest.raises(ValueError, match="types holds 2 at 0; 0 to 1 is accepted"):

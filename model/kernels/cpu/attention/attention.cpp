@@ -50,9 +50,9 @@ void rows_of_head(const AttentionArguments& a, const int64_t* chosen, long num, 
   }
 }
 
-// What chosen rows [num_rows] and heads [num_heads] of one sequence attend to, by the same steps as `attend`: out
-// [num_heads, num_rows, num_keys], where keys out of key_range are 0 in a PATTERN, minus infinity in SCORES and DOTS
-// (the bare q.k). a.tables [J] is the sequence's own; a.values and a.out are not used, and a.pattern_output is null.
+// The attention of chosen rows [num_rows] and heads [num_heads] of one sequence, by the same steps as `attend`: out
+// [num_heads, num_rows, num_keys]. Keys outside key_range are 0 in a PATTERN, minus infinity in SCORES and DOTS (q.k
+// without scale). a.tables [J] has the sequence's blocks; a.values and a.out are unused, and a.pattern_output is null.
 template <class T>
 void attention_rows(const AttentionArguments& a, const int64_t* rows, long num_rows, const int64_t* heads,
                     long num_heads, long kind, float* out, long num_keys) {
@@ -65,7 +65,7 @@ void attention_rows(const AttentionArguments& a, const int64_t* rows, long num_r
 }
 
 // out [num_heads, num_rows, D] = pattern [num_heads, num_rows, num_keys] times the values [block, K, B, D] of one
-// sequence with this table [J], in the order in which `attend` adds them; head h takes those of key_heads[h].
+// sequence with this table [J], added in the order of `attend`; head h uses the values of key_heads[h].
 template <class T>
 void mix_rows(const float* pattern, const int64_t* key_heads, const T* values, const int32_t* table, T* out,
               long num_heads, long num_rows, long num_keys, long num_key_heads, long dim, long size) {
@@ -110,8 +110,8 @@ using LEVEL::AttentionItem;
 EXPORT_FOR(float, f32)
 EXPORT_FOR(LEVEL::bfloat16, bf16)
 
-// out = softmax of each row of scores [num_rows, num_keys], as `attend` makes it of the same scores. sinks: null, or
-// those of num_heads, which have equal shares of the rows, in order.
+// out = softmax of each row of scores [num_rows, num_keys], with the bits of `attend`. sinks: null, or [num_heads];
+// each head has an equal share of the rows, in order.
 EXPORT(void, softmax_rows_f32)
 (const float* scores, const float* sinks, float* out, long num_rows, long num_keys, long num_heads) {
   using namespace LEVEL;

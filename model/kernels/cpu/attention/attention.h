@@ -1,15 +1,14 @@
-// Attention over the paged cache: what one row, or a few rows that share their keys, attend to.
+// Attention over the paged cache, of one row or of a few rows that share their keys.
 //
-// Every number is a function of its own row alone. A score is one chain of multiply-adds over the head dimension; a
-// softmax sums lane by lane over the row's own keys, where a key out of key_range counts exactly 0; a mixed value is
-// one chain over the row's own keys in order. So a row has the same bits whatever else is in the batch, in whatever
-// chunk its prompt was cut and whichever blocks hold its keys.
+// Every number depends only on its own row. A score is one chain of multiply-adds over the head dimension. A softmax
+// sums lane by lane over the row's keys, and a key outside key_range counts exactly 0. A mixed value is one chain over
+// the row's keys in order. So the bits of a row are independent of the batch, of the chunks of its prompt, and of the
+// blocks of its keys.
 //
 // Axes: T query rows, H query heads, K key heads, G = H / K query heads to a key head, D head dimension, B keys to a
-// block, J blocks of a sequence. Keys are cached [block, K, D, B], so that one query meets neighbouring keys in the
-// lanes of a vector; values [block, K, B, D], so that one weight meets neighbouring dimensions. Scores are in
-// columns: the first one is of the key `origin`, a whole number of vectors, so that a key has the same lane whatever
-// the row's neighbours see.
+// block, J blocks of a sequence. Keys are cached [block, K, D, B], so that the lanes of a vector have adjacent keys for
+// one query; values [block, K, B, D], so that they have adjacent dimensions for one weight. Scores have columns: the
+// first column is key `origin`, a multiple of the lanes, so that the lane of a key does not depend on other rows.
 #pragma once
 
 #include <math.h>
@@ -19,9 +18,9 @@
 
 namespace LEVEL {
 
-constexpr long BYTES_AHEAD = 16384;  // by which keys and values are asked for before they are used
+constexpr long BYTES_AHEAD = 16384;  // distance at which keys and values are prefetched
 
-// Where the patterns of one sequence and head go as attention makes them.
+// Destination of the patterns of one sequence and head.
 struct PatternMap {
   char* numbers;      // of the row `first_row` and key 0; null if no request wants them
   long first_row;     // the sequence's first row of the batch
@@ -72,8 +71,8 @@ inline void make_scores(const AttentionArguments& a, const ScoreRow& r, float* r
   store(row + end - LANES, only_lanes(load(row + end - LANES), lo - end + LANES, hi - end + LANES, -INFINITY));
 }
 
-// In place, of row [num], whole vectors: lane by lane, then over the lanes. sink: one more score, whose weight is left
-// out, or null.
+// Softmax in place of row [num], whole vectors: lane by lane, then over the lanes. sink: null, or one more score, which
+// has no column.
 inline void softmax(float* row, long num, const float* sink) {
   Vector top = load(row);
   for (long k = LANES; k < num; k += LANES) {
@@ -143,17 +142,17 @@ void attend_item(const AttentionArguments& a, const AttentionItem& item, const T
   const long dim = a.dim, size = a.block_size, piece = dim * size, group = a.num_heads / a.num_key_heads;
   const long first_row = item.first_row, num_rows = item.num_rows;
   const int32_t* table = a.tables + item.sequence * a.table_width;
-  const long first_block = a.first[first_row] / size;  // no row reads what is before it
+  const long first_block = a.first[first_row] / size;  // no row reads earlier blocks
   const long end_block = (a.last[first_row + num_rows - 1] + size - 1) / size;
   const long origin = lanes_down(first_block * size);  // key of the first column
   const long num = num_rows * group;  // rows of scores that read the same keys
   const long place = a.positions[first_row] % size;  // of `newest` in its block
   const long stride = end_block > first_block ? lanes_up(end_block * size - origin) : 0;
   const long end_head = item.first_key_head + item.num_key_heads;
-  // A single row takes its part of a block with all heads before the next block: what they read of it is in one
-  // piece, which comes nearer to what memory gives than a head after the other.
+  // A single row reads its part of a block for all heads before the next block. That part is contiguous, which uses
+  // more of the memory's bandwidth than one head after the other.
   const long together = num_rows == 1 ? item.num_key_heads : 1;
-  // While one tile is worked on, one some tiles later is on its way, at most the same head's in the next block.
+  // During the work on one tile, a later tile is prefetched, at most the same head's tile in the next block.
   const long tiles_ahead = BYTES_AHEAD / (piece * long(sizeof(T)));
   const long distance = tiles_ahead < 1 ? 1 : tiles_ahead < together ? tiles_ahead : together;
   ScoreRow* rows = scratch<AttentionArguments, ScoreRow>(together * num);

@@ -1,8 +1,7 @@
-// Rows of queries against one tile of the cache: dots with its keys, and what they take of its values. Knows no
-// sequence.
+// Rows of queries with one tile of the cache: dot products with its keys, and weighted sums of its values.
 //
-// A tile is what one block holds of one key head: keys [D, B] or values [B, D]. Rows are taken several at a time, so
-// that each load serves them all; the sums of a row are the same whatever the other rows are.
+// A tile is one key head's part of a block: keys [D, B] or values [B, D]. Several rows share each load, and the sums of
+// a row are independent of the other rows.
 #pragma once
 
 #include "functions.h"
@@ -16,8 +15,8 @@ struct ScoreRow {
   long row, head;      // of the queries
 };
 
-// Vector v of the VECTORS at p, while what is `ahead` of it is fetched. Asked for bit by bit, memory keeps up
-// better than when it is asked for a whole tile at once.
+// Vector v of the VECTORS at p, with a prefetch of the memory `ahead` of it. Many small prefetches use the memory
+// better than one of a whole tile.
 template <int VECTORS, class T>
 ALWAYS_INLINE Vector load_and_fetch(const T* p, int v, long ahead) {
   constexpr int VECTORS_OF_LINE = 64 / (LANES * sizeof(T));
@@ -118,8 +117,8 @@ ALWAYS_INLINE void mix(const float* weights, long stride, long num_keys, const T
   }
 }
 
-// Adds to mixed [num, dim] what the rows take from a tile of values, whose first key has the column `start`; weights
-// [num, stride]. Four rows at a time share the keys that all of them see.
+// Adds to mixed [num, dim] the weighted sums of a tile of values; its first key has the column `start`. weights [num,
+// stride]. Four rows at a time share the keys that all of them see.
 template <int ROWS = 4, class T>
 void mix_tile(const ScoreRow* rows, long num, const float* weights, long stride, long start, const T* values,
               long ahead, long dim, long size, float* mixed) {

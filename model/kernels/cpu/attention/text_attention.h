@@ -1,9 +1,10 @@
-// Attention within a whole text: every row sees all of its rows. Keys are a weight that queries are multiplied by,
-// values one that patterns are, laid as in products.h and multiplied by the same forms: each score is one chain over
-// the dimensions in order, each mixed number one over the keys. A pattern is rounded to bfloat16 only where the form
-// multiplies bfloat16; else a row has the bits that attention over the cache gives it. They depend on its text alone.
+// Attention within a whole text, where every row sees all rows. Keys are the weight of a product with queries, and
+// values the weight of a product with patterns, in the layout and with the forms of products.h: each score is one chain
+// over the dimensions in order, each mixed number one chain over the keys. A pattern is rounded to bfloat16 only for
+// forms that multiply bfloat16; otherwise a row has the same bits as attention over the cache. The bits depend only on
+// the text.
 //
-// Axes: n rows, as many keys, H heads, D head dimension.
+// Axes: n rows and n keys, H heads, D head dimension.
 #pragma once
 
 #include "threads/pool.h"
@@ -12,7 +13,7 @@
 
 namespace LEVEL {
 
-constexpr long PATTERN_ROWS = 48;  // rows whose scores are in the cache at a time: a multiple of ROW_STEP
+constexpr long PATTERN_ROWS = 48;  // rows with scores in the cache at once: a multiple of ROW_STEP
 
 // Users of scratch.
 struct LaidKeys {};
@@ -34,8 +35,8 @@ void add_columns(long rows, const typename Form::Number* x, long stride, const W
   add_chains<Form, R, V, 0>(x, stride, w, inputs, inputs, w, true, sums);
 }
 
-// `count` columns, up to whole vectors, of sums [num_rows][64] = rows x, `stride` apart, times the block w. Unlike
-// `sum_block` for few columns, whose weights are near each other.
+// `count` columns, up to whole vectors, of sums [num_rows][64] = rows x, `stride` apart, times the block w. It differs
+// from `sum_block` in that few columns have their weights near each other.
 template <class Form, int V = vectors_together(ROWS_TOGETHER)>
 void sum_columns(const typename Form::Number* x, long stride, long num_rows, const Word* w, long inputs, long count,
                  float* sums) requires(!__is_same(Form, Tiled)) {
@@ -112,8 +113,8 @@ ALWAYS_INLINE void store_weights(bfloat16* p, const Vector& weights) {
 }
 
 // patterns [num_rows][n], `stride` apart, up to whole vectors, = softmax of scores that are scaled first, by the steps
-// of `softmax` in attention.h. scores [ceil(n / 64)][num_rows][64] are overwritten. One loop after the other over all
-// rows: what takes long of a row, folding lanes, then overlaps with other rows.
+// of `softmax` in attention.h. scores [ceil(n / 64)][num_rows][64] are overwritten. Each loop is over
+// all rows, so that the slow part of a row, folding lanes, overlaps with other rows.
 template <class Number>
 void make_patterns(float* scores, long num_rows, long num_keys, float scale, Number* patterns, long stride) {
   float largest[PATTERN_ROWS], totals[PATTERN_ROWS][LANES];

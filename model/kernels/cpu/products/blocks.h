@@ -1,4 +1,4 @@
-// How a weight is stored, whatever its numbers: in blocks of 64 outputs, a step of which is 64 words of 32 bits.
+// The layout of every weight: blocks of 64 outputs. A step of a block is 64 words of 32 bits.
 #pragma once
 
 #include <stdint.h>
@@ -7,10 +7,10 @@
 
 namespace LEVEL {
 
-constexpr long BLOCK = 64;    // outputs side by side
-constexpr long CHAIN = 64;    // inputs whose products are summed in one chain
-constexpr long LINE = 64;     // bytes that a cache fetches together
-constexpr long AHEAD = 8192;  // bytes by which weights are asked for where they are used once
+constexpr long BLOCK = 64;    // adjacent outputs
+constexpr long CHAIN = 64;    // inputs with products in one chain of sums
+constexpr long LINE = 64;     // bytes of a line of the caches
+constexpr long AHEAD = 8192;  // distance in bytes at which weights are prefetched that are used once
 
 using Word = uint32_t;
 

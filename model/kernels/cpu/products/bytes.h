@@ -1,11 +1,11 @@
-// Rows rounded to bytes, for products in whole numbers with weights whose inputs share scales in groups (grouped.h).
+// Rows rounded to bytes, for integer products with weights in groups of inputs that share scales (grouped.h).
 //
-// 32 inputs of a row share a scale, their largest magnitude / 127; a number becomes the nearest of -127 .. 127 times it.
-// So a number moves by at most 1/254 of the largest of its 32. A group with a number that is not finite has NaN as its
-// scale.
+// 32 inputs of a row share a scale, their largest magnitude / 127; a number becomes the nearest of -127 .. 127 times
+// it. So the error of a number is at most 1/254 of the largest of its 32. The scale of a group is NaN if one of its
+// numbers is not finite.
 //
-// A row [K], K a multiple of 16, is stored as its numbers, filled up to a line, in octets of inputs 0, 4, 1, 5, 2, 6, 3,
-// 7, as the weights have them; its scales, float32 [K / 32]; and of each 16 inputs the sum of their numbers, int32.
+// A row [K], K a multiple of 16, is stored as its numbers, padded to a line, in octets of inputs 0, 4, 1, 5, 2, 6, 3,
+// 7, like the weights; its scales, float32 [K / 32]; and the sum of each 16 numbers, int32.
 #pragma once
 
 #include "functions.h"
@@ -80,11 +80,11 @@ ALWAYS_INLINE Ints add_dots(Ints total, Ints bytes, Ints weights) {
 #endif
 }
 
-struct Bytes {  // a form of arithmetic, as those in products.h, for weights in groups alone
+struct Bytes {  // a form of arithmetic like `Float` in products.h, only for weights in groups
   using Number = int8_t;
   static constexpr int INPUTS = 1;
 
-  // Where the parts of a row begin, bytes.
+  // Offsets of the parts of a row, in bytes.
   static constexpr long scales_at(long K) { return (K + LINE - 1) / LINE * LINE; }
   static constexpr long sums_at(long K) {
     return scales_at(K) + (K + SCALED_INPUTS - 1) / SCALED_INPUTS * long(sizeof(float));

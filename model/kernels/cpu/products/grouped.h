@@ -1,17 +1,18 @@
-// Weights whose inputs share scales in groups, as GGUF files and most others with 4 bits have them. They stay so in
-// memory, and are multiplied as they are read, or some inputs of a block at a time are written out (see grouped_sums.h).
+// Weights in groups of inputs that share scales, as in GGUF files and most other formats of 4 bits. They keep this
+// format in memory. Products read the codes, or expand some inputs of a block at a time to numbers (see
+// grouped_sums.h).
 //
-// A number is scale * value + min. Its value is a code of 8 bits with a sign, or one of a block's 16 values, which a
-// code of 4 bits chooses. Scale and min are float16 or bfloat16 numbers, which the inputs of a superblock share; where
-// groups of a superblock differ, each has whole numbers by which these are multiplied. Every product here but the last
-// sum is exact in float32, so a number that is written out is what whoever made the file meant, rounded once.
+// A number is scale * value + min. Its value is a signed code of 8 bits, or one of a block's 16 values, with a code of
+// 4 bits as its index. Scale and min are float16 or bfloat16 numbers, which the inputs of a superblock share; if groups
+// of a superblock differ, each has integer factors for scale and min. All products before the last sum are exact in
+// float32, so an expanded number is the file's exact number, rounded once.
 //
-// A weight [N, K] is stored as [blocks] int64, the byte at which each begins, and the blocks of 64 outputs, the last
-// one filled up with zeros. A block is its `Grouping`, filled up to a line, and its superblocks: 64 scales, then 64 mins
-// if it has them; for each group, if they are nested, 64 int8 by which scales are multiplied and 64 uint8 for mins; then
-// the codes, in octets of inputs. An octet of codes of 8 bits is [8 inputs][64]. One of 4 bits is [64] words of 32 bits,
-// whose bits are an output's codes: from the lowest ones on of inputs 0, 2, 4, 6, 1, 3, 5, 7. So two inputs next to each
-// other are 16 bits apart, as in a pair of bfloat16, and every other code is a byte's: inputs 0, 4, 1, 5, then 2, 6, 3, 7.
+// A weight [N, K] is stored as [blocks] int64, the offset of each block in bytes, and the blocks of 64 outputs, the
+// last one padded with zeros. A block is its `Grouping`, padded to a line, and its superblocks: 64 scales, then 64 mins
+// if it has them; for each group, if they are nested, 64 int8 factors of scales and 64 uint8 factors of mins; then the
+// codes, in octets of inputs. An octet of codes of 8 bits is [8 inputs][64]. An octet of 4 bits is [64] words of 32
+// bits with the codes of one output, from the lowest bits: inputs 0, 2, 4, 6, 1, 3, 5, 7. So two adjacent inputs are 16
+// bits apart, as in a pair of bfloat16, and every second code is in its own byte: inputs 0, 4, 1, 5, then 2, 6, 3, 7.
 #pragma once
 
 #include "products/products.h"
@@ -95,7 +96,7 @@ struct Table {
 #endif
 };
 
-// An octet of inputs of 16 outputs, vector v of a block's: `value` gives those of input I.
+// An octet of inputs of 16 outputs, vector v of a block. `value` returns the values of input I.
 template <int BITS>
 struct Octet {
   const int8_t* codes;
@@ -195,7 +196,7 @@ ALWAYS_INLINE void read_group(const uint8_t* block, const Grouping& all, long nu
   group.codes = at + all.group_head();
 }
 
-// Asks for the codes that are used a while after those of an octet.
+// Prefetches codes at the distance AHEAD from an octet.
 ALWAYS_INLINE void fetch_octet(const uint8_t* octet, long bits) {
   for (long i = 0; i < octet_bytes(bits); i += LINE) __builtin_prefetch(octet + AHEAD + i);
 }

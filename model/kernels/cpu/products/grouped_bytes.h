@@ -1,8 +1,8 @@
-// Sums of products of rows rounded to bytes with blocks of weights whose inputs share scales in groups (see bytes.h and
-// grouped.h), in whole numbers as far as a scale goes. So every level of CPU gives the same bits.
+// Sums of products of rows rounded to bytes with blocks of weights in groups of inputs that share scales (see bytes.h
+// and grouped.h). Sums within a scale are sums of integers, so every level of CPU gives the same bits.
 //
-// The bytes of a weight are multiplied without a sign, as x86 wants them: values - least >= 0, with what is too high
-// taken back by the sum of the row's numbers.
+// The bytes of a weight are multiplied as unsigned numbers, as x86 requires: value - least value >= 0. The excess is
+// subtracted with the sum of the row's numbers.
 #pragma once
 
 #include "products/grouped.h"
@@ -10,7 +10,7 @@
 namespace LEVEL {
 namespace grouped {
 
-constexpr long KEPT_INPUTS = 256;  // of a block whose bytes are looked up once for all rows: 16 KB
+constexpr long KEPT_INPUTS = 256;  // of a block with bytes that are looked up once for all rows: 16 KB
 
 // Calls use(Index<rows>()), for 1 <= rows <= R.
 template <int R = ROWS_TOGETHER, class F>
@@ -20,7 +20,7 @@ ALWAYS_INLINE void with_rows(long rows, F use) {
   use(Index<R>());
 }
 
-// Calls pass(first, Index<count>()) for rows some at a time, as many as there is room for in registers.
+// Calls pass(first, Index<count>()) for groups of rows that fit in registers.
 template <class F>
 ALWAYS_INLINE void each_pass(long rows, F pass) {
   const long passes = (rows + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
@@ -38,7 +38,7 @@ ALWAYS_INLINE int least_value(const Grouping& all) {
   return least;
 }
 
-// The 16 values that codes choose among, each so much too high that none is below 0.
+// The 16 values of codes of 4 bits minus the least value, so that none is below 0.
 struct ByteTable {
 #if defined(__AVX512F__)
   __m512i values;

@@ -1,4 +1,4 @@
-// Sums of few rows with blocks of weights whose inputs share scales in groups (see grouped_sums.h).
+// Sums of few rows with blocks of weights in groups of inputs that share scales (see grouped_sums.h).
 #include "products/grouped_sums.h"
 
 #include "products/grouped_bytes.h"
@@ -7,7 +7,7 @@ namespace LEVEL {
 namespace grouped {
 namespace {
 
-// sums [R][64] of few rows x times a block, whose numbers are not written out
+// sums [R][64] of few rows x times a block, without expanding its numbers
 template <int BITS, int R>
 void sum_numbers(const float* x, long stride, const uint8_t* block, const Grouping& all, long K, float* sums) {
   const Table table(all);
@@ -55,8 +55,8 @@ ALWAYS_INLINE __m512bh pair_of_values(const uint8_t* octet, int v, __m512i table
   }
 }
 
-// Goes on with the sums [R][64] of rows x, or begins them, by a group: values(octet, pair, v) gives a pair of its
-// values, of which sums are made that the scales are multiplied by. So no number of the weight is rounded.
+// Adds a group to the sums [R][64] of rows x, or begins them: values(octet, pair, v) returns a pair of its values. The
+// scales are multiplied with sums of values, so no number of the weight is rounded.
 template <int R, class V>
 void add_group(const Rows<Paired>& rows, long first_row, long first_input, long K, const Grouping& all, const Group& group,
                V values, float* sums) {
@@ -86,7 +86,7 @@ void add_group(const Rows<Paired>& rows, long first_row, long first_input, long 
   });
 }
 
-// sums [rows][64] = rows times a block. Many rows share what is looked up of a group.
+// sums [rows][64] = rows times a block. Many rows share the looked-up values of a group.
 template <int BITS>
 void sum_of_groups(const Rows<Paired>& rows, const uint8_t* block, const Grouping& all, long K, float* sums) {
   alignas(64) uint16_t words[32];

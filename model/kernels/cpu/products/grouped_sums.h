@@ -1,4 +1,4 @@
-// Sums of products of rows with blocks of weights whose inputs share scales in groups (see grouped.h).
+// Sums of products of rows with blocks of weights in groups of inputs that share scales (see grouped.h).
 #pragma once
 
 #include "products/grouped.h"
@@ -6,10 +6,10 @@
 namespace LEVEL {
 namespace grouped {
 
-constexpr long FEW_INPUTS = 128;   // that few rows pass over at once: 16 or 32 KB of what was written out
-constexpr long MANY_INPUTS = 512;  // that many rows pass over at once
+constexpr long FEW_INPUTS = 128;   // of a pass of few rows: 16 or 32 KB of expanded numbers
+constexpr long MANY_INPUTS = 512;  // of a pass of many rows
 #if defined(__AVX512F__)
-constexpr int FUSED_ROWS = ROWS_TOGETHER;  // up to which numbers are not written out: their sums stay in registers
+constexpr int FUSED_ROWS = ROWS_TOGETHER;  // most rows for which numbers are not expanded: their sums stay in registers
 #else
 constexpr int FUSED_ROWS = 1;
 #endif
@@ -90,7 +90,7 @@ ALWAYS_INLINE auto with_form(long arithmetic, F use) {
   return use(Float{});
 }
 
-// What makes the sums of rows with a block of the weight, as `multiply_by` asks for it.
+// The function `sums_of` for `multiply_by`, which computes sums of rows with a block of the weight.
 template <class Form>
 auto sums_of_grouped(const void* w, long K) {
   return [=](const typename Form::Number* x, long count) {

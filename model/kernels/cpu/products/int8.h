@@ -1,19 +1,19 @@
-// Products of rows with weights in int8: in whole numbers, so that no order of a sum shows.
+// Integer products of rows with weights in int8: the order of a sum does not change its result.
 //
-// A row of activations becomes whole numbers of 15 bits (bfloat16) or 23 (float32), or of 8 where that is asked for, with
-// one scale for all of them, each of them two or three digits in base 256, or one. Digits and weights are multiplied and added up exactly; the scales, the bias
-// and the activation follow in float32, element by element. So an element depends on its own row alone. What is lost of
-// a number is at most 2**-16 (2**-24, 2**-8) of its row's largest; to round that one to bfloat16 (float32) may take 2**-9
-// (2**-25) of it.
+// A row of activations becomes integers of 15 bits (bfloat16) or 23 (float32), or of 8 with 8-bit activations, with one
+// scale for all of them. Each integer is two or three digits in base 256, or one. Products and sums of digits and
+// weights are exact; the scales, the bias and the activation follow in float32, element by element. So an element
+// depends only on its own row. The error of a number is at most 2**-16 (2**-24, 2**-8) of its row's largest; rounding
+// that number to bfloat16 (float32) has an error of up to 2**-9 (2**-25) of it.
 //
-// Digits are -128 .. 127, stored as bytes 0 .. 255, 128 too high: x86 and ARM multiply bytes without sign by bytes that
-// have one. The digits of a place are a row [inputs, filled up with anything to a multiple of 64], the most significant
-// place first, `digit_stride` apart. Sums fit int32, in whatever order, of up to 131,071 inputs.
+// Digits are -128 .. 127, stored as bytes 0 .. 255, 128 higher: x86 and ARM multiply unsigned bytes by signed bytes.
+// The digits of a place are a row [inputs, padded with anything to a multiple of 64], the most significant place first,
+// `digit_stride` apart. Sums of up to 131,071 inputs fit int32 in any order.
 //
-// A weight [N, K] is stored in blocks of 64 outputs, the last one filled up with zeros: 64 float32, each output's
-// scale; 64 int32, what takes back the 128 above, -128 times the sum of its weights; [K / 4][64][4] int8, four inputs
-// side by side, as all those instructions want them, and K filled up with zeros to a multiple of 64, the row of an AMX
-// tile. So these are [steps][64] words of 32 bits, as in `products.h`, one stream in the order in which it is read.
+// A weight [N, K] is stored in blocks of 64 outputs, the last one padded with zeros: 64 float32, the scale of each
+// output; 64 int32, the correction for the 128 above, -128 times the sum of the output's weights; [K / 4][64][4] int8,
+// four adjacent inputs, as all those instructions require, and K padded with zeros to a multiple of 64, the row of an
+// AMX tile. So these are [steps][64] words of 32 bits, as in `products.h`, one stream in the order of reading.
 #pragma once
 
 #include "products/int8_sums.h"
@@ -65,8 +65,8 @@ float digits_of_row(const T* x, long num_inputs, uint8_t* digits) {
   return counts ? largest / LIMIT : 0.0f;
 }
 
-// sums [rows][64] float32, of each row what its digits' sums [rows][count][64] make together, times its scale and the
-// outputs'.
+// sums [rows][64] float32: for each row its digits' sums [rows][count][64], combined, times its scale and the outputs'
+// scales.
 template <int COUNT>
 void scale_sums(const int32_t* sums, long rows, const float* row_scales, const float* scales, float* out) {
   for (long r = 0; r < rows; ++r, sums += COUNT * BLOCK, out += BLOCK)

@@ -1,5 +1,4 @@
-// Exact sums of products of bytes: rows of digits times a block of a weight in int8. `int8.h` says how these are
-// stored.
+// Exact sums of products of bytes: rows of digits times a block of a weight in int8. `int8.h` describes their layout.
 #pragma once
 
 #include "products/bytes.h"
@@ -9,10 +8,10 @@
 namespace LEVEL {
 namespace int8 {
 
-constexpr long GROUP = 4;               // inputs side by side
+constexpr long GROUP = 4;               // adjacent inputs
 constexpr long HEADER = 2 * 4 * BLOCK;  // bytes of a block before its weights
-constexpr long ROWS = 16;               // rows whose sums are made before they are used; their digits fill whole tiles
-// Rows of digits, and registers of columns, whose sums stay in registers.
+constexpr long ROWS = 16;               // rows with sums that are computed together; their digits fill whole tiles
+// Rows of digits, and registers of columns, with sums that stay in registers.
 #if defined(__AVX512F__)
 constexpr int PLACES = 6, REGISTERS = 4;
 #elif defined(__AVX2__)
@@ -23,7 +22,7 @@ constexpr int PLACES = 4, REGISTERS = 4;
 constexpr long CACHED_INPUTS = 256;  // of a block that stay in the first cache while all rows pass: 16 KB
 
 #if defined(TILES)
-// What its namesake below does, with tiles in use: rows up to a multiple of 16 are read and written.
+// The same function as below, with tiles: rows up to a multiple of 16 are read and written.
 inline void sum_digits(const uint8_t* digits, long rows, long stride, const int8_t* block, long inputs, int32_t* sums) {
   sum_rows<true>(digits, stride, rows, block + 4 * BLOCK, block + HEADER, inputs, BLOCK, sums, [](long, long) {});
 }
@@ -68,7 +67,7 @@ ALWAYS_INLINE void add_group(long rows, const uint8_t* digits, long stride, cons
   }
 }
 
-// sums [rows][64] = rows of digits, `stride` apart, times a block of weights of so many inputs, filled up.
+// sums [rows][64] = rows of digits, `stride` apart, times a block of weights with `inputs` inputs, padded.
 inline void sum_digits(const uint8_t* digits, long rows, long stride, const int8_t* block, long inputs, int32_t* sums) {
   for (long r = 0; r < rows; ++r) memcpy(sums + r * BLOCK, block + 4 * BLOCK, 4 * BLOCK);
   const int8_t* w = block + HEADER;

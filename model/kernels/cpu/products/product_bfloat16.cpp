@@ -2,8 +2,8 @@
 #include "level.h"
 #include "products/whole_products.h"
 
-// out [num_rows][N] = activation(x [num_rows][K] W^T + bias), W as pack_weight_bf16 lays it, bias [N] or null.
-// arithmetic: 0 widens numbers to float32; 1 multiplies as bfloat16 where the level can
+// out [num_rows][N] = activation(x [num_rows][K] W^T + bias), W in the layout of pack_weight_bf16, bias [N] or null.
+// arithmetic: 0 widens numbers to float32; 1 multiplies bfloat16 numbers if the level can
 EXPORT(void, product_bf16)(const uint16_t* x, const uint32_t* packed, const uint16_t* bias, uint16_t* out,
                            long num_rows, long K, long N, long activation, long arithmetic) {
   using namespace LEVEL;
@@ -18,14 +18,14 @@ EXPORT(void, product_f32_bf16)(const float* x, const uint32_t* packed, const flo
   multiply<Widened>(x, packed, bias, out, num_rows, K, N, activation);
 }
 
-// product_bf16 by arithmetic 0 from W [N][K] as it is, slowly: what its bits are.
+// The bits of product_bf16 by arithmetic 0, computed slowly from W [N][K].
 EXPORT(void, product_plain_bf16)(const uint16_t* x, const uint16_t* weight, const uint16_t* bias, uint16_t* out,
                                  long num_rows, long K, long N, long activation) {
   using namespace LEVEL;
   multiply_plainly(x, weight, bias, out, num_rows, K, N, activation);
 }
 
-// product_f32_bf16 from W [N][K] as it is, slowly: what its bits are.
+// The bits of product_f32_bf16, computed slowly from W [N][K].
 EXPORT(void, product_plain_f32_bf16)(const float* x, const uint16_t* weight, const float* bias, float* out,
                                      long num_rows, long K, long N, long activation) {
   using namespace LEVEL;
@@ -38,7 +38,7 @@ EXPORT(void, pack_weight_bf16)(const uint16_t* weight, uint32_t* packed, long K,
   pack(weight, packed, K, N);
 }
 
-// weight [N][K] = what pack_weight_bf16 was given
+// weight [N][K] = the argument of pack_weight_bf16
 EXPORT(void, unpack_weight_bf16)(const uint32_t* packed, uint16_t* weight, long K, long N) {
   using namespace LEVEL;
   unpack(packed, weight, K, N);

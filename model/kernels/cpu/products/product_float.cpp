@@ -9,7 +9,7 @@ EXPORT(void, product_f32)(const float* x, const uint32_t* packed, const float* b
   multiply<Float>(x, packed, bias, out, num_rows, K, N, activation);
 }
 
-// The same from W [N][K] as it is, slowly: what the bits of product_f32 are.
+// The bits of product_f32, computed slowly from W [N][K].
 EXPORT(void, product_plain_f32)(const float* x, const float* weight, const float* bias, float* out, long num_rows,
                                 long K, long N, long activation) {
   using namespace LEVEL;
@@ -22,7 +22,7 @@ EXPORT(void, pack_weight_f32)(const float* weight, uint32_t* packed, long K, lon
   pack(weight, packed, K, N);
 }
 
-// weight [N][K] = what pack_weight_f32 was given
+// weight [N][K] = the argument of pack_weight_f32
 EXPORT(void, unpack_weight_f32)(const uint32_t* packed, float* weight, long K, long N) {
   using namespace LEVEL;
   unpack(packed, weight, K, N);

@@ -1,4 +1,5 @@
-// Whole products of rows with weights whose inputs share scales in groups, and how a weight is laid (see grouped.h).
+// Whole products of rows with weights in groups of inputs that share scales, and the packing of a weight (see
+// grouped.h).
 #include "products/grouped_sums.h"
 #include "products/whole_products.h"
 

@@ -1,4 +1,4 @@
-// Whole products of rows with weights in int8, and how a weight is laid for them (see int8.h).
+// Whole products of rows with weights in int8, and the packing of a weight (see int8.h).
 #include "products/int8.h"
 #include "level.h"
 #include "threads/pool.h"
@@ -7,9 +7,9 @@
 namespace LEVEL {
 namespace {
 
-constexpr long SHARED_FROM = 4;        // rows: fewer become digits sooner than other threads would join in
-constexpr long PARTS_OF_A_THREAD = 4;  // so that one that comes late still finds work
-constexpr long ROWS_AT_ONCE = 512;     // rows whose digits are made before they are used: 4.5 MB of 3,072 float32
+constexpr long SHARED_FROM = 4;        // rows: fewer are converted faster than other threads start
+constexpr long PARTS_OF_A_THREAD = 4;  // so that a late thread still finds work
+constexpr long ROWS_AT_ONCE = 512;     // rows converted to digits at once: 4.5 MB of 3,072 float32
 
 // As `product_int8_f32` below, of ROWS_AT_ONCE at most.
 template <int COUNT, class T>
@@ -65,8 +65,8 @@ void pack_block(const int8_t* values, const float* scales, long num, long K, int
 }  // namespace
 }  // namespace LEVEL
 
-// out [num_rows][N] = activation(x [num_rows][K] times the weight w + bias [N] or null), rounded once. as_bytes: 1 rounds
-// rows to 8 bits
+// out [num_rows][N] = activation(x [num_rows][K] times the weight w + bias [N] or null), rounded once. as_bytes: 1
+// rounds rows to 8 bits
 EXPORT(void, product_int8_f32)
 (const float* x, const int8_t* w, const float* bias, float* out, long num_rows, long K, long N, long activation,
  long as_bytes) {

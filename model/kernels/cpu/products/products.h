@@ -1,11 +1,11 @@
 // Sums of products of rows with blocks of 64 columns of a weight: for whole products and for steps that fuse them.
 //
-// A weight [N, K] is stored in blocks of 64 outputs, the last one filled up with zeros: float32 as [blocks][K][64],
-// bfloat16 as [blocks][ceil(K / 2)][64][2], pairs of inputs side by side. Either is [blocks][steps][64] words of 32
-// bits. A sum has one order: each CHAIN inputs are one chain over the steps from 0, and the chains are added in order. So
-// its bits depend neither on the other rows, nor on threads, nor on how the steps are cut for the caches, which is at
-// multiples of CHAIN; and its error grows with the lengths of two short chains, not with that of a long one. (Tiles have
-// an order of their own, as fixed: see tiles.h.)
+// A weight [N, K] is stored in blocks of 64 outputs, the last one padded with zeros: float32 as [blocks][K][64],
+// bfloat16 as [blocks][ceil(K / 2)][64][2], pairs of adjacent inputs. Both are [blocks][steps][64] words of 32 bits. A
+// sum has one order: each CHAIN inputs are one chain over the steps from 0, and the chains are added in order. So its
+// bits are independent of other rows, of threads, and of the division of the steps for the caches, which is at
+// multiples of CHAIN. Its error grows with the lengths of two short chains instead of one long chain. (Tiles have
+// another fixed order: see tiles.h.)
 #pragma once
 
 #include "products/blocks.h"
@@ -17,18 +17,18 @@
 namespace LEVEL {
 
 constexpr long LINES = 4;         // of a cache, in a step of a block
-constexpr long FEW = 128;         // rows up to which weights come from memory slower than they are used
-constexpr long FEW_STEPS = 64;    // that few rows pass over at once: 16 KB, so the first cache has room for the next
-constexpr long MANY_STEPS = 512;  // that many rows pass over at once: 128 KB of the second cache
+constexpr long FEW = 128;         // most rows for which memory is slower than the products
+constexpr long FEW_STEPS = 64;    // of a pass of few rows: 16 KB, so that the next steps fit in the first cache too
+constexpr long MANY_STEPS = 512;  // of a pass of many rows: 128 KB of the second cache
 #if defined(__AVX512F__)
-constexpr int ROWS_TOGETHER = 6;  // rows whose sums stay in registers: 24 of 32
+constexpr int ROWS_TOGETHER = 6;  // rows with sums that stay in registers: 24 of 32
 constexpr int vectors_together(int) { return 4; }
 #else
 constexpr int ROWS_TOGETHER = 6;  // AVX2: 12 of 16; NEON: 24 of 32
 constexpr int vectors_together(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 #endif
-// Whether a pass over some of a step's columns asks for lines one after another, of the next steps, which the memory of
-// a CPU then foresees. Where a pass has all columns, it asks for some lines of each step: that way is faster there.
+// Whether a pass over some of a step's columns prefetches lines of the next steps in order, which the CPU's own
+// prefetcher then continues. A pass over all columns prefetches some lines of each step, which is faster there.
 constexpr bool IN_ORDER = vectors_together(ROWS_TOGETHER) * LANES < BLOCK;
 #if defined(TILES)
 constexpr long ROW_STEP = TILE_ROWS;  // rows are cut into pieces of work at multiples of it
@@ -122,7 +122,7 @@ struct Tiled {  // the same by tiles, which take any number of rows: it has no s
   static constexpr int INPUTS = 2;
 };
 
-// What multiplies bfloat16 by bfloat16 at this level, where it need not have the bits of others.
+// The form that multiplies bfloat16 by bfloat16 at this level, possibly with other bits than other levels.
 #if defined(TILES)
 using Dot = Tiled;
 #elif defined(__AVX512BF16__)
@@ -133,8 +133,8 @@ using Dot = Widened;
 
 constexpr bool HAS_DOT = !__is_same(Dot, Widened);
 
-// Whether a form multiplies rows of T in place; if not, `lay_row` has to lay them for it, `laid_stride` numbers
-// apart, and memory is read up to `lanes_up` of them.
+// Whether a form multiplies rows of T in place. Otherwise `lay_row` must convert them to its layout, `laid_stride`
+// numbers apart, and memory is read up to `lanes_up` rows.
 template <class Form, class T>
 constexpr bool TAKES_ROWS = __is_same(typename Form::Number, T) && !__is_same(Form, Tiled);
 template <class Form>
@@ -180,9 +180,9 @@ ALWAYS_INLINE void put_sums(const Vector (&t)[R][V], bool begins, float* sums) {
   });
 }
 
-// Adds to sums [R][64], or begins them, V vectors of columns of them, `inputs` of rows x, `stride` apart, times
-// w [steps][64], by chains of `chain` inputs, an even number. Meanwhile the first FETCHED lines of each step from `next`
-// on are asked for.
+// Adds to sums [R][64], or begins them, V vectors of columns of them, `inputs` of rows x, `stride` apart, times w
+// [steps][64], by chains of `chain` inputs, an even number. Meanwhile it prefetches the first FETCHED lines of each
+// step from `next`.
 template <class Form, int R, int V, int FETCHED>
 void add_chains(const typename Form::Number* x, long stride, const Word* w, long inputs, long chain, const Word* next,
                 bool begins, float* sums) {
@@ -226,9 +226,8 @@ extern template AddRows<Paired> add_rows<Paired>;
 #endif
 
 // Adds to sums [num_rows][64], or begins them, `inputs` of rows x, `stride` apart, times w [steps][64], by chains of
-// `chain` inputs. The rows pass over w some at a time; the passes ask for a share each of the first `lines` of each step
-// from `next` on, so that memory is at work all the while. finish(first, count) as `sum_block` says, called where
-// `is_last`.
+// `chain` inputs. Each pass multiplies some rows, and prefetches a share of the first `lines` of each step from `next`,
+// so that memory is always in use. finish(first, count): as in `sum_block`, called if `is_last`.
 template <class Form, class F>
 ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long num_rows, const Word* w, long inputs,
                              long chain, const Word* next, long lines, bool begins, bool is_last, float* sums, F finish) {
@@ -248,9 +247,9 @@ ALWAYS_INLINE void pass_rows(const typename Form::Number* x, long stride, long n
   }
 }
 
-// sums [num_rows][64] = rows x [num_rows][K], `stride` apart, times the block w; with the form in use, rows as it takes
-// them, and sums with room for `lanes_up` of them. As soon as some rows are done finish(first, count) is called, so
-// that what it writes leaves for memory while other rows are computed.
+// sums [num_rows][64] = rows x [num_rows][K], `stride` apart, times the block w; rows are in the form's layout,
+// and sums have room for `lanes_up` rows. finish(first, count) is called as soon as some rows are complete, so that its
+// writes go to memory while other rows are computed.
 template <class Form, class F>
 void sum_block(const typename Form::Number* x, long stride, long num_rows, const Word* w, long K, float* sums,
                F finish) requires(!__is_same(Form, Tiled)) {

@@ -1,14 +1,14 @@
-// Sums by the matrix unit of a CPU with AMX. It has eight tiles of 16 rows of 64 bytes; one instruction adds to a tile
-// of sums, 16 rows by 16 columns, the products of a tile of rows with one of weights. Bytes and bfloat16 are stored
-// alike: 64 bytes of a row, 64 or 32 inputs, meet 16 steps of a block, each of which has 4 or 2 inputs of a column in a
-// word.
+// Sums by the matrix unit of a CPU with AMX. It has eight tiles of 16 rows of 64 bytes. One instruction adds the
+// products of a tile of rows with a tile of weights to a tile of sums, 16 rows by 16 columns. Bytes and bfloat16 have
+// the same layout: 64 bytes of a row, 64 or 32 inputs, are multiplied with 16 steps of a block; each step has 4 or 2
+// inputs of a column in a word.
 //
-// A sum has one order, that of the inputs, 64 bytes after 64 bytes: of bfloat16 the even inputs among them are one
-// chain of multiply-adds from 0 and the odd ones another, both together are added to the sum, and a number too small to
-// be a normal one counts as 0. So no row's bits depend on the other rows.
+// A sum has one order, the order of the inputs in pieces of 64 bytes. For bfloat16 the even inputs of a piece are one
+// chain of multiply-adds from 0 and the odd inputs another; both are added to the sum, and a subnormal number counts as
+// 0. So the bits of a row are independent of other rows.
 //
-// How tiles are used, and that weights are not cut for the first cache, was measured with earlier kernels; these
-// are unmeasured in bfloat16.
+// The use of tiles, and of whole weights without division for the first cache, was measured with earlier kernels; these
+// kernels are unmeasured in bfloat16.
 #pragma once
 
 #include "products/blocks.h"
@@ -23,7 +23,7 @@ namespace LEVEL {
 constexpr long TILE_ROWS = 16;
 
 #if defined(TILES)
-// What LDTILECFG reads: eight whole tiles. Fewer rows would take no less time: weights are waited for.
+// The operand of LDTILECFG: eight whole tiles. Fewer rows would not be faster, since the weights limit the speed.
 struct TileShapes {
   uint8_t palette, start_row, none[14];
   uint16_t row_bytes[16];

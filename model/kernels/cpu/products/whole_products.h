@@ -1,4 +1,4 @@
-// Whole products of rows with a weight, and how a weight is laid for them (see products.h).
+// Whole products of rows with a weight, and the packing of a weight (see products.h).
 #pragma once
 
 #if defined(__linux__)
@@ -70,8 +70,8 @@ const typename Form::Number* rounded_rows(const T* x, long count, long K) {
 }
 
 // out [num_rows][N] = activation(x [num_rows][K] times a weight + bias [N] or null), rounded once. sums_of(rows, count)
-// is asked once for some rows, as the form takes them, and returns what makes their sums with a block of the weight, as
-// `sum_block` does: called with (block, sums, finish).
+// is called once for some rows in the form's layout, and returns a function (block, sums, finish) that computes their
+// sums with a block of the weight like `sum_block`.
 template <class Form, class T, class S>
 void multiply_by(const T* x, const T* bias, T* out, long num_rows, long K, long N, long activation, S sums_of) {
   if (num_rows == 0 || N == 0) return;

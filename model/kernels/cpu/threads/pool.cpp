@@ -1,5 +1,5 @@
-// The threads of `pool.h`. A thread that has nothing to do looks for work for some microseconds, then sleeps: between
-// the products of a step there is not even that much time, and a thread that spins longer takes its core from others.
+// The threads of `pool.h`. An idle thread looks for work for some microseconds, then sleeps: the time between the
+// products of a step is shorter than that, and a thread that spins longer takes its core from others.
 #include "threads/pool.h"
 
 #include <pthread.h>
@@ -15,13 +15,13 @@ constexpr unsigned long ALL_TAKEN = 0xFFFFFFFF;
 
 using Work = void (*)(void* context, long part);
 
-pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // held by the thread whose job runs
+pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // held by the thread with the running job
 pthread_mutex_t sleepers = PTHREAD_MUTEX_INITIALIZER;
 pthread_cond_t woken = PTHREAD_COND_INITIALIZER;
 
-// The job. It changes only while `turn` says that all is taken, so that a thread that takes a part, which changes
-// `turn` from what it was before the job was read, has read the right one. For that its fields are released and
-// acquired: else one could be seen before `turn` is.
+// The job. It changes only while the lower half of `turn` is ALL_TAKEN. A thread takes a part by changing `turn` from
+// its value before the thread read the job, so it has read the right job. The fields are released and acquired, so that
+// none is seen before `turn`.
 Work job_work;
 void* job_context;
 long job_parts;
@@ -79,14 +79,14 @@ void* run_thread(void* index_of_thread) {
   return nullptr;
 }
 
-// A child of fork has none of the threads, nor the one that held a lock.
+// A child of fork has none of the threads, and no thread that held a lock.
 void forget_threads() {
   sleepers = PTHREAD_MUTEX_INITIALIZER;
   woken = PTHREAD_COND_INITIALIZER;
   num_asleep = started = 0;
 }
 
-// Starts threads until there are as many as wanted; fewer where the system has no more.
+// Starts threads up to the wanted number, or fewer if the system refuses more.
 void start_threads() {
   static bool is_known = false;
   if (!is_known) is_known = pthread_atfork(nullptr, nullptr, forget_threads) == 0;
@@ -129,7 +129,7 @@ void lightwell_run(long num_parts, void (*work)(void* context, long part), void*
     return;
   }
   start_threads();
-  inside = true;  // work that asks for the pool again runs in its own thread
+  inside = true;  // work that calls the pool again runs in its own thread
   const unsigned long before = __atomic_load_n(&turn, __ATOMIC_RELAXED), number = ((before >> 32) + 1) & ALL_TAKEN;
   __atomic_store_n(&turn, before | ALL_TAKEN, __ATOMIC_SEQ_CST);
   __atomic_store_n(&job_work, work, __ATOMIC_RELEASE);

@@ -1,4 +1,4 @@
-// The memory of `scratch.h`, which a thread gives back when it ends: to the system, as the C library might keep it.
+// The memory of `scratch.h`. A thread returns it to the system when it ends; the C library might keep it.
 #include "threads/scratch.h"
 
 #include <pthread.h>

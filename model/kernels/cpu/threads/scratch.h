@@ -1,4 +1,4 @@
-// Memory for what a piece of work makes on its way.
+// Memory for the intermediate results of a piece of work.
 #pragma once
 
 #include <stddef.h>
@@ -15,14 +15,14 @@ struct Room {
   Room* next;  // of the same thread
 };
 
-// Returns the room, allocated where it is null, with so many bytes or more, whatever is in it: this thread's own until
-// the thread ends.
+// Returns the room with at least `num_bytes` bytes of any content, allocated if it is null. It belongs to this thread
+// until the thread ends.
 extern "C" Room* lightwell_grow(Room* room, size_t num_bytes);
 
 namespace LEVEL {
 
-// Room for `count` things of type T: this thread's own, of this User (any type that names one), whatever is in it. It
-// grows and is kept for the next call, which gives the same memory: so a User has one at a time. It begins at a line of
+// Room for `count` objects of type T, of any content, for this thread and this User (any type, as a name). It grows and
+// is kept for the next call, which returns the same memory: so a User has one room at a time. It begins at a line of
 // the cache.
 template <class User, class T>
 T* scratch(long count) {

@@ -1,8 +1,8 @@
-// Work that threads take piece by piece from one list, in its order: steps, each of which waits for the one before.
+// Work that threads take piece by piece from one list, in order: steps, each of which waits for the previous step.
 //
-// Whoever is free takes the next piece, so a thread that was late or is held up takes fewer. A piece waits for earlier
-// ones: those were all taken before it, so a thread is working on them, and it never waits for one that has not begun.
-// So any number of threads comes to the end of the list, one too.
+// A free thread takes the next piece, so a late or delayed thread takes fewer. A piece may wait for earlier pieces.
+// Those were all taken before it, so a thread is working on them, and no piece waits for one that has not begun. So any
+// number of threads, also one, reaches the end of the list.
 #pragma once
 
 #include <sched.h>
@@ -11,14 +11,14 @@
 
 namespace LEVEL {
 
-constexpr int MOST_SPINS = 1000;  // at a count before the core is left to others: some tens of microseconds
+constexpr int MOST_SPINS = 1000;  // reads of a count before the thread yields its core: some tens of microseconds
 
 struct Share {
   long begin, end;
 };
 
-// Piece number `piece` of `count` things that `num_threads` share. Pieces become smaller: most of the things are side
-// by side for a thread, and yet all threads end at about the same time. {count, count} where there is no such piece.
+// Piece number `piece` of `count` items that `num_threads` share. Pieces become smaller: most items of a thread are
+// adjacent, and yet all threads end at about the same time. {count, count} if there is no such piece.
 inline Share piece_of(long count, long num_threads, long piece) {
   if (num_threads == 1) return piece == 0 ? Share{0, count} : Share{count, count};
   for (long begin = 0;; begin += num_threads * ((count - begin) / (2 * num_threads)), piece -= num_threads) {
