@@ -12,7 +12,6 @@ from typing import Any
 from model.checkpoint.families import (
     bart,
     bert,
-    distilbert,
     gemma,
     gemma3n,
     gemma4,
@@ -23,30 +22,26 @@ from model.checkpoint.families import (
     jina_bert,
     lfm2,
     llama,
-    mixtral,
+    mixtures,
     modernbert,
-    mpnet,
     nomic_bert,
     olmo2,
     opt,
-    phi3,
     qwen3_5,
-    qwen3_moe,
     smollm3,
     t5,
 )
-from model.checkpoint.families.classifier import SUFFIX
 from model.checkpoint.families.family import Family
 from model.checkpoint.families.fields import Fields, read_object
-from model.checkpoint.families.masked_head import NO_HEAD
+from model.checkpoint.families.output_heads import NO_HEAD, SUFFIX
 from model.checkpoint.folder import GGUF_NAME, ModelLoadError
 from model.checkpoint.quantized.scheme import read_scheme
 from model.checkpoint.tensor_names import tensor_names
 from model.config import ModelConfig
 
 _FILES = (
-    llama, mixtral, qwen3_moe, qwen3_5, gpt_oss, smollm3, granite, lfm2, gemma, gemma3n, gemma4, phi3, olmo2, gpt2,
-    gpt_neox, opt, bert, distilbert, mpnet, modernbert, nomic_bert, jina_bert, t5, bart,
+    llama, mixtures, qwen3_5, gpt_oss, smollm3, granite, lfm2, gemma, gemma3n, gemma4, olmo2, gpt2, gpt_neox, opt, bert,
+    modernbert, nomic_bert, jina_bert, t5, bart,
 )  # fmt: skip
 """The files of families, in the order in which errors list their architectures."""
 FAMILIES = tuple(each for file in _FILES for each in vars(file).values() if isinstance(each, Family))
@@ -58,7 +53,7 @@ _TRAITS: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
         re.compile(r"mamba|rwkv|ssm|state_size|recurrent|conv_(kernel|l_cache)|linear_(num|key|attn)", re.I),
         (*lfm2.LFM2.architectures, qwen3_5.QWEN3_5.architectures[0]),
     ),
-    (re.compile(r"expert", re.I), qwen3_moe.QWEN3_MOE.architectures),
+    (re.compile(r"expert", re.I), mixtures.QWEN3_MOE.architectures),
 )
 """Traits by which a network is nearer to another than by the spelling of its name, as names of classes and fields tell
 them, each with the architectures that have it: layers that keep a state, and experts.

@@ -9,7 +9,7 @@ from typing import Any
 
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.heads import equal_heads
+from model.checkpoint.families.sizes import equal_heads, read_sizes
 from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, separate_qkv, untied
 from model.config import ModelConfig
 
@@ -28,7 +28,7 @@ _CROSS = (
 def _stack(side: str) -> tuple[WeightRow, ...]:
     top, block = f"model.{side}", f"model.{side}.layers.{{i}}"
     return (
-        WeightRow("pos_embed.weight", (f"{top}.embed_positions.weight",), ("positions d",), _has_position_table),
+        *linear("pos_embed", f"{top}.embed_positions", "positions d", when=_has_position_table),
         *norm("embed_norm", f"{top}.layernorm_embedding", bias=True, when=attrgetter("embedding_norm")),
         *separate_qkv(f"{block}.self_attn.*_proj", bias=True),
         *linear("layers.{i}.attn_out", f"{block}.self_attn.out_proj", "d q", bias=True),
@@ -42,54 +42,44 @@ def _stack(side: str) -> tuple[WeightRow, ...]:
 
 _TABLE = WeightMap(
     rows=(
-        WeightRow("embed.weight", ("model.shared.weight",), ("vocab d",)),
+        *linear("embed", "model.shared", "vocab d"),
         *_stack("decoder"),
-        WeightRow("head.weight", ("lm_head.weight",), ("vocab d",), untied),
+        *linear("head", "lm_head", "vocab d", when=untied),
         WeightRow("head.bias", ("final_logits_bias",), ("1 vocab",), attrgetter("head_bias"), "flatten"),
     ),
     encoder_rows=_stack("encoder"),
     prefixes=("model.",),
-    # Copies of the shared table; Marian's fixed position tables, which are computed here; labels of classifiers.
+    # Copies of the shared table, and Marian's fixed position tables, which Lightwell computes.
     ignored=re.compile(r"(encoder|decoder)\.(embed_tokens|embed_positions)\.weight|(encoder|decoder)\.version"),
 )
 
 
-def _read(hf: Fields, common: Common, defaults: dict[str, Any], **options: Any) -> ModelConfig:
-    """Read the fields that both share; `options` are ModelConfig's fields in which they differ."""
+def _read(hf: Fields, common: Common, **options: Any) -> ModelConfig:
+    """Read the fields of both. options: the fields of ModelConfig that differ."""
+    # Files of transformers before 4 contain these options with the family's values.
     for name in ("normalize_before", "add_final_layer_norm", "add_bias_logits"):
         hf.only(name, False)
-    # Files of before transformers 4 say these, and mean no more than the family.
-    sides = []
-    for side in ("encoder", "decoder"):
-        heads = equal_heads(hf, "d_model", f"{side}_attention_heads", defaults=(1024, 16)).fields()
-        sizes = {"num_layers": hf.size(f"{side}_layers", 12), "intermediate_size": hf.size(f"{side}_ffn_dim", 4096)}
-        sides.append(heads | sizes)
-    width = hf.size("d_model", 1024)
+    encoder_sizes, decoder_sizes = (_read_stack(hf, side) for side in ("encoder", "decoder"))
     encoder = ModelConfig(
         **common,
-        **sides[0],
+        **{**encoder_sizes, "tie_word_embeddings": True},
         kind="encoder",
-        vocab_size=hf.size("vocab_size", defaults["vocab_size"]),
-        max_model_len=hf.size("max_position_embeddings", 1024),
         norm="layernorm",
         norm_eps=1e-5,
         norm_placement="post",
         final_norm=False,
-        activation=hf.activation("activation_function", "gelu"),
         attention_bias=True,
         attention_out_bias=True,
         mlp_bias=True,
-        embedding_scale=width**0.5 if hf.flag("scale_embedding", False) else 1.0,
-        tie_word_embeddings=True,
+        embedding_scale=encoder_sizes["hidden_size"] ** 0.5 if hf.flag("scale_embedding", False) else 1.0,
         has_head=False,
         causal=False,
         **options,
     )
     return replace(
         encoder,
-        **sides[1],
+        **decoder_sizes,
         kind="encoder-decoder",
-        tie_word_embeddings=hf.flag("tie_word_embeddings", True),
         head_bias=common["architecture"] != "BartModel",  # a bare one has no bias, and a tied head
         has_head=True,
         causal=True,
@@ -98,18 +88,40 @@ def _read(hf: Fields, common: Common, defaults: dict[str, Any], **options: Any) 
     )
 
 
+def _read_stack(hf: Fields, side: str) -> dict[str, Any]:
+    """Return the sizes of one stack. side: encoder or decoder."""
+    hf = hf.with_spellings(
+        hidden_size="d_model",
+        num_attention_heads=f"{side}_attention_heads",
+        num_hidden_layers=f"{side}_layers",
+        intermediate_size=f"{side}_ffn_dim",
+        hidden_act="activation_function",
+    ).with_defaults(
+        hidden_size=1024,
+        num_attention_heads=16,
+        num_hidden_layers=12,
+        intermediate_size=4096,
+        max_position_embeddings=1024,
+        hidden_act="gelu",
+        tie_word_embeddings=True,
+    )
+    return read_sizes(hf, equal_heads(hf))
+
+
 def _read_bart(hf: Fields, common: Common) -> ModelConfig:
-    return _read(hf, common, {"vocab_size": 50265}, learned_positions=True, position_offset=2, embedding_norm=True)
+    hf = hf.with_defaults(vocab_size=50265)
+    return _read(hf, common, learned_positions=True, position_offset=2, embedding_norm=True)
 
 
 def _read_marian(hf: Fields, common: Common) -> ModelConfig:
     hf.only("share_encoder_decoder_embeddings", True)
-    vocab_size = hf.size("vocab_size", 58101)
+    hf = hf.with_defaults(vocab_size=58101)
+    vocab_size = hf.size("vocab_size")
     if hf.size("decoder_vocab_size", vocab_size) != vocab_size:
         raise hf.refuse(
             "decoder_vocab_size", f"only vocab_size ({vocab_size}) is supported: the stacks share one table"
         )
-    return _read(hf, common, {"vocab_size": vocab_size}, sinusoidal_positions=True)
+    return _read(hf, common, sinusoidal_positions=True)
 
 
 BART = Family("bart", ("BartForConditionalGeneration", "BartModel"), ("bart",), _read_bart, _TABLE)

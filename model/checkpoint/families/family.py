@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from model.checkpoint.families.classifier import ReadClassifier, read_score
 from model.checkpoint.families.fields import Fields
+from model.checkpoint.families.output_heads import ReadClassifier, read_score
 from model.checkpoint.families.weight_table import WeightMap
 from model.config import ModelConfig
 

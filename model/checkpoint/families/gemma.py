@@ -1,8 +1,8 @@
 """Reads Gemma 2 and 3: norms before and after each sublayer, norm weights stored around 0, scaled embeddings, soft caps
 or q/k norms, and windows in most layers. Riviere et al. 2024, arXiv:2408.00118; Kamath et al. 2025, arXiv:2503.19786.
 
-Of a Gemma 3 with images only the text network is read; it is the same one. EmbeddingGemma is a Gemma 3 whose tokens see
-those after them too: an encoder without a head (Schechter Vera et al. 2025, arXiv:2509.20354).
+From a Gemma 3 with images only the text network is read. EmbeddingGemma is a Gemma 3 with bidirectional attention: an
+encoder without a head (Schechter Vera et al. 2025, arXiv:2509.20354).
 """
 
 import re
@@ -11,9 +11,8 @@ from typing import Any
 
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.heads import grouped_heads
-from model.checkpoint.families.llama import ATTENTION_ROWS, EMBED_ROWS, END_ROWS, MLP_ROWS, OLD_BUFFERS, read_common
-from model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
+from model.checkpoint.families.llama import ATTENTION_ROWS, EMBED_ROWS, END_ROWS, MLP_ROWS, OLD_BUFFERS, read_like_llama
+from model.checkpoint.families.rotary import read_local_and_global_rope
 from model.checkpoint.families.weight_table import WeightMap, norm
 from model.config import ModelConfig
 
@@ -35,43 +34,38 @@ _SIZES = {
     "intermediate_size": 9216,
     "num_hidden_layers": 26,
     "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
 }
-"""The values that the text part of a Gemma 3 with images leaves out."""
+"""Values of absent fields in the text part of a Gemma 3 with images."""
 
 
 def _read(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConfig:
-    """Read the fields that both share. Every `pattern`-th layer has full attention, if `layer_types` does not say which
-    ones.
+    """Read the fields of both. Without `layer_types`, every `pattern`-th layer has full attention.
+
+    options: the fields of ModelConfig that differ.
     """
-    heads = grouped_heads(hf, num_kv_heads=4, head_dim=256)
-    num_layers = hf.size("num_hidden_layers")
-    bias = hf.flag("attention_bias", False)
     shared = {
-        **read_common(hf, heads),
         "norm_placement": "sandwich",
         "norm_weight_offset": 1.0,
-        "activation": hf.activation("hidden_activation", "gelu_pytorch_tanh"),
-        "attention_bias": bias,
-        "attention_out_bias": bias,
-        "embedding_scale": heads.hidden_size**0.5,
-        "tie_word_embeddings": hf.flag("tie_word_embeddings", True),
+        "embedding_scale": hf.size("hidden_size") ** 0.5,
         "attention_scale": hf.number("query_pre_attn_scalar", 256.0) ** -0.5,
-        "sliding_windows": hf.windows([(i + 1) % pattern > 0 for i in range(num_layers)], 4096),
+        "sliding_windows": hf.windows([(i + 1) % pattern > 0 for i in range(hf.size("num_hidden_layers"))], 4096),
     }
-    return ModelConfig(**common, **{**shared, **options})
+    return read_like_llama(hf, common, **shared, **options)
+
+
+def of_gemma(hf: Fields, **defaults: Any) -> Fields:
+    """Return the fields of a Gemma under their usual names, and with the values of absent fields."""
+    return hf.with_spellings(hidden_act="hidden_activation").with_defaults(
+        hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True, head_dim=256, **defaults
+    )
 
 
 def _read_gemma2(hf: Fields, common: Common) -> ModelConfig:
     hf.only("use_bidirectional_attention", False)
-    max_model_len = hf.size("max_position_embeddings", 8192)
     return _read(
-        hf,
+        of_gemma(hf, num_key_value_heads=4, max_position_embeddings=8192),
         common,
         2,
-        max_model_len=max_model_len,
-        rope=read_rope(hf, hf.size("head_dim", 256), max_model_len),
         attn_logit_softcap=hf.nullable_number("attn_logit_softcapping", 50.0),
         final_logit_softcap=hf.nullable_number("final_logit_softcapping", 30.0),
     )
@@ -79,24 +73,19 @@ def _read_gemma2(hf: Fields, common: Common) -> ModelConfig:
 
 def _read_gemma3(hf: Fields, common: Common) -> ModelConfig:
     if common["architecture"] in _WITH_IMAGES:
-        text = hf.nested("text_config").values
-        hf = Fields({**_SIZES, **text}, hf.file)
-    max_model_len = hf.size("max_position_embeddings", 131_072)
+        hf = hf.text_network().with_defaults(**_SIZES)
+    hf = of_gemma(hf, num_key_value_heads=4, max_position_embeddings=131_072)
+    thetas = {
+        "full_attention": hf.number("rope_theta", 1_000_000.0),
+        "sliding_attention": hf.number("rope_local_base_freq", 10_000.0),
+    }
     global_rope, local_rope = read_local_and_global_rope(
-        hf,
-        hf.size("head_dim", 256),
-        max_model_len,
-        {
-            "full_attention": hf.number("rope_theta", 1_000_000.0),
-            "sliding_attention": hf.number("rope_local_base_freq", 10_000.0),
-        },
-        scale_both=False,
+        hf, hf.size("head_dim"), hf.size("max_position_embeddings"), thetas, scale_both=False
     )
     config = _read(
         hf,
         common,
         hf.size("sliding_window_pattern", 6),
-        max_model_len=max_model_len,
         qk_norm="head",
         rope=global_rope,
         local_rope=local_rope,

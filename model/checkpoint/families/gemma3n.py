@@ -1,18 +1,16 @@
-"""Reads the text network of Gemma 3n, which is much like Gemma 4's E2B and E4B, with several residual streams, a
-low-rank path around attention, and mlps whose gates are mostly closed. Google 2025, "Gemma 3n model card", and the code
-of transformers.
+"""Reads the text network of Gemma 3n: Gemma 4's E2B and E4B with several residual streams, a low-rank path around
+attention, and mlps with sparse gates. Google 2025, "Gemma 3n model card", and the code of transformers.
 
-Of a Gemma 3n with images and sounds only the text network is read.
+The networks for images and sounds are not read.
 """
 
 import re
-from typing import Any
 
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
+from model.checkpoint.families.gemma import of_gemma
 from model.checkpoint.families.gemma4 import TABLE, alike_in_gemma_3n_and_4, check_shared
-from model.checkpoint.families.heads import grouped_heads
-from model.checkpoint.families.llama import read_common
+from model.checkpoint.families.llama import read_like_llama
 from model.checkpoint.families.rotary import read_local_and_global_rope
 from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm
 from model.config import AltUpConfig, ModelConfig
@@ -25,7 +23,7 @@ _SIZES: dict[str, int] = {
     "num_hidden_layers": 35,
     "num_attention_heads": 8,
 }
-"""The sizes that a file may leave out."""
+"""Values of absent fields."""
 
 
 def _is_scaled(config: ModelConfig) -> bool:
@@ -62,47 +60,46 @@ _TABLE = WeightMap(
 
 
 def _read(hf: Fields, common: Common) -> ModelConfig:
-    text = hf.nested("text_config").values if common["architecture"].endswith("ConditionalGeneration") else hf.values
-    hf = Fields({**_SIZES, **text}, hf.file)
+    hf = hf.text_network() if common["architecture"].endswith("ConditionalGeneration") else hf
+    hf = of_gemma(hf, num_key_value_heads=2, max_position_embeddings=32_768, **_SIZES)
     hf.only("altup_num_inputs", _STREAMS)
     hf.only("altup_active_idx", 0)
     num_layers = hf.size("num_hidden_layers")
     sizes = _of_layers(hf, "intermediate_size", 16_384)
-    hf = Fields({**hf.values, "intermediate_size": sizes[0]}, hf.file)
-    heads = grouped_heads(hf, num_kv_heads=2, head_dim=256)
+    hf = hf.with_values(intermediate_size=sizes[0])
     windows = hf.windows([(i + 1) % 5 > 0 for i in range(num_layers)], 512)
-    num_shared = hf.optional_int("num_kv_shared_layers")
-    num_shared = 15 if num_shared is None else num_shared
+    num_shared = hf.integer("num_kv_shared_layers", 15)
     check_shared(hf, windows, num_shared)
-    max_model_len = hf.size("max_position_embeddings", 32_768)
     thetas = {
         "full_attention": hf.number("rope_theta", 1_000_000.0),
         "sliding_attention": hf.number("rope_local_base_freq", 10_000.0),
     }
-    ropes = read_local_and_global_rope(hf, heads.head_dim, max_model_len, thetas, scale_both=False)
-    options: dict[str, Any] = {
-        "max_model_len": max_model_len,
-        **alike_in_gemma_3n_and_4(hf, heads),
-        "final_logit_softcap": hf.nullable_number("final_logit_softcapping", 30.0),
-        "rope": ropes[0],
-        "local_rope": ropes[1],
-        "sliding_windows": windows,
-        "num_kv_shared_layers": num_shared,
-        "intermediate_sizes": sizes if len(set(sizes)) > 1 else (),
-        "sparsities": _sparsities(hf, num_layers),
-        "per_layer_size": hf.size("hidden_size_per_layer_input", 256),
-        "per_layer_vocab_size": hf.size("vocab_size_per_layer_input", 262_144),
-        "altup": AltUpConfig(
+    rope, local_rope = read_local_and_global_rope(
+        hf, hf.size("head_dim"), hf.size("max_position_embeddings"), thetas, scale_both=False
+    )
+    return read_like_llama(
+        hf,
+        common,
+        **alike_in_gemma_3n_and_4(hf),
+        final_logit_softcap=hf.nullable_number("final_logit_softcapping", 30.0),
+        rope=rope,
+        local_rope=local_rope,
+        sliding_windows=windows,
+        num_kv_shared_layers=num_shared,
+        intermediate_sizes=sizes if len(set(sizes)) > 1 else (),
+        sparsities=_sparsities(hf, num_layers),
+        per_layer_size=hf.size("hidden_size_per_layer_input", 256),
+        per_layer_vocab_size=hf.size("vocab_size_per_layer_input", 262_144),
+        altup=AltUpConfig(
             num_streams=_STREAMS,
             laurel_rank=hf.size("laurel_rank", 64),
             scales_corrected=hf.flag("altup_correct_scale", True),
         ),
-    }
-    return ModelConfig(**common, **{**read_common(hf, heads), **options})
+    )
 
 
 def _of_layers(hf: Fields, name: str, usual: int) -> tuple[int, ...]:
-    """Read a size that is one number, or a list of one for each layer."""
+    """Return the size of each layer from a field that is one number, or a list."""
     num_layers, value = hf.size("num_hidden_layers"), hf.values.get(name)
     if not isinstance(value, list):
         return (hf.size(name, usual),) * num_layers

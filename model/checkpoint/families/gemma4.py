@@ -1,26 +1,25 @@
-"""Reads the text networks of Gemma 4: norms of values too, layers without a window that have other heads, layers that
-read the keys and values of earlier ones, and a number by which the residual stream is multiplied after each block. Of
-the smaller ones (E2B, E4B) each layer also gets something of the tokens themselves; the one with experts (26B A4B) has
-them beside its mlps. Google 2026, "Gemma 4 model card", and the code of transformers.
+"""Reads the text networks of Gemma 4: norms of q, k and v, other heads in layers without a window, keys and values
+shared between layers, and a factor of the residual stream after each block. E2B and E4B have per-layer token
+embeddings; 26B A4B has experts next to its mlps. Google 2026, "Gemma 4 model card", and the code of transformers.
 
-Of a Gemma 4 with images and sounds only the text network is read.
+The networks for images and sounds are not read.
 """
 
 import re
-from dataclasses import replace
 from typing import Any
 
-from model.checkpoint.families.experts import read_experts
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.heads import HeadCounts, grouped_heads
-from model.checkpoint.families.llama import EMBED_ROWS, END_ROWS, MLP_ROWS, read_common
+from model.checkpoint.families.gemma import of_gemma
+from model.checkpoint.families.llama import EMBED_ROWS, END_ROWS, MLP_ROWS, read_like_llama
 from model.checkpoint.families.rotary import rope_of
+from model.checkpoint.families.sizes import grouped_heads, read_experts
 from model.checkpoint.families.weight_table import (
     StackedTensor,
     WeightMap,
     WeightRow,
     has,
+    in_layers,
     linear,
     norm,
     out_bias,
@@ -30,7 +29,6 @@ from model.config import ExpertsConfig, ModelConfig, RopeConfig
 
 _LAYER = "model.layers.{i}"
 _has_per_layer = has("per_layer_size")
-_has_experts = has("experts")
 _ATTENTION = f"{_LAYER}.self_attn"
 
 
@@ -64,25 +62,22 @@ _EXPERTS: tuple[WeightRow, ...] = (
 TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
-        WeightRow(
-            "per_layer_embed.weight",
-            ("model.embed_tokens_per_layer.weight",),
-            ("per_layer_vocab all_per_layer",),
-            _has_per_layer,
+        *linear(
+            "per_layer_embed", "model.embed_tokens_per_layer", "per_layer_vocab all_per_layer", when=_has_per_layer
         ),
         *linear("per_layer_project", "model.per_layer_model_projection", "all_per_layer d", when=_has_per_layer),
-        WeightRow("per_layer_norm.weight", ("model.per_layer_projection_norm.weight",), ("per_layer",), _has_per_layer),
+        *linear("per_layer_norm", "model.per_layer_projection_norm", "per_layer", when=_has_per_layer),
         *norm("layers.{i}.attn_norm", f"{_LAYER}.input_layernorm"),
-        *(replace(row, in_layer=_has_values) for row in _qkv("qkv")),
-        *(replace(row, in_layer=_has_keys_alone) for row in _qkv("qkk")),
-        *(replace(row, in_layer=lambda config, layer: not _has_kv(config, layer)) for row in _qkv("q")),
-        WeightRow("layers.{i}.q_norm.weight", (f"{_ATTENTION}.q_norm.weight",), ("head",)),
-        WeightRow("layers.{i}.k_norm.weight", (f"{_ATTENTION}.k_norm.weight",), ("head",), in_layer=_has_kv),
+        *in_layers(_has_values, *_qkv("qkv")),
+        *in_layers(_has_keys_alone, *_qkv("qkk")),
+        *in_layers(lambda config, layer: not _has_kv(config, layer), *_qkv("q")),
+        *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "head"),
+        *in_layers(_has_kv, *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "head")),
         *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
         *norm("layers.{i}.attn_post_norm", f"{_LAYER}.post_attention_layernorm"),
         *norm("layers.{i}.mlp_norm", f"{_LAYER}.pre_feedforward_layernorm"),
         *MLP_ROWS,
-        *(replace(row, when=_has_experts) for row in _EXPERTS),
+        *in_layers(ModelConfig.has_experts, *_EXPERTS),
         *norm("layers.{i}.mlp_post_norm", f"{_LAYER}.post_feedforward_layernorm"),
         *linear("layers.{i}.per_layer_gate", f"{_LAYER}.per_layer_input_gate", "per_layer d", when=_has_per_layer),
         *linear("layers.{i}.per_layer_out", f"{_LAYER}.per_layer_projection", "d per_layer", when=_has_per_layer),
@@ -91,7 +86,7 @@ TABLE = WeightMap(
         *END_ROWS,
     ),
     prefixes=("model.language_model.", "language_model.", "model."),
-    # Layers that read other layers' keys and values were saved with projections that nothing uses.
+    # Files hold unused projections in the layers that read the keys and values of other layers.
     ignored=re.compile(
         r"(vision_tower|audio_tower|embed_vision|embed_audio)\..*|layers\.\d+\.self_attn\.([kv]_proj|k_norm)\.weight"
     ),
@@ -109,60 +104,52 @@ _SIZES: dict[str, int] = {
     "num_hidden_layers": 30,
     "num_attention_heads": 8,
 }
-"""The sizes that a file may leave out."""
+"""Values of absent fields."""
 
 
 def _read(hf: Fields, common: Common) -> ModelConfig:
-    text = hf.nested("text_config").values if common["architecture"].endswith("ConditionalGeneration") else hf.values
-    hf = Fields({**_SIZES, **text}, hf.file)
+    hf = hf.text_network() if common["architecture"].endswith("ConditionalGeneration") else hf
     if hf.values.get("use_bidirectional_attention") not in (None, "vision"):
         raise hf.refuse("use_bidirectional_attention", "only null and 'vision' (for images) are supported")
-    heads, num_layers = grouped_heads(hf, num_kv_heads=4, head_dim=256), hf.size("num_hidden_layers")
+    hf = of_gemma(hf, num_key_value_heads=4, max_position_embeddings=131_072, **_SIZES)
+    heads, num_layers = grouped_heads(hf), hf.size("num_hidden_layers")
     # transformers leaves the last layer no window, whatever the file says.
     windows = (*hf.windows([(i + 1) % 6 > 0 for i in range(num_layers)], 512)[:-1], None)
     full = _full_heads(hf, windows)
-    max_model_len = hf.size("max_position_embeddings", 131_072)
-    ropes = hf.nested("rope_parameters")
+    max_model_len, ropes = hf.size("max_position_embeddings"), hf.nested("rope_parameters")
     per_layer = hf.values.get("hidden_size_per_layer_input", 256) or None
-    num_shared = hf.optional_int("num_kv_shared_layers") or 0
+    num_shared = hf.integer("num_kv_shared_layers", 0)
     check_shared(hf, windows, num_shared)
     is_wide = hf.flag("use_double_wide_mlp", False) and num_shared > 0
-    options: dict[str, Any] = {
-        "max_model_len": max_model_len,
-        **alike_in_gemma_3n_and_4(hf, heads),
-        "final_logit_softcap": hf.optional_number("final_logit_softcapping"),
-        "rope": _rope(ropes, "full_attention", _GLOBAL, full[0], max_model_len),
-        "local_rope": _rope(ropes, "sliding_attention", _LOCAL, heads.head_dim, max_model_len),
-        "sliding_windows": windows,
-        "full_head_dim": None if full[0] == heads.head_dim else full[0],
-        "full_num_kv_heads": None if full[1] == heads.num_kv_heads else full[1],
-        "keys_are_values": hf.flag("attention_k_eq_v", False),
-        "num_kv_shared_layers": num_shared,
-        "intermediate_sizes": _sizes_of_mlps(hf.size("intermediate_size"), num_layers, num_shared) if is_wide else (),
-        "experts": _experts(hf) if hf.flag("enable_moe_block", False) else None,
-        "stream_scales": True,
-        "per_layer_size": per_layer and hf.size("hidden_size_per_layer_input", 256),
-        "per_layer_vocab_size": hf.size("vocab_size_per_layer_input", 262_144) if per_layer else 0,
-    }
-    return ModelConfig(**common, **{**read_common(hf, heads), **options})
+    return read_like_llama(
+        hf,
+        common,
+        **alike_in_gemma_3n_and_4(hf),
+        final_logit_softcap=hf.optional_number("final_logit_softcapping"),
+        rope=_rope(ropes, "full_attention", _GLOBAL, full["head_dim"], max_model_len),
+        local_rope=_rope(ropes, "sliding_attention", _LOCAL, heads["head_dim"], max_model_len),
+        sliding_windows=windows,
+        full_head_dim=None if full["head_dim"] == heads["head_dim"] else full["head_dim"],
+        full_num_kv_heads=None if full["num_kv_heads"] == heads["num_kv_heads"] else full["num_kv_heads"],
+        keys_are_values=hf.flag("attention_k_eq_v", False),
+        num_kv_shared_layers=num_shared,
+        intermediate_sizes=_sizes_of_mlps(hf.size("intermediate_size"), num_layers, num_shared) if is_wide else (),
+        experts=_experts(hf) if hf.flag("enable_moe_block", False) else None,
+        stream_scales=True,
+        per_layer_size=per_layer and hf.size("hidden_size_per_layer_input", 256),
+        per_layer_vocab_size=hf.size("vocab_size_per_layer_input", 262_144) if per_layer else 0,
+    )
 
 
 def _sizes_of_mlps(size: int, num_layers: int, num_shared: int) -> tuple[int, ...]:
-    """Return the neurons of each layer, of which those without keys and values of their own have twice as many."""
+    """Return the neurons of each layer. Layers without keys and values of their own have twice as many."""
     return (size,) * (num_layers - num_shared) + (2 * size,) * num_shared
 
 
 def _experts(hf: Fields) -> ExpertsConfig:
-    return read_experts(
-        hf,
-        "num_experts",
-        None,
-        num_chosen=None,
-        intermediate_size=hf.size("moe_intermediate_size"),
-        normalized=True,
-        chosen="top_k_experts",
-        beside_mlp=True,
-    )
+    hf = hf.with_spellings(num_experts_per_tok="top_k_experts")
+    size = hf.size("moe_intermediate_size")
+    return read_experts(hf, intermediate_size=size, normalized=True, beside_mlp=True)
 
 
 def _rope(ropes: Fields, layers: str, usual: dict[str, Any], head_dim: int, max_model_len: int) -> RopeConfig:
@@ -170,11 +157,12 @@ def _rope(ropes: Fields, layers: str, usual: dict[str, Any], head_dim: int, max_
     return rope_of(Fields(values, ropes.file), head_dim, max_model_len)
 
 
-def _full_heads(hf: Fields, windows: tuple[int | None, ...]) -> tuple[int, int]:
-    """Return head_dim and number of key heads of the layers without a window: of the first checkpoints by fields of
-    their own, of later ones by `per_layer_config`, which may make no other layers differ.
+def _full_heads(hf: Fields, windows: tuple[int | None, ...]) -> dict[str, Any]:
+    """Return the heads of the layers without a window.
+
+    The first checkpoints have fields for them; later ones have `per_layer_config`, which must set no other layers.
     """
-    usual = {"head_dim": hf.size("head_dim", 256), "num_key_value_heads": hf.size("num_key_value_heads", 4)}
+    usual = {"head_dim": hf.size("head_dim"), "num_key_value_heads": hf.size("num_key_value_heads")}
     if hf.values.get("per_layer_config") is None:
         own = {"head_dim": hf.size("global_head_dim", 512)}
         if hf.flag("attention_k_eq_v", False) and hf.values.get("num_global_key_value_heads") is not None:
@@ -186,29 +174,25 @@ def _full_heads(hf: Fields, windows: tuple[int | None, ...]) -> tuple[int, int]:
         if not own.keys() <= usual.keys() or {i: one for i, one in given.values.items() if one} != expected:
             accepted = "other head_dim and num_key_value_heads for all full_attention layers alike are supported"
             raise hf.refuse("per_layer_config", accepted)
-    sizes = grouped_heads(Fields({**hf.values, **usual, **own}, hf.file))
-    return sizes.head_dim, sizes.num_kv_heads
+    return grouped_heads(hf.with_values(**{**usual, **own}))
 
 
-def alike_in_gemma_3n_and_4(hf: Fields, heads: HeadCounts) -> dict[str, Any]:
-    """Read the fields of `ModelConfig` that both have alike."""
-    bias = hf.flag("attention_bias", False)
+def alike_in_gemma_3n_and_4(hf: Fields) -> dict[str, Any]:
+    """Return the fields of `ModelConfig` that Gemma 3n and 4 share."""
     return {
         "norm_placement": "sandwich",
         "norm_rounds_once": True,
-        "activation": hf.activation("hidden_activation", "gelu_pytorch_tanh"),
-        "attention_bias": bias,
-        "attention_out_bias": bias,
         "attention_scale": 1.0,
         "qk_norm": "head",
         "v_norm": True,
-        "embedding_scale": heads.hidden_size**0.5,
-        "tie_word_embeddings": hf.flag("tie_word_embeddings", True),
+        "embedding_scale": hf.size("hidden_size") ** 0.5,
     }
 
 
 def check_shared(hf: Fields, windows: tuple[int | None, ...], num_shared: int) -> None:
-    """Raise for layers that would read the keys and values of earlier ones where there are none of their kind."""
+    """Raise ModelLoadError for a layer that shares the keys and values of an earlier layer of its kind, if none is
+    there.
+    """
     own = windows[: len(windows) - num_shared]
     if not 0 <= num_shared < len(windows) or {each is None for each in windows} != {each is None for each in own}:
         raise hf.refuse("num_kv_shared_layers", "earlier layers of each kind, with and without a window, are expected")

@@ -5,18 +5,18 @@ Black et al. 2022, arXiv:2204.06745.
 
 import re
 
-from model.checkpoint.families.classifier import SCORE_ROWS
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.heads import equal_heads
+from model.checkpoint.families.output_heads import SCORE_ROWS
 from model.checkpoint.families.rotary import read_rope
+from model.checkpoint.families.sizes import equal_heads, read_sizes
 from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, norm, out_bias, qkv_bias, untied
 from model.config import ModelConfig
 
 _BLOCK = "gpt_neox.layers.{i}"
 _TABLE = WeightMap(
     rows=(
-        WeightRow("embed.weight", ("gpt_neox.embed_in.weight",), ("vocab d",)),
+        *linear("embed", "gpt_neox.embed_in", "vocab d"),
         *norm("layers.{i}.attn_norm", f"{_BLOCK}.input_layernorm", bias=True),
         *linear("layers.{i}.qkv", f"{_BLOCK}.attention.query_key_value", "qkv d", bias=qkv_bias, arrange="heads first"),
         *linear("layers.{i}.attn_out", f"{_BLOCK}.attention.dense", "d q", bias=out_bias),
@@ -35,32 +35,20 @@ _TABLE = WeightMap(
 
 
 def _read(hf: Fields, common: Common) -> ModelConfig:
-    heads = equal_heads(hf)
-    max_model_len = hf.size("max_position_embeddings", 2048)
-    bias = hf.flag("attention_bias", True)
-    # Its own names for two parameters of the rotary embedding, before transformers 5.
-    renamed = {"rope_theta": hf.number("rotary_emb_base", 10000.0)} if "rope_theta" not in hf.values else {}
+    hf = hf.with_spellings(
+        rope_theta=("rope_theta", "rotary_emb_base"), partial_rotary_factor=("partial_rotary_factor", "rotary_pct")
+    ).with_defaults(max_position_embeddings=2048, hidden_act="gelu", partial_rotary_factor=0.25)
+    sizes, bias = read_sizes(hf, equal_heads(hf)), hf.flag("attention_bias", True)
     return ModelConfig(
         **common,
-        **heads.fields(),
-        vocab_size=hf.size("vocab_size"),
-        num_layers=hf.size("num_hidden_layers"),
-        intermediate_size=hf.size("intermediate_size"),
-        max_model_len=max_model_len,
+        **sizes,
         norm="layernorm",
         norm_eps=hf.number("layer_norm_eps", 1e-5),
         parallel_blocks=hf.flag("use_parallel_residual", True),
-        activation=hf.activation("hidden_act", "gelu"),
         attention_bias=bias,
         attention_out_bias=bias,
         mlp_bias=True,
-        rope=read_rope(
-            Fields({**renamed, **hf.values}, hf.file),
-            heads.head_dim,
-            max_model_len,
-            partial=hf.number("rotary_pct", 0.25),
-        ),
-        tie_word_embeddings=hf.flag("tie_word_embeddings", False),
+        rope=read_rope(hf, sizes["head_dim"], sizes["max_model_len"]),
     )
 
 

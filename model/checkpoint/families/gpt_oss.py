@@ -3,19 +3,17 @@
 OpenAI 2025, arXiv:2508.10925. Its experts are published in MXFP4.
 """
 
-from model.checkpoint.families.experts import read_experts
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.heads import grouped_heads
 from model.checkpoint.families.llama import ATTENTION_ROWS, llama_table, read_like_llama
-from model.checkpoint.families.rotary import read_rope
+from model.checkpoint.families.sizes import read_experts
 from model.checkpoint.families.weight_table import StackedTensor, WeightRow, linear
 from model.config import ClampedGate, ModelConfig
 
 _BLOCK = "model.layers.{i}"
 _EXPERT = f"{_BLOCK}.mlp.experts.{{e}}"
 _PARTS = {"": "weight", "_bias": "bias", "_blocks": "weight_blocks", "_scales": "weight_scales"}
-"""The endings of the names of tensors that hold all experts, each with the part of one expert's matrix that it is."""
+"""Endings of the names of tensors that hold all experts, and the names of one expert's parts."""
 _TABLE = llama_table(
     attention=(
         *ATTENTION_ROWS,
@@ -42,32 +40,29 @@ _ROPE = {
     "truncate": False,
     "original_max_position_embeddings": 4096,
 }
-"""The rotary embedding of a file that says nothing of it."""
+"""The rotary embedding of files without one."""
 
 
 def _read(hf: Fields, common: Common) -> ModelConfig:
-    num_layers, context = hf.size("num_hidden_layers"), hf.size("max_position_embeddings", 131072)
-    heads = grouped_heads(hf, num_kv_heads=8, head_dim=64)
-    bias = hf.flag("attention_bias", True)
-    intermediate_size = hf.size("intermediate_size", 2880)
-    says_nothing = not hf.values.get("rope_scaling") and not hf.values.get("rope_parameters")
-    stretched = Fields({**hf.values, "rope_scaling": _ROPE}, hf.file) if says_nothing else hf
+    hf = hf.with_spellings(num_experts="num_local_experts").with_defaults(
+        num_key_value_heads=8,
+        head_dim=64,
+        max_position_embeddings=131072,
+        rms_norm_eps=1e-5,
+        attention_bias=True,
+        rope_theta=150000.0,
+        rope_scaling=_ROPE,
+        num_experts=128,
+        num_experts_per_tok=4,
+    )
     return read_like_llama(
         hf,
         common,
-        heads,
-        context,
-        activation="silu",  # the clamped gate stands in its place
+        activation="silu",  # of the clamped gate
         clamped_gate=ClampedGate(hf.number("swiglu_limit", 7.0), hf.number("swiglu_alpha", 1.702)),
-        norm_eps=hf.number("rms_norm_eps", 1e-5),
-        attention_bias=bias,
-        attention_out_bias=bias,
         attention_sinks=True,
-        rope=read_rope(stretched, heads.head_dim, context, theta=150000.0),
-        sliding_windows=hf.windows([i % 2 == 0 for i in range(num_layers)], 128),
-        experts=read_experts(
-            hf, "num_local_experts", 128, num_chosen=4, intermediate_size=intermediate_size, normalized=True
-        ),
+        sliding_windows=hf.windows([i % 2 == 0 for i in range(hf.size("num_hidden_layers"))], 128),
+        experts=read_experts(hf, intermediate_size=hf.size("intermediate_size", 2880), normalized=True),
     )
 
 

@@ -1,17 +1,16 @@
-"""Reads Granite: Llama with factors at the embedding, at the scores, of what each sublayer adds, and of the logits.
+"""Reads Granite: Llama with factors of the embedding, the scores, each sublayer's output and the logits.
 
-IBM 2024, "Granite 3.0 language models". Its mixtures of experts keep all of a layer's in one tensor; Granite 4 calls
-its mlp the shared one, also where there is no other, and may have no positions.
+IBM 2024, "Granite 3.0 language models". A tensor holds all experts of a layer. Granite 4 has a shared expert also
+without others, and may have no positions.
 """
 
 from dataclasses import replace
 from typing import Any
 
-from model.checkpoint.families.experts import read_experts
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.heads import grouped_heads
 from model.checkpoint.families.llama import TABLE, llama_table, read_like_llama
+from model.checkpoint.families.sizes import read_experts
 from model.checkpoint.families.weight_table import StackedTensor, has, linear
 from model.config import ExpertsConfig, ModelConfig
 
@@ -49,10 +48,8 @@ _MIXED_TABLE = llama_table(
 
 def _read(hf: Fields, common: Common, **options: Any) -> ModelConfig:
     return read_like_llama(
-        hf,
+        hf.with_defaults(max_position_embeddings=2048),
         common,
-        grouped_heads(hf),
-        hf.size("max_position_embeddings", 2048),
         mlp_bias=hf.flag("mlp_bias", False),
         embedding_scale=hf.number("embedding_multiplier", 1.0),
         attention_scale=hf.number("attention_multiplier", 1.0),
@@ -62,9 +59,11 @@ def _read(hf: Fields, common: Common, **options: Any) -> ModelConfig:
     )
 
 
-def _experts(hf: Fields) -> ExpertsConfig:
-    size = hf.size("intermediate_size", 11008)
-    return read_experts(hf, "num_local_experts", 8, num_chosen=2, intermediate_size=size, normalized=True)
+def _experts(hf: Fields, shared: int | None = None) -> ExpertsConfig:
+    """Return the experts. shared: the neurons of the shared one, or None without it."""
+    hf = hf.with_spellings(num_experts="num_local_experts").with_defaults(num_experts=8, num_experts_per_tok=2)
+    experts = read_experts(hf, intermediate_size=hf.size("intermediate_size", 11008), normalized=True)
+    return replace(experts, shared_intermediate_size=shared)
 
 
 def _read_moe(hf: Fields, common: Common) -> ModelConfig:
@@ -73,7 +72,7 @@ def _read_moe(hf: Fields, common: Common) -> ModelConfig:
 
 def _read_shared(hf: Fields, common: Common) -> ModelConfig:
     shared = hf.size("shared_intermediate_size") if hf.values.get("shared_intermediate_size") else None
-    return _read(hf, common, experts=replace(_experts(hf), shared_intermediate_size=shared))
+    return _read(hf, common, experts=_experts(hf, shared))
 
 
 def _read_hybrid(hf: Fields, common: Common) -> ModelConfig:
@@ -89,7 +88,7 @@ def _read_hybrid(hf: Fields, common: Common) -> ModelConfig:
     shared = hf.size("shared_intermediate_size", 1024)
     if hf.values.get("num_local_experts") == 0:
         return _read(hf, common, intermediate_size=shared, **options)
-    return _read(hf, common, experts=replace(_experts(hf), shared_intermediate_size=shared), **options)
+    return _read(hf, common, experts=_experts(hf, shared), **options)
 
 
 GRANITE = Family("granite", ("GraniteForCausalLM",), ("granite",), _read, TABLE)

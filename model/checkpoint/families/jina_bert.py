@@ -1,17 +1,15 @@
-"""Reads Jina's encoders. Version 2 is a BERT whose scores sink with the distance, on both sides alike (ALiBi), in place
-of positions in its embedding, and whose feed-forwards are gated (Guenther et al. 2023, arXiv:2310.19923). Version 3 is
-an XLM-RoBERTa with rotary positions, as transformers writes it (Sturua et al. 2024, arXiv:2409.10173).
+"""Reads Jina's encoders. Version 2 is a BERT with symmetric ALiBi in place of a position table, and gated mlps
+(Guenther et al. 2023, arXiv:2310.19923). Version 3 is an XLM-RoBERTa with rotary positions, as transformers writes it
+(Sturua et al. 2024, arXiv:2409.10173).
 
-The code of version 2 is in no release of transformers; it is never run, and only its config.json and tensors are read.
+The code of version 2 is in no release of transformers. It is not run: only its config.json and tensors are read.
 """
 
 import re
-from typing import Any
 
 from model.checkpoint.families.bert import (
     ATTENTION_ROWS,
     EMBED_ROWS,
-    ENCODER_FIELDS,
     HEADS,
     LABELS,
     LM_HEAD,
@@ -19,13 +17,13 @@ from model.checkpoint.families.bert import (
     PREDICTIONS,
     TASKS,
     named,
+    read_like_bert,
 )
-from model.checkpoint.families.classifier import first_token
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.heads import HeadCounts, equal_heads
-from model.checkpoint.families.masked_head import masked_head_fields
+from model.checkpoint.families.output_heads import first_token
 from model.checkpoint.families.rotary import read_rope
+from model.checkpoint.families.sizes import equal_heads
 from model.checkpoint.families.weight_table import WeightMap, linear, norm
 from model.checkpoint.folder import ModelLoadError
 from model.config import Activation, ModelConfig
@@ -68,19 +66,6 @@ _GATES: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
 _OTHER_CODE = "jina-bert-v2-qk-post-norm"
 
 
-def _read(
-    hf: Fields, common: Common, heads: HeadCounts, head_activation: Activation, num_token_types: int, **options: Any
-) -> ModelConfig:
-    """Read the fields that both versions share; `num_token_types` is for files that do not say."""
-    shared = {
-        **ENCODER_FIELDS,
-        **masked_head_fields(hf, common, head_activation),
-        "learned_positions": False,
-        "num_token_types": hf.size("type_vocab_size", num_token_types),
-    }
-    return ModelConfig(**common, **heads.fields(), **{**shared, **options})
-
-
 def _read_2(hf: Fields, common: Common) -> ModelConfig:
     hf.only("position_embedding_type", "alibi")
     hf.only("is_decoder", False)
@@ -90,40 +75,39 @@ def _read_2(hf: Fields, common: Common) -> ModelConfig:
     gate = hf.text("feed_forward_type", "original")
     if gate not in _GATES:
         raise ModelLoadError(f"{hf.file}: feed_forward_type is {gate!r}; supported are {', '.join(_GATES)}")
-    return _read(
+    return read_like_bert(
         hf,
         common,
-        equal_heads(hf, defaults=(768, 12)),
         hf.activation("hidden_act", "gelu"),
-        2,
-        vocab_size=hf.size("vocab_size", 30522),
-        num_layers=hf.size("num_hidden_layers", 12),
-        intermediate_size=hf.size("intermediate_size", 3072),
-        max_model_len=hf.size("max_position_embeddings", 512),
-        norm_eps=hf.number("layer_norm_eps", 1e-12),
         activation=_GATES[gate],
         gated_mlp=True,
         mlp_bias=False,
         alibi=True,
+        learned_positions=False,
+        num_token_types=hf.size("type_vocab_size", 2),
     )
 
 
 def _read_3(hf: Fields, common: Common) -> ModelConfig:
-    heads, max_model_len = equal_heads(hf, defaults=(1024, 16)), hf.size("max_position_embeddings", 8194)
-    hf.only("head_dim", heads.head_dim)
-    return _read(
+    hf = hf.with_defaults(
+        vocab_size=250_002,
+        hidden_size=1024,
+        num_attention_heads=16,
+        num_hidden_layers=24,
+        intermediate_size=4096,
+        max_position_embeddings=8194,
+        layer_norm_eps=1e-5,
+        rope_theta=20000.0,
+    )
+    head_dim = equal_heads(hf)["head_dim"]
+    hf.only("head_dim", head_dim)
+    return read_like_bert(
         hf,
         common,
-        heads,
-        "gelu",  # of the head, whatever the blocks have
-        1,
-        vocab_size=hf.size("vocab_size", 250_002),
-        num_layers=hf.size("num_hidden_layers", 24),
-        intermediate_size=hf.size("intermediate_size", 4096),
-        max_model_len=max_model_len,
-        norm_eps=hf.number("layer_norm_eps", 1e-5),
-        activation=hf.activation("hidden_act", "gelu"),
-        rope=read_rope(hf, heads.head_dim, max_model_len, theta=20000.0),
+        "gelu",  # whatever the mlps have
+        rope=read_rope(hf, head_dim, hf.size("max_position_embeddings")),
+        learned_positions=False,
+        num_token_types=hf.size("type_vocab_size", 1),
     )
 
 

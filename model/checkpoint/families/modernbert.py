@@ -6,22 +6,29 @@ import re
 from operator import attrgetter
 
 from model.checkpoint.families.bert import TASKS, named
-from model.checkpoint.families.classifier import classifier_rows, read_labels, read_problem_type
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.heads import equal_heads
-from model.checkpoint.families.masked_head import masked_head_fields, masked_head_rows, names_masked_head
+from model.checkpoint.families.output_heads import (
+    classifier_rows,
+    masked_head_fields,
+    masked_head_rows,
+    names_masked_head,
+    read_classifier,
+)
 from model.checkpoint.families.rotary import read_local_and_global_rope
-from model.checkpoint.families.weight_table import WeightMap, WeightRow, linear, mlp_bias, norm, out_bias, qkv_bias
+from model.checkpoint.families.sizes import equal_heads, read_sizes
+from model.checkpoint.families.weight_table import WeightMap, in_layers, linear, mlp_bias, norm, out_bias, qkv_bias
 from model.config import ClassifierConfig, ModelConfig
 
 _BLOCK = "model.layers.{i}"
 _norm_bias = attrgetter("norm_bias")
 _TABLE = WeightMap(
     rows=(
-        WeightRow("embed.weight", ("model.embeddings.tok_embeddings.weight",), ("vocab d",)),
+        *linear("embed", "model.embeddings.tok_embeddings", "vocab d"),
         *norm("embed_norm", "model.embeddings.norm", bias=_norm_bias),
-        *norm("layers.{i}.attn_norm", f"{_BLOCK}.attn_norm", bias=_norm_bias, first_layer=1),
+        *in_layers(
+            lambda config, layer: layer > 0, *norm("layers.{i}.attn_norm", f"{_BLOCK}.attn_norm", bias=_norm_bias)
+        ),
         *linear("layers.{i}.qkv", f"{_BLOCK}.attn.Wqkv", "qkv d", bias=qkv_bias),
         *linear("layers.{i}.attn_out", f"{_BLOCK}.attn.Wo", "d q", bias=out_bias),
         *norm("layers.{i}.mlp_norm", f"{_BLOCK}.mlp_norm", bias=_norm_bias),
@@ -38,48 +45,49 @@ _TABLE = WeightMap(
 
 
 def _read(hf: Fields, common: Common) -> ModelConfig:
-    heads = equal_heads(hf, defaults=(768, 12))
-    num_layers, max_model_len = hf.size("num_hidden_layers", 22), hf.size("max_position_embeddings", 8192)
-    every = hf.size("global_attn_every_n_layers", 3)
-    has_window = hf.windowed_layers([i % every > 0 for i in range(num_layers)])
+    hf = hf.with_spellings(hidden_act="hidden_activation").with_defaults(
+        vocab_size=50368,
+        hidden_size=768,
+        num_attention_heads=12,
+        num_hidden_layers=22,
+        intermediate_size=1152,
+        max_position_embeddings=8192,
+        hidden_act="gelu",
+    )
+    sizes, every = read_sizes(hf, equal_heads(hf)), hf.size("global_attn_every_n_layers", 3)
+    has_window = hf.windowed_layers([i % every > 0 for i in range(sizes["num_layers"])])
     window = hf.size("local_attention", 128) // 2 + 1  # as many tokens on either side, and the query's own
     global_theta = hf.number("global_rope_theta", 160_000.0)
     local_theta = hf.nullable_number("local_rope_theta", 10_000.0) or global_theta
+    thetas = {"full_attention": global_theta, "sliding_attention": local_theta}
     global_rope, local_rope = read_local_and_global_rope(
-        hf,
-        heads.head_dim,
-        max_model_len,
-        {"full_attention": global_theta, "sliding_attention": local_theta},
-        scale_both=True,
+        hf, sizes["head_dim"], sizes["max_model_len"], thetas, scale_both=True
     )
-    bias = hf.flag("attention_bias", False)
+    bias, head_activation = hf.flag("attention_bias", False), sizes["activation"]
+    if names_masked_head(common):
+        head_activation = hf.activation("classifier_activation", "gelu")
+    head = masked_head_fields(
+        hf,
+        common,
+        head_activation,
+        transform_bias=hf.flag("classifier_bias", False),
+        bias=hf.flag("decoder_bias", True),
+    )
     return ModelConfig(
         **common,
-        **heads.fields(),
+        **{**sizes, **head},
         kind="encoder",
-        vocab_size=hf.size("vocab_size", 50368),
-        num_layers=num_layers,
-        intermediate_size=hf.size("intermediate_size", 1152),
-        max_model_len=max_model_len,
         norm="layernorm",
         norm_eps=hf.number("norm_eps", 1e-5),
         norm_bias=hf.flag("norm_bias", False),
         embedding_norm=True,
         first_attention_norm=False,
-        activation=hf.activation("hidden_activation", "gelu"),
         gated_mlp=True,
         attention_bias=bias,
         attention_out_bias=bias,
         mlp_bias=hf.flag("mlp_bias", False),
         rope=global_rope,
         local_rope=local_rope,
-        **masked_head_fields(
-            hf,
-            common,
-            hf.activation("classifier_activation", "gelu") if names_masked_head(common) else "gelu",
-            transform_bias=hf.flag("classifier_bias", False),
-            bias=hf.flag("decoder_bias", True),
-        ),
         causal=False,
         sliding_windows=tuple(window if windowed else None for windowed in has_window),
     )
@@ -89,10 +97,9 @@ def _read_classifier(hf: Fields) -> ClassifierConfig:
     pooling = hf.text("classifier_pooling", "cls")
     if pooling not in ("cls", "mean"):
         raise hf.refuse("classifier_pooling", "cls and mean are supported")
-    return ClassifierConfig(
-        labels=read_labels(hf),
-        problem_type=read_problem_type(hf),
-        state="cls" if pooling == "cls" else "mean",
+    return read_classifier(
+        hf,
+        state=pooling,
         dense=hf.activation("classifier_activation", "gelu"),
         dense_bias=hf.flag("classifier_bias", False),
         norm=True,

@@ -21,14 +21,10 @@ from model.config import Activation, ModelConfig, PositionBiasConfig
 
 
 def _stack(side: str, mlp: int) -> tuple[WeightRow, ...]:
-    """Return the rows that both stacks have; `mlp` is the number of the mlp's sublayer."""
+    """Return the rows of a stack. mlp: the number of the mlp's sublayer."""
     attention, dense = f"{side}.block.{{i}}.layer.0", f"{side}.block.{{i}}.layer.{mlp}"
     return (
-        WeightRow(
-            "position_bias.weight",
-            (f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",),
-            ("buckets heads",),
-        ),
+        *linear("position_bias", f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias", "buckets heads"),
         *norm("layers.{i}.attn_norm", f"{attention}.layer_norm"),
         *separate_qkv(f"{attention}.SelfAttention.*"),
         *linear("layers.{i}.attn_out", f"{attention}.SelfAttention.o", "d q"),
@@ -59,12 +55,12 @@ _CROSS = (
 )
 _TABLE = WeightMap(
     rows=(
-        WeightRow("embed.weight", ("shared.weight",), ("vocab d",)),
+        *linear("embed", "shared", "vocab d"),
         *_stack("decoder", 2),
-        WeightRow("head.weight", ("lm_head.weight",), ("vocab d",), untied),
+        *linear("head", "lm_head", "vocab d", when=untied),
     ),
     encoder_rows=_stack("encoder", 1),
-    # Copies of the shared table, and a table that cross attention had in the first files and never used.
+    # Copies of the shared table, and an unused table of cross attention in the first files.
     ignored=re.compile(
         r"(encoder|decoder)\.embed_tokens\.weight|decoder\..*EncDecAttention\.relative_attention_bias\.weight"
     ),
@@ -73,8 +69,8 @@ _TABLE = WeightMap(
 
 def _read(hf: Fields, common: Common) -> ModelConfig:
     activation, gated_mlp = _mlp(hf)
-    # The first T5 ties its head to the token table and scales what it is given. Configs of transformers 5 say "tied"
-    # always, and distinguish the two by scale_decoder_outputs: an unscaled head is tied where the files have none.
+    # The first T5 ties its head to the token table and scales the head's input. transformers 5 always writes that the
+    # head is tied, and scale_decoder_outputs distinguishes the two: an unscaled head is tied if the files have none.
     scaled = hf.flag("scale_decoder_outputs", hf.flag("tie_word_embeddings", True))
     width, num_heads = hf.size("d_model", 512), hf.size("num_heads", 8)
     num_layers = hf.size("num_layers", 6)
@@ -93,7 +89,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
         num_kv_heads=num_heads,
         head_dim=hf.size("d_kv", 64),
         intermediate_size=hf.size("d_ff", 2048),
-        max_model_len=hf.size("n_positions", 512),  # nothing in the network ends there: it is the trained length
+        max_model_len=hf.size("n_positions", 512),  # the trained length, which is no limit of the network
         norm="rmsnorm",
         norm_eps=hf.number("layer_norm_epsilon", 1e-6),
         activation=activation,
@@ -119,9 +115,7 @@ def _read(hf: Fields, common: Common) -> ModelConfig:
 
 
 def _mlp(hf: Fields) -> tuple[Activation, bool]:
-    """Read `feed_forward_proj`: return the activation, and whether the mlp is gated (the name then begins with
-    "gated-").
-    """
+    """Return the activation in `feed_forward_proj`, and whether the mlp is gated: its name begins with "gated-"."""
     written = hf.text("feed_forward_proj", "relu")
     name = "gelu_new" if written == "gated-gelu" else written.removeprefix("gated-")
     if name not in ACTIVATIONS:
