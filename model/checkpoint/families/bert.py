@@ -192,7 +192,6 @@ TASKS = (
 BERT = Family(
     "bert",
     named("Bert", *TASKS, "ForPreTraining", "ForNextSentencePrediction"),
-    ("bert",),
     _read_bert,
     _table("bert.", (*PREDICTIONS, *POOLED), "cls.predictions.decoder.weight"),
     read_classifier=first_token("tanh"),
@@ -200,19 +199,12 @@ BERT = Family(
 ROBERTA = Family(
     "roberta",
     (*named("Roberta", *TASKS), *named("XLMRoberta", *TASKS), *named("Camembert", *TASKS)),
-    ("roberta", "xlm-roberta", "camembert"),
     _read_roberta,
     _table("roberta.", (*LM_HEAD, *LABELS), "lm_head.decoder.weight"),
+    types=("roberta", "xlm-roberta", "camembert"),
     read_classifier=first_token("tanh"),
 )
 DISTILBERT = Family(
-    "distilbert",
-    named("DistilBert", *TASKS),
-    ("distilbert",),
-    _read_distilbert,
-    _DISTILBERT_TABLE,
-    read_classifier=first_token("relu"),
+    "distilbert", named("DistilBert", *TASKS), _read_distilbert, _DISTILBERT_TABLE, read_classifier=first_token("relu")
 )
-MPNET = Family(
-    "mpnet", named("MPNet", *TASKS), ("mpnet",), _read_mpnet, _MPNET_TABLE, read_classifier=first_token("tanh")
-)
+MPNET = Family("mpnet", named("MPNet", *TASKS), _read_mpnet, _MPNET_TABLE, read_classifier=first_token("tanh"))

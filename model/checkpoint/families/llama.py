@@ -1,18 +1,20 @@
-"""Reads Llama and its variants: Mistral (windows), Qwen2 (biases), Qwen3 (q/k norm), and Phi-3 and Phi-4-mini (fused
-projections, a part of each head rotated).
+"""Reads Llama and its variants: Mistral (windows), Qwen2 (biases), Qwen3 (q/k norm), Phi-3 and Phi-4-mini (fused
+projections, a part of each head rotated), OLMo 2 and 3 (norms of each sublayer's output, and of q and k over all heads
+at once; OLMo 3 also has windows in three layers of four).
 
 Touvron et al. 2023, arXiv:2307.09288; Jiang et al. 2023, arXiv:2310.06825; Yang et al. 2024, arXiv:2407.10671; 2025,
-arXiv:2505.09388; Abdin et al. 2024, arXiv:2404.14219.
+arXiv:2505.09388; Abdin et al. 2024, arXiv:2404.14219; Walsh et al. 2025, arXiv:2501.00656; Ettinger et al. 2025,
+arXiv:2512.13961.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from model.checkpoint.families.family import Common, Family
+from model.checkpoint.families.family import Common, Family, decoders
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.output_heads import SCORE_ROWS
-from model.checkpoint.families.rotary import read_rope
+from model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
 from model.checkpoint.families.sizes import grouped_heads, read_sizes
 from model.checkpoint.families.weight_table import (
     WeightMap,
@@ -152,10 +154,49 @@ def _read_phi3(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-LLAMA = Family("llama", ("LlamaForCausalLM", "LlamaForSequenceClassification"), ("llama",), _read_llama, TABLE)
-MISTRAL = Family(
-    "mistral", ("MistralForCausalLM", "MistralForSequenceClassification"), ("mistral",), _read_mistral, TABLE
+LLAMA = Family("llama", decoders("Llama"), _read_llama, TABLE)
+MISTRAL = Family("mistral", decoders("Mistral"), _read_mistral, TABLE)
+QWEN2 = Family("qwen2", decoders("Qwen2"), _read_qwen2, TABLE)
+QWEN3 = Family("qwen3", decoders("Qwen3"), _read_qwen3, TABLE)
+PHI3 = Family("phi3", decoders("Phi3"), _read_phi3, _FUSED_TABLE)
+
+
+_THETA = 500_000.0
+"""The base of OLMo 3's rotary embedding if its file has none."""
+NORMED_ATTENTION_ROWS = (
+    *separate_qkv(f"{_ATTENTION}.*_proj", bias=qkv_bias),
+    *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "q"),
+    *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "kv"),
+    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
 )
-QWEN2 = Family("qwen2", ("Qwen2ForCausalLM", "Qwen2ForSequenceClassification"), ("qwen2",), _read_qwen2, TABLE)
-QWEN3 = Family("qwen3", ("Qwen3ForCausalLM", "Qwen3ForSequenceClassification"), ("qwen3",), _read_qwen3, TABLE)
-PHI3 = Family("phi3", ("Phi3ForCausalLM", "Phi3ForSequenceClassification"), ("phi3",), _read_phi3, _FUSED_TABLE)
+_TABLE = WeightMap(
+    rows=(
+        *EMBED_ROWS,
+        *NORMED_ATTENTION_ROWS,
+        *norm("layers.{i}.attn_post_norm", "model.layers.{i}.post_attention_layernorm"),
+        *MLP_ROWS,
+        *norm("layers.{i}.mlp_post_norm", "model.layers.{i}.post_feedforward_layernorm"),
+        *END_ROWS,
+    ),
+    prefixes=("model.",),
+    ignored=OLD_BUFFERS,
+)
+
+
+def _read(hf: Fields, common: Common, **options: Any) -> ModelConfig:
+    """Read the fields of both. options: the fields of ModelConfig that differ."""
+    hf = hf.with_defaults(max_position_embeddings=2048, rms_norm_eps=1e-5)
+    return read_like_llama(hf, common, norm_placement="output", qk_norm="full", **options)
+
+
+def _read_olmo3(hf: Fields, common: Common) -> ModelConfig:
+    # With another base, transformers 4 and 5 rotate the layers with a window differently; nested ones are clear.
+    hf.only("rope_theta", _THETA)
+    thetas, length = {"full_attention": _THETA, "sliding_attention": _THETA}, hf.size("max_position_embeddings", 2048)
+    rope, local_rope = read_local_and_global_rope(hf, grouped_heads(hf)["head_dim"], length, thetas, scale_both=False)
+    windows = hf.windows([(i + 1) % 4 > 0 for i in range(hf.size("num_hidden_layers"))], 4096)
+    return _read(hf, common, rope=rope, local_rope=local_rope, sliding_windows=windows)
+
+
+OLMO2 = Family("olmo2", decoders("Olmo2"), _read, _TABLE)
+OLMO3 = Family("olmo3", decoders("Olmo3"), _read_olmo3, _TABLE)

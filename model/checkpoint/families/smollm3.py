@@ -1,9 +1,9 @@
-"""Reads SmolLM3: Llama, of which every fourth layer has no rotary positions (Yang et al. 2025, arXiv:2501.18795).
+"""Reads SmolLM3: Llama without rotary positions in every fourth layer (Yang et al. 2025, arXiv:2501.18795).
 
 Bakouch et al. 2025, "SmolLM3: smol, multilingual, long-context reasoner".
 """
 
-from model.checkpoint.families.family import Common, Family
+from model.checkpoint.families.family import Common, Family, decoders
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.llama import TABLE, read_like_llama
 from model.config import ModelConfig
@@ -40,4 +40,4 @@ def _windows(hf: Fields, unrotated: tuple[int, ...]) -> tuple[int | None, ...]:
     return tuple(window if windowed else None for windowed in has_window) if any(has_window) else ()
 
 
-SMOLLM3 = Family("smollm3", ("SmolLM3ForCausalLM", "SmolLM3ForSequenceClassification"), ("smollm3",), _read, TABLE)
+SMOLLM3 = Family("smollm3", decoders("SmolLM3"), _read, TABLE)
