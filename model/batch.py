@@ -1,6 +1,4 @@
-"""Holds one step's work as tensors: rows of several sequences, end to end. It knows positions and blocks, not
-requests.
-"""
+"""The batch of one step as tensors: rows of several sequences, end to end. Independent of requests."""
 
 from array import array
 from collections.abc import Callable, Sequence
@@ -15,44 +13,42 @@ import torch
 from model.kernels.attention import AttentionItems, VisibleKeys
 
 Check = Callable[[], None]
-"""A function called between pieces of a pass; what it raises ends the pass."""
+"""A function called between pieces of a pass. Its exceptions end the pass."""
 TILE_ROWS = 8
-"""Query rows that share one pass over their keys: enough to keep a block of keys in the first cache."""
+"""Query rows that share one pass over their keys; a block of keys then stays in the L1 cache."""
 _ATTENTION_PIECE = 1 << 19
-"""Most products of rows, keys and heads that a thread computes between two checks: some 10 ms with heads of 32
-dimensions.
-"""
+"""Most products of rows, keys and heads of a thread between two checks: about 10 ms with heads of 32 dimensions."""
 
 
 class Span(NamedTuple):
-    """The rows that one sequence has in this step: consecutive positions, starting anywhere.
+    """The rows of one sequence in this step: consecutive positions.
 
-    A named tuple because one is made for every running sequence in every step.
+    A named tuple, because each step creates one for every running sequence.
     """
 
     token_ids: Sequence[int]
     start: int
     """Position of the first row."""
     block_table: Sequence[int]
-    """Cache blocks of positions 0, block_size, ...; long enough for the last row's position."""
+    """Cache blocks of positions 0, block_size, ... up to the last row's."""
     num_layers: int
-    """Layers this sequence needs; later layers skip its rows."""
+    """Layers that this sequence needs. Later layers skip its rows."""
     cross_block_table: Sequence[int] = ()
     """Cache blocks of the encoder's positions, for cross attention."""
     num_cross_keys: int = 0
     """Positions of the encoder."""
     needs_output: bool = True
-    """Whether anything after the queries, keys and values of its last layer is needed."""
+    """Whether the output of its last layer is needed, and not only the queries, keys and values."""
     adapter: object | None = None
     """The LoRA adapter of its rows (`model.layers.lora.Adapter`), or None."""
     states: tuple[int, int] = (0, 0)
-    """The numbers of two states of each layer without attention: the one read before the first row, unless that is at
-    position 0, and the one written after the last.
+    """Indices of two states of each layer without attention: the one read before the first row, except at position 0,
+    and the one written after the last row.
     """
     second_segment: int | None = None
-    """Position from which on tokens are of type 1, those of a second text, or None if all are of type 0."""
+    """First position of a second text, whose tokens are of type 1, or None if all tokens are of type 0."""
     rotary_start: int = 0
-    """The row of the rotary tables that position 0 is rotated by (`model.layers.rope.Rope`)."""
+    """The row of position 0 in the rotary tables (`model.layers.rope.Rope`)."""
 
     @property
     def num_rows(self) -> int:
@@ -60,22 +56,22 @@ class Span(NamedTuple):
 
     @property
     def num_keys(self) -> int:
-        """Return how many positions are known once the step has run: what the last row sees."""
+        """Return the number of positions after the step, all visible to the last row."""
         return self.start + len(self.token_ids)
 
 
 @dataclass(frozen=True, eq=False)
 class KeyRange:
-    """Which cached keys each row of a batch sees: those of its own span at positions first <= k < last.
+    """The cached keys that each row of a batch sees: positions first <= k < last of its own span.
 
-    Within a span, first and last never fall from one row to the next.
+    Within a span, first and last never decrease from row to row.
     """
 
     block_size: int
     tables_array: np.ndarray
     """[span, J] int32: the blocks of a span's keys, in order."""
     lengths_array: np.ndarray
-    """[span] int64: keys of a span."""
+    """[span] int64: the number of a span's keys."""
     positions_array: np.ndarray
     """[T] int64: each row's own position."""
     first_array: np.ndarray
@@ -83,18 +79,18 @@ class KeyRange:
     last_array: np.ndarray
     """[T] int64: the key after the last that a row sees."""
     causal: bool
-    """Whether no row sees what comes behind it."""
+    """Whether no row sees later positions."""
     window: int | None = None
     """The window, as in `Batch.key_range`, or None."""
     is_cross: bool = False
     """Whether the keys are the encoder's."""
 
     def num_keys(self, span: int) -> int:
-        """Return the number of keys of a span, whether or not a row sees them all."""
+        """Return the number of keys of a span."""
         return int(self.lengths_array[span])
 
     def tables(self, device: torch.device) -> torch.Tensor:
-        """Return `tables_array` on a device, where it is brought once."""
+        """Return `tables_array` on a device. It is copied once."""
         if device not in self._tables:
             self._tables[device] = torch.from_numpy(self.tables_array).to(device)
         return self._tables[device]
@@ -105,7 +101,7 @@ class KeyRange:
 
     @cached_property
     def seen(self) -> VisibleKeys:
-        """Return the same in the form that our kernels take."""
+        """Return the range in the form for the CPU kernels."""
         arrays = self.positions_array, self.first_array, self.last_array
         return VisibleKeys(self.tables_array, *arrays, self.block_size)
 
@@ -116,9 +112,9 @@ class KeyRange:
 
 
 class Batch:
-    """The spans of a step, end to end, those that need the most layers first, so that each layer works on rows 0..n.
+    """The spans of a step, end to end, with the most layers first. Each layer then computes rows 0..n.
 
-    Raises ValueError when the spans are not in that order.
+    Raises ValueError for spans in another order.
     """
 
     def __init__(
@@ -138,9 +134,9 @@ class Batch:
         self.device = device
         self.check = check
         self.first_alone = first_alone
-        """Whether of each span only the first row is asked for; the others of the output may hold anything."""
+        """Whether only the first output row of each span is needed. The others then have any content."""
         self.first_rows = [0, *accumulate(len(span.token_ids) for span in spans)]
-        """The row where each span begins, and the total."""
+        """The first row of each span, and the number of rows."""
         self.tables_array = _as_array([span.block_table for span in spans])
         self._key_ranges: dict[tuple[bool, int | None], KeyRange] = {}
         self._attention_items: dict[tuple[int, int, int], list[AttentionItems]] = {}
@@ -180,8 +176,8 @@ class Batch:
         return lines
 
     def _single_rows(self) -> np.ndarray:
-        """Return the same where each span has one row. It is plain Python: every call of numpy takes a few microseconds
-        after a pass that has emptied the caches, and a step of decodes has little else to do here.
+        """Return the same for spans of one row. This is plain Python, because each call of numpy takes a few
+        microseconds after a pass that has emptied the CPU's caches.
         """
         size = self.block_size
         ids = [span.token_ids[0] for span in self.spans]
@@ -208,12 +204,11 @@ class Batch:
         *,
         first_alone: bool = False,
     ) -> "Batch":
-        """Make a batch of whole sequences from position 0, as an encoder reads them, each with blocks of its own: 0 ..
-        num_blocks - 1.
+        """Return a batch of whole sequences from position 0, as for an encoder. Their blocks are 0 .. num_blocks - 1.
 
-        num_layers, needs_output, adapters, second_segments: what each sequence needs, as in `Span`; None means that all
-        need the output, and that none has an adapter, or a second segment. first_alone: as in `Batch`. Raises
-        ValueError when the most layers do not come first.
+        num_layers, needs_output, adapters, second_segments: fields of `Span` for each sequence; None: all need the
+        output, and none has an adapter or a second segment. first_alone: as in `Batch`. Raises ValueError if the most
+        layers do not come first.
         """
         spans, num_blocks = [], 0
         outputs = [True] * len(token_ids) if needs_output is None else needs_output
@@ -231,7 +226,7 @@ class Batch:
 
     @property
     def num_blocks(self) -> int:
-        """Return how many blocks a cache must have for this batch: the highest one that is used, and those below it."""
+        """Return the number of blocks that the cache must have: the highest used index plus 1."""
         return int(self.tables_array.max()) + 1
 
     @property
@@ -243,7 +238,7 @@ class Batch:
         return int(self.first_rows[sum(span.num_layers > layer for span in self.spans)])
 
     def needs_output_of(self, layer: int) -> bool:
-        """Return whether any row needs more of layer `layer` than its queries, keys and values."""
+        """Return whether any row needs the output of layer `layer`."""
         return any(span.num_layers > layer + (not span.needs_output) for span in self.spans)
 
     @cached_property
@@ -256,13 +251,13 @@ class Batch:
         return np.array(tiles, np.int32).reshape(-1, 3)
 
     def attention_items(self, num_rows: int, num_key_heads: int, num_threads: int) -> list[AttentionItems]:
-        """Return the pieces of attention over the first `num_rows` rows (a span's end) that threads share, in lists
-        short enough for a check between two of them.
+        """Return the work items of attention over the first `num_rows` rows (up to a span's end), in lists with a check
+        between two of them.
 
-        Items are (span, first row, rows, first key head, key heads). Tiles of several rows are taken head by head,
-        those of a head one after another, so that its keys and values stay in the cache. Tiles of one row are taken
-        with all heads, unless they are too few for all threads. Each thread takes an equal number of neighbours, so the
-        items are dealt out, the most work first: a row late in a text costs many times what an early one does.
+        Items are (span, first row, rows, first key head, key heads). Tiles of several rows are split by head, and
+        ordered by head, so that its keys and values stay in the cache. Tiles of one row have all heads, unless they are
+        too few for all threads. Each thread takes an equal number of neighbouring items, so items are dealt out with
+        the most work first: a late row of a text takes many times longer than an early one.
         """
         key = (num_rows, num_key_heads, num_threads)
         if key not in self._attention_items:
@@ -280,7 +275,7 @@ class Batch:
 
     @staticmethod
     def _by_head(items: np.ndarray, num_threads: int) -> np.ndarray:
-        """Make one item per key head of tiles that have several rows, or of all tiles where they are few."""
+        """Split tiles of several rows, or all tiles if they are few, into an item for each key head."""
         num_key_heads = items[:, 4]
         counts = np.where((items[:, 2] > 1) | (len(items) < 2 * num_threads), num_key_heads, 1)
         split = items.repeat(counts, 0)
@@ -289,9 +284,9 @@ class Batch:
         return split
 
     def key_range(self, causal: bool = True, window: int | None = None) -> KeyRange:
-        """Return which keys the rows see of their own sequences.
+        """Return the keys that the rows see.
 
-        causal: a row at p sees keys p - window < k <= p; otherwise all keys with |p - k| < window. None is no window.
+        causal: a row at p sees keys p - window < k <= p, otherwise keys with |p - k| < window. None: no window.
         """
         if (causal, window) not in self._key_ranges:
             positions = self.positions_array
@@ -307,7 +302,7 @@ class Batch:
 
     @cached_property
     def cross_key_range(self) -> KeyRange:
-        """Return which keys the rows see in cross attention: all of their span's encoder positions."""
+        """Return the keys that the rows see in cross attention: all encoder positions of their span."""
         lengths = np.array([span.num_cross_keys for span in self.spans], np.int64)
         tables = _as_array([span.cross_block_table for span in self.spans])
         last = lengths[self.owners]
@@ -318,9 +313,7 @@ class Batch:
 
 
 def _dealt_out(items: np.ndarray, work: np.ndarray, most: int, num_threads: int) -> list[np.ndarray]:
-    """Return items in pieces of at most so much work, each ordered so that threads which take equal shares get equal
-    work.
-    """
+    """Return items in pieces with at most `most` work. In each piece, equal shares of items have about equal work."""
     several = items[:, 2] > 1
     order = np.lexsort((-work, several * items[:, 3], several * items[:, 0], ~several))  # the last key counts most
     pieces = [order]
@@ -330,7 +323,7 @@ def _dealt_out(items: np.ndarray, work: np.ndarray, most: int, num_threads: int)
 
 
 def _as_array(tables: Sequence[Sequence[int]]) -> np.ndarray:
-    """Return block tables one under the other, filled up with zeros: [span, J] int32."""
+    """Return block tables as rows, padded with zeros: [span, J] int32."""
     width = max(map(len, tables))
     numbers = array("i")
     for table in tables:

@@ -1,5 +1,5 @@
-"""Stores the keys and values of every running sequence, in blocks, and the states of layers without attention. It owns
-the memory; the scheduler decides which block and which states belong to which sequence.
+"""Cache: keys and values of all running sequences, in blocks, and states of layers without attention. The scheduler
+assigns blocks and states to sequences.
 """
 
 from collections.abc import Iterable
@@ -13,10 +13,10 @@ from model.config import ModelConfig
 
 @dataclass(frozen=True, slots=True)
 class LayerStates:
-    """The states that one layer without attention keeps of each sequence.
+    """The states of all sequences in one layer without attention.
 
-    A state is read by one step and another one written, at the places that the sequence's `Span` names: so a step that
-    was cancelled, or that failed, may run again. State 0 belongs to no sequence.
+    A step reads one state and writes another one, both given in the sequence's `Span`, so that a cancelled or failed
+    step can be repeated. State 0 is not used.
     """
 
     inputs: torch.Tensor
@@ -38,11 +38,10 @@ class LayerStates:
 
 @dataclass(frozen=True, slots=True)
 class LayerCache:
-    """One layer's cache: keys and values, or, of a layer without attention, states.
+    """The cache of one layer: keys and values, or the states of a layer without attention.
 
-    keys [block, key head, d_head, block_size]: on a CPU a query reads a block of keys side by side; values [block, key
-    head, block_size, d_head]. With `keys_in_rows` the memory of keys is that of values, [block, key head, block_size,
-    d_head], as kernels of a card read it, and `keys` is a view of it.
+    keys [block, key head, d_head, block_size], for the CPU's kernels; values [block, key head, block_size, d_head].
+    With `keys_in_rows` the keys are stored like values, for the GPU's kernels, and `keys` is a view.
     """
 
     keys: torch.Tensor
@@ -69,7 +68,7 @@ class LayerCache:
 
     @classmethod
     def of_states(cls, states: LayerStates) -> "LayerCache":
-        """Return the cache of a layer that has no keys and values."""
+        """Return the cache of a layer without keys and values."""
         nothing = states.inputs.new_empty(0)
         return cls(nothing, nothing, states)
 
@@ -80,8 +79,8 @@ class LayerCache:
 
 
 class KVCache:
-    """One `LayerCache` for each layer that has keys and values, or states, of its own. On a CPU it is reserved as a
-    whole; a block takes memory from its first use on.
+    """A `LayerCache` for each layer with keys and values or states of its own. On a CPU, a block takes memory from its
+    first use on.
     """
 
     def __init__(
@@ -95,11 +94,11 @@ class KVCache:
         num_sequences: int = 0,
         keys_in_rows: bool = False,
     ) -> None:
-        """Allocate zeroed blocks, and the states of so many sequences. keys_in_rows: the same as in `LayerCache`."""
+        """Allocate zeroed blocks, and the states of `num_sequences` sequences. keys_in_rows: as in `LayerCache`."""
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.num_sequences = num_sequences if config.recurrence is not None else 0
-        """The sequences that it has states for; 0 in a network that keeps none."""
+        """Sequences with states, 0 in a network without states."""
         self._own = [
             LayerCache.zeros(config.at(layer), num_blocks, block_size, dtype, device, keys_in_rows=keys_in_rows)
             if config.has_attention(layer)
@@ -107,10 +106,10 @@ class KVCache:
             for layer in range(config.num_layers - config.num_kv_shared_layers)
         ]
         self.layers = [self._own[config.kv_layer(layer)] for layer in range(config.num_layers)]
-        """The cache of each layer, which several may share."""
+        """The cache of each layer. Several layers may share one."""
 
     def copy_blocks(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Copy blocks, each (from, to), one after another, in every layer with keys and values."""
+        """Copy blocks, each (from, to), in order, in every layer with keys and values."""
         for source, target in pairs:
             for layer in self._own:
                 if layer.states is None:

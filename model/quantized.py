@@ -1,7 +1,4 @@
-"""Holds weights as the files of other projects quantise them: whole numbers, and scales that some inputs share.
-
-It knows neither files nor kernels: files are read into it, or weights rounded, and kernels and plain torch compute from
-it.
+"""Quantised weights: whole numbers, and scales that groups of inputs share. Independent of files and kernels.
 
 Axes: N outputs, K inputs.
 """
@@ -15,39 +12,39 @@ import torch
 from torch import Tensor
 
 _CODES_OF_LARGEST = (-8.0, -7.0, -7.5, -8.5, -9.0)
-"""What the number of a group that is largest, whatever its sign, may be in units of its scale. Beyond -8 it is cut off,
-and all others are finer.
+"""Tried codes, before clamping, of a group's number with the largest magnitude. Beyond -8 that number is clamped, and
+all others are finer.
 """
 LEAST_GROUP = 16
-"""What the number of inputs of a weight must be a multiple of to be quantised to 4 bits."""
+"""The number of inputs of a weight must be a multiple of this number for 4 bits."""
 _ROWS_TOGETHER = 1024
-"""The rows that are quantised at once."""
+"""Rows that are quantised at once."""
 _SCALES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
-    """Rows [N, K] of a weight whose inputs share scales: a number is scale * value + min, rounded once to float32.
+    """Rows [N, K] of a weight with shared scales: a number is scale * value + min, rounded once to float32.
 
-    The scale of an input is that of its superblock of inputs, times the factor of its group within the superblock if
-    there are factors; so is the min. Both products are exact in float32, unless the scales are float32 too.
+    A superblock of inputs shares a scale and a min. If there are factors, each group within the superblock multiplies
+    both by its own factors. The products are exact in float32, unless the scales are float32.
     """
 
     codes: Tensor
-    """[N, K]: int8, which are the values, or uint8 from 0 to 15, which choose among `values`."""
+    """[N, K]: the values as int8, or indices into `values` as uint8."""
     scales: Tensor
-    """[N, K / superblock] float16 or bfloat16; or float32, of which there are no kernels."""
+    """[N, K / superblock] float16, bfloat16, or float32, for which there are no kernels."""
     mins: Tensor | None = None
-    """[N, K / superblock] of the dtype of the scales, or None if all are 0."""
+    """[N, K / superblock] in the dtype of the scales, or None if all are 0."""
     scale_factors: Tensor | None = None
     """[N, K / group] int8, or None if a superblock is one group."""
     min_factors: Tensor | None = None
     """[N, K / group] uint8, where there are scale factors and mins."""
     values: tuple[int, ...] | None = None
-    """The 16 values that codes of 4 bits choose among, each an int8, or None where codes are the values."""
+    """The 16 values of 4-bit codes, each an int8, or None if the codes are the values."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless the parts have the shapes and dtypes above: kernels read memory by them."""
+        """Raise ValueError unless the tensors have the shapes and dtypes above, on which the kernels rely."""
         codes, scales, mins = self.codes, self.scales, self.mins
         has_factors, has_min_factors = self.scale_factors is not None, self.min_factors is not None
         factors = scales if self.scale_factors is None else self.scale_factors
@@ -88,15 +85,15 @@ class GroupedRows:
 
     @property
     def stored(self) -> str:
-        """Return the format in which the numbers are stored, as text for people."""
+        """Return a description of the format."""
         return f"{8 if self.values is None else 4} bits, a scale for {self.group} inputs"
 
     @classmethod
     def quantize(cls, weight: Tensor) -> "GroupedRows":
-        """Return a weight [N, K] in codes of 4 bits, -8 to 7 times the scale of 32 inputs, or of 16. K: a multiple of
+        """Return a weight [N, K] in 4 bits: -8 to 7 times the scale of 32 inputs, or of 16. K: a multiple of
         `LEAST_GROUP`.
 
-        Raises ValueError when a number is not finite, or float16 cannot hold a scale.
+        Raises ValueError for a number that is not finite, or a scale beyond float16.
         """
         groups = weight.reshape(len(weight), -1, 32 if weight.shape[1] % 32 == 0 else LEAST_GROUP)
         found = [_nearest(part) for part in torch.split(groups.float(), _ROWS_TOGETHER)]
@@ -124,7 +121,7 @@ class GroupedRows:
         return replace(self, **{name: part.index_select(0, rows) for name, part in self._parts().items()})
 
     def _parts(self) -> dict[str, Any]:
-        """Return the tensors that there are, by their names."""
+        """Return the tensors by name, without the absent ones."""
         named = {name: getattr(self, name) for name in ("codes", "scales", "mins", "scale_factors", "min_factors")}
         return {name: part for name, part in named.items() if part is not None}
 
@@ -138,30 +135,30 @@ class GroupedRows:
 
 @dataclass(frozen=True, slots=True)
 class QuantizedMatrix:
-    """A weight [N, K] that is stored quantised, on the CPU: rows of one or several kinds, one under the other.
+    """A weight [N, K] that is stored quantised, on the CPU, as several groups of rows.
 
-    It is read when it is used, once: so only one matrix at a time is in memory as it is here, a byte a number.
+    It is read when it is used, so that only one matrix at a time is in memory in this form, a byte a number.
     """
 
     shape: torch.Size
     dtype: torch.dtype
-    """Of the network that the weight is part of, to which `to_dense` rounds."""
+    """The network's dtype, to which `to_dense` rounds."""
     readers: Sequence[Callable[[], GroupedRows]]
-    """Each reads the next rows."""
+    """Functions that read the groups of rows, in order."""
 
     @property
     def stored(self) -> str:
-        """Return the formats of all rows, as text for people: parts of a matrix may be stored differently."""
+        """Return a description of the formats of all rows."""
         return " or ".join(dict.fromkeys(part.stored for part in self.read()))
 
     @property
     def device(self) -> torch.device:
-        """Return the device of what is read."""
+        """Return the device of the rows."""
         return torch.device("cpu")
 
     @classmethod
     def of(cls, parts: Sequence[GroupedRows], dtype: torch.dtype) -> "QuantizedMatrix":
-        """Return the matrix of rows that are in memory."""
+        """Return a matrix of rows in memory."""
         shape = torch.Size((sum(part.shape[0] for part in parts), parts[0].shape[1]))
         return cls(shape, dtype, [partial(_same, part) for part in parts])
 
@@ -178,8 +175,9 @@ Weight = Tensor | QuantizedMatrix
 
 
 def _nearest(groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the scales [N, G] float16 and the codes, uint8 of a value plus 8, of groups of numbers [N, G, n] float32,
-    which are off by the least sum of squares for any of some scales; a scale that is NaN for what cannot be held.
+    """Return the scales [N, G] float16 and the codes [N, G, n] uint8, a value plus 8, of numbers [N, G, n] float32.
+
+    Of the tried scales, each group has the one with the least squared error, or NaN if none represents its numbers.
     """
     least_number, most = groups.aminmax(dim=2, keepdim=True)
     largest = torch.where(-least_number > most, least_number, most)
@@ -193,7 +191,7 @@ def _nearest(groups: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _codes(groups: Tensor, scales: Tensor) -> Tensor:
-    """Return the codes that come nearest to groups of numbers."""
+    """Return the codes nearest to the numbers [N, G, n]."""
     return (groups / torch.where(scales == 0, 1, scales)).round_().clamp_(-8, 7)
 
 

@@ -121,7 +121,7 @@ print(float((logits - theirs(torch.tensor([ids])).logits[0]).abs().max()))
 
 _NAMES_ARCHITECTURES = """
 from model.checkpoint.registry import ARCHITECTURES
-print(*(architecture.name for architecture in ARCHITECTURES))
+print(*ARCHITECTURES)
 """
 
 

@@ -1,7 +1,6 @@
-"""Allocates memory for single tensors straight from the kernel, to which it returns when the tensor is freed.
+"""Memory for single large tensors, allocated from the operating system and returned to it when the tensor is freed.
 
-It is for large tensors: the C library keeps what was freed for later, and weights that are read only to be packed would
-stay in the process for good. This module knows nothing of what the tensors mean.
+The C library would keep the memory of freed weights, which are read only to be packed, in the process.
 """
 
 import mmap

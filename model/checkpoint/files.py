@@ -1,6 +1,5 @@
-"""Small files of a checkpoint: opens and reads them whatever the folder holds in their places.
-
-It never imports torch, and blocks on no file: pipes, devices and sockets are refused.
+"""Readers of a checkpoint's small files. They reject pipes, devices and sockets, on which reading could block. No
+torch.
 """
 
 import json
@@ -14,19 +13,19 @@ from typing import Any, BinaryIO
 from model.checkpoint.folder import ModelLoadError
 
 _MOST_BYTES = 1 << 27
-"""Most bytes of a file that is read whole; the largest published tokenizer.json have 35 million."""
+"""Most bytes of a file that is read whole. The largest published tokenizer.json has 35 million."""
 _MOST_DEPTH = 64
-"""Most lists and objects around a value of a JSON file; published ones have about ten."""
+"""Most nested lists and objects of a JSON file. Published files have about ten."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _PATH_ONLY = getattr(os, "O_PATH", os.O_RDONLY)
-"""Opens a folder that can be entered but not listed, where the system has such a flag."""
+"""Flag that opens folders without permission to list them, where the system has it."""
 
 
 def open_file(path: Path, *, most: int | None = _MOST_BYTES, root: Path | None = None) -> BinaryIO:
-    """Open a regular file of at most `most` bytes. root: a folder that the file must be in once links are followed; no
-    link that appears meanwhile is followed.
+    """Open a regular file of at most `most` bytes. root: the folder that must contain the file after resolving links.
+    Links created later are not followed.
 
-    Raises OSError for a file that cannot be opened, and ModelLoadError for one that is refused.
+    Raises OSError for a file that cannot be opened, and ModelLoadError for a file that is not accepted.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK  # the open of a pipe would wait for its other end
     file = os.open(path, flags) if root is None else _open_below(root, path, flags)
@@ -56,7 +55,7 @@ def _open_below(root: Path, path: Path, flags: int) -> int:
 
 
 def read_text(path: Path, *, most: int = _MOST_BYTES, root: Path | None = None) -> str:
-    """Return the text of a file in UTF-8. Raises ModelLoadError, in one line, for a file that has none."""
+    """Return the text of a UTF-8 file. Raises ModelLoadError, in one line, for any other file."""
     try:
         with open_file(path, most=most, root=root) as file:
             return file.read(os.fstat(file.fileno()).st_size).decode()
@@ -67,7 +66,7 @@ def read_text(path: Path, *, most: int = _MOST_BYTES, root: Path | None = None) 
 
 
 def read_json(path: Path, *, most: int = _MOST_BYTES, root: Path | None = None) -> Any:
-    """Return the value of a JSON file. Raises ModelLoadError, in one line, for a file that has none."""
+    """Return the value of a JSON file. Raises ModelLoadError, in one line, for any other file."""
     text = read_text(path, most=most, root=root)
     try:
         value = json.loads(text)

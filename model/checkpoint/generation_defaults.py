@@ -1,7 +1,4 @@
-"""Reads how a checkpoint wants its tokens sampled: the settings in generation_config.json, as vLLM takes them.
-
-They are the defaults of requests; what a request sets wins over them.
-"""
+"""Reads the sampling settings in generation_config.json, the same as vLLM. They are the defaults of requests."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,13 +8,13 @@ from model.checkpoint.families.fields import Fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingDefaults:
-    """The sampling settings of requests that set none."""
+    """Default sampling settings of requests."""
 
     temperature: float = 1.0
-    """The temperature; 0 is greedy."""
+    """0 is greedy."""
     top_p: float = 1.0
     top_k: int = 0
-    """The number of most likely tokens to keep; 0 keeps all."""
+    """The number of most likely tokens that may be sampled; 0 for all."""
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
@@ -25,9 +22,9 @@ class SamplingDefaults:
 
 
 def read_sampling_defaults(folder: Path) -> SamplingDefaults:
-    """Read generation_config.json, if there is one; a field that is absent or null gets our default.
+    """Read generation_config.json, if it exists. Absent and null fields have the defaults of `SamplingDefaults`.
 
-    Raises ModelLoadError for a value that no request may have.
+    Raises ModelLoadError for a value that is not accepted in requests.
     """
     fields = Fields.of_file(folder / "generation_config.json")
     return SamplingDefaults(

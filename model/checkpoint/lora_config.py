@@ -1,5 +1,4 @@
-"""Reads adapter_config.json, in which peft says what an adapter is, and says what an adapter may change. It knows no
-tensors.
+"""Reads peft's adapter_config.json, and lists the weights that adapters may change. Independent of tensors.
 
 github.com/huggingface/peft, `LoraConfig`: an adapter adds scale (x A^T) B^T to a module's product, with scale =
 lora_alpha / r, or lora_alpha / sqrt(r) where use_rslora is true (Kalajdzievski 2023, arXiv:2312.03732).
@@ -30,38 +29,39 @@ _WITHOUT_MEANING = frozenset(
         "target_modules", "task_type", "use_rslora",
     }
 )  # fmt: skip
-"""Fields that are read here, or that say how an adapter was trained and not what it computes."""
+"""Fields that are read here, and fields of the training that do not change the adapter's computation."""
 _SHOWN = 100
 """Most characters of a value in an error."""
 _MOST_ALPHA = 1_000_000
-"""The largest scale that is taken for one; adapters have 8 to 256."""
+"""The largest accepted scale. Adapters have 8 to 256."""
 _OF_OTHER_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
-"""Beginnings of `init_lora_weights` with which training began from another base than the model's own weights."""
+"""Beginnings of `init_lora_weights` in adapters that were trained with a changed base model."""
 _CHANGEABLE = re.compile(
     r"(encoder\.)?layers\.\d+\."
     r"(qkv|attn_out|conv_in|conv_out|delta_in|delta_out|cross_q|cross_kv|cross_out|gate_up|up|down|per_layer_gate|"
     r"per_layer_out|laurel_left|laurel_right)\.weight"
 )
-"""Our names of the weights that an adapter may change: the matrices of the blocks."""
+"""Lightwell's names of the weights that an adapter may change: the matrices of the blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraConfig:
-    """What an adapter says of its ranks and scales."""
+    """The ranks and scales of an adapter."""
 
     rank: int
     alpha: float
     rank_stabilized: bool
     ranks: dict[str, int]
-    """The rank of modules that have another one, by the end of their names."""
+    """Other ranks of some modules, by the ends of their names."""
     alphas: dict[str, float]
+    """Other alphas of some modules, by the ends of their names."""
 
     def rank_of(self, module: str) -> int:
-        """Return the rank of a module, by its name in the network."""
+        """Return the rank of a module. module: its name in the network."""
         return next((rank for name, rank in self.ranks.items() if _ends_with(module, name)), self.rank)
 
     def scale_of(self, module: str) -> float:
-        """Return what a module's product of low rank is multiplied by."""
+        """Return the factor of a module's low-rank product."""
         alpha = next((alpha for name, alpha in self.alphas.items() if _ends_with(module, name)), self.alpha)
         rank = self.rank_of(module)
         return alpha / (math.sqrt(rank) if self.rank_stabilized else rank)
@@ -72,10 +72,10 @@ def _ends_with(module: str, name: str) -> bool:
 
 
 def read_lora_config(folder: Path, max_rank: int, root: Path | None = None) -> LoraConfig:
-    """Read the file. root: a folder that it must be in once links are followed.
+    """Read the file. root: the folder that must contain it after resolving links.
 
-    Raises ModelLoadError, which names the field, for what is no adapter that can be served: another
-    type than LoRA, DoRA, biases or whole modules beside the matrices, or a rank above `max_rank`.
+    Raises ModelLoadError, with the field's name, for an adapter that cannot be served: other types than LoRA, DoRA,
+    biases, whole modules, or a rank above `max_rank`.
     """
     fields = read_json(folder / CONFIG_FILE, most=_MOST_BYTES, root=root)
     if not isinstance(fields, dict):
@@ -109,14 +109,14 @@ def read_lora_config(folder: Path, max_rank: int, root: Path | None = None) -> L
 
 
 def _shown(value: object) -> str:
-    """Return a value as an error shows it: on one line, and not all of a long one."""
+    """Return a value for an error: on one line, and shortened if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _pattern(folder: Path, fields: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a field that gives modules numbers of their own. peft reads its keys as regular expressions: here they are
-    plain names, as adapters have them.
+    """Return a field with a number for each of some modules. peft reads the keys as regular expressions; here they must
+    be plain names, as in all adapters.
     """
     pattern = fields.get(name) or {}
     if not isinstance(pattern, dict):
@@ -136,7 +136,7 @@ def changeable_weights(config: ModelConfig) -> Iterator[MappedWeight]:
 
 
 def adapter_parameters(config: ModelConfig, rank: int) -> int:
-    """Return the numbers that an adapter of this rank takes which changes all that it may: for a weight made of
-    several modules, A of all of them together, and B with a column for each of A's rows.
+    """Return the largest number of parameters of an adapter of this rank. A weight made of several modules has a
+    stacked A, and a B with a column for each of A's rows.
     """
     return sum(len(weight.sources) * rank * sum(weight.shape) for weight in changeable_weights(config))

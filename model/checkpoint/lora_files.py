@@ -1,7 +1,6 @@
-"""Reads an adapter's folder, as peft writes it, into changes of our weights: adapter_config.json and
-adapter_model.safetensors, and no other file. It knows names and shapes, but not how a change is computed.
+"""Reads the changes of weights in an adapter's folder of peft: adapter_config.json and adapter_model.safetensors.
 
-Axes: in, out, r the rank of one module, R the ranks of a weight's modules together.
+Axes: in, out, r the rank of one module, R the sum of the ranks of a weight's modules.
 """
 
 import re
@@ -23,23 +22,23 @@ _NAME = re.compile(r"base_model\.model\.(?P<module>.+)\.lora_(?P<part>[AB])\.wei
 
 @dataclass(frozen=True, slots=True)
 class WeightChange:
-    """The change of one of our weights, B A."""
+    """The change of a weight: the product B A."""
 
     down: torch.Tensor
-    """A [R, in]: those of the modules that the weight is made of, one under the other."""
+    """A [R, in]: the stacked matrices of the weight's modules."""
     up: torch.Tensor
-    """B [out, R], scaled: each module's rows have numbers in its own columns only."""
+    """B [out, R], scaled: block diagonal, with a block for each module."""
 
 
 def read_changes(folder: Path, config: ModelConfig, max_rank: int, root: Path | None = None) -> dict[str, WeightChange]:
-    """Read what an adapter changes of the network of `config`: by our names of the weights, float32 on the CPU.
+    """Return an adapter's changes of the network of `config`, by Lightwell's names of the weights: float32 on the CPU.
 
-    root: a folder that both files must be in once links are followed. As every tensor must have the shape that the
-    network and the rank give it, `max_rank` bounds what is read.
+    root: the folder that must contain both files after resolving links. The network and `max_rank` limit the size of
+    every tensor.
 
-    Raises ModelLoadError in one line for an adapter that `read_lora_config` refuses, for files that cannot be read, and
-    for tensors that are missing, not finite, of another shape, or of modules that the network does not have or whose
-    changes are not served (embeddings, heads, norms).
+    Raises ModelLoadError in one line for an adapter that `read_lora_config` rejects, for unreadable files, and for
+    tensors that are missing, not finite, of another shape, or of modules that the network lacks or that adapters must
+    not change (embeddings, heads, norms).
     """
     lora, path = read_lora_config(folder, max_rank, root), folder / WEIGHTS_FILE
     try:
@@ -73,7 +72,7 @@ Pair = dict[str, StoredTensor]
 
 
 def _pairs(path: Path, entries: dict[str, StoredTensor]) -> dict[str, Pair]:
-    """Return the tensors by their modules' names in the network."""
+    """Return the pairs of tensors by their modules' names in the network."""
     found: dict[str, Pair] = {}
     matches = {name: _NAME.fullmatch(name) for name in entries}
     if strange := [name for name, match in matches.items() if match is None]:
@@ -94,11 +93,11 @@ def _pairs(path: Path, entries: dict[str, StoredTensor]) -> dict[str, Pair]:
 def _stacked(
     path: Path, weight: MappedWeight, modules: list[str | None], pairs: dict[str, Pair], lora: LoraConfig
 ) -> WeightChange:
-    """Return the change of a weight from those of its modules; the adapter has none of those that are None."""
+    """Return the change of a weight. modules: the modules that it is made of, None for one without a change."""
     ranks = [0 if module is None else lora.rank_of(module) for module in modules]
     outputs, inputs = weight.shape
     down, up = torch.zeros(sum(ranks), inputs), torch.zeros(outputs, sum(ranks))
-    row = column = 0  # of each part in B
+    row = column = 0  # of each module in B
     for source, module, rank in zip(weight.sources, modules, ranks, strict=True):
         out, width = source.shape[::-1] if weight.arrange == "transpose" else source.shape
         if module is not None:

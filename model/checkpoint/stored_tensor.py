@@ -1,4 +1,4 @@
-"""Describes a tensor of a weight file that is not yet read, whatever the file's format."""
+"""A tensor of a weight file in any format, not yet read."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from model.checkpoint.folder import ModelLoadError, one_line
 from model.quantized import GroupedRows
 
 ITEM_SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
-"""The bytes of a number, by the names that safetensors files have for dtypes."""
+"""Bytes of a number, by the names of dtypes in safetensors files."""
 CODE_SIZES = {"I64": 8, "I32": 4, "I8": 1, "U8": 1, "F8_E4M3": 1, "F8_E8M0": 1}
-"""Those of what quantised matrices are made of, besides."""
+"""Bytes of a number, for the dtypes of quantised matrices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +20,15 @@ class StoredTensor:
 
     shape: tuple[int, ...]
     dtype: str
-    """The dtype, by the file format's name."""
+    """The name of the dtype in the file format."""
     num_bytes: int
-    """The bytes that it takes in the file."""
+    """Bytes in the file."""
     read: Callable[[], torch.Tensor]
-    """Reads the whole tensor."""
+    """Function that reads the whole tensor."""
     read_grouped: Callable[[], GroupedRows] | None = None
-    """Reads the rows [out, in] of a quantised matrix, or None if it is not stored quantised."""
+    """Function that reads the rows [out, in] of a quantised matrix, or None for any other tensor."""
     read_entry: Callable[[int], torch.Tensor] | None = None
-    """Reads one entry of the first axis alone, or None if that takes the whole tensor."""
+    """Function that reads one entry of the first axis, or None if only the whole tensor can be read."""
 
     def entry(self, index: int, *, transposed: bool = False) -> "StoredTensor":
         """Return one entry of the first axis as a tensor of its own."""
@@ -42,8 +42,8 @@ class StoredTensor:
 
 
 def checked_rows(name: str, shape: tuple[int, ...], read: Callable[[], GroupedRows]) -> Callable[[], GroupedRows]:
-    """Return a reader of the rows of a tensor that raises ModelLoadError, with its name, for rows that do not fit each
-    other or the shape [out, in].
+    """Return a function that reads rows and raises ModelLoadError, with the tensor's name, unless they have the shape
+    [out, in].
     """
 
     def read_checked() -> GroupedRows:

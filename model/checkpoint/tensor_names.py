@@ -1,4 +1,4 @@
-"""Lists the tensors that a folder's weight files hold, by name. It reads headers, no tensor, and needs no torch."""
+"""Names of the tensors in a folder's weight files, read from their headers. No torch."""
 
 import json
 import pickletools
@@ -8,16 +8,16 @@ from pathlib import Path
 from model.checkpoint.files import read_json
 
 _MAX_HEADER = 100_000_000
-"""Most bytes of a header; the limit of safetensors."""
+"""Most bytes of a header, as in safetensors."""
 _BEFORE_ZIP = 4
-"""Pickles that a file of torch.save begins with before 1.6: a magic number, a version, sizes, then the tensors' names
-and shapes.
+"""Pickles at the beginning of a file of torch.save before 1.6: a magic number, a version, sizes, then the tensors'
+names and shapes.
 """
 
 
 def tensor_names(folder: Path) -> frozenset[str] | None:
-    """Return the names, among other texts if the format has them, or None for a folder without weight files or with one
-    that cannot be read (loading will say why).
+    """Return the names, and possibly other texts of the file, or None for a folder without readable weight files.
+    Loading then raises the error.
     """
     for name, read in (("model.safetensors", _names_in_header), ("pytorch_model.bin", _texts_in_pickle)):
         single, index = folder / name, folder / f"{name}.index.json"
@@ -26,16 +26,14 @@ def tensor_names(folder: Path) -> frozenset[str] | None:
                 return read(single)
             if index.is_file():
                 return frozenset(read_json(index)["weight_map"])
-        # A damaged or hostile file is reported by whatever its parts happen to raise.
+        # Damaged and hostile files raise errors of many types.
         except Exception:
             return None
     return None
 
 
 def _names_in_header(path: Path) -> frozenset[str]:
-    """Return the names in a file's header: u64 length, then a JSON object with an entry for each tensor
-    (github.com/huggingface/safetensors).
-    """
+    """Return the names in a safetensors header: u64 length, then a JSON object with an entry for each tensor."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > _MAX_HEADER:
@@ -44,9 +42,7 @@ def _names_in_header(path: Path) -> frozenset[str]:
 
 
 def _texts_in_pickle(path: Path) -> frozenset[str]:
-    """Return the texts in a file of torch.save, the names of its tensors among them. Its pickles are read as data and
-    never run.
-    """
+    """Return the texts in a file of torch.save, with the names of its tensors. The pickles are parsed and never run."""
     if not zipfile.is_zipfile(path):
         with path.open("rb") as file:
             steps = [step for _ in range(_BEFORE_ZIP) for step in pickletools.genops(file)]

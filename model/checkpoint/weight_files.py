@@ -21,8 +21,8 @@ from model.checkpoint.files import read_json
 from model.checkpoint.folder import GGUF_NAME, ModelLoadError
 from model.checkpoint.gguf.weights import ACCEPTED as GGUF_TYPES
 from model.checkpoint.gguf.weights import gguf_tensors
+from model.checkpoint.quantized.formats import quantized_tensors
 from model.checkpoint.quantized.scheme import read_scheme
-from model.checkpoint.quantized.tensors import quantized_tensors
 from model.checkpoint.stored_tensor import CODE_SIZES, ITEM_SIZES, StoredTensor
 from model.checkpoint.weight_maps import MappedWeight, Source, table_of, weights_of
 from model.config import ModelConfig

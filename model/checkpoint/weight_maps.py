@@ -93,7 +93,7 @@ def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Itera
     for layer in range(config.num_layers):
         lengths = whole if config.layers_are_alike else _lengths(config.at(layer))
         for row in rows[first:last]:
-            if layer >= row.first_layer and row.in_layer(config, layer):
+            if row.in_layer(config, layer):
                 experts = range(config.experts.num_experts) if config.experts and "{e}" in row.name else (0,)
                 yield from (fill(row, lengths, layer, expert) for expert in experts)
     yield from (fill(row, whole) for row in rows[last:])

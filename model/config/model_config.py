@@ -1,4 +1,4 @@
-"""Defines a whole network as plain data."""
+"""Configuration of a whole network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,25 +12,23 @@ from model.config.recurrence import Recurrence
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 NormKind = Literal["rmsnorm", "layernorm"]
 NormPlacement = Literal["pre", "post", "sandwich", "output"]
-"""Where a sublayer f is normed: x + f(norm(x)) | norm(x + f(x)) | x + norm2(f(norm1(x))) | x + norm(f(x))."""
+"""The norms of a sublayer f: x + f(norm(x)) | norm(x + f(x)) | x + norm2(f(norm1(x))) | x + norm(f(x))."""
 QkNorm = Literal["head", "full"]
-"""An RMSNorm of q and k before rotation: of each head alone (Qwen3, Gemma 3), or over all heads at once (OLMo-2)."""
+"""An RMSNorm of q and k before rotation: of each head (Qwen3, Gemma 3), or over all heads at once (OLMo-2)."""
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A transformer stack and what comes before and after it, in the field's terms. Sizes count elements, lengths count
-    tokens.
+    """A transformer: embedding, stack of blocks and head. Sizes count elements, lengths count tokens.
 
-    An encoder-decoder is a decoder whose `encoder` describes the other stack.
+    An encoder-decoder is a decoder; `encoder` is the configuration of its other stack.
     """
 
     architecture: str
     """The class of `transformers`, e.g. LlamaForCausalLM."""
     family: str
-    """The family in model/checkpoint/registry.py: it chooses the reader of config.json and the table of weight names.
-    """
+    """The name in model/checkpoint/registry.py of the reader of config.json and of the table of weights."""
     kind: Kind = "decoder"
     """The kind of the whole model. The `encoder` of an encoder-decoder is of kind "encoder"."""
     vocab_size: int
@@ -41,115 +39,107 @@ class ModelConfig:
     head_dim: int
     intermediate_size: int
     max_model_len: int
-    """The context that the checkpoint declares, prompt and answer together. A server's own limit is kept elsewhere."""
+    """The context length of the checkpoint, prompt and answer together. The server has its own limit."""
     norm: NormKind
     norm_eps: float
     norm_placement: NormPlacement = "pre"
     norm_bias: bool = True
     """Whether LayerNorms have a bias; an RMSNorm has none."""
     norm_weight_offset: float = 0.0
-    """The number that is added to every norm's weight in float32, before the product is rounded to the model's dtype: 1
-    for Gemma 2 and 3.
+    """A number added to every norm's weight in float32, before the product is rounded to the model's dtype: 1 for Gemma
+    2 and 3.
     """
     norm_rounds_once: bool = False
-    """Whether an RMSNorm without such a number is rounded to the model's dtype after the product too (Gemma 4)."""
+    """Whether an RMSNorm without an offset is rounded only after the product, like one with an offset (Gemma 4)."""
     final_norm: bool = True
     embedding_norm: bool = False
-    """Whether there is a norm between the embedding and the first block."""
+    """Whether a norm follows the embedding."""
     first_attention_norm: bool = True
-    """Whether block 0 has a norm before its attention (not in ModernBERT, whose embedding is normed already)."""
+    """Whether block 0 has a norm before its attention (not in ModernBERT, where a norm follows the embedding)."""
     parallel_blocks: bool = False
     """Whether a block is x + attention(norm1(x)) + mlp(norm2(x)), as in GPT-NeoX."""
     residual_scale: float = 1.0
-    """The factor of what each sublayer adds to the residual stream (Granite). It is not multiplied into the weights: an
-    adapter's part has it too, and quantised matrices stay as they are.
+    """The factor of each sublayer's output (Granite). It is not multiplied into the weights, because it also applies to
+    adapters, and quantised matrices stay unchanged.
     """
     qk_norm: QkNorm | None = None
     v_norm: bool = False
-    """Whether the values of each head go through an RMSNorm too, which has no weight (Gemma 4)."""
+    """Whether an RMSNorm without a weight is applied to the values of each head (Gemma 4)."""
     full_head_dim: int | None = None
-    """The `head_dim` of the layers without a window, if it differs (Gemma 4)."""
+    """The `head_dim` of layers without a window, if it differs (Gemma 4)."""
     full_num_kv_heads: int | None = None
-    """The `num_kv_heads` of the layers without a window, if it differs."""
+    """The `num_kv_heads` of layers without a window, if it differs."""
     keys_are_values: bool = False
-    """Whether the values of the layers without a window are their keys, as they are before norm and rotation."""
+    """Whether the values of layers without a window are the keys before norm and rotation."""
     num_kv_shared_layers: int = 0
-    """The last layers, which have no keys and values of their own: each reads those of an earlier one."""
+    """The number of last layers that use the keys and values of an earlier layer."""
     intermediate_sizes: tuple[int, ...] = ()
-    """The `intermediate_size` of each layer, or () if all are alike."""
+    """The `intermediate_size` of each layer, or () if all have the same."""
     sparsities: tuple[float, ...] = ()
-    """The share of its neurons that each layer's gate closes, if they were normally distributed (Gemma 3n), or ()."""
+    """The share of neurons that each layer's gate sets to 0, for a normal distribution (Gemma 3n), or ()."""
     altup: "AltUpConfig | None" = None
     stream_scales: bool = False
-    """Whether the residual stream is multiplied by a number of the checkpoint after each block (Gemma 4)."""
+    """Whether the residual stream is multiplied by a learned number after each block (Gemma 4)."""
     per_layer_size: int | None = None
-    """Width of what each layer gets of the tokens themselves, which gates what it adds last (Gemma 4), or None."""
+    """Width of the per-layer token embeddings, which gate a layer's last sublayer (Gemma 4), or None without them."""
     per_layer_vocab_size: int = 0
-    """Rows of the table from which that comes; tokens beyond it get row 0."""
+    """Rows of the table of per-layer token embeddings. Tokens beyond it have row 0."""
     activation: Activation
     gated_mlp: bool = False
     clamped_gate: ClampedGate | None = None
-    """The gate in place of activation(gate) * up, if it is a clamped one."""
+    """The clamped gate in place of activation(gate) * up, or None."""
     experts: ExpertsConfig | None = None
     recurrence: Recurrence | None = None
-    """The layers that keep a state of fixed size for each sequence in place of attention; None: all have attention."""
+    """Layers with a state of fixed size for each sequence in place of attention; None: all have attention."""
     attention_bias: bool = False
     """Whether the q, k and v projections have biases."""
     attention_gate: bool = False
-    """Whether what each head mixes is multiplied by the sigmoid of a gate, one number for each (Qwen3.5)."""
+    """Whether each head's output is multiplied elementwise by the sigmoid of a gate (Qwen3.5)."""
     attention_out_bias: bool = False
     mlp_bias: bool = False
     rope: RopeConfig | None = None
     local_rope: RopeConfig | None = None
-    """The embedding of the layers that have a window, if it differs (Gemma 3, ModernBERT); None: all layers use `rope`.
-    """
+    """The rotary embedding of layers with a window (Gemma 3, ModernBERT), or None: all layers use `rope`."""
     unrotated_layers: tuple[int, ...] = ()
-    """The layers that have no rotary embedding although others do (SmolLM3)."""
+    """Layers without a rotary embedding in a network that has one (SmolLM3)."""
     learned_positions: bool = False
     sinusoidal_positions: bool = False
-    """Whether positions are a fixed table in place of a learned one (Marian): sines in the first half, cosines in the
-    second.
-    """
+    """Whether the position table is fixed (Marian): sines in the first half of a row, cosines in the second."""
     position_offset: int = 0
-    """The row of the position table that position 0 reads: 2 for OPT and BART, padding_idx + 1 for RoBERTa."""
+    """The row of position 0 in the position table: 2 for OPT and BART, padding_idx + 1 for RoBERTa."""
     num_token_types: int = 0
-    """Rows of the token type table; row 0 is added to every token, but row 1 to those of the second text of two."""
+    """Rows of the token type table. Row 1 is added to tokens of the second text of a pair, row 0 to all others."""
     embedding_size: int | None = None
-    """Width of the token table if it differs from `hidden_size` (OPT-350m); projections lead in and out."""
+    """Width of the token table if it differs from `hidden_size` (OPT-350m); two projections convert."""
     embedding_scale: float = 1.0
-    """The factor of the token's vector: sqrt(d) for Gemma; it is rounded to the model's dtype first."""
+    """The factor of token embeddings, rounded to the model's dtype: sqrt(d) for Gemma."""
     position_bias: PositionBiasConfig | None = None
     alibi: bool = False
-    """Whether each head's scores sink in proportion to the distance, by a slope of its own (Press et al. 2021,
-    arXiv:2108.12409), before and after the query alike.
+    """Whether a slope of each head times the distance is subtracted from the scores, in both directions (ALiBi: Press
+    et al. 2021, arXiv:2108.12409).
     """
     tie_word_embeddings: bool
     head_bias: bool = False
     logit_scale: float = 1.0
     """The factor of the last hidden state before the head: d^-0.5 for a tied T5, 1 / logits_scaling for Granite."""
     has_head: bool = True
-    """Whether logits exist; an encoder has them if its checkpoint's head fills in masked words."""
+    """Whether the network has logits. An encoder has them if its checkpoint has a head for masked words."""
     head_transform: Activation | None = None
-    """The activation of the dense layer that comes, with a LayerNorm after it, before the head of an encoder; None if
-    there is no such layer.
-    """
+    """The activation of the dense layer and LayerNorm before the head of an encoder, or None without them."""
     head_transform_bias: bool = True
-    """Whether that dense layer has a bias."""
+    """Whether the dense layer before the head has a bias."""
     classifier: ClassifierConfig | None = None
-    """The head that scores or labels the whole input, in place of one that gives logits of words; None if there is
-    none.
-    """
+    """The head that scores or labels the whole input, in place of logits, or None."""
     attention_scale: float
-    """The factor of q.k; 1 for T5."""
+    """The factor of q.k: 1 for T5."""
     attention_sinks: bool = False
-    """Whether each head has a sink: a score of no key, which takes part in the softmax. The rows of a pattern then sum
-    to less than 1.
+    """Whether each head has a sink: a score without a key in the softmax. The rows of a pattern then sum to less than
+    1.
     """
     attn_logit_softcap: float | None = None
     final_logit_softcap: float | None = None
     sliding_windows: tuple[int | None, ...] = ()
-    """One window for each layer, or () when there are none: a query at p sees keys k with |p - k| < window; None sees
-    all.
+    """The window of each layer, or () without windows. A query at p sees keys k with |p - k| < window; with None, all.
     """
     causal: bool = True
     cross_attention: bool = False
@@ -157,25 +147,23 @@ class ModelConfig:
     encoder: "ModelConfig | None" = None
     """The other stack of an encoder-decoder. It shares the token table."""
     decoder_start_token_id: int | None = None
-    """The token that the decoder of an encoder-decoder gets first."""
+    """The first input token of an encoder-decoder's decoder."""
     forced_bos_token_id: int | None = None
-    """The token that the decoder of an encoder-decoder must generate first (BART's summarisers: <s>)."""
+    """The token that an encoder-decoder must generate first (<s> in BART's summarisers)."""
     suppressed_token_ids: tuple[int, ...] = ()
-    """The tokens that an encoder-decoder never generates (Marian: the padding, which its logits do not rule out)."""
+    """Tokens that an encoder-decoder never generates (the padding in Marian)."""
     pad_token_id: int | None = None
     dtype: str = "float32"
-    """The dtype that the checkpoint was saved in: float32, bfloat16, float16, float64."""
+    """The dtype in config.json: float32, bfloat16, float16 or float64."""
     stored_as: str | None = None
-    """The format in which the checkpoint holds quantised matrices, as config.json calls it, or gguf; None if it has
-    none.
-    """
+    """The format of quantised matrices by its name in config.json, or gguf; None without them."""
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
-    """The tokens that end a text, from generation_config.json, else from config.json; any of them does."""
+    """Tokens that end a text, from generation_config.json and config.json."""
 
     def labelled_ids(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return the leading ids that the head which labels an input reads: in a decoder, those up to the last that is
-        no padding, as transformers has it, and in an encoder all.
+        """Return the ids that a classifier reads: in a decoder without trailing padding, as in transformers; in an
+        encoder all.
         """
         length = len(ids)
         while self.kind == "decoder" and length > 1 and ids[length - 1] == self.pad_token_id:
@@ -183,11 +171,13 @@ class ModelConfig:
         return ids[:length]
 
     def window_of(self, layer: int) -> int | None:
-        """Return the sliding window of a layer, or None if it sees everything."""
+        """Return the sliding window of a layer, or None without one."""
         return self.sliding_windows[layer] if self.sliding_windows else None
 
     def kv_layer(self, layer: int) -> int:
-        """Return the layer whose keys and values a layer reads: itself, or the last one of its kind that has some."""
+        """Return the layer that computes the keys and values of a layer: itself, or the last of its kind with its
+        own.
+        """
         own = range(self.num_layers - self.num_kv_shared_layers)
         if layer in own:
             return layer
@@ -195,11 +185,11 @@ class ModelConfig:
 
     @property
     def layers_are_alike(self) -> bool:
-        """Return whether all layers have heads and mlps of the same sizes."""
+        """Whether all layers have heads and mlps of the same sizes."""
         return self.full_head_dim is None and self.full_num_kv_heads is None and not self.intermediate_sizes
 
     def at(self, layer: int) -> "ModelConfig":
-        """Return the configuration with the sizes of heads and mlp that a layer has."""
+        """Return the configuration with the sizes of one layer's heads and mlp."""
         if self.layers_are_alike:
             return self
         is_full = self.window_of(layer) is None
@@ -215,12 +205,12 @@ class ModelConfig:
 
     @property
     def largest_head_dim(self) -> int:
-        """Return the `head_dim` of the layers that have the largest."""
+        """Return the largest `head_dim` of all layers."""
         return max(self.head_dim, self.full_head_dim or 0)
 
     @property
     def layers_with_kv(self) -> tuple["ModelConfig", ...]:
-        """Return the configuration of each layer that has attention, and keys and values of its own."""
+        """Return the configuration of each layer with keys and values of its own."""
         own = range(self.num_layers - self.num_kv_shared_layers)
         return tuple(self.at(layer) for layer in own if self.has_attention(layer))
 
@@ -228,12 +218,12 @@ class ModelConfig:
         return self.experts is not None and layer not in self.experts.dense_layers
 
     def has_mlp(self, layer: int) -> bool:
-        """Return whether a layer has one mlp, alone or beside its experts."""
+        """Return whether a layer has an mlp, with or without experts."""
         return self.experts is None or self.experts.beside_mlp or layer in self.experts.dense_layers
 
     @property
     def dense_layers(self) -> tuple[int, ...]:
-        """Return the layers that have one mlp."""
+        """Return the layers with an mlp."""
         return tuple(filter(self.has_mlp, range(self.num_layers)))
 
     def has_attention(self, layer: int) -> bool:
@@ -245,21 +235,19 @@ class ModelConfig:
         return tuple(layer for layer in range(self.num_layers) if self.has_attention(layer))
 
     def mixer_name(self, layer: int) -> str:
-        """Return what a layer has to bring numbers of other positions to a position: attention, or what stands in its
-        place.
-        """
+        """Return the name of a layer's token mixer."""
         return "attention" if self.has_attention(layer) or self.recurrence is None else self.recurrence.kind
 
     @property
     def reuses_prefixes(self) -> bool:
-        """Return whether a sequence may begin with what the cache holds of another: not where layers keep a state,
-        which holds all positions before one and none of them apart.
+        """Return whether a sequence may reuse the cached prefix of another. A state cannot be reused, because it holds
+        all earlier positions together.
         """
         return self.recurrence is None
 
     def state_bytes(self, item_size: int) -> int:
-        """Return the bytes that all layers without attention keep of one sequence: one step reads one half, and writes
-        the other, so that it may be run again. item_size: bytes of a number of the model's dtype.
+        """Return the bytes of one sequence's states in all layers. Each layer has two: a step reads one and writes the
+        other, so that it can be repeated. item_size: bytes of a number of the model's dtype.
         """
         if self.recurrence is None:
             return 0
@@ -267,15 +255,15 @@ class ModelConfig:
         return 2 * len(self.recurrence.layers) * sizes.num_bytes(item_size)
 
     def rope_of(self, layer: int) -> RopeConfig | None:
-        """Return the rotary embedding of a layer, or None if it has none."""
+        """Return the rotary embedding of a layer, or None without one."""
         if layer in self.unrotated_layers or not self.has_attention(layer):
             return None
         return self.rope if self.local_rope is None or self.window_of(layer) is None else self.local_rope
 
     @property
     def num_matrix_parameters(self) -> int:
-        """Return the number of weights that a token of each stack is multiplied by: all matrices, the head's included,
-        of experts those of the chosen ones, without norms and biases.
+        """Return the number of weights in the matrix products of one token of each stack: the head and the chosen
+        experts included, norms and biases excluded.
         """
         blocks = 0
         for layer in range(self.num_layers):

@@ -1,16 +1,16 @@
-"""Defines what a family is. It knows no family in particular."""
+"""A family of networks: the reader of its config.json and its weight table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from model.checkpoint.families.classifier import ReadClassifier, read_score
 from model.checkpoint.families.fields import Fields
+from model.checkpoint.families.output_heads import ReadClassifier, read_score
 from model.checkpoint.families.weight_table import WeightMap
 from model.config import ModelConfig
 
 Common = dict[str, Any]
-"""Fields of ModelConfig that every family reads alike: architecture, family, dtype and the ids of special tokens."""
+"""Fields of ModelConfig that are the same for all families: architecture, family, dtype and ids of special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,15 +19,22 @@ class Family:
 
     name: str
     architectures: tuple[str, ...]
-    """The classes of `transformers` whose checkpoints it reads."""
-    model_types: tuple[str, ...]
-    """The model_type of a config.json that names no architecture; the first architecture is then meant."""
+    """The classes of `transformers` with these networks."""
     read: Callable[[Fields, Common], ModelConfig]
-    """The reader of config.json. It raises ModelLoadError, naming the field and the value, for an option that is not
-    built.
-    """
+    """The reader of config.json. It raises ModelLoadError, with the field and the value, for an unsupported option."""
     weights: WeightMap = field(repr=False)
+    types: tuple[str, ...] | None = None
+    """The model_types of files without an architecture, or None for the name. They mean the first architecture."""
     own_head: str | None = None
-    """The tensor that files hold where an untied head is a matrix of its own, if config.json does not say so (T5's)."""
+    """The tensor of an untied head, if config.json does not distinguish tied and untied heads (T5)."""
     read_classifier: ReadClassifier = read_score
-    """The reader of the head that scores or labels an input, in architectures that have one."""
+    """The reader of the head that scores or labels an input."""
+
+    @property
+    def model_types(self) -> tuple[str, ...]:
+        return (self.name,) if self.types is None else self.types
+
+
+def decoders(prefix: str) -> tuple[str, ...]:
+    """Return the classes of a decoder: with a head for tokens, and with a classifier."""
+    return f"{prefix}ForCausalLM", f"{prefix}ForSequenceClassification"

@@ -52,46 +52,88 @@ def read_array(path: Path) -> list[dict[str, Any]]:
 
 
 class Fields:
-    """The fields of one JSON object. A field that is null counts as one that is absent, unless a method says
-    otherwise.
-    """
+    """Fields of one JSON object. A null field counts as an absent one, except in the methods named `nullable_`."""
 
-    def __init__(self, values: Mapping[str, Any], file: str = "config.json") -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        file: str = "config.json",
+        defaults: Mapping[str, Any] | None = None,
+        spellings: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
         self.values = values
+        """The object as the file has it."""
         self.file = file
+        self.defaults = defaults or {}
+        """The family's values of absent fields."""
+        self.spellings = spellings or {}
+        """The names of a field in the family's files, by its usual name; the first name in a file applies."""
 
     @classmethod
     def of_file(cls, path: Path) -> "Fields":
         """Return the fields of a JSON file, or none if there is no such file."""
         return cls(read_object(path) if path.exists() else {}, path.name)
 
+    def with_defaults(self, **defaults: Any) -> "Fields":
+        """Return the fields with the family's values of absent ones; earlier defaults are kept."""
+        return Fields(self.values, self.file, {**defaults, **self.defaults}, self.spellings)
+
+    def with_spellings(self, **spellings: str | Sequence[str]) -> "Fields":
+        """Return the fields under their usual names. spellings: the name of each, or several, in the family's files."""
+        named = {name: (own,) if isinstance(own, str) else own for name, own in spellings.items()}
+        return Fields(self.values, self.file, self.defaults, {**self.spellings, **named})
+
+    def with_values(self, **values: Any) -> "Fields":
+        """Return the fields with other values."""
+        return Fields({**self.values, **values}, self.file, self.defaults, self.spellings)
+
+    def text_network(self) -> "Fields":
+        """Return the fields of the text network in a file that also describes networks for images or sounds."""
+        return Fields(self.nested("text_config").values, self.file)
+
+    def spelling(self, name: str) -> str:
+        """Return the name of a field in this file."""
+        names = self.spellings.get(name, (name,))
+        return next((each for each in names if self.values.get(each) is not None), names[-1])
+
+    def get(self, name: str) -> Any:
+        """Return a value of any type, or the family's default if the field is absent, or None without a default."""
+        value = self.values.get(self.spelling(name))
+        return self.defaults.get(name) if value is None else value
+
     def refuse(self, name: str, accepted: str) -> ModelLoadError:
+        """Return the error for a field's value. accepted: the accepted values."""
+        name = self.spelling(name)
         return ModelLoadError(f"{self.file}: {name} is {repr(self.values.get(name))[:_MOST_SHOWN]}; {accepted}")
 
     def _value(self, name: str, kind: type[_T], accepted: str) -> _T | None:
-        value = self.values.get(name)
+        value = self.get(name)
         if value is not None and not isinstance(value, kind):
             raise self.refuse(name, accepted)
         return value
 
     def nested(self, name: str) -> "Fields":
-        """Return the object under a name, or an empty one if there is none."""
+        """Return the fields of an object inside this one, without fields if it is absent."""
         return Fields(self._value(name, dict, "an object is expected") or {}, self.file)
 
     def optional_int(self, name: str) -> int | None:
-        value = self.values.get(name)
+        value = self.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.refuse(name, "an integer is expected")
         return value
 
+    def integer(self, name: str, default: int) -> int:
+        value = self.optional_int(name)
+        return default if value is None else value
+
     def size(self, name: str, default: int | None = None) -> int:
         value = self.optional_int(name)
         value = default if value is None else value
         if value is None or value <= 0:
             raise self.refuse(name, "a positive integer is expected")
-        # What is built of a size, before a tensor of the files shows that it is wrong, must not fill the memory.
+        # Configuration objects of this size must fit in memory: they are built before the tensors' shapes are checked.
         most = (
             _MOST_LAYERS
             if "layer" in name and "per_layer" not in name
@@ -104,9 +146,10 @@ class Fields:
         return value
 
     def nullable_size(self, name: str, default: int | None) -> int | None:
-        """Return a size, or None if null switches it off; `default` is for files that do not write it at all."""
+        """Return a size, or None if it is null; an absent field has the family's default, else `default`."""
         if name not in self.values:
-            return default
+            usual: int | None = self.defaults.get(name, default)
+            return usual
         return None if self.values[name] is None else self.size(name)
 
     def number(self, name: str, default: float) -> float:
@@ -114,7 +157,7 @@ class Fields:
         return default if value is None else value
 
     def optional_number(self, name: str) -> float | None:
-        value = self.values.get(name)
+        value = self.get(name)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
@@ -124,7 +167,7 @@ class Fields:
         return float(value)
 
     def nullable_number(self, name: str, default: float) -> float | None:
-        """Return a number, or None if null switches it off; `default` is for files that do not write it at all."""
+        """Return a number, or None if it is null; `default` is the value of an absent field."""
         return self.optional_number(name) if name in self.values else default
 
     def numbers(self, name: str, count: int) -> tuple[float, ...]:
@@ -143,7 +186,7 @@ class Fields:
         return default if value is None else value
 
     def folder(self, name: str) -> str:
-        """Return a folder inside the model's. Raises ModelLoadError for one that is elsewhere."""
+        """Return a folder inside the model's. Raises ModelLoadError for any other path."""
         path = Path(self.text(name, ""))
         if path.is_absolute() or ".." in path.parts or not str(path).isprintable():
             raise self.refuse(name, "a folder inside the model's is expected")
@@ -156,8 +199,8 @@ class Fields:
             raise self.refuse(name, "a token id or a list of them is expected")
         return tuple(found)
 
-    def activation(self, name: str, default: str) -> Activation:
-        value = self.values.get(name) or default
+    def activation(self, name: str, default: str | None = None) -> Activation:
+        value = self.values.get(self.spelling(name)) or self.defaults.get(name, default)
         if not isinstance(value, str) or value not in ACTIVATIONS:
             raise self.refuse(name, f"supported are {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[value]
@@ -169,25 +212,50 @@ class Fields:
             raise self.refuse(name, "supported are float32, bfloat16, float16 and float64")
         return value
 
-    def windowed_layers(self, usual: Sequence[bool]) -> Sequence[bool]:
-        """Return whether each layer has a window, by `layer_types`; `usual` is for files that do not have it."""
+    def layer_kinds(self, kinds: Sequence[str], usual: Sequence[str], accepted: str | None = None) -> list[str]:
+        """Return the kind of each layer: one of `kinds`, by `layer_types`. usual: the kinds if that field is absent.
+        accepted: the kinds in the words of the error.
+        """
         value, num_layers = self.values.get("layer_types"), len(usual)
         if value is None:
-            return usual
-        if not isinstance(value, list) or len(value) != num_layers or not all(kind in _LAYER_TYPES for kind in value):
-            raise self.refuse(
-                "layer_types", f"a list of {num_layers}, each one of {', '.join(_LAYER_TYPES)}, is expected"
-            )
-        return [kind == "sliding_attention" for kind in value]
+            return list(usual)
+        if not isinstance(value, list) or len(value) != num_layers or not all(kind in kinds for kind in value):
+            accepted = accepted or f"one of {', '.join(kinds)}"
+            raise self.refuse("layer_types", f"a list of {num_layers}, each {accepted}, is expected")
+        return value
+
+    def layers_without_attention(
+        self, kinds: Sequence[str], usual: Sequence[str], accepted: str | None = None
+    ) -> tuple[int, ...]:
+        """Return the layers that are not of the kind full_attention. The arguments are those of `layer_kinds`.
+
+        Raises ModelLoadError if no layer has attention.
+        """
+        found = self.layer_kinds(kinds, usual, accepted)
+        if "full_attention" not in found:
+            raise self.refuse("layer_types", "at least one layer with full_attention is expected")
+        return tuple(layer for layer, kind in enumerate(found) if kind != "full_attention")
+
+    def windowed_layers(self, usual: Sequence[bool]) -> list[bool]:
+        """Return for each layer whether it has a window, by `layer_types`. usual: the same if that field is absent."""
+        found = self.layer_kinds(_LAYER_TYPES, [_LAYER_TYPES[has_window] for has_window in usual])
+        return [kind == "sliding_attention" for kind in found]
 
     def windows(self, usual: Sequence[bool], size: int | None) -> tuple[int | None, ...]:
-        """Return the window of each layer: `sliding_window`, or `size` in files that do not write it, for those that
-        have one. Raises ModelLoadError if some have one, and its size is null.
+        """Return the window of each layer, None for a layer without one. `sliding_window` is the size, or `size` if
+        that field is absent. usual: the same as in `windowed_layers`.
+
+        Raises ModelLoadError if a layer has a window and `sliding_window` is null.
         """
         has_window, window = self.windowed_layers(usual), self.nullable_size("sliding_window", size)
         if window is None and any(has_window):
             raise self.refuse("sliding_window", "the size of the window of the sliding_attention layers is expected")
         return tuple(window if windowed else None for windowed in has_window)
+
+    def equal_windows(self, size: int | None = None) -> tuple[int | None, ...]:
+        """Return the window of each layer if all have the same, or () without windows. size: as in `windows`."""
+        window = self.nullable_size("sliding_window", size)
+        return () if window is None else (window,) * self.size("num_hidden_layers")
 
     def only(self, name: str, accepted: Any) -> None:
         """Raise for an option that would change the network and is not built."""

@@ -1,18 +1,21 @@
-"""Reads Llama, and networks that differ from it in options only: Mistral (a window), Qwen2 (biases), Qwen3 (q/k norm).
+"""Reads Llama and its variants: Mistral (windows), Qwen2 (biases), Qwen3 (q/k norm), Phi-3 and Phi-4-mini (fused
+projections, a part of each head rotated), OLMo 2 and 3 (norms of each sublayer's output, and of q and k over all heads
+at once; OLMo 3 also has windows in three layers of four).
 
 Touvron et al. 2023, arXiv:2307.09288; Jiang et al. 2023, arXiv:2310.06825; Yang et al. 2024, arXiv:2407.10671; 2025,
-arXiv:2505.09388.
+arXiv:2505.09388; Abdin et al. 2024, arXiv:2404.14219; Walsh et al. 2025, arXiv:2501.00656; Ettinger et al. 2025,
+arXiv:2512.13961.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from model.checkpoint.families.classifier import SCORE_ROWS
-from model.checkpoint.families.family import Common, Family
+from model.checkpoint.families.family import Common, Family, decoders
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.heads import HeadCounts, grouped_heads
-from model.checkpoint.families.rotary import read_rope
+from model.checkpoint.families.output_heads import SCORE_ROWS
+from model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
+from model.checkpoint.families.sizes import grouped_heads, read_sizes
 from model.checkpoint.families.weight_table import (
     WeightMap,
     WeightRow,
@@ -24,7 +27,7 @@ from model.checkpoint.families.weight_table import (
     separate_qkv,
     untied,
 )
-from model.config import ModelConfig
+from model.config import ModelConfig, RopeType
 
 _ATTENTION, _MLP = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
 
@@ -35,18 +38,18 @@ def has_head_norm(config: ModelConfig) -> bool:
 
 ATTENTION_ROWS: tuple[WeightRow, ...] = (
     *separate_qkv(f"{_ATTENTION}.*_proj", bias=qkv_bias),
-    WeightRow("layers.{i}.q_norm.weight", (f"{_ATTENTION}.q_norm.weight",), ("head",), has_head_norm),
-    WeightRow("layers.{i}.k_norm.weight", (f"{_ATTENTION}.k_norm.weight",), ("head",), has_head_norm),
+    *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "head", when=has_head_norm),
+    *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "head", when=has_head_norm),
     *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
 )
 MLP_ROWS: tuple[WeightRow, ...] = (
     *linear("layers.{i}.gate_up", (f"{_MLP}.gate_proj", f"{_MLP}.up_proj"), ("ff d", "ff d"), bias=mlp_bias),
     *linear("layers.{i}.down", f"{_MLP}.down_proj", "d ff", bias=mlp_bias),
 )
-EMBED_ROWS: tuple[WeightRow, ...] = (WeightRow("embed.weight", ("model.embed_tokens.weight",), ("vocab d",)),)
+EMBED_ROWS: tuple[WeightRow, ...] = linear("embed", "model.embed_tokens", "vocab d")
 END_ROWS: tuple[WeightRow, ...] = (
     *norm("final_norm", "model.norm"),
-    WeightRow("head.weight", ("lm_head.weight",), ("vocab d",), untied),
+    *linear("head", "lm_head", "vocab d", when=untied),
     *SCORE_ROWS,
 )
 OLD_BUFFERS = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
@@ -56,9 +59,7 @@ OLD_BUFFERS = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
 def llama_table(
     attention: Iterable[WeightRow] = ATTENTION_ROWS, feedforward: Iterable[WeightRow] = MLP_ROWS, **options: Any
 ) -> WeightMap:
-    """Return the table of a network built on Llama, from the rows of its sublayers; `options` are fields of the
-    table.
-    """
+    """Return the table of a network built on Llama, from the rows of its sublayers. options: fields of `WeightMap`."""
     rows = (
         *EMBED_ROWS,
         *norm("layers.{i}.attn_norm", "model.layers.{i}.input_layernorm"),
@@ -71,92 +72,131 @@ def llama_table(
 
 
 TABLE = llama_table(ignored=OLD_BUFFERS)
+_FUSED_TABLE = llama_table(
+    attention=(
+        *linear("layers.{i}.qkv", f"{_ATTENTION}.qkv_proj", "qkv d"),
+        *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q"),
+    ),
+    feedforward=(
+        *linear("layers.{i}.gate_up", f"{_MLP}.gate_up_proj", "2ff d"),
+        *linear("layers.{i}.down", f"{_MLP}.down_proj", "d ff"),
+    ),
+    ignored=OLD_BUFFERS,
+)
 
 
-def read_common(hf: Fields, heads: HeadCounts) -> dict[str, Any]:
-    """Return the fields that all networks built on Llama share: sizes, gated mlp, RMSNorm, rotary positions only."""
-    return {
-        **heads.fields(),
-        "vocab_size": hf.size("vocab_size"),
-        "num_layers": hf.size("num_hidden_layers"),
-        "intermediate_size": hf.size("intermediate_size"),
+def read_like_llama(
+    hf: Fields, common: Common, rope_types: Mapping[str, RopeType] | None = None, **options: Any
+) -> ModelConfig:
+    """Read a network built on Llama: RMSNorm, gated mlp, rotary positions.
+
+    rope_types: as `renamed` in `read_rope`. options: the fields of ModelConfig that differ.
+    """
+    sizes, bias = read_sizes(hf.with_defaults(hidden_act="silu"), grouped_heads(hf)), hf.flag("attention_bias", False)
+    fields = {
+        **sizes,
         "norm": "rmsnorm",
         "norm_eps": hf.number("rms_norm_eps", 1e-6),
         "gated_mlp": True,
-        "tie_word_embeddings": hf.flag("tie_word_embeddings", False),
-    }
-
-
-def read_like_llama(hf: Fields, common: Common, heads: HeadCounts, max_model_len: int, **options: Any) -> ModelConfig:
-    """Read a network built on Llama; `options` are the fields of ModelConfig in which it differs."""
-    bias = hf.flag("attention_bias", False)
-    defaults: dict[str, Any] = {
-        "activation": hf.activation("hidden_act", "silu"),
         "attention_bias": bias,
         "attention_out_bias": bias,
-        "max_model_len": max_model_len,
     }
     if "rope" not in options:
-        original = hf.optional_int("original_max_position_embeddings")
-        defaults["rope"] = read_rope(hf, heads.head_dim, max_model_len, original=original)
-    return ModelConfig(**common, **{**read_common(hf, heads), **defaults, **options})
+        fields["rope"] = read_rope(hf, sizes["head_dim"], sizes["max_model_len"], rope_types)
+    return ModelConfig(**common, **{**fields, **options})
 
 
 def _read_llama(hf: Fields, common: Common) -> ModelConfig:
-    context = hf.size("max_position_embeddings", 2048)
-    return read_like_llama(hf, common, grouped_heads(hf), context, mlp_bias=hf.flag("mlp_bias", False))
+    hf = hf.with_defaults(max_position_embeddings=2048)
+    return read_like_llama(hf, common, mlp_bias=hf.flag("mlp_bias", False))
 
 
 def _read_mistral(hf: Fields, common: Common) -> ModelConfig:
-    hf.only("layer_types", None)  # transformers reads none either: every layer has the window
-    window = hf.nullable_size("sliding_window", 4096)
-    return read_like_llama(
-        hf,
-        common,
-        grouped_heads(hf, num_kv_heads=8),
-        hf.size("max_position_embeddings", 4096 * 32),
-        attention_bias=False,
-        attention_out_bias=False,
-        sliding_windows=() if window is None else (window,) * hf.size("num_hidden_layers"),
-    )
+    hf.only("layer_types", None)  # transformers ignores them: every layer has the window
+    hf = hf.with_defaults(num_key_value_heads=8, max_position_embeddings=4096 * 32)
+    windows = hf.equal_windows(4096)
+    return read_like_llama(hf, common, attention_bias=False, attention_out_bias=False, sliding_windows=windows)
 
 
 def _read_qwen2(hf: Fields, common: Common) -> ModelConfig:
-    context = hf.size("max_position_embeddings", 32768)
-    return read_like_llama(
-        hf,
-        common,
-        grouped_heads(hf, num_kv_heads=32),
-        context,
-        attention_bias=True,
-        attention_out_bias=False,
-        sliding_windows=_qwen_windows(hf),
-    )
+    hf = hf.with_defaults(num_key_value_heads=32, max_position_embeddings=32768)
+    windows = _qwen_windows(hf)
+    return read_like_llama(hf, common, attention_bias=True, attention_out_bias=False, sliding_windows=windows)
 
 
 def _read_qwen3(hf: Fields, common: Common) -> ModelConfig:
-    context = hf.size("max_position_embeddings", 32768)
-    heads = grouped_heads(hf, num_kv_heads=32, head_dim=128)
-    return read_like_llama(hf, common, heads, context, qk_norm="head", sliding_windows=_qwen_windows(hf))
+    hf = hf.with_defaults(num_key_value_heads=32, head_dim=128, max_position_embeddings=32768)
+    return read_like_llama(hf, common, qk_norm="head", sliding_windows=_qwen_windows(hf))
 
 
 def _qwen_windows(hf: Fields) -> tuple[int | None, ...]:
-    """Return the window of each layer. `layer_types` says which layers have it; without it, those from
-    `max_window_layers` on.
-    """
-    num_layers = hf.size("num_hidden_layers")
-    first = hf.optional_int("max_window_layers")
-    first = 28 if first is None else first
-    has_window = hf.windowed_layers([i >= first for i in range(num_layers)])
+    """Return the window of each layer: by `layer_types`, else of the layers from `max_window_layers` on."""
+    first = hf.integer("max_window_layers", 28)
+    has_window = hf.windowed_layers([i >= first for i in range(hf.size("num_hidden_layers"))])
     window = hf.nullable_size("sliding_window", 4096) if hf.flag("use_sliding_window", False) else None
-    if window is None:
-        return ()
-    return tuple(window if windowed else None for windowed in has_window)
+    return () if window is None else tuple(window if windowed else None for windowed in has_window)
 
 
-LLAMA = Family("llama", ("LlamaForCausalLM", "LlamaForSequenceClassification"), ("llama",), _read_llama, TABLE)
-MISTRAL = Family(
-    "mistral", ("MistralForCausalLM", "MistralForSequenceClassification"), ("mistral",), _read_mistral, TABLE
+def _read_phi3(hf: Fields, common: Common) -> ModelConfig:
+    hf = hf.with_defaults(
+        max_position_embeddings=4096,
+        original_max_position_embeddings=4096,
+        rms_norm_eps=1e-5,
+        partial_rotary_factor=1.0,
+    )
+    return read_like_llama(
+        hf,
+        common,
+        {"yarn": "longrope"},  # the name in early files
+        attention_bias=False,
+        attention_out_bias=False,
+        sliding_windows=hf.equal_windows(),
+    )
+
+
+LLAMA = Family("llama", decoders("Llama"), _read_llama, TABLE)
+MISTRAL = Family("mistral", decoders("Mistral"), _read_mistral, TABLE)
+QWEN2 = Family("qwen2", decoders("Qwen2"), _read_qwen2, TABLE)
+QWEN3 = Family("qwen3", decoders("Qwen3"), _read_qwen3, TABLE)
+PHI3 = Family("phi3", decoders("Phi3"), _read_phi3, _FUSED_TABLE)
+
+
+_THETA = 500_000.0
+"""The base of OLMo 3's rotary embedding if its file has none."""
+NORMED_ATTENTION_ROWS = (
+    *separate_qkv(f"{_ATTENTION}.*_proj", bias=qkv_bias),
+    *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "q"),
+    *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "kv"),
+    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
 )
-QWEN2 = Family("qwen2", ("Qwen2ForCausalLM", "Qwen2ForSequenceClassification"), ("qwen2",), _read_qwen2, TABLE)
-QWEN3 = Family("qwen3", ("Qwen3ForCausalLM", "Qwen3ForSequenceClassification"), ("qwen3",), _read_qwen3, TABLE)
+_TABLE = WeightMap(
+    rows=(
+        *EMBED_ROWS,
+        *NORMED_ATTENTION_ROWS,
+        *norm("layers.{i}.attn_post_norm", "model.layers.{i}.post_attention_layernorm"),
+        *MLP_ROWS,
+        *norm("layers.{i}.mlp_post_norm", "model.layers.{i}.post_feedforward_layernorm"),
+        *END_ROWS,
+    ),
+    prefixes=("model.",),
+    ignored=OLD_BUFFERS,
+)
+
+
+def _read(hf: Fields, common: Common, **options: Any) -> ModelConfig:
+    """Read the fields of both. options: the fields of ModelConfig that differ."""
+    hf = hf.with_defaults(max_position_embeddings=2048, rms_norm_eps=1e-5)
+    return read_like_llama(hf, common, norm_placement="output", qk_norm="full", **options)
+
+
+def _read_olmo3(hf: Fields, common: Common) -> ModelConfig:
+    # With another base, transformers 4 and 5 rotate the layers with a window differently; nested ones are clear.
+    hf.only("rope_theta", _THETA)
+    thetas, length = {"full_attention": _THETA, "sliding_attention": _THETA}, hf.size("max_position_embeddings", 2048)
+    rope, local_rope = read_local_and_global_rope(hf, grouped_heads(hf)["head_dim"], length, thetas, scale_both=False)
+    windows = hf.windows([(i + 1) % 4 > 0 for i in range(hf.size("num_hidden_layers"))], 4096)
+    return _read(hf, common, rope=rope, local_rope=local_rope, sliding_windows=windows)
+
+
+OLMO2 = Family("olmo2", decoders("Olmo2"), _read, _TABLE)
+OLMO3 = Family("olmo3", decoders("Olmo3"), _read_olmo3, _TABLE)

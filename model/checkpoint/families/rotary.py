@@ -11,41 +11,39 @@ _ROPE_TYPES["su"] = "longrope"  # the name Phi-3 first gave it
 
 
 def read_rope(
-    hf: Fields,
-    head_dim: int,
-    max_position: int,
-    *,
-    original: int | None = None,
-    partial: float | None = None,
-    theta: float = 10000.0,
-    renamed: Mapping[str, str] | None = None,
+    hf: Fields, head_dim: int, max_position: int, renamed: Mapping[str, RopeType] | None = None
 ) -> RopeConfig:
-    """Read `rope_parameters` (transformers 5) or `rope_theta` + `rope_scaling` (before); the newer wins.
+    """Read `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (transformers 4).
 
-    `original` is a length before stretching that wins over the parameters' own; `partial` is the share of each head
-    that is rotated if the file does not say (None: the family rotates whole heads); `theta` is the base if the file
-    does not say; `renamed` maps the names of types to what the family means by them.
+    A family that rotates a part of each head has a default of `partial_rotary_factor`. renamed: types that have another
+    name in the family's files.
     """
     written = "rope_parameters" if hf.values.get("rope_parameters") else "rope_scaling"
-    outer = {name: hf.values[name] for name in ("rope_theta", "partial_rotary_factor") if name in hf.values}
-    nested, inner = hf.nested(written), dict(hf.nested(written).values)
+    outer = {name: hf.optional_number(name) for name in ("rope_theta", "partial_rotary_factor")}
+    inner = dict(hf.nested(written).values or hf.defaults.get(written, {}))
     for spelled in ("rope_type", "type"):
-        if (named := nested.text(spelled, "")) in (renamed or {}):
-            inner[spelled] = (renamed or {})[named]
-    values = {"rope_theta": theta, **outer, **inner}
-    return rope_of(Fields(values, hf.file), head_dim, max_position, original=original, partial=partial)
+        named = inner.get(spelled)
+        if isinstance(named, str):
+            inner[spelled] = (renamed or {}).get(named, named)
+    return rope_of(
+        Fields({name: value for name, value in outer.items() if value is not None} | inner, hf.file),
+        head_dim,
+        max_position,
+        original=hf.optional_int("original_max_position_embeddings"),
+        partial=hf.defaults.get("partial_rotary_factor"),
+    )
 
 
 def read_local_and_global_rope(
     hf: Fields, head_dim: int, max_position: int, thetas: Mapping[str, float], *, scale_both: bool
 ) -> tuple[RopeConfig, RopeConfig]:
-    """Read the embedding of the layers with full attention, and that of the layers with a window.
+    """Read the embeddings of the layers with full attention, and of the layers with a window.
 
-    Transformers 5 nests one object for each under `rope_parameters`; before, `rope_scaling` was one object, for the
-    first kind of layers alone unless `scale_both`. `thetas` are for files that nest none.
+    transformers 5 writes an object for each kind of layer in `rope_parameters`. transformers 4 writes one object,
+    `rope_scaling`, for full attention only, or for both if `scale_both`. thetas: the bases if files have no
+    `rope_parameters`.
     """
-    nested = hf.nested("rope_parameters")
-    old = hf.nested("rope_scaling").values
+    nested, old = hf.nested("rope_parameters"), hf.nested("rope_scaling").values
 
     def one(layers: str, scaled: bool) -> RopeConfig:
         found = nested.nested(layers).values
@@ -58,8 +56,10 @@ def read_local_and_global_rope(
 def rope_of(
     fields: Fields, head_dim: int, max_position: int, *, original: int | None = None, partial: float | None = None
 ) -> RopeConfig:
-    """Read one object of parameters, `rope_theta` among them. `original` and `partial` are the same as in
-    `read_rope`.
+    """Read one object of parameters, with `rope_theta`.
+
+    original: the length before stretching, in place of the object's own. partial: the share of each head that is
+    rotated if the object does not set it, or None for a family that rotates whole heads.
     """
     spelled = "rope_type" if "rope_type" in fields.values else "type"
     named = fields.text(spelled, "") or "default"
@@ -98,5 +98,5 @@ def rope_of(
 
 
 def _absent_if_zero(fields: Fields, name: str) -> float | None:
-    """Return a number, or None if it is 0 or absent: some checkpoints write 0 for "not used"."""
+    """Return a number, or None if it is absent or 0, which some checkpoints write for "not used"."""
     return fields.optional_number(name) if fields.values.get(name) else None

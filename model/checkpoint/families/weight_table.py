@@ -1,22 +1,30 @@
-"""Defines the terms in which a family's table of weights is written. It knows names and shapes, but no tensors.
+"""Rows of a family's weight table: the weights of Lightwell, and the tensors of a checkpoint that they are made of.
 
-For our names, and the shapes that they have here, see model/checkpoint/weight_maps.py.
+model/checkpoint/weight_maps.py lists the names of Lightwell's weights, and the lengths in shapes.
 """
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Literal
 
 from model.config import ModelConfig
 
 Arrange = Literal["as it is", "transpose", "flatten", "heads first", "gates last", "every other"]
-"""The operation on each source: none; [in, out] becomes [out, in]; [1, n] becomes [n]; rows stored head by head (q, k
-and v of each) become all heads' q, then all heads' k, then all heads' v; likewise q and gate of each, in a source that
-has both; every other row, from the first, comes before the rows between them.
+"""The operation on each source tensor:
+
+- "as it is": none;
+- "transpose": [in, out] becomes [out, in];
+- "flatten": [1, n] becomes [n];
+- "heads first": rows stored head by head, q, k and v of each, become q of all heads, then k, then v;
+- "gates last": the same for rows stored as q and gate of each head, in a source that has both;
+- "every other": rows 0, 2, 4, ... come before rows 1, 3, 5, ...
 """
 When = Callable[[ModelConfig], bool]
+"""A predicate: whether a network has a weight."""
+InLayer = Callable[[ModelConfig, int], bool]
+"""A predicate: whether a layer of a network has a weight."""
 
 
 def always(config: ModelConfig) -> bool:
@@ -24,12 +32,12 @@ def always(config: ModelConfig) -> bool:
 
 
 def untied(config: ModelConfig) -> bool:
-    """Return whether the head is a matrix of its own."""
+    """Return whether the head has a matrix of its own."""
     return config.has_head and not config.tie_word_embeddings
 
 
 def has(field: str) -> When:
-    """Return a function that says whether a field of the configuration is set."""
+    """Return a predicate: whether a field of the configuration is not None."""
     return lambda config: getattr(config, field) is not None
 
 
@@ -43,13 +51,16 @@ def not_gated(config: ModelConfig) -> bool:
     return not config.gated_mlp
 
 
+def has_no_attention(config: ModelConfig, layer: int) -> bool:
+    return not config.has_attention(layer)
+
+
 @dataclass(frozen=True, slots=True)
 class WeightRow:
-    """A row of a table: one of our weights, and the tensors that are stacked to make it.
+    """A row of a table: a weight of Lightwell, and the tensors of a checkpoint that are stacked to make it.
 
-    `{i}` is replaced by the layer, `{e}` by each of its experts. Names that files spell in more than one way are joined
-    by "|", the usual one first. `shapes` are the file's, one for each source: "q d" is [q, d], in the lengths that
-    weight_maps knows.
+    In names, `{i}` stands for the layer and `{e}` for the expert; "|" separates spellings, the usual one first. Each
+    shape is that of a source in the file: "q d" is [q, d], with lengths of `weight_maps._lengths`.
     """
 
     name: str
@@ -57,47 +68,42 @@ class WeightRow:
     shapes: tuple[str, ...]
     when: When = always
     arrange: Arrange = "as it is"
-    first_layer: int = 0
-    """The first layer that has such a weight."""
-    in_layer: Callable[[ModelConfig, int], bool] = lambda config, layer: True
-    """Whether a layer from there on has it."""
+    in_layer: InLayer = lambda config, layer: True
 
 
 @dataclass(frozen=True, slots=True)
 class StackedTensor:
-    """A tensor that holds one of each expert along its first axis."""
+    """A tensor of the files that holds all experts of a layer, along its first axis."""
 
     ending: str
-    """The ending of its name."""
+    """The end of its name."""
     one: str
-    """The ending, in its place, of the name of one expert's tensor; {e} is replaced by the expert."""
+    """The end of the name of one expert's tensor, in place of `ending`; `{e}` stands for the expert."""
     is_transposed: bool = False
-    """Whether an expert's matrix is [in, out], which becomes [out, in]."""
+    """Whether an expert's matrix is [in, out]; it becomes [out, in]."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightMap:
-    """How one family names its tensors."""
+    """The weight table of a family."""
 
     rows: tuple[WeightRow, ...]
     """Rows of the only stack, or of the decoder of an encoder-decoder."""
     encoder_rows: tuple[WeightRow, ...] = ()
-    """Rows of the encoder of an encoder-decoder; our names get "encoder." in front."""
+    """Rows of the encoder of an encoder-decoder. Lightwell's names of these weights begin with "encoder."."""
     prefixes: tuple[str, ...] = ()
-    """Prefixes that some checkpoints of the family put before names and others leave out: both are accepted, longest
-    first.
-    """
+    """Prefixes of names that checkpoints may have or leave out, longest first."""
     ignored: re.Pattern[str] = re.compile("(?!)")
-    """Tensors that files may hold and the network does not need, by name without the prefix."""
+    """Names, without the prefix, of tensors that are accepted and not read."""
     respelled: tuple[tuple[str, str], ...] = ()
-    """Pairs (old, new) of endings of names that old files spell differently."""
+    """Pairs (old, new) of endings of names in old files."""
     stacked: tuple[StackedTensor, ...] = ()
-    """Tensors that are read as one for each expert: `rows` have the names of these."""
+    """Tensors that hold all experts of a layer. `rows` name the tensors of single experts."""
     tied_heads: tuple[str, ...] = ("lm_head.weight",)
-    """Copies of the token table that files may hold although they are tied to it, by name without the prefix."""
+    """Names, without the prefix, of copies of the token table in files of a tied head."""
 
     def short(self, name: str) -> str:
-        """Return a tensor's name without its prefix, in today's spelling."""
+        """Return a tensor's name without its prefix, and with the new ending."""
         prefix = next((prefix for prefix in self.prefixes if name.startswith(prefix)), "")
         name = name.removeprefix(prefix)
         for old, new in self.respelled:
@@ -106,17 +112,9 @@ class WeightMap:
         return name
 
 
-def norm(
-    ours: str, theirs: str, *, bias: bool | When = False, when: When = always, first_layer: int = 0
-) -> tuple[WeightRow, ...]:
-    """Return the rows of a norm: its weight, and the bias of a LayerNorm; `bias` says whether, or when, there is
-    one.
-    """
-    weight = WeightRow(f"{ours}.weight", (f"{theirs}.weight",), ("d",), when, first_layer=first_layer)
-    if bias is False:
-        return (weight,)
-    has_bias = when if bias is True else bias
-    return weight, WeightRow(f"{ours}.bias", (f"{theirs}.bias",), ("d",), has_bias, first_layer=first_layer)
+def norm(ours: str, theirs: str, *, bias: bool | When = False, when: When = always) -> tuple[WeightRow, ...]:
+    """Return the rows of a norm: its weight, and the bias of a LayerNorm. bias: the same as in `linear`."""
+    return linear(ours, theirs, "d", bias=bias, when=when)
 
 
 def linear(
@@ -128,8 +126,9 @@ def linear(
     when: When = always,
     arrange: Arrange = "as it is",
 ) -> tuple[WeightRow, ...]:
-    """Return the rows of a matrix and its bias, each stacked from several tensors if several are named; `bias` says
-    whether, or when, there is one.
+    """Return the rows of a matrix and its bias, each stacked from several tensors if several are named.
+
+    bias: whether there is one, or a predicate.
     """
     names = (theirs,) if isinstance(theirs, str) else theirs
     shapes = (shape,) if isinstance(shape, str) else shape
@@ -147,10 +146,15 @@ def linear(
 def separate_qkv(
     theirs: str, parts: Sequence[str] = "qkv", *, bias: bool | When = False, has_gates: bool = False
 ) -> tuple[WeightRow, ...]:
-    """Return the rows of queries, keys and values that are three matrices in the files: `theirs` names each, with *
-    in place of the part; `has_gates`: whether a gate follows each query.
+    """Return the rows of queries, keys and values that are three matrices in the files.
+
+    theirs: their name, with * in place of the part. has_gates: whether a gate follows each query.
     """
     names = tuple(theirs.replace("*", part) for part in parts)
-    if has_gates:
-        return linear("layers.{i}.qkv", names, ("2q d", "kv d", "kv d"), bias=bias, arrange="gates last")
-    return linear("layers.{i}.qkv", names, ("q d", "kv d", "kv d"), bias=bias)
+    shapes = ("2q d" if has_gates else "q d", "kv d", "kv d")
+    return linear("layers.{i}.qkv", names, shapes, bias=bias, arrange="gates last" if has_gates else "as it is")
+
+
+def in_layers(in_layer: InLayer, *rows: WeightRow) -> tuple[WeightRow, ...]:
+    """Return rows whose weights only some layers have."""
+    return tuple(replace(row, in_layer=in_layer) for row in rows)

@@ -1,7 +1,6 @@
 """Reads the numbers of a GGUF tensor as rows of whole numbers and scales, in the block formats of ggml.
 
-A row is cut into blocks, whose bytes are described at each format; what a format is called, and how many bytes its
-blocks have, is in the `gguf` package.
+A row is a sequence of blocks. The functions below describe their bytes; the `gguf` package has names and sizes.
 
 Axes: N rows, B blocks of a row.
 """
@@ -47,15 +46,15 @@ def _halves(blocks: Tensor, place: int) -> Tensor:
 
 
 def _cut(data: Tensor, count: int) -> Tensor:
-    """Return the last axis cut into so many equal parts: [..., n] -> [..., count, n / count]."""
+    """Return the last axis cut into `count` equal parts: [..., n] -> [..., count, n / count]."""
     return data.reshape(*data.shape[:-1], count, -1)
 
 
 def _nibbles(packed: Tensor) -> Tensor:
-    """Return the lower halves of some bytes, then the upper ones: [..., n] uint8 -> [..., 2 n]. n: a multiple of 16."""
+    """Return the lower halves of the bytes, then the upper ones: [..., n] uint8 -> [..., 2 n]. n: a multiple of 16."""
     eight = packed.clone(memory_format=torch.contiguous_format).view(torch.int64)
     halves = eight & _NIBBLE, (eight >> 4).bitwise_and_(_NIBBLE)
-    # Numbers of 16 bytes: the innermost loop of a copy is then longer.
+    # Numbers of 16 bytes make the innermost loop of the copy longer.
     return torch.stack([half.view(torch.complex128) for half in halves], -2).view(torch.uint8).flatten(-2)
 
 
@@ -79,7 +78,9 @@ def _q4_1(blocks: Tensor) -> GroupedRows:
 
 
 def _fifth_bits(blocks: Tensor, place: int) -> Tensor:
-    """Return the fifth bit of each of 32 numbers, times 16: bit i of the four bytes there is that of number i."""
+    """Return the fifth bits of 32 numbers, times 16. Bit i of the four bytes at `place` is the fifth bit of number
+    i.
+    """
     spread = blocks[:, :, place : place + 4].repeat_interleave(8, -1)
     return (spread >> torch.arange(8, dtype=torch.uint8).repeat(4) & 1) << 4
 
@@ -102,16 +103,17 @@ def _q8_0(blocks: Tensor) -> GroupedRows:
 
 
 def _iq4_nl(blocks: Tensor) -> GroupedRows:
-    """Read IQ4_NL: bytes as in Q4_0, whose four bits choose among 16 values. A number is scale * value."""
+    """Read IQ4_NL: bytes as in Q4_0; codes are indices into 16 values. A number is scale * value."""
     return GroupedRows(_nibbles(blocks[:, :, 2:]).flatten(1), _halves(blocks, 0), values=_IQ4_NL_VALUES)
 
 
 def _factors(blocks: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors of 8 groups of scales [N, 8 B] int8 and of mins uint8, of 6 bits each, from 12 bytes at the
-    fourth: of the first four groups in the lower 6 bits, of the others' the upper 2 bits above those, and the lower 4
-    in the last four bytes.
+    """Return the factors of scales [N, 8 B] int8 and of mins uint8 for 8 groups, 6 bits each, in bytes 4 to 15.
+
+    The first 8 bytes hold factors of the first four groups in the lower 6 bits, and the upper 2 bits of the other
+    groups' factors above them. The last 4 bytes hold the lower 4 bits of the other groups' factors.
     """
-    # Four bytes at a time: one by one these few take longer than all codes.
+    # Four bytes at a time, because single bytes would take longer than all codes.
     scales, mins, rest = blocks.view(torch.int32)[:, :, 1:4].unbind(-1)
     scales = torch.stack([scales & _SIX, rest & _FOUR | (scales >> 6 & _TWO) << 4], -1)
     mins = torch.stack([mins & _SIX, rest >> 4 & _FOUR | (mins >> 6 & _TWO) << 4], -1)
@@ -119,31 +121,29 @@ def _factors(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _nested(codes: Tensor, blocks: Tensor, values: tuple[int, ...] | None) -> GroupedRows:
-    """Return rows of blocks of 256 numbers in 8 groups, whose bytes are scale, min, 12 bytes of factors, and the codes.
-    A number is scale * factor * q - min * factor.
+    """Return rows of blocks of 256 numbers in 8 groups: scale, min, 12 bytes of factors, and the codes. A number is
+    scale * factor * q - min * factor.
     """
     return GroupedRows(codes.flatten(1), _halves(blocks, 0), -_halves(blocks, 2), *_factors(blocks), values)
 
 
 def _q4_k(blocks: Tensor) -> GroupedRows:
-    """Read Q4_K, whose codes are 128 bytes: of each 32, the lower halves are a group and the upper ones the next."""
+    """Read Q4_K: 128 bytes of codes. In every 32 bytes, the lower halves are one group, the upper halves the next."""
     codes = _nibbles(_cut(blocks[:, :, 16:], 4))
     return _nested(codes.flatten(2), blocks, _NIBBLES)
 
 
 def _q5_k(blocks: Tensor) -> GroupedRows:
-    """Read Q5_K, whose codes are 32 bytes of fifth bits, bit g of byte i that of number i of group g, and 128 bytes as
-    in Q4_K.
-    """
+    """Read Q5_K: 32 bytes of fifth bits, with that of number i in group g at bit g of byte i; 128 bytes as in Q4_K."""
     high = _bits(blocks[:, :, 16:48], tuple(range(8)), 1) << 4
     codes = _nibbles(_cut(blocks[:, :, 48:], 4)).flatten(2) | high
     return _nested(codes.to(torch.int8), blocks, None)
 
 
 def _q6_k(blocks: Tensor) -> GroupedRows:
-    """Read Q6_K, of 256 numbers in 16 groups: 128 bytes of lower four bits, 64 of upper two, 16 factors with a sign,
-    scale. Of each half of the numbers, 64 bytes are the lower halves and then the upper ones, and 32 bytes the two bits
-    of four times 32 numbers. A number is scale * factor * (q - 32).
+    """Read Q6_K, 256 numbers in 16 groups: 128 bytes of the lower four bits, 64 bytes of the upper two, 16 factors with
+    a sign, scale. Each half of the numbers has 64 bytes of lower bits, first the lower halves of the bytes, and 32
+    bytes of upper bits for four times 32 numbers. A number is scale * factor * (q - 32).
     """
     low = _nibbles(_cut(blocks[:, :, :128], 2))
     high = _bits(_cut(blocks[:, :, 128:192], 2), (0, 2, 4, 6), 3)

@@ -1,7 +1,7 @@
-"""Says what config.json would say of a GGUF file: its metadata in the words of `transformers`.
+"""Converts the metadata of a GGUF file to a config.json of `transformers`.
 
-What the metadata leaves out, since llama.cpp knows it of an architecture, is added here: Gemma's alternating windows,
-say. Names of fields are those of github.com/ggml-org/ggml/blob/master/docs/gguf.md.
+It adds properties of an architecture that the metadata lack, because llama.cpp has them in its code, such as Gemma's
+windows in some layers. github.com/ggml-org/ggml/blob/master/docs/gguf.md lists the metadata.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _LLAMA3: dict[str, Any] = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
-"""The rotary fields that Llama 3.1 to 3.3 share; the factor by which they stretch low frequencies differs."""
+"""The rotary fields that Llama 3.1 to 3.3 share. Only the factor of low frequencies differs."""
 _LLAMA3_FACTORS = (8.0, 32.0)
 
 
@@ -31,7 +31,7 @@ class _Fields:
         """llama.cpp's name of the architecture."""
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a field of the architecture. Raises ModelLoadError if it is a list, with a number for each layer."""
+        """Return a field of the architecture. Raises ModelLoadError for a list of one value for each layer."""
         value = self.metadata.get(f"{self.architecture}.{name}", default)
         if isinstance(value, list | np.ndarray):
             raise ModelLoadError(
@@ -40,7 +40,7 @@ class _Fields:
         return value
 
     def need(self, name: str) -> Any:
-        """Return a number that must be there. Raises ModelLoadError if it is not."""
+        """Return a positive number. Raises ModelLoadError for any other value, and if it is absent."""
         value = self.get(name)
         if not isinstance(value, int | float) or not value > 0:
             raise ModelLoadError(
@@ -56,9 +56,9 @@ class _Fields:
 
 
 def config_of(header: Header) -> dict[str, Any]:
-    """Return the object that config.json would hold.
+    """Return the object of config.json.
 
-    Raises ModelLoadError for an architecture that is not served, or metadata that lack something.
+    Raises ModelLoadError for an architecture that is not supported, and for incomplete metadata.
     """
     fields = _Fields(header)
     if fields.architecture not in _ARCHITECTURES:
@@ -78,7 +78,7 @@ def config_of(header: Header) -> dict[str, Any]:
         "model_type": model_type,
         "vocab_size": fields.tensors["token_embd.weight"].shape[0],
         "tie_word_embeddings": "output.weight" not in fields.tensors,
-        # Numbers that are quantised, or mixed, are computed with in the type that most models are trained in.
+        # Quantised and mixed numbers are computed in the dtype in which most models are trained.
         "dtype": "float32" if formats == {"F32"} else "float16" if formats == {"F16"} else "bfloat16",
     }
     for theirs, ours in (("bos", "bos"), ("eos", "eos"), ("padding", "pad")):
@@ -89,7 +89,7 @@ def config_of(header: Header) -> dict[str, Any]:
 
 
 def _sizes(fields: _Fields) -> dict[str, Any]:
-    """Return the sizes that most networks have by the same names."""
+    """Return the sizes that have the same names for most networks."""
     return {
         "hidden_size": fields.need("embedding_length"),
         "intermediate_size": fields.need("feed_forward_length"),
@@ -110,7 +110,7 @@ def _like_llama(fields: _Fields) -> dict[str, Any]:
 
 
 def _rope(fields: _Fields) -> dict[str, Any]:
-    """Return the rotary embedding. Raises ModelLoadError for a scaling that is not served."""
+    """Return the rotary embedding. Raises ModelLoadError for a scaling that is not supported."""
     found = {"rope_theta": fields.get("rope.freq_base", 10_000.0), "rope_type": "default"}
     kind = fields.get("rope.scaling.type", "none")
     dims = fields.get("rope.dimension_count", fields.head_dim)
@@ -134,7 +134,7 @@ def _rope(fields: _Fields) -> dict[str, Any]:
 
 
 def _longrope(fields: _Fields) -> dict[str, Any]:
-    """Return the two lists of divisors by which Phi-3 stretches, and the factor of cosines and sines."""
+    """Return Phi-3's two lists of divisors of frequencies, and the factor of cosines and sines."""
     return {
         "rope_type": "longrope",
         "long_factor": fields.header.floats("rope_factors_long.weight").tolist(),
@@ -145,9 +145,9 @@ def _longrope(fields: _Fields) -> dict[str, Any]:
 
 
 def _llama3_factor(fields: _Fields, theta: float) -> float:
-    """Return the factor by which Llama 3 stretches, of which files have each frequency's divisor alone.
+    """Return the factor of Llama 3's scaling. Files contain only the resulting divisors of the frequencies.
 
-    The formula is that of `transformers`' modeling_rope_utils. Raises ModelLoadError if no factor gives these divisors.
+    The formula is in `transformers`' modeling_rope_utils. Raises ModelLoadError if no factor results in these divisors.
     """
     found = fields.header.floats("rope_freqs.weight")
     dims = fields.need("rope.dimension_count")
@@ -178,7 +178,7 @@ def _phi3(fields: _Fields) -> dict[str, Any]:
 
 def _gemma2(fields: _Fields) -> dict[str, Any]:
     width, heads = fields.need("embedding_length"), fields.need("attention.head_count")
-    is_27b = fields.need("block_count") == 46  # the only one whose queries have another scale
+    is_27b = fields.need("block_count") == 46  # its queries have another scale
     return _like_llama(fields) | {
         "hidden_activation": "gelu_pytorch_tanh",
         "sliding_window": fields.get("attention.sliding_window", 4096),
@@ -239,4 +239,4 @@ _ARCHITECTURES: Mapping[str, tuple[str, str, Callable[[_Fields], dict[str, Any]]
     "gpt2": ("GPT2LMHeadModel", "gpt2", _gpt2),
     "bert": ("BertModel", "bert", _bert),
 }
-"""By llama.cpp's name the class and the type that `transformers` has, and what makes the fields."""
+"""By llama.cpp's name: the class and model_type of `transformers`, and the function that returns the fields."""

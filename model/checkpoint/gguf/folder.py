@@ -1,7 +1,7 @@
-"""Turns a GGUF file into a folder that is read like any other checkpoint: config.json, tokenizer.json and so on, made
-of the file's metadata, beside a link to the file.
+"""Creates a folder for a GGUF file that is read like any other checkpoint: config.json, tokenizer.json and others, made
+of the file's metadata, and a link to the file.
 
-The folder is made once, where the user's caches are, and found again as long as the file does not change.
+The folder is created once, in the user's cache, and used as long as the file does not change.
 """
 
 import hashlib
@@ -20,14 +20,14 @@ from model.checkpoint.gguf.header import Header, read_header
 from model.checkpoint.gguf.tokenizer import end_ids, special_tokens_of, tokenizer_of
 
 _FORMAT = 2
-"""Counted up when what is made of a file changes."""
+"""Version of the folder's content. It is increased when the content changes."""
 
 
 def folder_of(path: Path, sampling: Mapping[str, float] | None = None) -> Path:
-    """Return the folder of a GGUF file, which is made unless it is there. sampling: fields of generation_config.json
-    that the model is to have, which GGUF files leave out.
+    """Return the folder of a GGUF file, and create it if it does not exist. sampling: fields of generation_config.json,
+    which GGUF files lack.
 
-    Raises ModelLoadError for a file that cannot be read or is not served, or where no folder can be made.
+    Raises ModelLoadError for a file that cannot be read or is not supported, or if no folder can be created.
     """
     path = path.absolute()
     try:
@@ -54,9 +54,7 @@ def folder_of(path: Path, sampling: Mapping[str, float] | None = None) -> Path:
 
 
 def _rooms() -> list[Path]:
-    """Return the folders that such folders may be in, the best first: the user's caches, else one among temporary files
-    that is our own.
-    """
+    """Return the possible parent folders, the best first: the user's cache, then our own in the temporary files."""
     caches = os.environ.get("XDG_CACHE_HOME")
     try:
         home = [Path(caches) if caches else Path.home() / ".cache"]
@@ -67,7 +65,7 @@ def _rooms() -> list[Path]:
 
 
 def _make(room: Path, name: str, path: Path, files: dict[str, str]) -> Path:
-    """Write the folder and return it. A process that looks meanwhile finds all of it or nothing. Raises OSError."""
+    """Write the folder and return it. Other processes see all of it or nothing. Raises OSError."""
     room.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     room.mkdir(mode=0o700, exist_ok=True)
     if not _is_ours_alone(room):
@@ -88,8 +86,8 @@ def _make(room: Path, name: str, path: Path, files: dict[str, str]) -> Path:
 
 
 def _is_ours_alone(room: Path) -> bool:
-    """Return whether a folder and the one around it belong to this user, and so do links in their places, and no other
-    user can write there: another user could leave a model there.
+    """Return whether this user owns a folder and its parent, or links in their places, and no other user can write
+    there. Otherwise another user could put a model there.
     """
     for folder in (room.parent, room):
         found = folder.stat()
@@ -103,7 +101,7 @@ def _files(path: Path, sampling: dict[str, float]) -> dict[str, str]:
     header = read_header(path)
     try:
         return _texts(header, sampling)
-    # The metadata may be anything; what no check names still ends in one line. tokenizers raises Exceptions and panics.
+    # Metadata may have any value. Errors without a check also end in one line. tokenizers raises Exceptions and panics.
     except BaseException as error:
         if not is_failure(error):
             raise

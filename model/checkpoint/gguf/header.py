@@ -1,7 +1,7 @@
-"""Reads the header of a GGUF file: its metadata, and where each tensor is. It never reads a tensor.
+"""Reads the header of a GGUF file: its metadata and the places of its tensors.
 
 The format is ggml's (github.com/ggml-org/ggml/blob/master/docs/gguf.md), versions 2 and 3, little endian. The `gguf`
-package's own reader takes seconds for the vocabularies of today, and believes what a file says of its lengths.
+package's reader takes seconds for a large vocabulary, and does not check the lengths in a file.
 """
 
 import math
@@ -21,10 +21,10 @@ from model.checkpoint.folder import ModelLoadError
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
-"""Bytes to which tensors are aligned where `general.alignment` does not say otherwise."""
+"""Bytes to which tensors are aligned without `general.alignment`."""
 _MOST_DIMENSIONS = 4
 _SMALL = 1 << 16
-"""Most bytes of a tensor that belongs to the configuration."""
+"""Most bytes of a tensor that is part of the configuration."""
 _NUMBERS = {
     GGUFValueType.UINT8: "<u1",
     GGUFValueType.INT8: "<i1",
@@ -42,7 +42,7 @@ _LEAST_ENTRY = 8 + 4 + 8 + 4 + 8
 """Least bytes of the description of a tensor."""
 _LEAST_FIELD = 8 + 4 + 1
 _MOST_FIELDS, _MOST_TENSORS, _MOST_STRINGS = 1 << 12, 1 << 16, 1 << 22
-"""Far more than any file has: what Python makes of an empty string or a field takes several times its bytes."""
+"""Far more than in any file. The Python object of an empty string or a field takes several times its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +51,10 @@ class TensorEntry:
 
     name: str
     shape: tuple[int, ...]
-    """As torch would say it: the last axis is contiguous."""
+    """As in torch: the last axis is contiguous."""
     type: GGMLQuantizationType
     offset: int
-    """The byte of the file at which it begins."""
+    """The first byte in the file."""
     num_bytes: int
 
 
@@ -64,11 +64,11 @@ class Header:
 
     path: Path
     metadata: dict[str, Any]
-    """Numbers, strings and booleans, lists of strings, and numpy arrays of numbers."""
+    """Values: numbers, strings, booleans, lists of strings, and numpy arrays of numbers."""
     tensors: dict[str, TensorEntry]
 
     def floats(self, name: str) -> np.ndarray:
-        """Read a small tensor of float32. Raises ModelLoadError if it has another format, or is not small."""
+        """Read a small tensor of float32. Raises ModelLoadError for another format or a large tensor."""
         entry = self.tensors[name]
         if entry.type != GGMLQuantizationType.F32 or entry.num_bytes > _SMALL:
             raise ModelLoadError(
@@ -78,9 +78,9 @@ class Header:
 
 
 def read_header(path: Path, *, with_texts: bool = True) -> Header:
-    """Read the header of a file. with_texts: whether to read lists of strings, the vocabulary's among them.
+    """Read the header of a file. with_texts: whether to read lists of strings, such as the vocabulary.
 
-    Raises ModelLoadError, in one line, for a file that cannot be read, is no GGUF file, or contradicts itself.
+    Raises ModelLoadError, in one line, for a file that cannot be read, is no GGUF file, or is inconsistent.
     """
     try:
         with open_file(path, most=None) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory:
@@ -92,7 +92,7 @@ def read_header(path: Path, *, with_texts: bool = True) -> Header:
 
 
 class _Reader:
-    """Reads from the front; every length is checked against the bytes that are left before anything is made of it."""
+    """A reader from the beginning of the file. It checks every length against the remaining bytes before using it."""
 
     def __init__(self, path: Path, memory: mmap.mmap, with_texts: bool) -> None:
         self._path, self._memory, self._with_texts = path, memory, with_texts
@@ -193,7 +193,7 @@ class _Reader:
             raise self._fault(f"announces {count} {what} at byte {self._at}, and ends {left} bytes later")
 
     def _text(self) -> str:
-        # Hundreds of thousands of times for some vocabularies, hence without the functions below.
+        # Called hundreds of thousands of times for some vocabularies, so it does not call the functions below.
         at = self._at + 8
         (length,) = _LENGTH.unpack_from(self._memory, self._at) if at <= self._size else (self._size,)
         end = at + length

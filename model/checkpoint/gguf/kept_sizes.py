@@ -1,4 +1,4 @@
-"""Says how many bytes the tensors of a GGUF file take in memory where quantised matrices stay so. It needs no torch."""
+"""The memory of a GGUF file's tensors, if quantised matrices stay quantised. No torch."""
 
 from math import prod
 from pathlib import Path
@@ -19,11 +19,11 @@ KEPT: dict[Type, tuple[int, int]] = {
     Type.Q6_K: (8, 18),
     Type.IQ4_NL: (4, 2),
 }
-"""By format: the bits of a code as it is kept, and the bytes of a block's scales, mins and factors."""
+"""By format: the bits of a code in memory, and the bytes of a block's scales, mins and factors."""
 
 
 def kept_bytes(path: Path, item_size: int) -> tuple[int, int]:
-    """Return the bytes of the matrices of a file that stay quantised, and of all else in numbers of `item_size` bytes.
+    """Return the bytes of a file's quantised matrices, and of all other tensors in numbers of `item_size` bytes.
 
     Raises ModelLoadError for a file that cannot be read.
     """

@@ -1,7 +1,7 @@
-"""Makes a tokenizer.json of a GGUF file's vocabulary, with the `tokenizers` library.
+"""Creates a tokenizer of the `tokenizers` library from a GGUF file's vocabulary.
 
-llama.cpp cuts text into words by rules of its own for each family, which the file names (`tokenizer.ggml.pre`); here
-they are those of the families' own tokenizers.
+The file names a rule of llama.cpp that splits text into words (`tokenizer.ggml.pre`). Here the rules are those of the
+families' own tokenizers.
 """
 
 import logging
@@ -18,29 +18,29 @@ logger = logging.getLogger(__name__)
 
 _PREFIX = "tokenizer.ggml."
 _SPACE = "\u2581"
-"""The character that stands for a space in SentencePiece's vocabularies."""
+"""The character for a space in SentencePiece's vocabularies."""
 _MOST_CHARACTERS = 256
-"""Most characters of a token; published ones have up to 256."""
+"""Most characters of a token. Published vocabularies have up to 256."""
 _LLAMA3_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""The words of Llama 3's tokenizer, as its tokenizer.json has them; Qwen 2's cuts numbers into digits."""
+"""The words of Llama 3's tokenizer, as in its tokenizer.json. Qwen 2's splits numbers into digits."""
 _DEFAULT_WORDS = (
     r"[\p{P}$+<=>^~|]+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
     r"\p{N}+",
     "[0-9]{3}",
 )
-"""llama.cpp's default rule: each expression cuts the pieces that the one before it left."""
+"""llama.cpp's default rule. Each expression splits the results of the previous one."""
 _QWEN2_WORDS = _LLAMA3_WORDS.replace(r"\p{N}{1,3}", r"\p{N}")
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _CASED = tuple(rf"[^\r\n\p{{L}}\p{{N}}]?{letters}" for letters in (f"{_UPPER}*{_LOWER}+", f"{_UPPER}+{_LOWER}*"))
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _TEKKEN_WORDS = "|".join(_CASED) + r"|\p{N}" + _REST
-"""The words of Mistral Nemo's tokenizer: one ends before an upper-case letter that follows a lower-case one."""
+"""The words of Mistral Nemo's tokenizer. A word ends between a lower-case and an upper-case letter."""
 _GPT4O_WORDS = "|".join(f"{word}(?i:'s|'t|'re|'ve|'m|'ll|'d)?" for word in _CASED) + r"|\p{N}{1,3}" + _REST
-"""The words of GPT-4o's tokenizer, which Phi-4-mini has too."""
+"""The words of the tokenizers of GPT-4o and Phi-4-mini."""
 _NAMED = {
     "bos": "bos",
     "eos": "eos",
@@ -50,7 +50,7 @@ _NAMED = {
     "cls": "cls",
     "mask": "mask",
 }
-"""The special tokens: llama.cpp's names, one of them misspelt, and those of `transformers`."""
+"""Special tokens: the name in llama.cpp, sometimes misspelt, and the name in `transformers`."""
 _BERT_NAMES = {"bos": "cls", "eos": "sep"}
 _ENDS = frozenset(
     {
@@ -59,21 +59,21 @@ _ENDS = frozenset(
         "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>",
     }
 )  # fmt: skip
-"""The tokens that end an answer or a turn in any model, as llama.cpp's vocabulary loader finds them."""
+"""Tokens that end an answer or a turn in any model, as in llama.cpp's vocabulary loader."""
 _NO_ENDS: tuple[tuple[frozenset[str], str], ...] = (
     (frozenset({"<|return|>", "<|call|>"}), "<|end|>"),
     (frozenset({"<|flush|>", "<|calls|>"}), "<|end|>"),
     (frozenset({"<|tool_response>"}), "</s>"),
 )
-"""Sets of tokens, and the token that does not end a turn in a vocabulary with such a set."""
+"""Sets of tokens, and a token that does not end a turn in a vocabulary with that set."""
 _KEEPS_SPACES = ("<unk>", "<s>", "<|endoftext|>")
 """The special tokens of Phi-3 that keep the spaces that follow them."""
 
 
 def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
-    """Return the tokenizer that the metadata describe.
+    """Return the tokenizer of the metadata.
 
-    Raises ModelLoadError for a kind of vocabulary or a rule for words that is not served, or metadata without them.
+    Raises ModelLoadError for an unsupported or missing kind of vocabulary or rule for words.
     """
     kind = metadata.get(f"{_PREFIX}model")
     tokens = metadata.get(f"{_PREFIX}tokens")
@@ -109,7 +109,7 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
 
 
 def special_tokens_of(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the special tokens by the names that tokenizer_config.json has for them."""
+    """Return the special tokens, by their names in tokenizer_config.json."""
     tokens = metadata[f"{_PREFIX}tokens"]
     renamed = _BERT_NAMES if metadata.get(f"{_PREFIX}model") == "bert" else {}
     return {f"{renamed.get(name, name)}_token": tokens[i] for name, i in _ids(metadata).items()}
@@ -118,7 +118,7 @@ def special_tokens_of(metadata: Mapping[str, Any]) -> dict[str, str]:
 def end_ids(metadata: Mapping[str, Any]) -> list[int]:
     """Return the ids of the tokens that end an answer: tokens named by the metadata, then tokens with known texts.
 
-    Raises ModelLoadError for an id that there is not.
+    Raises ModelLoadError for an id outside the vocabulary.
     """
     named = [_id(metadata, name) for name in ("eos", "eot", "eom")]
     known = {token: i for i, token in enumerate(metadata[f"{_PREFIX}tokens"]) if token in _ENDS}
@@ -129,8 +129,8 @@ def end_ids(metadata: Mapping[str, Any]) -> list[int]:
 
 
 def _strips_spaces(metadata: Mapping[str, Any]) -> bool:
-    """Return whether special tokens take the spaces that follow them, as in Phi-3. Files do not say: llama.cpp reads
-    it from the name, and `transformers` has it for the pieces of this architecture under any name.
+    """Return whether special tokens remove the spaces after them, as in Phi-3. Files have no field for it: llama.cpp
+    checks the model's name, and `transformers` the architecture.
     """
     name = str(metadata.get("general.name")).lower()
     is_phi = metadata.get("general.architecture") == "phi3" and metadata.get(f"{_PREFIX}model") == "llama"
@@ -138,7 +138,7 @@ def _strips_spaces(metadata: Mapping[str, Any]) -> bool:
 
 
 def _ids(metadata: Mapping[str, Any]) -> dict[str, int]:
-    """Return the ids of special tokens by our names. Raises ModelLoadError for one that there is not."""
+    """Return the ids of special tokens, by the names of `transformers`. Raises ModelLoadError for an invalid id."""
     found = {ours: _id(metadata, theirs) for theirs, ours in _NAMED.items()}
     return {name: token_id for name, token_id in found.items() if token_id is not None}
 
@@ -152,7 +152,7 @@ def _id(metadata: Mapping[str, Any], name: str) -> int | None:
 
 
 def _byte_level(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenizer:
-    """Return a tokenizer of GPT-2's kind: pairs of bytes, spelt in printable characters, are merged."""
+    """Return a tokenizer of GPT-2's kind: byte-level BPE."""
     merges = metadata.get(f"{_PREFIX}merges")
     if not isinstance(merges, list):
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}merges is {merges!r}; a list of pairs is expected")
@@ -198,23 +198,21 @@ _WORDS: dict[str, Callable[[], pre_tokenizers.PreTokenizer]] = {
     "gpt-4o": lambda: _split(_GPT4O_WORDS),
     "tekken": lambda: _split(_TEKKEN_WORDS),
 }
-"""The functions that cut text into words before pairs are merged, by llama.cpp's names."""
+"""Functions that split text into words before pairs are merged, by llama.cpp's names."""
 _WHOLE_WORDS_FIRST = ("llama-bpe", "llama3", "llama-v3", "tekken")
-"""Rules under which a word that is a token is that token, whatever its merges would make of it, and a text begins with
-the token of its beginning unless the file says otherwise.
-"""
+"""Rules with which a word that is a token is not merged, and a text begins with the bos token by default."""
 
 
 def _pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenizer:
-    """Return a tokenizer of SentencePiece's kind: of two neighbouring pieces those are merged that make the piece with
-    the highest score; what is in no piece is spelt in bytes.
+    """Return a tokenizer of SentencePiece's kind: the pair with the highest score of its merged piece is merged first.
+    Characters in no piece are split into bytes.
     """
     scores = metadata.get(f"{_PREFIX}scores")
     if scores is None or len(scores) != len(vocabulary):
         raise ModelLoadError(f"GGUF metadata: {_PREFIX}scores are missing, or not one for each token")
     tokens = list(vocabulary)
-    # Pairs are merged in the order of what they make: the highest score first. A piece that several pairs make has
-    # them in the order of their own ids, as in the files that transformers converts.
+    # Merges are ordered by the score of the merged piece, the highest first, and several merges of one piece by the
+    # ids of their parts, as in the files that transformers converts.
     order = np.argsort(-np.asarray(scores, np.float64), kind="stable")
     merges = []
     for i in order:
@@ -245,12 +243,12 @@ def _pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenize
 
 
 def _word_pieces(metadata: Mapping[str, Any], vocabulary: dict[str, int]) -> Tokenizer:
-    """Return a tokenizer of BERT's kind. llama.cpp marks the pieces that begin a word; BERT those that go on."""
+    """Return a tokenizer of BERT's kind. llama.cpp marks pieces at the beginning of a word, BERT all other pieces."""
     types = metadata.get(f"{_PREFIX}token_type")
     special = set(_ids(metadata).values()) | {
         i
         for token, i in vocabulary.items()
-        # Files without types, and older ones, spell all tokens in brackets out; "[" alone is a piece like any other.
+        # In files without types, and in older ones, all tokens in brackets are special, but not the piece "[".
         if (types is not None and types[i] == TokenType.CONTROL) or (token.startswith("[") and token.endswith("]"))
     }
     spelt = {token if i in special else _as_bert_spells(token): i for token, i in vocabulary.items()}
@@ -272,7 +270,7 @@ def _as_bert_spells(token: str) -> str:
 
 
 def _ends(metadata: Mapping[str, Any]) -> processors.PostProcessor | None:
-    """Return what adds the tokens at the beginning and the end of a text, or None if none are added."""
+    """Return the post-processor that adds tokens at the beginning and the end of a text, or None without any."""
     tokens, ids = metadata[f"{_PREFIX}tokens"], _ids(metadata)
     is_usual = metadata.get(f"{_PREFIX}model") == "llama" or metadata.get(f"{_PREFIX}pre") in _WHOLE_WORDS_FIRST
     first = ids.get("bos") if metadata.get(f"{_PREFIX}add_bos_token", is_usual) else None
@@ -290,4 +288,4 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any], dict[str, int]], Tokenizer]] = {
     "llama": _pieces,
     "bert": _word_pieces,
 }
-"""The kinds of vocabularies, by llama.cpp's names."""
+"""Makers of tokenizers, by llama.cpp's name of the kind of vocabulary."""

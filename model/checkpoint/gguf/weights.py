@@ -1,8 +1,7 @@
-"""Reads the tensors of a GGUF file under the names and in the shapes that `transformers` gives them.
+"""Reads the tensors of a GGUF file with the names and shapes of `transformers`.
 
-Names are translated by the `gguf` package's own table. What llama.cpp's converter changes is undone: the rows of
-Llama's queries and keys are in the order of `transformers` again, Gemma's norms are less the 1 that its files contain,
-and GPT-2's matrices are transposed, as its checkpoints have them.
+The `gguf` package translates names. The changes of llama.cpp's converter are reversed: the order of the rows of Llama's
+queries and keys, the 1 that is added to Gemma's norm weights, and the transposition of GPT-2's matrices.
 """
 
 import mmap
@@ -22,23 +21,23 @@ from model.config import ModelConfig
 from model.quantized import GroupedRows
 
 ACCEPTED = tuple(kind.name for kind in (*PLAIN_TYPES, *GROUPED_TYPES))
-"""The formats of tensors that can be read."""
+"""The supported formats of tensors."""
 _WITHOUT_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-"""Tensors that config.json stands for (`model.checkpoint.gguf.config`)."""
+"""Tensors whose content is in config.json (`model.checkpoint.gguf.config`)."""
 _ENDINGS = (".weight", ".bias")
 
 
 def gguf_tensors(path: Path, config: ModelConfig, weights: Iterable[MappedWeight]) -> dict[str, StoredTensor]:
-    """Return the tensors of a file, by the names that `weights` have in checkpoints of `transformers`; those that none
-    of them needs keep the file's names.
+    """Return the tensors of a file, by the names of `weights` in checkpoints of `transformers`. Unused tensors keep the
+    file's names.
 
-    Raises ModelLoadError for a file that is none, or not whole.
+    Raises ModelLoadError for an invalid or incomplete file.
     """
     header = read_header(path, with_texts=False)
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == header.metadata["general.architecture"])
     names = gguf.get_tensor_name_map(arch, config.num_layers)
     with path.open("rb") as file:
-        # Nothing is written: torch warns of memory that cannot be.
+        # torch warns of memory that is not writable. Nothing is written.
         memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     bytes_of_file = np.frombuffer(memory, np.uint8)  # keeps the mapping
     left = {name: entry for name, entry in header.tensors.items() if name not in _WITHOUT_WEIGHTS}
@@ -57,15 +56,15 @@ def gguf_tensors(path: Path, config: ModelConfig, weights: Iterable[MappedWeight
 
 
 def _name_in_file(names: gguf.TensorNameMap, theirs: str) -> str:
-    """Return what the file calls a tensor of a checkpoint of `transformers`, or "" if the table has no name for it."""
+    """Return the name in the file of a tensor of `transformers`, or "" if the table has none."""
     spellings = theirs, theirs.partition(".")[2]  # some checkpoints have their base model's name in front
     return next(filter(None, (names.get_name(name, try_suffixes=_ENDINGS) for name in spellings)), "")
 
 
 def _order_of_rows(theirs: str, config: ModelConfig) -> Tensor | None:
-    """Return the row of the file of each row of a checkpoint's queries or keys, or None if they are the same.
+    """Return the file's row for each row of a checkpoint's queries or keys, or None for other tensors.
 
-    llama.cpp rotates neighbouring rows of a head, and `transformers` those half a head apart.
+    llama.cpp rotates neighbouring rows of a head together, `transformers` rows with a distance of half a head.
     """
     for projection, heads in (("q_proj.", config.num_heads), ("k_proj.", config.num_kv_heads)):
         if projection in theirs:
@@ -76,9 +75,9 @@ def _order_of_rows(theirs: str, config: ModelConfig) -> Tensor | None:
 def _stored(
     bytes_of_file: np.ndarray, entry: TensorEntry, order: Tensor | None, offset: float, *, is_transposed: bool
 ) -> StoredTensor:
-    """Return a tensor of the file as a checkpoint of `transformers` has it.
+    """Return a tensor of the file as in a checkpoint of `transformers`.
 
-    order: the rows to take; offset: what its numbers are too large by.
+    order: the file's row of each row. offset: the number to subtract.
     """
     num_rows, width = int(np.prod(entry.shape[:-1])), entry.shape[-1]
 

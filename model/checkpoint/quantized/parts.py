@@ -1,4 +1,4 @@
-"""Holds the tensors that one quantised matrix is made of, and names what is wrong with them."""
+"""The tensors of one quantised matrix, checked against the shapes and dtypes of its format."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,54 +16,51 @@ SCALE_DTYPES = ("F16", "BF16", "F32")
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The tensors of one matrix, by the last part of their names."""
+    """The tensors of one matrix, by the last parts of their names."""
 
     name: str
-    """What their names begin with, such as model.layers.0.mlp.up_proj."""
+    """The beginning of their names, such as model.layers.0.mlp.up_proj."""
     tensors: Mapping[str, StoredTensor]
     scheme: Scheme
 
     def tensor(self, part: str, dtypes: tuple[str, ...], *shape: int | None) -> StoredTensor:
-        """Return a tensor that the matrix needs. shape: its lengths, of which those that are None may be any.
+        """Return a tensor that the matrix needs. shape: its lengths, None for any.
 
-        Raises ModelLoadError if there is none, or one of another kind or shape.
+        Raises ModelLoadError if it is missing, or of another dtype or shape.
         """
-        found = self.tensors.get(part)
         lengths = ", ".join("any" if length is None else str(length) for length in shape)
-        wanted = f"{' or '.join(dtypes)} [{lengths}] is expected for {self.scheme.method}"
-        if found is None:
-            raise ModelLoadError(f"weights: {self.name}.{part} is missing; {wanted}")
-        fits = (
-            len(found.shape) == len(shape)
-            and 0 not in found.shape
-            and all(wanted in (None, length) for length, wanted in zip(found.shape, shape, strict=True))
-        )
-        if found.dtype not in dtypes or not fits:
-            raise ModelLoadError(f"weights: {self.name}.{part} is {found.dtype} {list(found.shape)}; {wanted}")
-        return found
+        return self._found(part, dtypes, f"[{lengths}]", lambda found: _fits(found, shape))
 
     def scales(
         self, part: str, dtypes: tuple[str, ...], grids: Sequence[tuple[int, int]]
     ) -> tuple[StoredTensor, tuple[int, int]]:
-        """Return a tensor that the matrix needs, and which of some shapes it has; lengths of 1 may be left out, unless
-        it has another of the shapes as it is.
+        """Return a tensor that the matrix needs, and its shape, one of `grids`. Its file may leave out lengths of 1.
 
-        Raises ModelLoadError if there is none, or one of another kind or shape.
+        Raises ModelLoadError if it is missing, or of another dtype or shape.
         """
-        found = self.tensors.get(part)
-        shapes = " or ".join(str(list(grid)) for grid in grids)
-        wanted = f"{' or '.join(dtypes)} {shapes} is expected for {self.scheme.method}"
+
+        def fitting(found: tuple[int, ...]) -> list[tuple[int, int]]:
+            alike = [grid for grid in grids if _longer(found) == _longer(grid)]
+            return sorted(alike, key=lambda grid: grid != found)
+
+        tensor = self._found(part, dtypes, " or ".join(str(list(grid)) for grid in grids), fitting)
+        return tensor, fitting(tensor.shape)[0]
+
+    def _found(
+        self, part: str, dtypes: tuple[str, ...], shapes: str, fits: Callable[[tuple[int, ...]], object]
+    ) -> StoredTensor:
+        """Return a tensor of one of these dtypes whose shape fits. shapes: the accepted ones, for the error."""
+        found, wanted = self.tensors.get(part), f"{' or '.join(dtypes)} {shapes} is expected for {self.scheme.method}"
         if found is None:
             raise ModelLoadError(f"weights: {self.name}.{part} is missing; {wanted}")
-        for grid in sorted(grids, key=lambda grid: grid != found.shape):
-            if found.dtype in dtypes and _longer(found.shape) == _longer(grid):
-                return found, grid
-        raise ModelLoadError(f"weights: {self.name}.{part} is {found.dtype} {list(found.shape)}; {wanted}")
+        if found.dtype not in dtypes or not fits(found.shape):
+            raise ModelLoadError(f"weights: {self.name}.{part} is {found.dtype} {list(found.shape)}; {wanted}")
+        return found
 
     def group_counts(self, num_inputs: int, sizes: Sequence[int] | None = None) -> list[int]:
-        """Return how many groups so many inputs may have. sizes: of a group, by default the sizes in config.json.
+        """Return the possible numbers of groups. sizes: the inputs of a group, by default the sizes in config.json.
 
-        Raises ModelLoadError if the inputs cannot be cut so.
+        Raises ModelLoadError if no size divides the number of inputs.
         """
         sizes = [num_inputs if size == WHOLE_ROW else size for size in sizes or self.scheme.group_sizes]
         found = [num_inputs // size for size in sizes if num_inputs % size == 0]
@@ -73,10 +70,10 @@ class Parts:
         return found
 
     def groups_of_inputs(self, part: str, num_inputs: int, num_groups: int) -> Tensor | None:
-        """Return the group of each input [K] int64, or None if neighbours share one, as they do unless a format orders
-        inputs by how much they matter.
+        """Return the group of each input [K] int64, or None if neighbours share one. They do not if the quantiser
+        ordered the inputs by importance.
 
-        Raises ModelLoadError for a group that there is not.
+        Raises ModelLoadError for a number that is no group.
         """
         if part not in self.tensors:
             return None
@@ -98,9 +95,17 @@ class Parts:
         return StoredTensor(shape, self.scheme.method, num_bytes, read, read_grouped)
 
     def grouped(self, shape: tuple[int, int], read: Callable[[], GroupedRows]) -> StoredTensor:
-        """Return a matrix that grouped rows hold as one tensor."""
+        """Return the matrix [out, in] as one tensor. read: returns its grouped rows."""
         rows = checked_rows(self.name, shape, read)
         return self.stored(shape, lambda: rows().to_dense(), rows)
+
+
+def _fits(found: Sequence[int], shape: Sequence[int | None]) -> bool:
+    """Return whether a shape without zeros has these lengths, None for any."""
+    has_lengths = len(found) == len(shape) and all(
+        wanted in (None, length) for length, wanted in zip(found, shape, strict=True)
+    )
+    return has_lengths and 0 not in found
 
 
 def _longer(shape: Sequence[int]) -> list[int]:
