@@ -19,6 +19,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch, KeyRange
 from model.kernels.attention import PatternOutput, attend, attention_rows, mix_rows, softmax_rows
@@ -30,7 +31,7 @@ from model.kv_cache import LayerCache
 from model.layers.attention_arithmetic import Arithmetic, TorchArithmetic, at_least_float32, softmax_with_sinks
 from model.layers.rope import Rope
 
-RotaryTables = tuple[torch.Tensor, torch.Tensor]
+RotaryTables = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,16 +42,16 @@ class AttentionRule:
     """The factor of q.k."""
     softcap: float | None = None
     """The soft cap, or None: softcap * tanh(score / softcap), before the bias."""
-    bias: torch.Tensor | None = None
+    bias: Tensor | None = None
     """The bias by distance, or None: [H, 2 * reach - 1], float32 (float64 in float64), of which bias[h, key - query +
     reach - 1] is added. No position may be `reach` or more.
     """
-    sinks: torch.Tensor | None = None
+    sinks: Tensor | None = None
     """A score of no key for each head (Xiao et al. 2023, arXiv:2309.17453, section 3.2), or None: [H], float32 (float64
     in float64). Its weight counts in the softmax's sum, and is in no pattern.
     """
 
-    def sinks_of(self, heads: Sequence[int]) -> torch.Tensor | None:
+    def sinks_of(self, heads: Sequence[int]) -> Tensor | None:
         """Return the sinks [n] of chosen heads, or None if there are none."""
         return None if self.sinks is None else self.sinks[list(heads)]
 
@@ -68,17 +69,17 @@ class CachedKV:
     def num_keys(self) -> int:
         return self.key_range.num_keys(self.index)
 
-    def keys(self) -> torch.Tensor:
+    def keys(self) -> Tensor:
         """Return a copy [S, K, D] of the keys in order, as they are cached (rotated)."""
         blocks = self.cache.keys[self._table()]  # [J, K, D, B]
         return blocks.permute(0, 3, 1, 2).flatten(0, 1)[: self.num_keys]
 
-    def values(self) -> torch.Tensor:
+    def values(self) -> Tensor:
         """Return a copy [S, K, D] of the values in order."""
         blocks = self.cache.values[self._table()]  # [J, K, B, D]
         return blocks.permute(0, 2, 1, 3).flatten(0, 1)[: self.num_keys]
 
-    def _table(self) -> torch.Tensor:
+    def _table(self) -> Tensor:
         num_blocks = -(-self.num_keys // self.key_range.block_size)
         return self.key_range.tables(self.cache.keys.device)[self.index, :num_blocks]
 
@@ -87,20 +88,20 @@ class AttentionRows(Protocol):
     """The part of an attention that hooks use: scores, patterns and mixed values of chosen rows and heads."""
 
     def rows(
-        self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
-    ) -> torch.Tensor:
+        self, q: Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
+    ) -> Tensor:
         """Return what chosen heads and rows (batch rows, all of that span) attend to: q [T, H, D] -> [heads, rows, S].
 
         S is `span.num_keys`. kind: "pattern" (rows sum to 1 without sinks, unseen keys 0), "scores" (unseen keys -inf)
         or "dots" (the bare q.k, unseen keys -inf). The result is float32, or float64 in float64.
         """
 
-    def softmax(self, scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+    def softmax(self, scores: Tensor, sinks: Tensor | None = None) -> Tensor:
         """Return the pattern of scores [heads, rows, S] from `rows`, by the same steps as `attend`; sinks [heads]: the
         rule's.
         """
 
-    def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
+    def mix(self, pattern: Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> Tensor:
         """Return pattern [len(heads), rows, S] of one span times the values that those heads read, by the same steps as
         `attend`.
 
@@ -111,9 +112,7 @@ class AttentionRows(Protocol):
 class Attention(AttentionRows, Protocol):
     """The interface that every implementation of attention has: writing to the cache, and attending to it."""
 
-    def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
-    ) -> torch.Tensor:
+    def write_kv(self, qkv: Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch) -> Tensor:
         """Rotate queries and keys by their positions and write keys and values to the batch's slots.
 
         qkv [T, H + 2K, D] of the batch's first T rows: query heads, key heads, value heads. rotary_tables: cos and sin
@@ -121,15 +120,13 @@ class Attention(AttentionRows, Protocol):
         H, D] for `attend` and `rows`.
         """
 
-    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+    def write_cross_kv(self, kv: Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         """Write keys and values of cross attention to `slots`.
 
         kv [E, 2K, D]: key heads, value heads; slots [E] int64: block * block_size + place.
         """
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
+    def attend(self, q: Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule) -> Tensor:
         """Return softmax(scores) V for the batch's first T rows, whole spans: q [T, H, D] -> [T, H, D].
 
         q may have the dtype that `write_kv` returns or the cache's. Raises ValueError when the rule's bias does not
@@ -144,9 +141,7 @@ class PlainAttention:
         """Use an arithmetic; None is `TorchArithmetic`."""
         self._arithmetic = TorchArithmetic() if arithmetic is None else arithmetic
 
-    def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
-    ) -> torch.Tensor:
+    def write_kv(self, qkv: Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch) -> Tensor:
         key_heads = cache.keys.shape[1]
         turned, v = qkv[:, :-key_heads], qkv[:, -key_heads:]
         if rotary_tables is not None:
@@ -154,23 +149,21 @@ class PlainAttention:
         self._store(turned[:, -key_heads:], v, cache, self._slots(batch)[: len(qkv)])
         return turned[:, :-key_heads]
 
-    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+    def write_cross_kv(self, kv: Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         k, v = kv.chunk(2, 1)
         self._store(k, v, cache, torch.from_numpy(slots).to(kv.device))
 
-    def _slots(self, batch: Batch) -> torch.Tensor:
+    def _slots(self, batch: Batch) -> Tensor:
         """Return the slots of a batch's rows on its device."""
         return torch.from_numpy(batch.slots_array).to(batch.device)
 
     @staticmethod
-    def _store(k: torch.Tensor, v: torch.Tensor, cache: LayerCache, slots: torch.Tensor) -> None:
+    def _store(k: Tensor, v: Tensor, cache: LayerCache, slots: Tensor) -> None:
         blocks, places = slots // cache.values.shape[2], slots % cache.values.shape[2]
         cache.keys[blocks, :, :, places] = k.to(cache.keys.dtype)
         cache.values[blocks, :, places] = v.to(cache.values.dtype)
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
+    def attend(self, q: Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule) -> Tensor:
         check_reach(rule, key_range)
         heads = torch.arange(q.shape[1], device=q.device)
         readers = _key_heads(heads, q.shape[1], cache)
@@ -189,8 +182,8 @@ class PlainAttention:
         return out
 
     def rows(
-        self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
-    ) -> torch.Tensor:
+        self, q: Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
+    ) -> Tensor:
         check_reach(rule, span.key_range)
         wide = at_least_float32(q.dtype)
         chosen, where = torch.tensor(list(heads), device=q.device), np.array(rows, np.int64)
@@ -204,12 +197,12 @@ class PlainAttention:
 
     def _scores(
         self,
-        dots: torch.Tensor,
-        heads: torch.Tensor,
+        dots: Tensor,
+        heads: Tensor,
         key_range: KeyRange,
         rows: slice | np.ndarray,
         rule: AttentionRule,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Return dots [heads, rows, S] of these batch rows, scaled, capped, biased and masked."""
         scores = dots * rule.scale
         if rule.softcap is not None:
@@ -222,7 +215,7 @@ class PlainAttention:
         return self._masked(scores, key_range, rows)
 
     @staticmethod
-    def _masked(scores: torch.Tensor, key_range: KeyRange, rows: slice | np.ndarray) -> torch.Tensor:
+    def _masked(scores: Tensor, key_range: KeyRange, rows: slice | np.ndarray) -> Tensor:
         """Return scores [heads, rows, S] with -inf for keys that are not visible."""
         first, last = (
             torch.from_numpy(a[rows]).to(scores.device)[:, None] for a in (key_range.first_array, key_range.last_array)
@@ -230,10 +223,10 @@ class PlainAttention:
         keys = torch.arange(scores.shape[-1], device=scores.device)
         return scores.masked_fill((keys < first) | (keys >= last), float("-inf"))
 
-    def softmax(self, scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+    def softmax(self, scores: Tensor, sinks: Tensor | None = None) -> Tensor:
         return softmax_with_sinks(self._arithmetic.softmax, scores, None if sinks is None else sinks[:, None, None])
 
-    def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
+    def mix(self, pattern: Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> Tensor:
         readers = _key_heads(torch.tensor(list(heads), device=pattern.device), num_heads, span.cache)
         values = span.values()[:, readers]  # [S, heads, D]
         return self._arithmetic.mix(pattern, values.transpose(0, 1))
@@ -242,31 +235,27 @@ class PlainAttention:
 class NativeAttention:
     """Attention by our kernels, on CPU tensors of float32 or bfloat16."""
 
-    def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
-    ) -> torch.Tensor:
+    def write_kv(self, qkv: Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch) -> Tensor:
         num_rows = len(qkv)
         tables = None if rotary_tables is None else (rotary_tables[0][:num_rows, 0], rotary_tables[1][:num_rows, 0])
         slots = torch.from_numpy(batch.slots_array[:num_rows])
         return rotate_and_store(qkv.contiguous(), tables, slots, cache.keys, cache.values)
 
-    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+    def write_cross_kv(self, kv: Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         rotate_and_store(kv.contiguous(), None, torch.from_numpy(slots), cache.keys, cache.values)
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
+    def attend(self, q: Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule) -> Tensor:
         return self.attend_with_pattern_output(q, cache, batch, key_range, rule, None)
 
     def attend_with_pattern_output(
         self,
-        q: torch.Tensor,
+        q: Tensor,
         cache: LayerCache,
         batch: Batch,
         key_range: KeyRange,
         rule: AttentionRule,
         pattern_output: PatternOutput | None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Run `attend`, and also write the patterns, over the keys that each row sees, where the table says."""
         out = torch.empty(q.shape, dtype=cache.values.dtype)
         q = q.float().contiguous()
@@ -288,8 +277,8 @@ class NativeAttention:
         return out
 
     def rows(
-        self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
-    ) -> torch.Tensor:
+        self, q: Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
+    ) -> Tensor:
         return attention_rows(
             q.float().contiguous(),
             rows,
@@ -305,15 +294,15 @@ class NativeAttention:
             sinks=rule.sinks,
         )
 
-    def softmax(self, scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+    def softmax(self, scores: Tensor, sinks: Tensor | None = None) -> Tensor:
         return softmax_rows(scores, sinks)
 
-    def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
+    def mix(self, pattern: Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> Tensor:
         readers = _key_heads(torch.tensor(list(heads)), num_heads, span.cache).tolist()
         return mix_rows(pattern, readers, span.cache.values, span.key_range.seen, span.index)
 
 
-def _key_heads(heads: torch.Tensor, num_heads: int, cache: LayerCache) -> torch.Tensor:
+def _key_heads(heads: Tensor, num_heads: int, cache: LayerCache) -> Tensor:
     """Return the key head that each query head reads: consecutive ones share (Ainslie et al. 2023,
     arXiv:2305.13245).
     """
@@ -335,9 +324,7 @@ class TextAttention(NativeAttention):
     both are the same anyway.
     """
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
+    def attend(self, q: Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule) -> Tensor:
         rows, heads, dim = q.shape
         qkv = torch.empty(rows, 3, heads, dim, dtype=cache.values.dtype)
         qkv[:, 0] = q

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
+from torch import Tensor
 
 from model.layers import fixed_shapes
 
@@ -18,50 +19,50 @@ from model.layers import fixed_shapes
 class Arithmetic(Protocol):
     """The steps from queries, keys and values to the result of attention."""
 
-    def dots(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    def dots(self, q: Tensor, k: Tensor) -> Tensor:
         """Return q [heads, rows, D] times k [heads, D, S]: [heads, rows, S]."""
 
-    def tanh(self, x: torch.Tensor) -> torch.Tensor:
+    def tanh(self, x: Tensor) -> Tensor:
         """Return tanh of each number."""
 
-    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
+    def softmax(self, scores: Tensor) -> Tensor:
         """Return the pattern of scores [heads, rows, S], float32, or float64 in float64."""
 
-    def mix(self, pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def mix(self, pattern: Tensor, values: Tensor) -> Tensor:
         """Return pattern [heads, rows, S] times values [heads, S, D]: [heads, rows, D] in the values' dtype."""
 
 
 class TorchArithmetic:
     """Arithmetic in the model's dtype."""
 
-    def dots(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    def dots(self, q: Tensor, k: Tensor) -> Tensor:
         return q @ k
 
-    def tanh(self, x: torch.Tensor) -> torch.Tensor:
+    def tanh(self, x: Tensor) -> Tensor:
         return torch.tanh(x)
 
-    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
+    def softmax(self, scores: Tensor) -> Tensor:
         return torch.softmax(scores, -1, dtype=at_least_float32(scores.dtype))
 
-    def mix(self, pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def mix(self, pattern: Tensor, values: Tensor) -> Tensor:
         return pattern.to(values.dtype) @ values
 
 
 class InvariantArithmetic:
     """Arithmetic in float32, or float64 in float64."""
 
-    def dots(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    def dots(self, q: Tensor, k: Tensor) -> Tensor:
         wide = at_least_float32(q.dtype)
         return fixed_shapes.product(q.to(wide), k.to(wide), inner=q.shape[2], columns=fixed_shapes.KEYS)
 
-    def tanh(self, x: torch.Tensor) -> torch.Tensor:
+    def tanh(self, x: Tensor) -> Tensor:
         return fixed_shapes.whole_vectors(torch.tanh, x)
 
-    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
+    def softmax(self, scores: Tensor) -> Tensor:
         return fixed_shapes.softmax(scores)
 
-    def mix(self, pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        def product(pattern: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    def mix(self, pattern: Tensor, values: Tensor) -> Tensor:
+        def product(pattern: Tensor, values: Tensor) -> Tensor:
             return fixed_shapes.product(pattern, values, inner=fixed_shapes.KEYS, columns=values.shape[2])
 
         wide, finite = pattern.dtype, values.isfinite()
@@ -71,9 +72,7 @@ class InvariantArithmetic:
         return mixed.to(values.dtype)
 
 
-def softmax_with_sinks(
-    softmax: Callable[[torch.Tensor], torch.Tensor], scores: torch.Tensor, sinks: torch.Tensor | None
-) -> torch.Tensor:
+def softmax_with_sinks(softmax: Callable[[Tensor], Tensor], scores: Tensor, sinks: Tensor | None) -> Tensor:
     """Return a softmax of scores [..., S]; sinks: one more score for each row, of one shape with scores but for axes of
     length 1, whose weight is left out.
     """

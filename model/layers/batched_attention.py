@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from model.batch import Batch, KeyRange
 from model.kv_cache import LayerCache
@@ -31,11 +32,11 @@ GATHER_BYTES = 1 << 29
 class RowKeyRange:
     """The cached keys that each row sees, one row a sequence: those at positions first <= k < last."""
 
-    tables: torch.Tensor
+    tables: Tensor
     """[R, J]: the blocks of a row's keys, in order."""
-    positions: torch.Tensor
+    positions: Tensor
     """[R]"""
-    unseen: torch.Tensor
+    unseen: Tensor
     """[R, S] bool."""
 
     def of_rows(self, rows: slice) -> "RowKeyRange":
@@ -57,12 +58,10 @@ class BatchedAttention(PlainAttention):
         self._made: dict[Hashable, Any] = {}
         """The tensors that the layers of that batch share, on its device."""
 
-    def _slots(self, batch: Batch) -> torch.Tensor:
+    def _slots(self, batch: Batch) -> Tensor:
         return self._shared(batch, "slots", partial(super()._slots, batch))
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
+    def attend(self, q: Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule) -> Tensor:
         spans = range(np.searchsorted(batch.first_rows, len(q)))
         longer = [span for span in spans if batch.spans[span].num_rows > 1]
         if longer and (rule.softcap is not None or rule.bias is not None or rule.sinks is not None):
@@ -88,7 +87,7 @@ class BatchedAttention(PlainAttention):
             out[rows] = self._attend_span(q[rows], batch, CachedKV(cache, key_range, span), rule)
         return out
 
-    def _attend_span(self, q: torch.Tensor, batch: Batch, span: CachedKV, rule: AttentionRule) -> torch.Tensor:
+    def _attend_span(self, q: Tensor, batch: Batch, span: CachedKV, rule: AttentionRule) -> Tensor:
         """Return the attention of all rows of one span: q [n, H, D] -> [n, H, D]."""
         keys, values = span.keys(), span.values()  # [S, K, D]
         group = q.shape[1] // keys.shape[1]
@@ -98,14 +97,14 @@ class BatchedAttention(PlainAttention):
         mask = self._mask(batch, span.key_range, span.index)
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=rule.scale)[0].transpose(0, 1)
 
-    def _mask(self, batch: Batch, key_range: KeyRange, span: int) -> torch.Tensor | None:
+    def _mask(self, batch: Batch, key_range: KeyRange, span: int) -> Tensor | None:
         """Return which keys the rows of a span see, [n, S] bool, or None for all."""
         rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
         first, last, num_keys = key_range.first_array[rows], key_range.last_array[rows], key_range.num_keys(span)
         if not first.any() and (last == num_keys).all():
             return None
 
-        def make() -> torch.Tensor:
+        def make() -> Tensor:
             keys = np.arange(num_keys)
             return torch.from_numpy((keys >= first[:, None]) & (keys < last[:, None])).to(batch.device)
 
@@ -162,15 +161,15 @@ def _of_like_length(key_range: KeyRange, spans: list[int]) -> list[list[int]]:
 class _Prompts:
     """P whole prompts side by side, each padded to S rows after its end, which none of its own rows sees."""
 
-    tables: torch.Tensor
+    tables: Tensor
     """[P, J]"""
-    rows: torch.Tensor
+    rows: Tensor
     """[P, S]: rows of the batch; after a prompt's end its last one is repeated."""
-    beyond: torch.Tensor
+    beyond: Tensor
     """[P, S] bool: what is padding."""
-    own: torch.Tensor
+    own: Tensor
     """[n]: indices of what is not padding, of all P * S."""
-    own_rows: torch.Tensor
+    own_rows: Tensor
     """[n]: the rows of the batch at these indices."""
 
     @classmethod
@@ -184,7 +183,7 @@ class _Prompts:
         arrays = (key_range.tables_array[spans, :width], rows, beyond, own, rows.ravel()[own])
         return cls(*(torch.from_numpy(array).to(batch.device) for array in arrays))
 
-    def attend(self, q: torch.Tensor, cache: LayerCache, rule: AttentionRule) -> torch.Tensor:
+    def attend(self, q: Tensor, cache: LayerCache, rule: AttentionRule) -> Tensor:
         """Return the attention [n, H, D] of the prompts' own rows from q [T, H, D] of the batch."""
         beyond = self.beyond[:, None, :, None]  # blocks hold anything there
         keys = cache.keys[self.tables].permute(0, 2, 1, 4, 3).flatten(2, 3).masked_fill(beyond, 0)  # [P, K, S, D]
@@ -197,7 +196,7 @@ class _Prompts:
         return z.transpose(1, 2).flatten(0, 1)[self.own]
 
 
-def _attend_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> torch.Tensor:
+def _attend_rows(q: Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> Tensor:
     """Return the attention of one row a sequence: q [R, H, D] -> [R, H, D], as many rows at a time as GATHER_BYTES
     allows.
     """
@@ -211,7 +210,7 @@ def _attend_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rul
     )
 
 
-def _attend_some_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> torch.Tensor:
+def _attend_some_rows(q: Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> Tensor:
     num_rows, num_heads, dim = q.shape
     key_heads = cache.keys.shape[1]
     keys = cache.keys.transpose(0, 1)[:, key_range.tables]  # [K, R, J, D, B]

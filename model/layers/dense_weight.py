@@ -4,7 +4,6 @@ kernels do not support, and as the slow, obvious version that they are tested ag
 Axes: R rows, K inputs, N outputs.
 """
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -47,7 +46,7 @@ class DenseWeight(Weight):
         return self._weight if isinstance(self._weight, Tensor) else self._weight.to_dense()
 
 
-def activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+def activate(x: Tensor, activation: Activation) -> Tensor:
     """Return the activation by torch's own operator: exact in float64.
 
     torch computes whole vectors and the last few elements of each thread's share with different code, so an element's
@@ -64,6 +63,6 @@ def activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
             return F.relu(x)
 
 
-def activate_in_any_batch(x: torch.Tensor, activation: Activation) -> torch.Tensor:
+def activate_in_any_batch(x: Tensor, activation: Activation) -> Tensor:
     """Return the same with bits that do not depend on a number's place in x."""
     return fixed_shapes.whole_vectors(lambda piece: activate(piece, activation), x)

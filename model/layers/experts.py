@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 import torch
+from torch import Tensor
 
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.linear import Linear
@@ -28,11 +29,11 @@ class Experts:
         *,
         num_chosen: int,
         normalized: bool,
-        softmax: Callable[[torch.Tensor], torch.Tensor],
+        softmax: Callable[[Tensor], Tensor],
         shared: Mlp | None = None,
         shared_gate: Linear | None = None,
         router_norm: Norm | None = None,
-        scales: torch.Tensor | None = None,
+        scales: Tensor | None = None,
     ) -> None:
         """Keep the layers. router: [E, d]; num_chosen: C; normalized: whether the weights of those that are chosen are
         divided by their sum; softmax: over the last axis of [1, rows, E]; shared: one that every row goes through;
@@ -50,17 +51,17 @@ class Experts:
         gates = [] if self.shared_gate is None else [self.shared_gate]
         return [self.router, *gates, *(linear for mlp in mlps for linear in (mlp.up, mlp.down))]
 
-    def route(self, x: torch.Tensor) -> torch.Tensor:
+    def route(self, x: Tensor) -> Tensor:
         """Return the router's logits [rows, E] of x [rows, d]."""
         if self._router_norm is not None:
             x = self._router_norm(x) * x.shape[-1] ** -0.5
         return self.router(x)
 
-    def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+    def probabilities(self, logits: Tensor) -> Tensor:
         """Return the softmax of the router's logits [rows, E], float32, or float64 in float64."""
         return self._softmax(logits.to(at_least_float32(logits.dtype))[None])[0]
 
-    def choose(self, probabilities: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def choose(self, probabilities: Tensor) -> tuple[Tensor, Tensor]:
         """Return the experts with the largest probabilities [rows, E], largest first, and the weight of what each adds:
         both [rows, C].
         """
@@ -71,7 +72,7 @@ class Experts:
         experts = experts[:, : self._num_chosen]
         return experts, weights if self._scales is None else weights * self._scales[experts]
 
-    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Return the weighted sum of what the chosen experts [rows, C] make of x [rows, d], plus what the shared one
         makes of it; weights [rows, C].
         """
@@ -84,7 +85,7 @@ class Experts:
             shared = shared * self.probabilities(torch.cat((gate, torch.zeros_like(gate)), -1))[:, :1].to(x.dtype)
         return mixed + shared
 
-    def _mixed(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    def _mixed(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         pairs = chosen.flatten().argsort(stable=True)  # of a row and one of its experts, by expert
         counts = torch.bincount(chosen.flatten(), minlength=len(self.experts)).tolist()
         # index_select runs few rows in this thread; x[...] would wake torch's others, and wait for them behind ours.

@@ -17,6 +17,7 @@ from itertools import product as combinations
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 LINEAR_ROWS = 64
 """Rows of a product with a layer's weight. On a GPU so many take as long as one: both wait for the weight."""
@@ -35,7 +36,7 @@ once (two vectors of 32 float16).
 """
 
 
-def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x W^T + b: x [rows, in], weight [out, in], bias [out] -> [rows, out]."""
     tiles = _filled_up(x, (LINEAR_ROWS, _ALIGNED))
     if filling := tiles.shape[1] - x.shape[1]:  # or it would be copied for nothing
@@ -46,7 +47,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> 
     return out[: len(x)]
 
 
-def product(a: torch.Tensor, b: torch.Tensor, inner: int, columns: int) -> torch.Tensor:
+def product(a: Tensor, b: Tensor, inner: int, columns: int) -> Tensor:
     """Return a [heads, rows, m] times b [heads, m, n]: [heads, rows, n].
 
     It is made of products [HEADS, ROWS, inner] times [HEADS, inner, columns], both padded to whole rows that are
@@ -63,7 +64,7 @@ def product(a: torch.Tensor, b: torch.Tensor, inner: int, columns: int) -> torch
     return out[:heads, :rows, :n]
 
 
-def softmax(scores: torch.Tensor) -> torch.Tensor:
+def softmax(scores: Tensor) -> Tensor:
     """Return exp(score - largest) / sum over the last axis: scores [heads, rows, keys] -> the same shape.
 
     Keys of score -inf at the end change nothing.
@@ -72,7 +73,7 @@ def softmax(scores: torch.Tensor) -> torch.Tensor:
     return weights / row_sums(weights)
 
 
-def row_sums(x: torch.Tensor) -> torch.Tensor:
+def row_sums(x: Tensor) -> Tensor:
     """Return the sum over the last axis: x [..., n] -> [..., 1]. A tile of KEYS is summed in halves, then tile after
     tile.
     """
@@ -85,7 +86,7 @@ def row_sums(x: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def aligned_rows(x: torch.Tensor) -> torch.Tensor:
+def aligned_rows(x: Tensor) -> Tensor:
     """Return x [rows, n], on a GPU with -inf after each row so that all of them begin at a multiple of 16 bytes.
 
     There torch's softmax reads 16 bytes at a time, and so sums a row that begins elsewhere in another order.
@@ -96,7 +97,7 @@ def aligned_rows(x: torch.Tensor) -> torch.Tensor:
     return F.pad(x, (0, -x.shape[-1] % numbers), value=float("-inf"))
 
 
-def whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+def whole_vectors(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Return a function of single numbers, applied to each number of x.
 
     On a CPU torch computes whole vectors and the last few numbers of each thread's share with different code, which may
@@ -109,7 +110,7 @@ def whole_vectors(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Ten
     return torch.cat(pieces)[: x.numel()].view(x.shape)
 
 
-def _filled_up(x: torch.Tensor, multiples: tuple[int, ...]) -> torch.Tensor:
+def _filled_up(x: Tensor, multiples: tuple[int, ...]) -> Tensor:
     """Return a copy of x, padded with zeros along every axis to a multiple of these; in new memory, which is
     aligned.
     """

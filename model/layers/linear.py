@@ -10,7 +10,7 @@ through `fixed_shapes`.
 Axes: rows, in, out.
 """
 
-import torch
+from torch import Tensor
 
 from model.config import Activation
 from model.kernels.choice import AUTO, KernelConfig
@@ -27,8 +27,8 @@ class Linear:
 
     def __init__(
         self,
-        weight: torch.Tensor | QuantizedMatrix,
-        bias: torch.Tensor | None = None,
+        weight: Tensor | QuantizedMatrix,
+        bias: Tensor | None = None,
         *,
         kernels: KernelConfig = AUTO,
         batch_invariant: bool = True,
@@ -61,7 +61,7 @@ class Linear:
                 int8_activations=kernels.activations == "int8",
             )
             return
-        assert isinstance(weight, torch.Tensor)
+        assert isinstance(weight, Tensor)
         if quantize == "fp8":
             uses_triton = kernels.uses_triton(weight.dtype, weight.device)
             self.weight = Fp8Weight(weight, batch_invariant=batch_invariant, uses_triton=uses_triton)
@@ -72,20 +72,20 @@ class Linear:
         else:
             self.weight = DenseWeight(weight, quantize, batch_invariant=batch_invariant)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Return the layer's output: x [rows, in] -> [rows, out]."""
         note_progress()
         return self.weight.multiply(x.contiguous(), self.bias, self.activation)
 
-    def before_activation(self, x: torch.Tensor) -> torch.Tensor:
+    def before_activation(self, x: Tensor) -> Tensor:
         """Return x W^T + b: x [rows, in] -> [rows, out], from the same weight."""
         return self.weight.multiply(x.contiguous(), self.bias)
 
-    def product(self, x: torch.Tensor) -> torch.Tensor:
+    def product(self, x: Tensor) -> Tensor:
         """Return x W^T alone: x [rows, in] -> [rows, out], from the same weight."""
         return self.weight.multiply(x.contiguous())
 
-    def find_largest(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    def find_largest(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return the first index of the largest number in each row of the answer to x [rows, in], int64 [rows], and
         that number, float32 [rows], or None if that takes the answer itself.
         """
@@ -93,7 +93,7 @@ class Linear:
             return None
         return self.weight.find_largest(x.contiguous())
 
-    def to_dense(self) -> torch.Tensor:
+    def to_dense(self) -> Tensor:
         """Return the weight [out, in], as it was given or dequantised; a copy if it is stored in blocks or
         quantised.
         """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, Self
 
-import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.layers.linear import Linear
@@ -26,7 +26,7 @@ class LowRank(NamedTuple):
     up: Linear
     """B [out, R]"""
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Return what is added to the layer's product: x [rows, in] -> [rows, out]."""
         return self.up(self.down(x))
 
@@ -76,7 +76,7 @@ class AdaptedRows:
             if change is not None and rows.start < num_rows:
                 yield slice(rows.start, min(rows.stop, num_rows)), change
 
-    def add(self, linear: Linear, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def add(self, linear: Linear, x: Tensor, y: Tensor) -> Tensor:
         """Return y [rows, out], a product of a layer with x [rows, in], with what the rows' adapters add to it; y is
         overwritten. x: the first rows of the batch.
         """
@@ -85,7 +85,7 @@ class AdaptedRows:
         return y
 
 
-def multiply(linear: Linear, x: torch.Tensor, adapted: AdaptedRows | None) -> torch.Tensor:
+def multiply(linear: Linear, x: Tensor, adapted: AdaptedRows | None) -> Tensor:
     """Return a layer's product with x [rows, in] as the rows' adapters change it: [rows, out]. The layer has no
     activation.
     """

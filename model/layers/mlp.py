@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from model.config import Activation, ClampedGate
 from model.kernels.rows import activate_times
@@ -35,7 +36,7 @@ class Mlp:
     """The share of a gate's numbers that `without_small` sets to 0 before the activation."""
     batch_invariant: bool = True
 
-    def hidden(self, x: torch.Tensor, adapted: AdaptedRows | None) -> torch.Tensor:
+    def hidden(self, x: Tensor, adapted: AdaptedRows | None) -> Tensor:
         """Return the input of `down`, [rows, ff], from x [rows, d] as the rows' adapters change it."""
         if self.gate is not None or adapted is None:
             return self.apply_gate(multiply(self.up, x, adapted))
@@ -44,9 +45,7 @@ class Mlp:
             hidden[rows] = self.hidden_from(self.up.before_activation(x[rows]) + change(x[rows]), None)
         return hidden
 
-    def before_activation(
-        self, x: torch.Tensor, adapted: AdaptedRows | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def before_activation(self, x: Tensor, adapted: AdaptedRows | None = None) -> tuple[Tensor, Tensor | None]:
         """Return the input of the activation, [rows, ff], from x [rows, d] and, if gated, what its output is multiplied
         with. `adapted`: the adapters of these rows.
         """
@@ -58,7 +57,7 @@ class Mlp:
         pre, linear = y.chunk(2, -1)
         return pre, linear
 
-    def hidden_from(self, pre: torch.Tensor, linear: torch.Tensor | None) -> torch.Tensor:
+    def hidden_from(self, pre: Tensor, linear: Tensor | None) -> Tensor:
         """Return the input of `down`, [rows, ff], from what `before_activation` returns: for the rows that a hook
         changes.
         """
@@ -67,11 +66,11 @@ class Mlp:
         linear = torch.ones_like(pre) if linear is None else linear
         return self._gated(torch.cat((pre, linear), -1), activation)
 
-    def apply_gate(self, up: torch.Tensor) -> torch.Tensor:
+    def apply_gate(self, up: Tensor) -> Tensor:
         """Return the input of `down`, [rows, ff], from the output of `up`; without a gate they are the same."""
         return up if self.gate is None else self._gated(up, self.gate)
 
-    def _gated(self, gate_up: torch.Tensor, activation: Activation | ClampedGate) -> torch.Tensor:
+    def _gated(self, gate_up: Tensor, activation: Activation | ClampedGate) -> Tensor:
         if isinstance(activation, ClampedGate):
             return clamped(gate_up, activation, native=self.up.native)
         if self.sparsity:
@@ -80,7 +79,7 @@ class Mlp:
         return gated(gate_up, activation, native=self.up.native, batch_invariant=self.batch_invariant)
 
 
-def without_small(x: torch.Tensor, share: float) -> torch.Tensor:
+def without_small(x: Tensor, share: float) -> Tensor:
     """Return what is left of each row of x [rows, ff] above a number below which this share of it would be, if it were
     normally distributed: relu(x - mean - deviations * standard deviation) (Gemma 3n).
     """
@@ -91,7 +90,7 @@ def without_small(x: torch.Tensor, share: float) -> torch.Tensor:
     return torch.relu(x - (mean + deviation * torch.tensor(deviations).to(x.device, x.dtype)))
 
 
-def gated(gate_up: torch.Tensor, activation: Activation, *, native: bool, batch_invariant: bool) -> torch.Tensor:
+def gated(gate_up: Tensor, activation: Activation, *, native: bool, batch_invariant: bool) -> Tensor:
     """Return activation(gate) * up [rows, ff] from gate_up [rows, 2 ff]: in each row the gate, then up.
 
     The activation is rounded to the dtype before the product, as in `transformers`. With our kernel, which
@@ -105,7 +104,7 @@ def gated(gate_up: torch.Tensor, activation: Activation, *, native: bool, batch_
     return activate(gate, activation) * up
 
 
-def clamped(gate_up: torch.Tensor, clamps: ClampedGate, *, native: bool) -> torch.Tensor:
+def clamped(gate_up: Tensor, clamps: ClampedGate, *, native: bool) -> Tensor:
     """Return what a clamped gate lets through, [rows, ff], from gate_up [rows, 2 ff]: in each row the gate, then up. A
     number has the same bits whatever is next to it; with our kernel, which `native` asks for, on every CPU.
     """

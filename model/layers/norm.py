@@ -11,6 +11,7 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from model.kernels import rows
 from model.kernels.choice import AUTO, KernelConfig
@@ -20,16 +21,16 @@ from model.layers.fixed_shapes import row_sums
 class Norm(Protocol):
     """A norm: x [rows, d] -> [rows, d], same dtype."""
 
-    weight: torch.Tensor
+    weight: Tensor
     """[d]"""
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+    def __call__(self, x: Tensor) -> Tensor: ...
 
-    def scale(self, x: torch.Tensor) -> torch.Tensor:
+    def scale(self, x: Tensor) -> Tensor:
         """Return what the (centred) rows are divided by: x [rows, d] -> [rows, 1], float32, or float64 in float64."""
         ...
 
-    def normalized(self, x: torch.Tensor) -> torch.Tensor:
+    def normalized(self, x: Tensor) -> Tensor:
         """Return the (centred) rows divided by their scale, before weight and bias: x [rows, d] -> [rows, d], float32,
         or float64 in float64.
         """
@@ -41,7 +42,7 @@ class RmsNorm:
 
     def __init__(
         self,
-        weight: torch.Tensor,
+        weight: Tensor,
         eps: float,
         *,
         weight_offset: float = 0.0,
@@ -63,27 +64,25 @@ class RmsNorm:
         self.native = kernels.why_not_native(weight.dtype, weight.device) is None
         """Whether our kernels normalise the rows."""
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         if self.native:
             return rows.rms_norm(x.contiguous(), self.weight, self.eps)
         if x.dtype == self._wide or self.rounds_once:
             return F.rms_norm(x.to(self._wide), self.weight.shape, self.weight, self.eps).to(x.dtype)
         return F.rms_norm(x.to(self._wide), self.weight.shape, None, self.eps).to(x.dtype) * self.weight
 
-    def scale(self, x: torch.Tensor) -> torch.Tensor:
+    def scale(self, x: Tensor) -> Tensor:
         wide = x.to(self._wide)
         return torch.sqrt(row_means(wide * wide) + self.eps)
 
-    def normalized(self, x: torch.Tensor) -> torch.Tensor:
+    def normalized(self, x: Tensor) -> Tensor:
         return x.to(self._wide) / self.scale(x)
 
 
 class LayerNorm:
     """LayerNorm: (x - mean(x)) / sqrt(var(x) + eps) * weight + bias (Ba et al. 2016, arXiv:1607.06450)."""
 
-    def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, eps: float, *, kernels: KernelConfig = AUTO
-    ) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, eps: float, *, kernels: KernelConfig = AUTO) -> None:
         """Keep weight [d] and bias [d]. Low precisions are normalised in float32, float64 in float64."""
         self.weight = weight
         self.bias = bias
@@ -91,24 +90,24 @@ class LayerNorm:
         self.native = kernels.why_not_native(weight.dtype, weight.device) is None
         """Whether our kernels normalise the rows."""
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         if self.native:
             return rows.layer_norm(x.contiguous(), self.weight, self.bias, self.eps)
         return F.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
 
-    def scale(self, x: torch.Tensor) -> torch.Tensor:
+    def scale(self, x: Tensor) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
         if wide.device.type == "cpu":
             return torch.sqrt(wide.var(-1, correction=0, keepdim=True) + self.eps)
         centred = wide - row_means(wide)
         return torch.sqrt(row_means(centred * centred) + self.eps)
 
-    def normalized(self, x: torch.Tensor) -> torch.Tensor:
+    def normalized(self, x: Tensor) -> Tensor:
         wide = x if x.dtype == torch.float64 else x.float()
         return (wide - row_means(wide)) / self.scale(x)
 
 
-def row_means(x: torch.Tensor) -> torch.Tensor:
+def row_means(x: Tensor) -> Tensor:
     """Return the mean of each row, [rows, d] -> [rows, 1]. On a GPU torch's own mean sums in an order that depends on
     the number of rows.
     """

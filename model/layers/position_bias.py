@@ -11,11 +11,12 @@ Axes: H heads.
 import math
 
 import torch
+from torch import Tensor
 
 from model.config import PositionBiasConfig
 
 
-def distance_buckets(distances: torch.Tensor, config: PositionBiasConfig) -> torch.Tensor:
+def distance_buckets(distances: Tensor, config: PositionBiasConfig) -> Tensor:
     """Return the bucket of each distance key - query (int64, any shape): 0 .. num_buckets - 1.
 
     Half of the buckets (of each direction's) hold one distance each; the others grow until `max_distance`, and the last
@@ -36,7 +37,7 @@ def distance_buckets(distances: torch.Tensor, config: PositionBiasConfig) -> tor
     return after + torch.where(away < num_near, away, far.clamp(max=num_buckets - 1))
 
 
-def bias_by_distance(table: torch.Tensor, config: PositionBiasConfig, reach: int) -> torch.Tensor:
+def bias_by_distance(table: Tensor, config: PositionBiasConfig, reach: int) -> Tensor:
     """Return the bias for `AttentionRule.bias`, [H, 2 * reach - 1], from table [num_buckets, H]: float32, or float64 in
     float64.
 
@@ -57,7 +58,7 @@ def alibi_slopes(num_heads: int) -> list[float]:
     return slopes if lower == num_heads else slopes + alibi_slopes(2 * lower)[0::2][: num_heads - lower]
 
 
-def alibi(num_heads: int, reach: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def alibi(num_heads: int, reach: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return the bias of ALiBi as `bias_by_distance` does: -slope * |distance|."""
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     slopes = torch.tensor(alibi_slopes(num_heads), dtype=torch.float64, device=device)

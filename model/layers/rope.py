@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.config import RopeConfig, RopeType
@@ -34,16 +35,16 @@ from model.kernels.rows import cos_sin
 class Frequencies:
     """Radians a position for each pair of dimensions, [R / 2], and what cos and sin are multiplied by."""
 
-    inverse: torch.Tensor
+    inverse: Tensor
     scaling: float = 1.0
 
 
-def _plain(theta: float, dims: int, dtype: torch.dtype) -> torch.Tensor:
+def _plain(theta: float, dims: int, dtype: torch.dtype) -> Tensor:
     """Return theta^(-2i / R): section 3.4.3 of the paper."""
     return 1.0 / _powers(theta, dims, dtype)
 
 
-def _powers(theta: float, dims: int, dtype: torch.dtype) -> torch.Tensor:
+def _powers(theta: float, dims: int, dtype: torch.dtype) -> Tensor:
     """Return theta^(2i / R), made in float64: float32's own power has other last bits on other machines."""
     exponents = torch.arange(0, dims, 2, dtype=dtype) / dims
     return (theta ** exponents.double()).to(dtype)
@@ -184,12 +185,12 @@ class Rope:
         self.cos = torch.cat((cos, cos), -1).to(device)  # [rows, R]
         self.sin = torch.cat((-sin, sin), -1).to(device)
 
-    def at(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return cos and signed sin of rows [T] of the tables, both [T, 1, R]: read once a step, for all layers."""
         return self.cos[rows].unsqueeze(1), self.sin[rows].unsqueeze(1)
 
     @staticmethod
-    def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Return x [T, H, D] with its first R dimensions rotated by what `at` returned.
 
         It is computed in the tables' dtype and rounded to x's once, at the end.

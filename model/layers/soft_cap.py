@@ -1,13 +1,14 @@
 """Soft-caps logits (Gemma 2: Gemma Team 2024, arXiv:2408.00118, section 2). It knows numbers, not their use."""
 
 import torch
+from torch import Tensor
 
 from model.kernels import rows
 from model.kernels.choice import AUTO, KernelConfig
 from model.layers.fixed_shapes import whole_vectors
 
 
-def soft_cap(logits: torch.Tensor, cap: float, kernels: KernelConfig = AUTO) -> torch.Tensor:
+def soft_cap(logits: Tensor, cap: float, kernels: KernelConfig = AUTO) -> Tensor:
     """Return cap * tanh(logits / cap): [n, vocab] -> the same shape; the argument may be overwritten.
 
     On a CPU this is done by our kernel or by whole vectors, since torch's tanh gives an element other last bits by its

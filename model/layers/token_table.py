@@ -8,6 +8,7 @@ Axes: T ids, e width.
 """
 
 import torch
+from torch import Tensor
 
 from model.kernels.forms import lay_weight
 from model.kernels.grouped import GroupedWeight
@@ -22,12 +23,12 @@ _LARGE = 16 << 20
 class TokenTable:
     """The token table, [vocab, e]."""
 
-    def __init__(self, weight: torch.Tensor | QuantizedMatrix, tied: Linear | None = None) -> None:
+    def __init__(self, weight: Tensor | QuantizedMatrix, tied: Linear | None = None) -> None:
         """Keep the table. `tied`: a product with the same weight, if there is one; drop the weight afterwards, it may
         not be needed.
         """
         self.dtype, self.device = weight.dtype, weight.device
-        self._rows: torch.Tensor | BlockedWeight | GroupedWeight
+        self._rows: Tensor | BlockedWeight | GroupedWeight
         if isinstance(weight, QuantizedMatrix):
             self._rows = _quantized_rows(weight, tied)
         elif tied is not None and isinstance(tied.weight, BlockedWeight) and weight.nbytes >= _LARGE:
@@ -35,26 +36,26 @@ class TokenTable:
         else:
             self._rows = weight
 
-    def __call__(self, ids: torch.Tensor) -> torch.Tensor:
+    def __call__(self, ids: Tensor) -> Tensor:
         """Return the rows [T, e] of ids [T] int64, each under vocab."""
-        return self._rows.index_select(0, ids) if isinstance(self._rows, torch.Tensor) else self._rows.rows(ids)
+        return self._rows.index_select(0, ids) if isinstance(self._rows, Tensor) else self._rows.rows(ids)
 
     @property
-    def dense(self) -> torch.Tensor | None:
+    def dense(self) -> Tensor | None:
         """Return the whole table if it is stored as it was given, or None."""
-        return self._rows if isinstance(self._rows, torch.Tensor) else None
+        return self._rows if isinstance(self._rows, Tensor) else None
 
-    def to_dense(self) -> torch.Tensor:
+    def to_dense(self) -> Tensor:
         """Return the whole table: a copy if it is stored in blocks."""
-        return self._rows if isinstance(self._rows, torch.Tensor) else self._rows.to_dense()
+        return self._rows if isinstance(self._rows, Tensor) else self._rows.to_dense()
 
     @property
     def stored(self) -> str:
         """Return the format in which the numbers are stored, as text for people."""
         rows = self._rows
-        return str(rows.dtype).removeprefix("torch.") if isinstance(rows, torch.Tensor) else rows.stored
+        return str(rows.dtype).removeprefix("torch.") if isinstance(rows, Tensor) else rows.stored
 
-    def new_zeros(self, *shape: int) -> torch.Tensor:
+    def new_zeros(self, *shape: int) -> Tensor:
         """Return zeros of the table's dtype, on its device."""
         return torch.zeros(shape, dtype=self.dtype, device=self.device)
 

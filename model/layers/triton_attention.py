@@ -8,6 +8,7 @@ Axes: T rows, H query heads, K key heads, D head dimension.
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch, KeyRange
 from model.kernels.cuda.paged_attention import num_pieces, paged_attention
@@ -35,9 +36,7 @@ class TritonAttention(PlainAttention):
             self._batch = batch, DeviceBatch.upload(packing, batch.device)
         return self._batch[1]
 
-    def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
-    ) -> torch.Tensor:
+    def write_kv(self, qkv: Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch) -> Tensor:
         inputs, num_rows = self.device_batch(batch), len(qkv)
         if rotary_tables is not None:  # of these rows, one after the other
             rotary_tables = rotary_tables[0][:num_rows, 0].contiguous(), rotary_tables[1][:num_rows, 0].contiguous()
@@ -45,13 +44,11 @@ class TritonAttention(PlainAttention):
         slots = inputs.slots[:num_rows]
         return rotate_and_store(qkv.contiguous(), rotary_tables, rows, slots, cache.rows_of_keys, cache.values)
 
-    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+    def write_cross_kv(self, kv: Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         on_device = torch.from_numpy(slots.astype(np.int32)).to(kv.device)
         store(kv.contiguous(), on_device, cache.rows_of_keys, cache.values)
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
+    def attend(self, q: Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule) -> Tensor:
         check_reach(rule, key_range)
         batch.check()
         inputs = self.device_batch(batch)
@@ -61,7 +58,7 @@ class TritonAttention(PlainAttention):
 
 
 def attend(
-    q: torch.Tensor,
+    q: Tensor,
     cache: LayerCache,
     inputs: DeviceBatch,
     keys: PagedKeys,
@@ -69,7 +66,7 @@ def attend(
     max_len: int,
     arrivals: Arrivals,
     patterns: PatternRows | None = None,
-) -> torch.Tensor:
+) -> Tensor:
     """Return softmax(scores) V for the first T rows, whole spans: q [T, H, D] -> [T, H, D], of the cache's dtype.
 
     max_len: a number of keys that no span exceeds. arrivals: of this network alone. Patterns that are asked for are
@@ -97,7 +94,7 @@ def attend(
     return out
 
 
-def _parts(q: torch.Tensor, num_tiles: int, max_len: int, arrivals: Arrivals | None, *, has_patterns: bool) -> Parts:
+def _parts(q: Tensor, num_tiles: int, max_len: int, arrivals: Arrivals | None, *, has_patterns: bool) -> Parts:
     """Return room for tiles, of one row each if there are arrivals."""
     num_rows, num_heads, dim = q.shape
     if arrivals is not None:

@@ -6,6 +6,7 @@ The names are those of model/checkpoint/weight_files.py, without the stack's pre
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from model.checkpoint.folder import ModelLoadError
 from model.config import Activation, ModelConfig
@@ -73,7 +74,7 @@ class LayerBuilder:
         if self.is_whole and tokens.dtype == torch.bfloat16 and kernels.bfloat16_arithmetic() == DOT:
             self.attention = TextAttention()
 
-    def _factor(self, number: float) -> torch.Tensor:
+    def _factor(self, number: float) -> Tensor:
         """Return a factor of a table's rows, rounded to the model's dtype before it is used, as Gemma was trained."""
         return torch.tensor(number, dtype=torch.float64).to(self.tokens.device, self.tokens.dtype)
 
@@ -86,7 +87,7 @@ class LayerBuilder:
     def _rms_norm(self, name: str) -> RmsNorm:
         return self._rms_norm_of(self._take(f"{name}.weight"))
 
-    def _rms_norm_of(self, weight: torch.Tensor) -> RmsNorm:
+    def _rms_norm_of(self, weight: Tensor) -> RmsNorm:
         offset, rounds_once = self.config.norm_weight_offset, self.config.norm_rounds_once
         return RmsNorm(
             weight, self.config.norm_eps, weight_offset=offset, rounds_once=rounds_once, kernels=self.kernels
@@ -132,7 +133,7 @@ class LayerBuilder:
         return MixedFeedforward(mixture)
 
 
-def take(weights: dict[str, Weight], name: str) -> torch.Tensor:
+def take(weights: dict[str, Weight], name: str) -> Tensor:
     """Remove a weight. Raises KeyError if there is none, and ModelLoadError if it is stored quantised."""
     weight = weights.pop(name)
     if isinstance(weight, QuantizedMatrix):
@@ -140,6 +141,6 @@ def take(weights: dict[str, Weight], name: str) -> torch.Tensor:
     return weight
 
 
-def take_any(weights: dict[str, Weight], name: str) -> torch.Tensor | None:
+def take_any(weights: dict[str, Weight], name: str) -> Tensor | None:
     """Remove a weight, if it is there. Raises ModelLoadError as `take`."""
     return take(weights, name) if name in weights else None

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.weight_files import load_weights
@@ -218,24 +219,22 @@ def build_model(
     )
 
 
-def _tokens(
-    table: torch.Tensor | QuantizedMatrix, tied: Linear | None, shares: Mapping[str, Shares] | None
-) -> TokenTable:
+def _tokens(table: Tensor | QuantizedMatrix, tied: Linear | None, shares: Mapping[str, Shares] | None) -> TokenTable:
     """Return the token table, of which a rank has its share."""
-    if isinstance(table, torch.Tensor) and shares is not None:
+    if isinstance(table, Tensor) and shares is not None:
         return SplitTokenTable(table, shares[""].words, tied)
     return TokenTable(table, tied)
 
 
 def _head(
-    weight: torch.Tensor | QuantizedMatrix,
-    bias: torch.Tensor | None,
+    weight: Tensor | QuantizedMatrix,
+    bias: Tensor | None,
     shares: Mapping[str, Shares] | None,
     make: partial[Linear],
     quantize: Quantization,
 ) -> Linear:
     """Return the product that makes logits, of which a rank has its share."""
-    if isinstance(weight, torch.Tensor) and shares is not None:
+    if isinstance(weight, Tensor) and shares is not None:
         return GatheredLinear(weight, bias, shares[""].words, **make.keywords)
     return make(weight, bias, quantize=quantize)
 
@@ -267,7 +266,7 @@ def _classifier(
         return None
     taken = _taken(weights, "classifier")  # of "classifier_dense.weight" that is "_dense.weight"
     wide = torch.float64 if taken[".weight"].dtype == torch.float64 else torch.float32
-    own = {name: weight.to(wide) for name, weight in taken.items() if isinstance(weight, torch.Tensor)}
+    own = {name: weight.to(wide) for name, weight in taken.items() if isinstance(weight, Tensor)}
 
     def linear(name: str, activation: Activation | None = None) -> Linear:
         return make(own[f"{name}.weight"], own.get(f"{name}.bias"), activation=activation)

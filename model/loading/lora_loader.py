@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
+from torch import Tensor
 
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.lora_files import read_changes
@@ -23,7 +23,7 @@ def load_adapter(folder: Path, model: Transformer, *, max_rank: int, root: Path 
     if missing := sorted(changes.keys() - layers.keys()):
         raise ModelLoadError(f"adapter {str(folder)!r} changes {missing[0]}, which adapters cannot change here")
 
-    def linear(weight: torch.Tensor) -> Linear:
+    def linear(weight: Tensor) -> Linear:
         own = weight.to(model.device, model.dtype)
         return Linear(own, kernels=model.kernels, batch_invariant=model.batch_invariant)
 

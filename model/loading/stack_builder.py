@@ -6,7 +6,7 @@ The names are those of model/checkpoint/weight_files.py, without the stack's pre
 from dataclasses import replace
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from model.config import DeltaNetConfig
 from model.layers.attention import AttentionRule
@@ -137,7 +137,7 @@ class StackBuilder(LayerBuilder):
         }
         return [made[each] for each in wanted]
 
-    def _position_bias(self) -> torch.Tensor | None:
+    def _position_bias(self) -> Tensor | None:
         if self.config.alibi:
             whole = self.config if self.shares is None else self.shares.config
             bias = alibi(whole.num_heads, self.context, self.tokens.dtype, self.tokens.device)
@@ -174,7 +174,7 @@ class StackBuilder(LayerBuilder):
         )
         return Block(index, *sublayers, parallel=config.parallel_blocks, per_layer=last, altup=self._altup(name))
 
-    def _feedforward(self, index: int, stream: str, stream_scale: torch.Tensor | None) -> Residual[Any]:
+    def _feedforward(self, index: int, stream: str, stream_scale: Tensor | None) -> Residual[Any]:
         config, name = self.config, f"layers.{index}"
         out, mlp = "hook_mlp_out", f"{name}.mlp"
         if config.experts is None or not config.has_experts(index):
@@ -188,7 +188,7 @@ class StackBuilder(LayerBuilder):
         after = self._norm(f"{mlp}_post_norm")
         return Residual(both, out=out, stream=stream, norm="ln2_post", after=after, stream_scale=stream_scale)
 
-    def _per_layer(self, name: str, stream_scale: torch.Tensor | None) -> Residual[PerLayer]:
+    def _per_layer(self, name: str, stream_scale: Tensor | None) -> Residual[PerLayer]:
         gate, out = self._linear(f"{name}.per_layer_gate"), self._added(f"{name}.per_layer_out")
         return Residual(
             PerLayer(gate, out, self.config.activation, self.batch_invariant),
@@ -208,7 +208,7 @@ class StackBuilder(LayerBuilder):
         weights: str,
         *,
         has_norm: bool = True,
-        stream_scale: torch.Tensor | None = None,
+        stream_scale: Tensor | None = None,
     ) -> Residual[Sublayer]:
         """Return sublayer f and its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
         before = after = of_sum = None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 import torch
+from torch import Tensor
 
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.fixed_shapes import whole_vectors
@@ -33,17 +34,17 @@ class StreamEnds:
     out: Sequence[Linear]
     """[d, d] for each of them."""
 
-    def start(self, x: torch.Tensor) -> Streams:
+    def start(self, x: Tensor) -> Streams:
         """Return the other streams of the embedding x [T, d]: as long as it is."""
         return Streams(torch.stack([_as_long_as(x, linear(x)) for linear in self.into]))
 
-    def end(self, x: torch.Tensor, streams: Streams) -> torch.Tensor:
+    def end(self, x: Tensor, streams: Streams) -> Tensor:
         """Return the mean [T, d] of x [T, d] and of the others, made as long as it is."""
         others = [_as_long_as(x, linear(other)) for linear, other in zip(self.out, streams.others, strict=True)]
         return reduce(torch.add, others, x) / (1 + len(others))
 
 
-def _as_long_as(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _as_long_as(x: Tensor, y: Tensor) -> Tensor:
     return y * row_means(x * x).sqrt() / row_means(y * y).clamp(min=_LEAST_MEAN_SQUARE).sqrt()
 
 
@@ -58,7 +59,7 @@ class AltUp:
     """[N N, N]"""
     correct: Linear
     """[N, N]"""
-    scale: torch.Tensor | None
+    scale: Tensor | None
     """[d]: of the corrected stream, for what the layer gets of the tokens, or None."""
     laurel_left: Linear
     """[r, d]"""
@@ -66,7 +67,7 @@ class AltUp:
     """[d, r]"""
     laurel_norm: Norm
 
-    def predicted(self, x: torch.Tensor, streams: Streams) -> list[torch.Tensor]:
+    def predicted(self, x: Tensor, streams: Streams) -> list[Tensor]:
         """Return the prediction of each stream [T, d], x's first."""
         every = [x, *streams.others]
         weights = self.predict(self._routed(x)).view(len(x), len(every), len(every), 1)  # [T, of, from, 1]
@@ -75,18 +76,18 @@ class AltUp:
             for i, own in enumerate(every)
         ]
 
-    def corrected(self, predicted: Sequence[torch.Tensor], y: torch.Tensor) -> list[torch.Tensor]:
+    def corrected(self, predicted: Sequence[Tensor], y: Tensor) -> list[Tensor]:
         """Return each stream [T, d], corrected by the block's output y [T, d]."""
         weights = self.correct(self._routed(y)) + 1.0  # [T, N]
         novel = y - predicted[0]
         return [novel * weights[:, i, None] + each for i, each in enumerate(predicted)]
 
-    def _routed(self, x: torch.Tensor) -> torch.Tensor:
+    def _routed(self, x: Tensor) -> Tensor:
         """Return how much each kind of stream is asked for: x [T, d] -> [T, N]."""
         routed = self.router(self.norm(x) * x.shape[-1] ** -1.0)
         return whole_vectors(torch.tanh, routed.to(at_least_float32(x.dtype))).to(x.dtype)
 
-    def laurel(self, x: torch.Tensor, step: BlockInputs) -> torch.Tensor:
+    def laurel(self, x: Tensor, step: BlockInputs) -> Tensor:
         """Return x [T, d] with its low-rank image added."""
         low = multiply(self.laurel_left, x, step.adapted)
         return x + self.laurel_norm(multiply(self.laurel_right, low, step.adapted))

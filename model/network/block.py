@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from model.hooks.hooks import LayerHooks, hooked, normed
 from model.layers.linear import Linear
@@ -47,21 +48,21 @@ class Residual(Generic[Sublayer]):
     after: Norm | None = None
     of_sum: Norm | None = None
     scale: float = 1.0
-    stream_scale: torch.Tensor | None = None
+    stream_scale: Tensor | None = None
     """A number [1] by which the stream after it is multiplied, or None."""
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return what is added to the residual stream: x [T, d] -> [T, d]."""
         y = self.f(normed(self.before, self.norm, x, layer_hooks), step, layer_hooks)
         second = self.norm if self.before is None else f"{self.norm}_post"
         y = self.scaled(normed(self.after, second, y, layer_hooks))
         return hooked(layer_hooks, self.out, y)
 
-    def scaled(self, y: torch.Tensor) -> torch.Tensor:
+    def scaled(self, y: Tensor) -> Tensor:
         """Return what is added of y [T, d], which is rounded before it is."""
         return y if self.scale == 1 else y * self.scale
 
-    def add(self, y: torch.Tensor, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def add(self, y: Tensor, x: Tensor, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the stream [T, d] with y [T, d] added to x [T, d]."""
         x = normed(self.of_sum, self.norm, x + y, layer_hooks)
         if self.stream_scale is not None:
@@ -87,7 +88,7 @@ class Block:
     altup: AltUp | None = None
     """The several residual streams' part of the block, or None if there is one stream."""
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the residual stream after the block: x [T, d] -> [T, d]."""
         x = hooked(layer_hooks, "hook_resid_pre", x)
         if self.altup is not None:
@@ -100,9 +101,7 @@ class Block:
             x = residual.add(residual(x, step, layer_hooks), x, layer_hooks)
         return x
 
-    def _among_streams(
-        self, altup: AltUp, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None
-    ) -> torch.Tensor:
+    def _among_streams(self, altup: AltUp, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the first of several residual streams after the block: x [T, d] -> [T, d]; the others are replaced."""
         streams, last, before = step.streams, self.per_layer, self.attention.before
         assert streams is not None
@@ -121,7 +120,7 @@ class Block:
         streams.others = torch.stack([other + given for other in others])
         return hooked(layer_hooks, "hook_resid_post", x)
 
-    def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
+    def write_kv(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Run only as far as the queries, keys and values of the residual stream x [T, d], or the states of a layer
         without attention, and what hooks read of them: if nothing else of this block is needed, most of its products
         need not be computed.

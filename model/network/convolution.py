@@ -12,6 +12,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.kv_cache import LayerStates
@@ -23,17 +24,17 @@ class KeptInputs:
     span 0, rows of span 0, state of span 1, ...]. All numbers are int64.
     """
 
-    rows: torch.Tensor
+    rows: Tensor
     """[T]: the place of each row's own input."""
-    before: torch.Tensor
+    before: Tensor
     """[S, n]: the places of what was kept before the step."""
-    after: torch.Tensor
+    after: Tensor
     """[S, n]: the places of what is to be kept after it."""
-    read: torch.Tensor
+    read: Tensor
     """[S]: the number of each state before the step."""
-    write: torch.Tensor
+    write: Tensor
     """[S]: the number of each state after it."""
-    is_first: torch.Tensor
+    is_first: Tensor
     """[S] bool: whether the span begins its sequence, of which nothing is kept yet."""
     first_rows: np.ndarray
     """[S + 1]: the row where each span begins, and the total."""
@@ -44,7 +45,7 @@ class KeptInputs:
         spans, first_rows = batch.spans, np.array(batch.first_rows)
         before = (first_rows[:-1] + num_kept * np.arange(len(spans)))[:, None] + np.arange(num_kept)
 
-        def there(array: np.ndarray) -> torch.Tensor:
+        def there(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(batch.device)
 
         return cls(
@@ -66,7 +67,7 @@ class KeptInputs:
         read, write, is_first = self.read[:count], self.write[:count], self.is_first[:count]
         return type(self)(self.rows[:num_rows], before, after, read, write, is_first, self.first_rows[: count + 1])
 
-    def old(self, states: torch.Tensor) -> torch.Tensor:
+    def old(self, states: Tensor) -> Tensor:
         """Return a copy of what `states` [state, ...] holds of each span before the step, [S, ...]."""
         found = states[self.read]
         return found.masked_fill_(self.is_first.view(-1, *[1] * (found.dim() - 1)), 0)
@@ -76,18 +77,18 @@ class KeptInputs:
 class Convolution:
     """A causal convolution of each channel alone."""
 
-    taps: torch.Tensor
+    taps: Tensor
     """[n + 1, C] float32 (float64 in float64): the factors of the inputs, the row's own last."""
-    bias: torch.Tensor | None
+    bias: Tensor | None
     """[C]"""
 
     @classmethod
-    def of(cls, weight: torch.Tensor, bias: torch.Tensor | None) -> Self:
+    def of(cls, weight: Tensor, bias: Tensor | None) -> Self:
         """Return the convolution of weight [C, 1, n + 1] and bias [C], in the model's dtype."""
         wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
         return cls(weight[:, 0].T.to(wide).contiguous(), None if bias is None else bias.to(wide))
 
-    def __call__(self, x: torch.Tensor, kept: KeptInputs, states: LayerStates) -> torch.Tensor:
+    def __call__(self, x: Tensor, kept: KeptInputs, states: LayerStates) -> Tensor:
         """Return the outputs of x [T, C], float32 (float64 in float64), and write what is kept of it to the states."""
         kept = kept.leading(len(x))
         inputs = x.new_empty(len(x) + kept.before.numel(), x.shape[1])

@@ -18,6 +18,7 @@ from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from model.batch import Batch
 from model.config import DeltaNetConfig
@@ -42,16 +43,16 @@ class DeltaNet:
     into: Linear
     """Rows of q, k and v, which are convolved, of z, of the strengths and of the steps."""
     convolution: Convolution
-    a_log: torch.Tensor
+    a_log: Tensor
     """[V]: the logarithm of the rate of decay."""
-    step_bias: torch.Tensor
+    step_bias: Tensor
     """[V]"""
     norm: RmsNorm
     """Over v."""
     out: Linear
     """[d, V v]"""
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return what the net adds: x [T, d] -> [T, d]; what it keeps is written to the states."""
         z, gate = self._read(x, step, layer_hooks)
         normed = self.norm(z.reshape(-1, z.shape[-1])).view(z.shape)
@@ -60,7 +61,7 @@ class DeltaNet:
         y = hooked(layer_hooks, "delta.hook_out", y)
         return multiply(self.out, y.flatten(1), step.adapted)
 
-    def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
+    def write_kv(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Write what is kept of x [T, d] to the states, and do no more."""
         self._read(x, step, layer_hooks)
 
@@ -69,9 +70,7 @@ class DeltaNet:
         """Return its matrices by our names of their weights."""
         return {"delta_in": self.into, "delta_out": self.out}
 
-    def _read(
-        self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _read(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> tuple[Tensor, Tensor]:
         """Return what the queries of x [T, d] read, [T, V, v], and the gate [T, V v] that it goes through."""
         sizes, states, kept = self.sizes, step.cache.states, step.kept
         assert states is not None
@@ -91,12 +90,12 @@ class DeltaNet:
         z = self._remember((q, k, v, beta, decay), step.batch, states.memory)
         return hooked(layer_hooks, "delta.hook_z", z.to(x.dtype)), gate
 
-    def _decays(self, steps: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _decays(self, steps: Tensor, dtype: torch.dtype) -> Tensor:
         """Return what each head's matrix is multiplied by, [T, V], from the steps [T, V]."""
         rates = whole_vectors(torch.exp, self.a_log.to(dtype))
         return whole_vectors(torch.exp, -rates * whole_vectors(F.softplus, steps.to(dtype) + self.step_bias.to(dtype)))
 
-    def _remember(self, rows: tuple[torch.Tensor, ...], batch: Batch, memory: torch.Tensor) -> torch.Tensor:
+    def _remember(self, rows: tuple[Tensor, ...], batch: Batch, memory: Tensor) -> Tensor:
         """Return what the queries read [T, V, v], and write each span's matrices to `memory` [state, V, k, v].
 
         rows: queries and keys [T, K, k], values [T, V, v], strengths and decays [T, V].
@@ -122,6 +121,6 @@ class DeltaNet:
         return out
 
 
-def _unit(x: torch.Tensor) -> torch.Tensor:
+def _unit(x: Tensor) -> Tensor:
     """Return x [..., n] divided by its length."""
     return x / torch.sqrt(row_sums(x * x) + _EPS)

@@ -5,7 +5,7 @@ Axes: T rows, d model width.
 
 from dataclasses import dataclass
 
-import torch
+from torch import Tensor
 
 from model.hooks.hooks import LayerHooks, hooked, normed
 from model.layers.norm import Norm
@@ -23,7 +23,7 @@ class DenseAndExperts:
     before_experts: Norm
     after_experts: Norm
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the sum: x [T, d] -> [T, d]."""
         dense = self.dense(normed(self.before_dense, "ln2", x, layer_hooks), step, layer_hooks)
         dense = hooked(layer_hooks, "mlp.hook_dense_out", self.after_dense(dense))

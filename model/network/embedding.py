@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.hooks.hooks import LayerHooks, hooked, normed
@@ -24,19 +25,19 @@ class Embedding:
 
     tokens: TokenTable
     """The token table, [vocab, e]; both stacks of an encoder-decoder share it."""
-    scale: torch.Tensor | None
+    scale: Tensor | None
     """A number, of the tables' dtype, or None."""
     project: Linear | None
     """[d, e]"""
-    positions: torch.Tensor | None
+    positions: Tensor | None
     """[context, d]: row 0 is for position 0."""
-    token_types: torch.Tensor | None
+    token_types: Tensor | None
     """[types, d]: row 0 is for a text, row 1 for the second one of a pair."""
     norm: Norm | None
-    at_once: Callable[[Batch | DeviceBatch], torch.Tensor] | None
+    at_once: Callable[[Batch | DeviceBatch], Tensor] | None
     """All of it in one kernel, with the same bits, or None if there is none for it."""
 
-    def __call__(self, batch: Batch | DeviceBatch, layer_hooks: LayerHooks | None = None) -> torch.Tensor:
+    def __call__(self, batch: Batch | DeviceBatch, layer_hooks: LayerHooks | None = None) -> Tensor:
         """Return the vectors [T, d] of the batch's tokens at their positions."""
         if self.at_once is not None and layer_hooks is None:
             return self.at_once(batch)
@@ -57,11 +58,11 @@ class Embedding:
 
 def embed_at_once(
     tokens: TokenTable,
-    token_types: torch.Tensor | None,
-    positions: torch.Tensor | None,
+    token_types: Tensor | None,
+    positions: Tensor | None,
     norm: Norm | None,
     kernels: KernelConfig,
-) -> Callable[[Batch | DeviceBatch], torch.Tensor] | None:
+) -> Callable[[Batch | DeviceBatch], Tensor] | None:
     """Return LayerNorm(token + token type + position) in one kernel, or None if there is none for it."""
     table = tokens.dense
     if type(tokens) is not TokenTable or table is None:  # processes that share a table add up what each finds
@@ -72,7 +73,7 @@ def embed_at_once(
     return lambda batch: embed(batch.token_ids, batch.token_types, batch.positions, *parts)
 
 
-def sinusoids(num_positions: int, width: int) -> torch.Tensor:
+def sinusoids(num_positions: int, width: int) -> Tensor:
     """Return the fixed positions of Vaswani et al. 2017 (arXiv:1706.03762), section 3.5, in Marian's order: all sines,
     then all cosines: [num_positions, width], float64.
     """

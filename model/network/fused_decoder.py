@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.hooks.attention_hooks import Attended, deliver_rows
@@ -182,12 +183,12 @@ class DecodeStep:
 
     def __call__(
         self,
-        x: torch.Tensor,
+        x: Tensor,
         batch: Batch,
         caches: Sequence[LayerCache],
         hooks: Hooks | None,
         adapted: AdaptedRows | None = None,
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """Return the final-normed rows [R, d] of x [R, d], which may be overwritten; keys and values are written to the
         caches.
 

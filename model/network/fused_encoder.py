@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.config import ModelConfig
@@ -89,7 +90,7 @@ class EncodeStep:
         last = len(self._blocks) - 1
         return hooks is None and batch.num_rows_at(last) == batch.num_rows and batch.needs_output_of(last)
 
-    def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
         """Return x [T, d] after all blocks, in the same memory. Raises what `batch.check` raises, between groups of
         texts.
         """
@@ -115,13 +116,13 @@ def _layer(block: Block) -> EncoderLayer:
     )
 
 
-def _product(linear: Linear) -> tuple[BlockedWeight, torch.Tensor]:
+def _product(linear: Linear) -> tuple[BlockedWeight, Tensor]:
     assert isinstance(linear.weight, BlockedWeight)
     assert linear.bias is not None
     return linear.weight, linear.bias
 
 
-def _norm(norm: Norm | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _norm(norm: Norm | None) -> tuple[Tensor, Tensor]:
     assert isinstance(norm, LayerNorm)
     assert norm.bias is not None
     return norm.weight, norm.bias

@@ -3,7 +3,7 @@
 Axes: rows, d.
 """
 
-import torch
+from torch import Tensor
 
 from model.layers.linear import Linear
 from model.layers.norm import LayerNorm
@@ -17,6 +17,6 @@ class HeadTransform:
         self.dense = dense
         self.norm = norm
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Return what the head multiplies: x [rows, d] -> [rows, d]."""
         return self.norm(self.dense(x))

@@ -7,6 +7,7 @@ Axes: T rows, L layers, P numbers of a layer, d model width.
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.config import Activation
@@ -26,14 +27,14 @@ class PerLayerInputs:
     table: TokenTable
     """[entries, L P]. Tokens that it has no entry for get the first."""
     num_entries: int
-    scale: torch.Tensor
+    scale: Tensor
     """A number, of the table's dtype: of its rows."""
     project: Linear
     """[L P, d]"""
     norm: Norm
     """A norm over P."""
 
-    def __call__(self, batch: Batch, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, batch: Batch, x: Tensor) -> Tensor:
         """Return what the layers get [T, L, P] of the batch's tokens and their vectors x [T, d]."""
         width = self.norm.weight.shape[0]
         of_vectors = self.norm((self.project(x) * x.shape[-1] ** -0.5).view(-1, width)).view(len(x), -1, width)
@@ -53,7 +54,7 @@ class PerLayer:
     activation: Activation
     batch_invariant: bool
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the output: x [T, d] -> [T, d]."""
         assert step.of_tokens is not None
         given = step.of_tokens[: len(x)]

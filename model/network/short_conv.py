@@ -6,7 +6,7 @@ Axes: T rows that need this layer, d model width.
 
 from dataclasses import dataclass
 
-import torch
+from torch import Tensor
 
 from model.hooks.hooks import LayerHooks, hooked
 from model.layers.linear import Linear
@@ -25,20 +25,18 @@ class ShortConvolution:
     out: Linear
     """[d, d]"""
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return what the convolution adds: x [T, d] -> [T, d]; its last inputs are written to the states."""
         convolved, gate = self._convolve(x, step, layer_hooks)
         y = gate * convolved.to(gate.dtype)
         y = hooked(layer_hooks, "conv.hook_out", y)
         return multiply(self.out, y, step.adapted)
 
-    def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
+    def write_kv(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Write the last inputs of x [T, d] to the states, and do no more."""
         self._convolve(x, step, layer_hooks)
 
-    def _convolve(
-        self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _convolve(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> tuple[Tensor, Tensor]:
         """Return the convolution's output and the gate that it is multiplied with, [T, d] each."""
         before, gate, x = multiply(self.into, x, step.adapted).chunk(3, -1)
         x = before * x

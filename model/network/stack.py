@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.config import ModelConfig
@@ -51,7 +52,7 @@ class Stack:
     per_layer: PerLayerInputs | None = None
     """The inputs that each layer gets of the tokens themselves, or None if they get nothing."""
 
-    def __call__(self, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None = None) -> torch.Tensor:
+    def __call__(self, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None = None) -> Tensor:
         """Run every row through the layers that its span needs, and write each layer's keys and values to the rows'
         slots, or its states to the places that the spans name.
 
@@ -74,7 +75,7 @@ class Stack:
         kept = None if recurrence is None else KeptInputs.of(batch, recurrence.kernel_size - 1)
         of_tokens = None if self.per_layer is None else self.per_layer(batch, x)  # [T, L, P]
         streams = None if self.stream_ends is None else self.stream_ends.start(x)
-        projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None
+        projected: dict[int, tuple[Tensor, Tensor]] | None
         projected = {} if hooks is not None and self.config.num_kv_shared_layers else None
         rows_of_tables = torch.from_numpy(rotary_rows(batch)).to(batch.device)
         tables = {rope: None if rope is None else rope.at(rows_of_tables) for rope in set(self.ropes)}

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch, KeyRange
 from model.hooks.attention_hooks import Attended, attend_with_hooks, deliver_results, deliver_rows
@@ -33,7 +34,7 @@ from model.network.convolution import KeptInputs
 class Streams:
     """The other residual streams on their way through the blocks."""
 
-    others: torch.Tensor
+    others: Tensor
     """[N - 1, T, d]"""
 
     def keep(self, rows: int) -> None:
@@ -53,11 +54,11 @@ class BlockInputs:
     """The adapters of the batch's rows, or None if no row has one."""
     kept: KeptInputs | None = None
     """The places of the inputs of convolutions, or None in a stack that has none."""
-    of_tokens: torch.Tensor | None = None
+    of_tokens: Tensor | None = None
     """The inputs that this layer gets of the tokens themselves [T, P], or None (`PerLayerInputs`)."""
     streams: Streams | None = None
     """The residual streams beside the first, or None if there are none."""
-    projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
+    projected: dict[int, tuple[Tensor, Tensor]] | None = None
     """The keys and values [T, K, D] that each layer hands out, if hooks may ask for them in layers that share them."""
 
 
@@ -77,8 +78,8 @@ class AttentionHeads:
     """[d, H D]"""
 
     def attend(
-        self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks | None, *, cross: bool
-    ) -> torch.Tensor:
+        self, q: Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks | None, *, cross: bool
+    ) -> Tensor:
         """Return the heads' weighted sums of values, z [T, H, D], for rotated q [T, H, D]."""
         if layer_hooks is None:
             return self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
@@ -86,25 +87,23 @@ class AttentionHeads:
         return layer_hooks(f"{self.name}.hook_z", z)
 
     def _attend_with_hooks(
-        self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks, *, cross: bool
-    ) -> torch.Tensor:
+        self, q: Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks, *, cross: bool
+    ) -> Tensor:
         if layer_hooks.attention or layer_hooks.attention_changes:
             attended = self.attended(q, step, key_range, cross=cross)
             return attend_with_hooks(self.attention, attended, step.batch, layer_hooks)
         return self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
 
-    def deliver_results(
-        self, z: torch.Tensor, out: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks
-    ) -> torch.Tensor:
+    def deliver_results(self, z: Tensor, out: Tensor, step: BlockInputs, layer_hooks: LayerHooks) -> Tensor:
         """Hand out what each head adds, and return what is added, `out` [T, d], as hooks leave it."""
         return deliver_results(f"{self.name}.hook_result", partial(self._project, step.adapted), z, out, layer_hooks)
 
-    def _project(self, adapted: AdaptedRows | None, z: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    def _project(self, adapted: AdaptedRows | None, z: Tensor, rows: Sequence[int]) -> Tensor:
         """Return what z [n, H D] of some rows of the batch becomes, without the bias: [n, d]."""
         y = self.out.product(z)
         return y if adapted is None else adapted.at(rows).add(self.out, z, y)
 
-    def attended(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
+    def attended(self, q: Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
         """Return this attention of rotated q [T, H, D], as hooks see it."""
         return Attended(self.attention, self.rule, q, step.cache, key_range, cross, step.batch.check)
 
@@ -132,7 +131,7 @@ class SelfAttention:
     has_kv: bool = True
     """Whether that layer is its own; otherwise `qkv` is [H D, d], and the cache is another layer's."""
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the attention's output: x [T, d] -> [T, d]; keys and values are written to the cache."""
         qkv, gates = self._project(x, step)
         q = self._write(qkv, step, layer_hooks)
@@ -148,7 +147,7 @@ class SelfAttention:
         """Return its matrices by our names of their weights."""
         return {"qkv": self.qkv, "attn_out": self.heads.out}
 
-    def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
+    def write_kv(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Write keys and values of x [T, d] to the cache, if it has some, hand out what hooks read of the scores, and
         do no more.
         """
@@ -157,7 +156,7 @@ class SelfAttention:
             key_range = step.batch.key_range(self.causal, self.window)
             deliver_rows(self.heads.attended(q, step, key_range, cross=False), layer_hooks)
 
-    def _project(self, x: torch.Tensor, step: BlockInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _project(self, x: Tensor, step: BlockInputs) -> tuple[Tensor, Tensor | None]:
         """Return queries, keys and values [T, H + 2K, D] of x [T, d], and the gates [T, H, D], if there are some."""
         qkv = multiply(self.qkv, x, step.adapted).view(len(x), -1, self.head_dim)
         if not self.gated:
@@ -165,7 +164,7 @@ class SelfAttention:
         q, gates, kv = torch.split(qkv, [self.num_heads, self.num_heads, 2 * self.num_kv_heads], 1)
         return torch.cat((q, kv), 1), gates
 
-    def _write(self, qkv: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def _write(self, qkv: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Write the keys and values of qkv [T, H + 2K, D] to the cache; return the rotated queries [T, H, D]."""
         if not self.has_kv:
             return self._rotated(qkv, step, layer_hooks)
@@ -185,7 +184,7 @@ class SelfAttention:
             layer_hooks.derive("attn.hook_rot_k", lambda rows: _keys_at(step, rows))
         return q
 
-    def _rotated(self, q: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def _rotated(self, q: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the rotated queries [T, H, D] of q [T, H, D], where keys and values are another layer's."""
         if layer_hooks is not None:
             q = layer_hooks("attn.hook_q", q)
@@ -202,23 +201,23 @@ class SelfAttention:
             layer_hooks.derive("attn.hook_rot_k", lambda rows: _keys_at(step, rows))
         return q
 
-    def _parts(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _parts(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         keys, values = self.num_heads, self.num_heads + self.num_kv_heads
         return qkv[:, :keys], qkv[:, keys:values], qkv[:, values:]
 
-    def _hook_parts(self, qkv: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
+    def _hook_parts(self, qkv: Tensor, layer_hooks: LayerHooks) -> Tensor:
         before = self._parts(qkv)
         after = [layer_hooks(f"attn.hook_{name}", part) for name, part in zip("qkv", before, strict=True)]
         changed = any(new is not old for new, old in zip(after, before, strict=True))
         return torch.cat(after, 1) if changed else qkv
 
 
-def _normed(norm: Norm, x: torch.Tensor) -> torch.Tensor:
+def _normed(norm: Norm, x: Tensor) -> Tensor:
     """Return x [T, heads, D] normalised in rows as long as the norm's weight: a head, or all heads at once."""
     return norm(x.reshape(-1, norm.weight.shape[0])).view(x.shape)
 
 
-def _keys_at(step: BlockInputs, rows: torch.Tensor) -> torch.Tensor:
+def _keys_at(step: BlockInputs, rows: Tensor) -> Tensor:
     """Return the cached keys [n, K, D] of batch rows [n]."""
     slots = torch.from_numpy(step.batch.slots_array)[rows].to(step.cache.keys.device)
     return step.cache.keys[slots // step.batch.block_size, :, :, slots % step.batch.block_size]
@@ -235,7 +234,7 @@ class CrossAttention:
     heads: AttentionHeads
     head_dim: int
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the attention's output: x [T, d] -> [T, d]."""
         q = multiply(self.q, x, step.adapted).view(len(x), -1, self.head_dim)  # [T, H, D]
         q = hooked(layer_hooks, "cross_attn.hook_rot_q", hooked(layer_hooks, "cross_attn.hook_q", q))
@@ -245,7 +244,7 @@ class CrossAttention:
 
     def write_kv(
         self,
-        hidden: torch.Tensor,
+        hidden: Tensor,
         cache: LayerCache,
         slots: np.ndarray,
         layer_hooks: LayerHooks | None,
@@ -270,16 +269,14 @@ class Feedforward:
 
     mlp: Mlp
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the mlp's output: x [T, d] -> [T, d]."""
         hidden = self.mlp.hidden(x, step.adapted)  # [T, ff]
         if layer_hooks is not None and layer_hooks.wants("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
             hidden = layer_hooks("mlp.hook_post", self._hook_before(x, hidden, step, layer_hooks))
         return multiply(self.mlp.down, hidden, step.adapted)
 
-    def _hook_before(
-        self, x: torch.Tensor, hidden: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks
-    ) -> torch.Tensor:
+    def _hook_before(self, x: Tensor, hidden: Tensor, step: BlockInputs, layer_hooks: LayerHooks) -> Tensor:
         """Hand out the points before the activation, which the fused product does not keep: they are computed again for
         the rows asked for.
 
@@ -311,11 +308,11 @@ class MixedFeedforward:
 
     experts: Experts
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return what the experts add: x [T, d] -> [T, d]."""
         return self.of(x, x, layer_hooks)
 
-    def of(self, x: torch.Tensor, routed: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def of(self, x: Tensor, routed: Tensor, layer_hooks: LayerHooks | None) -> Tensor:
         """Return what the experts make of x [T, d] that the router chooses for `routed` [T, d]: [T, d]."""
         logits = self.experts.route(routed)  # [T, E]
         logits = hooked(layer_hooks, "mlp.hook_router_logits", logits)

@@ -9,6 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.config import ModelConfig
@@ -93,7 +94,7 @@ class Transformer:
         ropes = () if self.decoder is None else self.decoder.ropes
         return next((rope.switch for rope in ropes if rope is not None), None)
 
-    def forward(self, batch: Batch, cache: KVCache, hooks: Hooks | None = None) -> torch.Tensor:
+    def forward(self, batch: Batch, cache: KVCache, hooks: Hooks | None = None) -> Tensor:
         """Run one step of the (causal) decoder: every row through the layers that its span needs.
 
         Writes keys and values to `cache` at the rows' slots and returns the final-normed hidden states [T, d] of the
@@ -108,7 +109,7 @@ class Transformer:
             return self.decoder(batch, cache.layers, hooks)
 
     @torch.inference_mode()
-    def encode(self, batch: Batch, hooks: Hooks | None = None) -> torch.Tensor:
+    def encode(self, batch: Batch, hooks: Hooks | None = None) -> Tensor:
         """Run the encoder over whole sequences from position 0 (`Batch.unchunked`).
 
         Returns the hidden states [T, d] of the leading rows whose spans need all layers, after the final norm if there
@@ -135,7 +136,7 @@ class Transformer:
     @torch.inference_mode()
     def write_cross_kv(
         self,
-        hidden: torch.Tensor,
+        hidden: Tensor,
         cache: KVCache,
         slots: np.ndarray,
         hooks: Hooks | None = None,
@@ -156,7 +157,7 @@ class Transformer:
             block.cross_attention.write_kv(hidden, layer, slots, layer_hooks, adapted)
 
     @torch.inference_mode()
-    def logits(self, hidden: torch.Tensor, *, widen: bool = True) -> torch.Tensor:
+    def logits(self, hidden: Tensor, *, widen: bool = True) -> Tensor:
         """Return the logits [n, vocab] of hidden [n, d] from `forward`, or from `encode` if there is no decoder:
         float32 (float64 in float64), scaled, biased and capped.
 
@@ -171,7 +172,7 @@ class Transformer:
         return logits if cap is None else soft_cap(logits, cap, self.kernels)
 
     @torch.inference_mode()
-    def largest_logits(self, hidden: torch.Tensor) -> tuple[list[int], list[float]]:
+    def largest_logits(self, hidden: Tensor) -> tuple[list[int], list[float]]:
         """Return, for each row of hidden [n, d], the token whose logit is the largest, and that logit: what
         `row_search.largest` finds in `logits`, which need not be computed for it. Raises what `logits` raises.
         """
@@ -182,7 +183,7 @@ class Transformer:
                 return found[0].tolist(), found[1].tolist()
         return largest(self.logits(hidden, widen=False), self.kernels)
 
-    def _before_head(self, hidden: torch.Tensor) -> tuple[Linear, torch.Tensor]:
+    def _before_head(self, hidden: Tensor) -> tuple[Linear, Tensor]:
         """Return the head, and what it multiplies [n, e]."""
         if self.head is None:
             raise ValueError(f"{self.config.architecture} has no head: it gives no logits")
@@ -192,7 +193,7 @@ class Transformer:
         return self.head, x if self.project_out is None else self.project_out(x)
 
     @torch.inference_mode()
-    def lens(self, stream: torch.Tensor) -> torch.Tensor:
+    def lens(self, stream: Tensor) -> Tensor:
         """Return the logits that the residual stream [n, d] after any block would give, read as if it were the last
         one's: through the final norm, if there is one, and the head, an encoder's transform included (nostalgebraist
         2020, "interpreting GPT: the logit lens").
