@@ -23,7 +23,7 @@ from torch import Tensor
 from model.batch import Batch
 from model.config import DeltaNetConfig
 from model.hooks.hooks import LayerHooks, hooked
-from model.layers.dense_weight import activate_in_any_batch
+from model.layers.dense_weight import activate
 from model.layers.fixed_shapes import row_sums, whole_vectors
 from model.layers.linear import Linear
 from model.layers.lora import multiply
@@ -57,7 +57,7 @@ class DeltaNet:
         z, gate = self._read(x, step, layer_hooks)
         normed = self.norm(z.reshape(-1, z.shape[-1])).view(z.shape)
         wide = torch.promote_types(z.dtype, torch.float32)
-        y = (normed * activate_in_any_batch(gate.reshape(z.shape).to(wide), "silu")).to(z.dtype)
+        y = (normed * activate(gate.reshape(z.shape).to(wide), "silu", batch_invariant=True)).to(z.dtype)
         y = hooked(layer_hooks, "delta.hook_out", y)
         return multiply(self.out, y.flatten(1), step.adapted)
 
@@ -81,7 +81,7 @@ class DeltaNet:
 
         convolved = self.convolution(hooked(layer_hooks, "delta.hook_in", mixed), kept, states).to(x.dtype)
         keys = sizes.num_key_heads * sizes.key_dim
-        q, k, v = torch.split(activate_in_any_batch(convolved, "silu"), [keys, keys, sizes.values_width], -1)
+        q, k, v = torch.split(activate(convolved, "silu", batch_invariant=True), [keys, keys, sizes.values_width], -1)
         q = hooked(layer_hooks, "delta.hook_q", q.reshape(len(x), -1, sizes.key_dim))
         k = hooked(layer_hooks, "delta.hook_k", k.reshape(len(x), -1, sizes.key_dim))
         v = hooked(layer_hooks, "delta.hook_v", v.reshape(len(x), -1, sizes.value_dim))
