@@ -4,7 +4,7 @@ import torch
 
 from model.kernels.choice import KernelConfig
 from model.layers.attention import Attention, NativeAttention, PlainAttention
-from model.layers.attention_arithmetic import InvariantArithmetic, TorchArithmetic
+from model.layers.attention_arithmetic import Arithmetic, InvariantArithmetic
 from model.layers.batched_attention import BatchedAttention
 
 
@@ -21,7 +21,7 @@ def attention_for(
     """
     if kernels.why_not_native(dtype, device) is None:
         return NativeAttention()
-    arithmetic = InvariantArithmetic() if batch_invariant else TorchArithmetic()
+    arithmetic = InvariantArithmetic() if batch_invariant else Arithmetic()
     if kernels.uses_triton(dtype, device) and not has_sinks:
         from model.layers.triton_attention import TritonAttention  # here: it imports Triton, which a CPU does not need
 

@@ -1,6 +1,6 @@
 """Weights multiplied by torch's operations or, on a GPU, by our Triton kernel.
 
-They serve devices and dtypes without a kernel of ours, and tests compare the kernels with them. `Fp8Weight` is separate.
+They serve devices and dtypes without a kernel of ours, and are the reference for tests. `Fp8Weight` is separate.
 
 Axes: R rows, K inputs, N outputs.
 """
