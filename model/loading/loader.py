@@ -18,8 +18,7 @@ from model.layers.linear import Linear
 from model.layers.norm import LayerNorm
 from model.layers.token_table import TokenTable
 from model.loading.stack_builder import StackBuilder, take, take_any
-from model.network.classifier import Classifier
-from model.network.head_transform import HeadTransform
+from model.network.heads import Classifier, HeadTransform
 from model.network.pooling import DenseLayer
 from model.network.sentence_transformers import DenseConfig, embedding_defaults
 from model.network.stack import Stack

@@ -28,15 +28,20 @@ from model.layers.token_table import TokenTable
 from model.network.altup import AltUp, StreamEnds
 from model.network.block import Block, Residual, Sublayer
 from model.network.convolution import Convolution
-from model.network.delta_net import DeltaNet
-from model.network.dense_and_experts import DenseAndExperts
 from model.network.embedding import Embedding, embed_at_once, sinusoids
 from model.network.fused_decoder import DecodeStep
 from model.network.fused_encoder import EncodeStep, why_not_whole
 from model.network.per_layer import PerLayer, PerLayerInputs
-from model.network.short_conv import ShortConvolution
+from model.network.recurrences import DeltaNet, ShortConvolution
 from model.network.stack import Stack
-from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
+from model.network.sublayers import (
+    AttentionHeads,
+    CrossAttention,
+    DenseAndExperts,
+    Feedforward,
+    MixedFeedforward,
+    SelfAttention,
+)
 from model.quantized import QuantizedMatrix, Weight
 from model.sharding.parts import NormOfAllHeads, SplitHeads, SummedLinear
 from model.sharding.shares import Share, Shares

@@ -20,8 +20,7 @@ from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows
 from model.layers.soft_cap import soft_cap
 from model.layers.token_table import TokenTable
-from model.network.classifier import Classifier
-from model.network.head_transform import HeadTransform
+from model.network.heads import Classifier, HeadTransform
 from model.network.pooling import DenseLayer
 from model.network.stack import Stack
 from model.sampling.row_search import largest
