@@ -23,9 +23,8 @@ from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
 from model.network.block import Block
-from model.network.dense_and_experts import DenseAndExperts
 from model.network.stack import Stack
-from model.network.sublayers import MixedFeedforward, SelfAttention
+from model.network.sublayers import DenseAndExperts, MixedFeedforward, SelfAttention
 from model.network.transformer import Transformer
 
 

@@ -92,7 +92,7 @@ def attend_with_hooks(attention: Attention, attended: Attended, batch: Batch, la
     if isinstance(attention, NativeAttention) and not layer_hooks.attention_changes:
         written, table = _written_patterns(attended, batch, layer_hooks)
         if written:
-            z = attention.attend_with_pattern_output(*arguments, table)
+            z = attention.attend(*arguments, table)
             return apply_hooks(attended, z, layer_hooks, written)
     return apply_hooks(attended, attention.attend(*arguments), layer_hooks)
 

@@ -1,14 +1,13 @@
-"""Computes attention over the paged cache: one interface, two implementations. It knows rows, blocks and the keys that
-each row sees; it knows no requests.
+"""Attention over the paged KV cache, for rows and the ranges of keys that they see.
 
-A score is q.k, scaled, then capped (Gemma 2), with a bias by distance added (T5), and -inf where the row does not see
-the key. `KeyRange` says what it sees, so causal, windowed, bidirectional and cross attention are one thing here. A head
-may have a sink (gpt-oss): a score of no key, which takes its part of the weight of each row.
+The score of a row and a key is q.k * scale, then capped (Gemma 2), plus a bias by distance (T5), and -inf where the row
+does not see the key. `KeyRange` holds the visible keys, so one implementation serves causal, windowed, bidirectional
+and cross attention. A head may have a sink (gpt-oss): an additional score without a key, which takes part of each row's
+weight.
 
-`NativeAttention` (CPU, float32 and bfloat16: our kernels) gives each row the same bits whatever rows are next to it.
-`PlainAttention` (any device, any dtype) is the few torch operations that anyone would write, sequence by sequence: the
-slow version that the others are tested against (`batched_attention` is the fast one on a GPU). With
-`InvariantArithmetic` it gives each row the same bits too.
+`NativeAttention` uses our CPU kernels (float32 and bfloat16): each row has the same bits in any batch. `PlainAttention`
+uses torch operations on one sequence at a time, on any device and in any dtype, as the reference for the others; with
+`InvariantArithmetic` it is batch invariant too. On a GPU, `BatchedAttention` and `TritonAttention` extend it.
 
 Axes: T rows, H query heads, K key heads, D head dimension, S keys of one sequence.
 """
@@ -19,6 +18,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch, KeyRange
 from model.kernels.attention import PatternOutput, attend, attention_rows, mix_rows, softmax_rows
@@ -27,31 +27,31 @@ from model.kernels.library import num_threads
 from model.kernels.products import DOT
 from model.kernels.rows import rotate_and_store
 from model.kv_cache import LayerCache
-from model.layers.attention_arithmetic import Arithmetic, TorchArithmetic, at_least_float32, softmax_with_sinks
+from model.layers.attention_arithmetic import Arithmetic, at_least_float32, softmax_with_sinks
 from model.layers.rope import Rope
 
-RotaryTables = tuple[torch.Tensor, torch.Tensor]
+RotaryTables = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionRule:
-    """The rule by which dots become scores."""
+    """The formula of scores."""
 
     scale: float
-    """The factor of q.k."""
+    """Factor of q.k."""
     softcap: float | None = None
-    """The soft cap, or None: softcap * tanh(score / softcap), before the bias."""
-    bias: torch.Tensor | None = None
-    """The bias by distance, or None: [H, 2 * reach - 1], float32 (float64 in float64), of which bias[h, key - query +
-    reach - 1] is added. No position may be `reach` or more.
+    """Cap of softcap * tanh(score / softcap), applied before the bias, or None."""
+    bias: Tensor | None = None
+    """Bias by distance, [H, 2 * reach - 1], float32 (float64 in float64), or None: bias[h, key - query + reach - 1] is
+    added. Positions must be less than `reach`.
     """
-    sinks: torch.Tensor | None = None
-    """A score of no key for each head (Xiao et al. 2023, arXiv:2309.17453, section 3.2), or None: [H], float32 (float64
-    in float64). Its weight counts in the softmax's sum, and is in no pattern.
+    sinks: Tensor | None = None
+    """Score of each head's sink (Xiao et al. 2023, arXiv:2309.17453, section 3.2), [H], float32 (float64 in float64),
+    or None. Its weight is part of the softmax's sum, and is left out of the pattern.
     """
 
-    def sinks_of(self, heads: Sequence[int]) -> torch.Tensor | None:
-        """Return the sinks [n] of chosen heads, or None if there are none."""
+    def sinks_of(self, heads: Sequence[int]) -> Tensor | None:
+        """Return the sinks [n] of these heads, or None."""
         return None if self.sinks is None else self.sinks[list(heads)]
 
 
@@ -62,91 +62,79 @@ class CachedKV:
     cache: LayerCache
     key_range: KeyRange
     index: int
-    """The sequence's place among the batch's spans."""
+    """The index of the sequence's span in the batch."""
 
     @property
     def num_keys(self) -> int:
         return self.key_range.num_keys(self.index)
 
-    def keys(self) -> torch.Tensor:
-        """Return a copy [S, K, D] of the keys in order, as they are cached (rotated)."""
+    def keys(self) -> Tensor:
+        """Return a copy [S, K, D] of the cached (rotated) keys in order."""
         blocks = self.cache.keys[self._table()]  # [J, K, D, B]
         return blocks.permute(0, 3, 1, 2).flatten(0, 1)[: self.num_keys]
 
-    def values(self) -> torch.Tensor:
+    def values(self) -> Tensor:
         """Return a copy [S, K, D] of the values in order."""
         blocks = self.cache.values[self._table()]  # [J, K, B, D]
         return blocks.permute(0, 2, 1, 3).flatten(0, 1)[: self.num_keys]
 
-    def _table(self) -> torch.Tensor:
+    def _table(self) -> Tensor:
         num_blocks = -(-self.num_keys // self.key_range.block_size)
         return self.key_range.tables(self.cache.keys.device)[self.index, :num_blocks]
 
 
 class AttentionRows(Protocol):
-    """The part of an attention that hooks use: scores, patterns and mixed values of chosen rows and heads."""
+    """The interface for hooks: scores, patterns and mixed values of chosen rows and heads."""
 
     def rows(
-        self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
-    ) -> torch.Tensor:
-        """Return what chosen heads and rows (batch rows, all of that span) attend to: q [T, H, D] -> [heads, rows, S].
+        self, q: Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
+    ) -> Tensor:
+        """Return numbers [heads, rows, S] of batch rows of one span, float32 (float64 in float64), for q [T, H, D].
 
-        S is `span.num_keys`. kind: "pattern" (rows sum to 1 without sinks, unseen keys 0), "scores" (unseen keys -inf)
-        or "dots" (the bare q.k, unseen keys -inf). The result is float32, or float64 in float64.
+        kind: "pattern" (rows sum to 1 without sinks; unseen keys are 0), "scores" (unseen keys are -inf) or "dots"
+        (q.k, unseen keys are -inf).
         """
 
-    def softmax(self, scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
-        """Return the pattern of scores [heads, rows, S] from `rows`, by the same steps as `attend`; sinks [heads]: the
-        rule's.
-        """
+    def softmax(self, scores: Tensor, sinks: Tensor | None = None) -> Tensor:
+        """Return the pattern of scores [heads, rows, S], by the steps of `attend`; sinks [heads]."""
 
-    def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
-        """Return pattern [len(heads), rows, S] of one span times the values that those heads read, by the same steps as
-        `attend`.
+    def mix(self, pattern: Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> Tensor:
+        """Return pattern [heads, rows, S] times the values of one span, by the steps of `attend`.
 
-        num_heads is H. The result is [len(heads), rows, D] in the cache's dtype.
+        num_heads is H. The result is [heads, rows, D] in the cache's dtype.
         """
 
 
 class Attention(AttentionRows, Protocol):
-    """The interface that every implementation of attention has: writing to the cache, and attending to it."""
+    """The interface of every implementation of attention."""
 
-    def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
-    ) -> torch.Tensor:
-        """Rotate queries and keys by their positions and write keys and values to the batch's slots.
+    def write_kv(self, qkv: Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch) -> Tensor:
+        """Rotate queries and keys, and write keys and values to the cache at the slots of the batch's first T rows.
 
-        qkv [T, H + 2K, D] of the batch's first T rows: query heads, key heads, value heads. rotary_tables: cos and sin
-        [T, 1, R] of `Rope.at`, which rotate the first R <= D dimensions; None without rotary positions. Returns q [T,
-        H, D] for `attend` and `rows`.
+        qkv [T, H + 2K, D]: query heads, key heads, value heads. rotary_tables: cos and sin [T, 1, R] of `Rope.at`,
+        which rotate the first R <= D dimensions; None without rotary positions. Returns the rotated queries [T, H, D].
         """
 
-    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
-        """Write keys and values of cross attention to `slots`.
+    def write_cross_kv(self, kv: Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+        """Write keys and values of cross attention to the cache.
 
         kv [E, 2K, D]: key heads, value heads; slots [E] int64: block * block_size + place.
         """
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
-        """Return softmax(scores) V for the batch's first T rows, whole spans: q [T, H, D] -> [T, H, D].
+    def attend(self, q: Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule) -> Tensor:
+        """Return softmax(scores) V of the batch's first T rows, whole spans: q [T, H, D] -> [T, H, D].
 
-        q may have the dtype that `write_kv` returns or the cache's. Raises ValueError when the rule's bias does not
-        reach far enough.
+        q has the dtype of `write_kv`'s result or of the cache. Raises ValueError when the rule's bias is too short.
         """
 
 
 class PlainAttention:
-    """Attention for one sequence at a time, on whole rows, by torch operations."""
+    """Attention by torch operations, one sequence at a time."""
 
     def __init__(self, arithmetic: Arithmetic | None = None) -> None:
-        """Use an arithmetic; None is `TorchArithmetic`."""
-        self._arithmetic = TorchArithmetic() if arithmetic is None else arithmetic
+        self._arithmetic = arithmetic or Arithmetic()
 
-    def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
-    ) -> torch.Tensor:
+    def write_kv(self, qkv: Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch) -> Tensor:
         key_heads = cache.keys.shape[1]
         turned, v = qkv[:, :-key_heads], qkv[:, -key_heads:]
         if rotary_tables is not None:
@@ -154,23 +142,21 @@ class PlainAttention:
         self._store(turned[:, -key_heads:], v, cache, self._slots(batch)[: len(qkv)])
         return turned[:, :-key_heads]
 
-    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+    def write_cross_kv(self, kv: Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         k, v = kv.chunk(2, 1)
         self._store(k, v, cache, torch.from_numpy(slots).to(kv.device))
 
-    def _slots(self, batch: Batch) -> torch.Tensor:
-        """Return the slots of a batch's rows on its device."""
+    def _slots(self, batch: Batch) -> Tensor:
+        """Return the slots [T] of the batch's rows on its device."""
         return torch.from_numpy(batch.slots_array).to(batch.device)
 
     @staticmethod
-    def _store(k: torch.Tensor, v: torch.Tensor, cache: LayerCache, slots: torch.Tensor) -> None:
+    def _store(k: Tensor, v: Tensor, cache: LayerCache, slots: Tensor) -> None:
         blocks, places = slots // cache.values.shape[2], slots % cache.values.shape[2]
         cache.keys[blocks, :, :, places] = k.to(cache.keys.dtype)
         cache.values[blocks, :, places] = v.to(cache.values.dtype)
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
+    def attend(self, q: Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule) -> Tensor:
         check_reach(rule, key_range)
         heads = torch.arange(q.shape[1], device=q.device)
         readers = _key_heads(heads, q.shape[1], cache)
@@ -189,8 +175,8 @@ class PlainAttention:
         return out
 
     def rows(
-        self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
-    ) -> torch.Tensor:
+        self, q: Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
+    ) -> Tensor:
         check_reach(rule, span.key_range)
         wide = at_least_float32(q.dtype)
         chosen, where = torch.tensor(list(heads), device=q.device), np.array(rows, np.int64)
@@ -204,13 +190,13 @@ class PlainAttention:
 
     def _scores(
         self,
-        dots: torch.Tensor,
-        heads: torch.Tensor,
+        dots: Tensor,
+        heads: Tensor,
         key_range: KeyRange,
         rows: slice | np.ndarray,
         rule: AttentionRule,
-    ) -> torch.Tensor:
-        """Return dots [heads, rows, S] of these batch rows, scaled, capped, biased and masked."""
+    ) -> Tensor:
+        """Return the scores [heads, rows, S] of dots of the same shape, for these batch rows."""
         scores = dots * rule.scale
         if rule.softcap is not None:
             scores = rule.softcap * self._arithmetic.tanh(scores / rule.softcap)
@@ -222,52 +208,45 @@ class PlainAttention:
         return self._masked(scores, key_range, rows)
 
     @staticmethod
-    def _masked(scores: torch.Tensor, key_range: KeyRange, rows: slice | np.ndarray) -> torch.Tensor:
-        """Return scores [heads, rows, S] with -inf for keys that are not visible."""
+    def _masked(scores: Tensor, key_range: KeyRange, rows: slice | np.ndarray) -> Tensor:
+        """Return scores [heads, rows, S] with -inf for unseen keys."""
         first, last = (
             torch.from_numpy(a[rows]).to(scores.device)[:, None] for a in (key_range.first_array, key_range.last_array)
         )
         keys = torch.arange(scores.shape[-1], device=scores.device)
         return scores.masked_fill((keys < first) | (keys >= last), float("-inf"))
 
-    def softmax(self, scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+    def softmax(self, scores: Tensor, sinks: Tensor | None = None) -> Tensor:
         return softmax_with_sinks(self._arithmetic.softmax, scores, None if sinks is None else sinks[:, None, None])
 
-    def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
+    def mix(self, pattern: Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> Tensor:
         readers = _key_heads(torch.tensor(list(heads), device=pattern.device), num_heads, span.cache)
         values = span.values()[:, readers]  # [S, heads, D]
         return self._arithmetic.mix(pattern, values.transpose(0, 1))
 
 
 class NativeAttention:
-    """Attention by our kernels, on CPU tensors of float32 or bfloat16."""
+    """Attention by our kernels, for CPU tensors of float32 or bfloat16."""
 
-    def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
-    ) -> torch.Tensor:
+    def write_kv(self, qkv: Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch) -> Tensor:
         num_rows = len(qkv)
         tables = None if rotary_tables is None else (rotary_tables[0][:num_rows, 0], rotary_tables[1][:num_rows, 0])
         slots = torch.from_numpy(batch.slots_array[:num_rows])
         return rotate_and_store(qkv.contiguous(), tables, slots, cache.keys, cache.values)
 
-    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+    def write_cross_kv(self, kv: Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         rotate_and_store(kv.contiguous(), None, torch.from_numpy(slots), cache.keys, cache.values)
 
     def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
-        return self.attend_with_pattern_output(q, cache, batch, key_range, rule, None)
-
-    def attend_with_pattern_output(
         self,
-        q: torch.Tensor,
+        q: Tensor,
         cache: LayerCache,
         batch: Batch,
         key_range: KeyRange,
         rule: AttentionRule,
-        pattern_output: PatternOutput | None,
-    ) -> torch.Tensor:
-        """Run `attend`, and also write the patterns, over the keys that each row sees, where the table says."""
+        pattern_output: PatternOutput | None = None,
+    ) -> Tensor:
+        """Return softmax(scores) V, as in `Attention.attend`, and write the patterns listed in `pattern_output`."""
         out = torch.empty(q.shape, dtype=cache.values.dtype)
         q = q.float().contiguous()
         for items in batch.attention_items(len(q), cache.keys.shape[1], num_threads()):
@@ -288,8 +267,8 @@ class NativeAttention:
         return out
 
     def rows(
-        self, q: torch.Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
-    ) -> torch.Tensor:
+        self, q: Tensor, rows: Sequence[int], heads: Sequence[int], span: CachedKV, rule: AttentionRule, kind: str
+    ) -> Tensor:
         return attention_rows(
             q.float().contiguous(),
             rows,
@@ -305,18 +284,16 @@ class NativeAttention:
             sinks=rule.sinks,
         )
 
-    def softmax(self, scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:
+    def softmax(self, scores: Tensor, sinks: Tensor | None = None) -> Tensor:
         return softmax_rows(scores, sinks)
 
-    def mix(self, pattern: torch.Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> torch.Tensor:
+    def mix(self, pattern: Tensor, heads: Sequence[int], num_heads: int, span: CachedKV) -> Tensor:
         readers = _key_heads(torch.tensor(list(heads)), num_heads, span.cache).tolist()
         return mix_rows(pattern, readers, span.cache.values, span.key_range.seen, span.index)
 
 
-def _key_heads(heads: torch.Tensor, num_heads: int, cache: LayerCache) -> torch.Tensor:
-    """Return the key head that each query head reads: consecutive ones share (Ainslie et al. 2023,
-    arXiv:2305.13245).
-    """
+def _key_heads(heads: Tensor, num_heads: int, cache: LayerCache) -> Tensor:
+    """Return the key head of each query head; consecutive heads share one (Ainslie et al. 2023, arXiv:2305.13245)."""
     return heads // (num_heads // cache.keys.shape[1])
 
 
@@ -327,17 +304,25 @@ def check_reach(rule: AttentionRule, key_range: KeyRange) -> None:
 
 
 class TextAttention(NativeAttention):
-    """`NativeAttention` for rows that see all of their text: no bias, no cap, no mask, a key head for each head.
+    """Attention of encoders by products of bfloat16, for rows that see their whole text: no bias, cap or mask, and one
+    key head for each query head.
 
-    It computes attention of encoders by products of bfloat16: what blocks that are one call each compute without hooks,
-    for steps with hooks. What `rows`, `softmax` and `mix` return is `NativeAttention`'s, in float32: it agrees with
-    what `attend` used as far as bfloat16 is precise, not to the last bit. In float32, and where bfloat16 is widened,
-    both are the same anyway.
+    Without hooks, `EncodeStep` computes this attention; with hooks, this class computes the same bits of `attend`.
+    `rows`, `softmax` and `mix` compute in float32, so they agree with `attend` to the precision of bfloat16. Networks
+    in float32, or with bfloat16 widened, use `NativeAttention`, which agrees to the last bit.
     """
 
     def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
+        self,
+        q: Tensor,
+        cache: LayerCache,
+        batch: Batch,
+        key_range: KeyRange,
+        rule: AttentionRule,
+        pattern_output: PatternOutput | None = None,
+    ) -> Tensor:
+        if pattern_output is not None:
+            return super().attend(q, cache, batch, key_range, rule, pattern_output)
         rows, heads, dim = q.shape
         qkv = torch.empty(rows, 3, heads, dim, dtype=cache.values.dtype)
         qkv[:, 0] = q

@@ -1,10 +1,9 @@
-"""Computes attention by torch's operations where no kernel of ours serves: decoding rows in one operation for all
-sequences, prompts through torch's fused kernels.
+"""Attention by torch operations for several sequences at once, where none of our kernels can be used.
 
-It runs on any device and in any dtype. What hooks ask for is computed as in `PlainAttention`. A row's bits may depend
-on its batch.
+Decoded rows of all sequences are computed together; prompts use torch's fused kernels. It supports any device and
+dtype. Hooks get the results of `PlainAttention`. The bits of a row may depend on its batch.
 
-Axes: R rows that are alone in their spans, n rows of one span, H query heads, K key heads, G = H / K, D head dimension,
+Axes: R rows of spans with one row, n rows of one span, H query heads, K key heads, G = H / K, D head dimension,
 J blocks of a row, B places of a block, S keys.
 """
 
@@ -16,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from model.batch import Batch, KeyRange
 from model.kv_cache import LayerCache
@@ -24,50 +24,46 @@ from model.layers.attention_arithmetic import at_least_float32, softmax_with_sin
 
 _T = TypeVar("_T")
 GATHER_BYTES = 1 << 29
-"""Most bytes of keys, and of values, that are gathered at a time."""
+"""Largest number of bytes of keys, and of values, that are gathered together."""
 
 
 @dataclass(frozen=True, eq=False)
 class RowKeyRange:
-    """The cached keys that each row sees, one row a sequence: those at positions first <= k < last."""
+    """The cached keys visible to each row, for one row per sequence."""
 
-    tables: torch.Tensor
-    """[R, J]: the blocks of a row's keys, in order."""
-    positions: torch.Tensor
+    tables: Tensor
+    """[R, J]: the blocks of each row's keys, in order."""
+    positions: Tensor
     """[R]"""
-    unseen: torch.Tensor
+    unseen: Tensor
     """[R, S] bool."""
 
     def of_rows(self, rows: slice) -> "RowKeyRange":
-        """Return the key range of some of the rows."""
         return RowKeyRange(self.tables[rows], self.positions[rows], self.unseen[rows])
 
     @property
     def longest(self) -> int:
-        """Return the most keys that the longest span can have."""
+        """Return S, the largest number of keys of a row."""
         return self.unseen.shape[1]
 
 
 class BatchedAttention(PlainAttention):
-    """`PlainAttention` that takes many sequences in one operation."""
+    """`PlainAttention` with one operation for several sequences."""
 
     def __init__(self) -> None:
         super().__init__()
         self._batch: Batch | None = None
         self._made: dict[Hashable, Any] = {}
-        """The tensors that the layers of that batch share, on its device."""
+        """The tensors shared by the layers of that batch, on its device."""
 
-    def _slots(self, batch: Batch) -> torch.Tensor:
+    def _slots(self, batch: Batch) -> Tensor:
         return self._shared(batch, "slots", partial(super()._slots, batch))
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
+    def attend(self, q: Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule) -> Tensor:
         spans = range(np.searchsorted(batch.first_rows, len(q)))
         longer = [span for span in spans if batch.spans[span].num_rows > 1]
         if longer and (rule.softcap is not None or rule.bias is not None or rule.sinks is not None):
-            # Torch's kernels know none of them.
-            return super().attend(q, cache, batch, key_range, rule)
+            return super().attend(q, cache, batch, key_range, rule)  # torch's kernels support none of them
         check_reach(rule, key_range)
         batch.check()
         alone = [span for span in spans if batch.spans[span].num_rows == 1]
@@ -88,7 +84,7 @@ class BatchedAttention(PlainAttention):
             out[rows] = self._attend_span(q[rows], batch, CachedKV(cache, key_range, span), rule)
         return out
 
-    def _attend_span(self, q: torch.Tensor, batch: Batch, span: CachedKV, rule: AttentionRule) -> torch.Tensor:
+    def _attend_span(self, q: Tensor, batch: Batch, span: CachedKV, rule: AttentionRule) -> Tensor:
         """Return the attention of all rows of one span: q [n, H, D] -> [n, H, D]."""
         keys, values = span.keys(), span.values()  # [S, K, D]
         group = q.shape[1] // keys.shape[1]
@@ -98,28 +94,28 @@ class BatchedAttention(PlainAttention):
         mask = self._mask(batch, span.key_range, span.index)
         return F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, scale=rule.scale)[0].transpose(0, 1)
 
-    def _mask(self, batch: Batch, key_range: KeyRange, span: int) -> torch.Tensor | None:
-        """Return which keys the rows of a span see, [n, S] bool, or None for all."""
+    def _mask(self, batch: Batch, key_range: KeyRange, span: int) -> Tensor | None:
+        """Return the visible keys of a span's rows, [n, S] bool, or None if all are visible."""
         rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
         first, last, num_keys = key_range.first_array[rows], key_range.last_array[rows], key_range.num_keys(span)
         if not first.any() and (last == num_keys).all():
             return None
 
-        def make() -> torch.Tensor:
+        def make() -> Tensor:
             keys = np.arange(num_keys)
             return torch.from_numpy((keys >= first[:, None]) & (keys < last[:, None])).to(batch.device)
 
         return self._shared(batch, ("mask", key_range, span), make)
 
     def _row_key_range(self, batch: Batch, key_range: KeyRange, alone: list[int]) -> RowKeyRange:
-        """Return the key range of spans of one row each."""
+        """Return the key range of the spans with one row."""
 
         def make() -> RowKeyRange:
             rows = np.take(batch.first_rows, alone)
             width = -(-int(key_range.lengths_array[alone].max()) // key_range.block_size)
             of_rows = (key_range.positions_array[rows], key_range.first_array[rows], key_range.last_array[rows])
             packed = np.column_stack((key_range.tables_array[alone, :width], *of_rows))  # [R, J + 3]
-            numbers = torch.from_numpy(packed).to(batch.device)  # one copy
+            numbers = torch.from_numpy(packed).to(batch.device)  # one copy to the device
             positions, first, last = numbers[:, width:].unbind(1)
             keys = torch.arange(width * key_range.block_size, device=batch.device)
             return RowKeyRange(numbers[:, :width], positions, (keys >= last[:, None]) | (keys < first[:, None]))
@@ -127,7 +123,7 @@ class BatchedAttention(PlainAttention):
         return self._shared(batch, ("rows", key_range, len(alone)), make)
 
     def _shared(self, batch: Batch, name: Hashable, make: Callable[[], _T]) -> _T:
-        """Return what the first layer of a batch that asks for it makes, and the other layers use again."""
+        """Return the result of `make`, which runs in the first layer of a batch and is kept for the others."""
         if batch is not self._batch:
             self._batch, self._made = batch, {}
         if name not in self._made:
@@ -137,7 +133,7 @@ class BatchedAttention(PlainAttention):
 
 
 def _is_whole_prompt(batch: Batch, key_range: KeyRange, span: int) -> bool:
-    """Return whether a span begins at position 0, and each row sees itself and all before it."""
+    """Return whether a span begins at position 0 and its mask is causal without a window."""
     rows = slice(batch.first_rows[span], batch.first_rows[span + 1])
     positions = key_range.positions_array[rows]
     return bool(
@@ -148,7 +144,7 @@ def _is_whole_prompt(batch: Batch, key_range: KeyRange, span: int) -> bool:
 
 
 def _of_like_length(key_range: KeyRange, spans: list[int]) -> list[list[int]]:
-    """Return the spans in groups in which none is less than half as long as another."""
+    """Return groups of spans. The longest span of a group is at most twice as long as the shortest."""
     groups: list[list[int]] = []
     for span in sorted(spans, key=key_range.num_keys, reverse=True):
         if groups and 2 * key_range.num_keys(span) >= key_range.num_keys(groups[-1][0]):
@@ -160,18 +156,18 @@ def _of_like_length(key_range: KeyRange, spans: list[int]) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Prompts:
-    """P whole prompts side by side, each padded to S rows after its end, which none of its own rows sees."""
+    """P whole prompts, padded at the end to S rows."""
 
-    tables: torch.Tensor
+    tables: Tensor
     """[P, J]"""
-    rows: torch.Tensor
-    """[P, S]: rows of the batch; after a prompt's end its last one is repeated."""
-    beyond: torch.Tensor
-    """[P, S] bool: what is padding."""
-    own: torch.Tensor
-    """[n]: indices of what is not padding, of all P * S."""
-    own_rows: torch.Tensor
-    """[n]: the rows of the batch at these indices."""
+    rows: Tensor
+    """[P, S]: rows of the batch; the last row of a prompt is repeated as padding."""
+    beyond: Tensor
+    """[P, S] bool: true for padding."""
+    own: Tensor
+    """[n]: flat indices into [P, S] of the rows without padding."""
+    own_rows: Tensor
+    """[n]: the batch rows at these indices."""
 
     @classmethod
     def of(cls, batch: Batch, key_range: KeyRange, spans: list[int]) -> "_Prompts":
@@ -184,9 +180,9 @@ class _Prompts:
         arrays = (key_range.tables_array[spans, :width], rows, beyond, own, rows.ravel()[own])
         return cls(*(torch.from_numpy(array).to(batch.device) for array in arrays))
 
-    def attend(self, q: torch.Tensor, cache: LayerCache, rule: AttentionRule) -> torch.Tensor:
-        """Return the attention [n, H, D] of the prompts' own rows from q [T, H, D] of the batch."""
-        beyond = self.beyond[:, None, :, None]  # blocks hold anything there
+    def attend(self, q: Tensor, cache: LayerCache, rule: AttentionRule) -> Tensor:
+        """Return the attention [n, H, D] of the prompts' rows, for q [T, H, D] of the batch."""
+        beyond = self.beyond[:, None, :, None]  # the blocks may contain NaN there
         keys = cache.keys[self.tables].permute(0, 2, 1, 4, 3).flatten(2, 3).masked_fill(beyond, 0)  # [P, K, S, D]
         values = cache.values[self.tables].permute(0, 2, 1, 3, 4).flatten(2, 3).masked_fill(beyond, 0)
         group = q.shape[1] // keys.shape[1]
@@ -197,10 +193,8 @@ class _Prompts:
         return z.transpose(1, 2).flatten(0, 1)[self.own]
 
 
-def _attend_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> torch.Tensor:
-    """Return the attention of one row a sequence: q [R, H, D] -> [R, H, D], as many rows at a time as GATHER_BYTES
-    allows.
-    """
+def _attend_rows(q: Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> Tensor:
+    """Return the attention of one row per sequence, q [R, H, D] -> [R, H, D], in pieces within GATHER_BYTES."""
     _, key_heads, dim, _ = cache.keys.shape
     step = max(1, GATHER_BYTES // (key_range.longest * key_heads * dim * cache.keys.itemsize))
     if len(q) <= step:
@@ -211,12 +205,12 @@ def _attend_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rul
     )
 
 
-def _attend_some_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> torch.Tensor:
+def _attend_some_rows(q: Tensor, cache: LayerCache, key_range: RowKeyRange, rule: AttentionRule) -> Tensor:
     num_rows, num_heads, dim = q.shape
     key_heads = cache.keys.shape[1]
     keys = cache.keys.transpose(0, 1)[:, key_range.tables]  # [K, R, J, D, B]
     values = cache.values.transpose(0, 1)[:, key_range.tables].flatten(2, 3)  # [K, R, S, D]
-    # Unused memory, or another sequence's, may be NaN, and a weight of 0 does not remove that.
+    # Unused places and those of other sequences may contain NaN, which a weight of 0 does not remove.
     values = values.masked_fill_(key_range.unseen[:, :, None], 0)
     queries = q.to(keys.dtype).view(num_rows, key_heads, -1, dim).transpose(0, 1)  # [K, R, G, D]
     dots = (queries[:, :, None] @ keys).transpose(2, 3).flatten(3)  # [K, R, G, S]
@@ -225,10 +219,8 @@ def _attend_some_rows(q: torch.Tensor, cache: LayerCache, key_range: RowKeyRange
         scores = rule.softcap * torch.tanh(scores / rule.softcap)
     if rule.bias is not None:
         reach = (rule.bias.shape[1] + 1) // 2
-        distances = (
-            torch.arange(key_range.longest, device=q.device) - key_range.positions[:, None] + reach - 1
-        )  # [R, S]
-        bias = rule.bias[:, distances.clamp(0, 2 * reach - 2)]  # [H, R, S]; what is clamped is not seen
+        distances = torch.arange(key_range.longest, device=q.device) - key_range.positions[:, None]  # [R, S]
+        bias = rule.bias[:, (distances + reach - 1).clamp(0, 2 * reach - 2)]  # [H, R, S]; clamped keys are unseen
         scores = scores + bias.view(key_heads, -1, *distances.shape).transpose(1, 2)
     sinks = None if rule.sinks is None else rule.sinks.view(key_heads, 1, -1, 1)
     scores = scores.masked_fill_(key_range.unseen[:, None], float("-inf"))

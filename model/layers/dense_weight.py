@@ -1,10 +1,12 @@
-"""Multiplies by a weight with plain torch operations: on a GPU (`model.layers.fp8_weight` apart), in dtypes that our
-kernels do not support, and as the slow, obvious version that they are tested against.
+"""Weights multiplied by torch's operations or, on a GPU, by our Triton kernel.
+
+They serve devices and dtypes without a kernel of ours, and are the reference for tests. `Fp8Weight` is separate.
 
 Axes: R rows, K inputs, N outputs.
 """
 
-import torch
+from collections.abc import Callable
+
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -16,12 +18,22 @@ from model.quantized import LEAST_GROUP, GroupedRows, QuantizedMatrix
 
 
 class DenseWeight(Weight):
-    """A weight [N, K] as it was given, or quantised to int8 or int4; fp8 has a class of its own."""
+    """A weight [N, K] in floating point, or quantised to int8 or int4."""
 
-    def __init__(self, weight: Tensor, quantize: Quantization = "none", *, batch_invariant: bool = True) -> None:
-        """Keep the weight. batch_invariant: whether the bits of a row of a product may depend on that row alone.
+    def __init__(
+        self,
+        weight: Tensor,
+        quantize: Quantization = "none",
+        *,
+        batch_invariant: bool = True,
+        uses_triton: bool = False,
+    ) -> None:
+        """Keep the weight, quantised as `quantize` says.
 
-        Raises ValueError when a weight to be quantised has a number that is not finite.
+        batch_invariant: whether the bits of an output row depend only on its input row. uses_triton: whether
+        batch-invariant products of a weight in floating point use our Triton kernel.
+
+        Raises ValueError when a weight that is to be quantised contains infinity or NaN.
         """
         self.num_outputs, self.num_inputs = weight.shape
         self._weight: Tensor | Int8Rows | QuantizedMatrix = weight
@@ -30,6 +42,13 @@ class DenseWeight(Weight):
         elif quantize in ("int8", "int4"):
             self._weight = Int8Rows.quantize(weight)
         self._batch_invariant = batch_invariant
+        self.product: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+        """The function of x [R, K], weight [N, K] and bias [N] that returns x W^T + bias [R, N]."""
+        self.product = fixed_shapes.linear if batch_invariant else F.linear
+        if uses_triton and batch_invariant and quantize == "none":
+            from model.kernels.cuda.matmul import matmul  # imports Triton, which a CPU does not need
+
+            self._weight, self.product = weight.contiguous(), matmul
 
     @property
     def stored(self) -> str:
@@ -37,22 +56,22 @@ class DenseWeight(Weight):
         return str(weight.dtype).removeprefix("torch.") if isinstance(weight, Tensor) else weight.stored
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
-        y = (fixed_shapes.linear if self._batch_invariant else F.linear)(x, self.to_dense(), bias)
-        if activation is None:
-            return y
-        return (activate_in_any_batch if self._batch_invariant else activate)(y, activation)
+        y = self.product(x, self.to_dense(), bias)
+        return y if activation is None else activate(y, activation, batch_invariant=self._batch_invariant)
 
     def to_dense(self) -> Tensor:
-        """Return the weight [N, K]: itself, or a copy if it is quantised."""
+        """Return the weight [N, K]: itself, or a dequantised copy."""
         return self._weight if isinstance(self._weight, Tensor) else self._weight.to_dense()
 
 
-def activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
-    """Return the activation by torch's own operator: exact in float64.
+def activate(x: Tensor, activation: Activation, *, batch_invariant: bool = False) -> Tensor:
+    """Return the activation of x (any shape), computed by torch's operator; exact in float64.
 
-    torch computes whole vectors and the last few elements of each thread's share with different code, so an element's
-    last bit depends on where in the batch it falls; `activate_in_any_batch` is free of that.
+    torch uses different code for whole vectors and for the remainder of each thread's part, so the last bits of an
+    element depend on its position in x. With `batch_invariant` they don't.
     """
+    if batch_invariant:
+        return fixed_shapes.whole_vectors(lambda piece: activate(piece, activation), x)
     match activation:
         case "silu":
             return F.silu(x)
@@ -62,8 +81,3 @@ def activate(x: torch.Tensor, activation: Activation) -> torch.Tensor:
             return F.gelu(x, approximate="tanh")
         case "relu":
             return F.relu(x)
-
-
-def activate_in_any_batch(x: torch.Tensor, activation: Activation) -> torch.Tensor:
-    """Return the same with bits that do not depend on a number's place in x."""
-    return fixed_shapes.whole_vectors(lambda piece: activate(piece, activation), x)

@@ -1,8 +1,8 @@
-"""Holds a step's numbers on the device: one tensor, which one copy brings there, and which a graph finds in place.
+"""A step's numbers in one tensor, which is copied to the device at once, and which CUDA graphs read at a fixed address.
 
-Every number that differs from step to step is in it: kernels read from it which rows there are, which keys these see,
-and whose patterns are asked for. First come words that others put there; then its arrays, at places that follow from
-the batch's shape; behind them is the tail, which has any length: block tables, and the heads that are looked at.
+It contains all numbers that change from step to step: rows, visible keys and the places of patterns. The order: words
+of other modules, arrays at offsets that depend only on the batch's shape, and a tail of any length with block tables
+and pattern slots.
 
 Axes: T rows, S spans.
 """
@@ -24,15 +24,15 @@ from model.layers.rope import rotary_rows
 _OF_ROWS = ("token_ids", "positions", "rotary_rows", "slots", "row_slots", "pattern_starts", "pattern_strides")
 _OF_SPANS = ("lengths", "table_starts", "cross_lengths", "cross_starts")
 _TILE = 3
-"""Numbers of a tile: its span, its first row and how many rows it has."""
+"""Numbers of a tile: its span, its first row and its number of rows."""
 _ALIGNED = 4
-"""Each array begins at a multiple of so many numbers, 16 bytes: kernels are compiled for that."""
+"""Arrays begin at multiples of 4 numbers, 16 bytes: kernels are compiled for this alignment."""
 Patterns = Sequence["PatternRoom"]
 _Numbers = TypeVar("_Numbers", np.ndarray, Tensor)
 
 
 class BatchShape(NamedTuple):
-    """The shape of a batch, from which follows where its arrays are."""
+    """The shape of a batch, which determines the offsets of its arrays."""
 
     rows: int
     spans: int
@@ -41,18 +41,17 @@ class BatchShape(NamedTuple):
     long: int
     """Tiles of several rows."""
     words: int = 0
-    """Numbers that others put before the arrays, where they are found without the rest of the shape."""
+    """Numbers of other modules before the arrays, at an offset that does not depend on the rest of the shape."""
 
     @classmethod
     def of(cls, batch: Batch, *, words: int = 0) -> Self:
-        """Return the least shape that holds a batch. words: numbers that others put there."""
+        """Return the smallest shape for a batch. words: numbers of other modules."""
         counts = np.diff(batch.first_rows)
-        single = int((counts == 1).sum())
         long = int((-(-counts // TILE_ROWS))[counts > 1].sum())
-        return cls(batch.num_rows, len(counts), single, long, words)
+        return cls(batch.num_rows, len(counts), int((counts == 1).sum()), long, words)
 
     def holds(self, least: Self) -> bool:
-        """Return whether a batch of the shape `least` fits this one."""
+        """Return whether a batch of the shape `least` fits into this shape."""
         return all(own >= needed for own, needed in zip(self, least, strict=True))
 
     @property
@@ -64,19 +63,19 @@ class BatchShape(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PatternRoom:
-    """Where the patterns of some rows of one span go: [slots, rows, keys of the span], from `start` on."""
+    """The place of the patterns of some rows of one span: [slots, rows, keys of the span], from index `start`."""
 
     rows: Sequence[int]
     """Batch rows, ascending."""
     slots: np.ndarray
-    """[layers * H] int32: the slot of a head of a layer, or -1 if nobody asks for it."""
+    """[layers * H] int32: the slot of each head of each layer, or -1 for unused heads."""
     start: int
     num_keys: int
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """A batch as it is written to one array."""
+    """A batch and the shape in which it is written to one array."""
 
     batch: Batch
     shape: BatchShape
@@ -84,18 +83,18 @@ class Packing:
 
     @classmethod
     def of(cls, batch: Batch, patterns: Patterns = (), *, words: int = 0) -> Self:
-        """Return the packing of a batch, with no more room than it needs. words: numbers that others put there."""
+        """Return the packing of a batch in its smallest shape. words: numbers of other modules."""
         return cls(batch, BatchShape.of(batch, words=words), patterns)
 
     @cached_property
     def size(self) -> int:
-        """Return how many numbers there are."""
+        """Return the length of the array."""
         num_slots = sum(len(room.slots) for room in self.patterns)
         return self.shape.tail + aligned_size(self.batch.tables_array.size + self._cross_tables.size + num_slots)
 
     @property
     def longest(self) -> int:
-        """Return the most keys that any span sees, its own or its encoder's."""
+        """Return the largest number of keys of a span, its own or those of its encoder."""
         return max(max(span.num_keys, span.num_cross_keys) for span in self.batch.spans)
 
     @cached_property
@@ -104,8 +103,9 @@ class Packing:
         return self.batch.cross_key_range.tables_array if has_cross else np.zeros((0, 0), np.int32)
 
     def write(self, out: np.ndarray) -> np.ndarray:
-        """Write all numbers to out [size] int32 but those that others put there, and return the place of these. Rows
-        and spans that the batch lacks get numbers that touch nothing: no slot, no keys, no rows.
+        """Write the numbers to out [size] int32, except for the words of other modules, and return a view of the words.
+
+        Padding rows and spans get numbers without effect: no slot, no keys, no rows.
         """
         arrays = views(out, self.shape)
         batch, tables, cross = self.batch, self.batch.tables_array, self._cross_tables
@@ -140,14 +140,14 @@ class Packing:
 
     def _write_tiles(self, arrays: dict[str, np.ndarray]) -> None:
         tiles = arrays["single_tiles"]
-        tiles[:, :2] = np.arange(len(tiles))[:, None]  # those of the padding have no keys, and get zeros
+        tiles[:, :2] = np.arange(len(tiles))[:, None]  # tiles of padding have no keys, and get zeros
         tiles[:, 2] = 1
         if not self.shape.long:
             return
         first_rows, counts = np.array(self.batch.first_rows[:-1]), np.diff(self.batch.first_rows)
         single = np.flatnonzero(counts == 1)
         tiles[: len(single), 0], tiles[: len(single), 1] = single, first_rows[single]
-        tiles[len(single) :] = 0  # padding without rows: long tiles may have those
+        tiles[len(single) :] = 0  # padding without rows, since long tiles may contain those rows
         arrays["long_tiles"][:] = 0
         i = 0
         for span in np.flatnonzero(counts > 1).tolist():
@@ -159,7 +159,7 @@ class Packing:
 
 
 class DeviceBatch:
-    """A batch on the device, with what a stack needs of it."""
+    """A batch on the device."""
 
     def __init__(
         self,
@@ -169,61 +169,59 @@ class DeviceBatch:
         batch: Batch | None = None,
         last_tokens: Tensor | None = None,
     ) -> None:
-        """Keep numbers [size] int32, which a `Packing` wrote, and the batch, or None in a graph: its rows need all
-        layers. last_tokens: the tokens [n] int64 that the step before has chosen, of which a token id of -1 - i names
-        the i-th; None if all are known.
+        """Keep numbers [size] int32, written by a `Packing`.
+
+        batch: the batch, or None in a graph, where all rows need all layers. last_tokens: tokens [n] int64 chosen by
+        the previous step; the token id -1 - i refers to the i-th one. None if all token ids are known.
         """
         arrays = views(numbers, shape)
         self.batch = batch
         self.num_rows = shape.rows
-        self.token_ids, self.positions, self.slots = (arrays[name] for name in ("token_ids", "positions", "slots"))
-        self.rotary_rows = arrays["rotary_rows"]
         self.last_tokens = last_tokens
-        self.row_slots, self.pattern_starts, self.pattern_strides = (
-            arrays[name] for name in ("row_slots", "pattern_starts", "pattern_strides")
-        )
+        self.token_ids, self.positions, self.rotary_rows, self.slots = (arrays[name] for name in _OF_ROWS[:4])
+        self.row_slots, self.pattern_starts, self.pattern_strides = (arrays[name] for name in _OF_ROWS[4:])
         self.single_tiles, self.long_tiles = arrays["single_tiles"], arrays["long_tiles"]
         self.words, self.tail = arrays["words"], arrays["tail"]
         self._arrays = arrays
 
     @classmethod
     def upload(cls, packing: Packing, device: torch.device) -> Self:
-        """Bring a batch to the device in one copy, which nothing waits for."""
+        """Copy a batch to the device with one asynchronous copy."""
         numbers = on_host(packing.size, device)
         packing.write(numbers.numpy())
         return cls(upload(numbers, device), packing.shape, batch=packing.batch)
 
     def num_rows_at(self, layer: int) -> int:
-        """Return the number of rows that still need layer `layer`."""
+        """Return the number of rows that need layer `layer`."""
         return self.num_rows if self.batch is None else self.batch.num_rows_at(layer)
 
     def needs_output_of(self, layer: int) -> bool:
-        """Return whether any row needs more of layer `layer` than its queries, keys and values."""
+        """Return whether a row needs the output of layer `layer`, not only its queries, keys and values."""
         return self.batch is None or self.batch.needs_output_of(layer)
 
     @property
     def token_types(self) -> Tensor | None:
-        """Return the type of each row's token [T] int64, or None if all are of type 0."""
+        """Return the type of each row's token [T] int64, or None if all types are 0."""
         return None if self.batch is None else self.batch.token_types
 
     @property
     def has_loose_rows(self) -> bool:
-        """Return whether rows may be in no tile: the padding of a graph that has tiles of several rows."""
+        """Return whether some rows may be outside of all tiles: the padding of a graph with long tiles."""
         return self.batch is None and len(self.long_tiles) > 0
 
     def check(self) -> None:
-        """Call the batch's check between two layers; a graph cannot be stopped in the middle."""
+        """Call the batch's check between two layers. A graph has none, as it cannot be interrupted."""
         if self.batch is not None:
             self.batch.check()
 
     def keys(self, *, causal: bool = True, window: int | None = None, is_cross: bool = False) -> PagedKeys:
-        """Return which keys the rows see: of their own span, or in cross attention of its encoder, all of them."""
+        """Return the visible keys of the rows: of their span, or in cross attention all keys of the span's encoder."""
         kind = "cross" if is_cross else "table"
         lengths = self._arrays["cross_lengths" if is_cross else "lengths"]
         return PagedKeys(self.tail, self._arrays[f"{kind}_starts"], lengths, self.positions, causal, window)
 
     def tiles_of(self, num_rows: int) -> tuple[Tensor, Tensor]:
-        """Return the single and the long tiles of the first `num_rows` rows, a span's end."""
+        """Return the single and the long tiles of the first `num_rows` rows, which are whole spans."""
         if num_rows == self.num_rows or self.batch is None:
             return self.single_tiles, self.long_tiles
         counts = np.diff(self.batch.first_rows[: self.batch.first_rows.index(num_rows) + 1])
@@ -233,24 +231,24 @@ class DeviceBatch:
 
 
 def aligned_size(size: int) -> int:
-    """Return how many numbers an array of so many takes."""
+    """Return `size` rounded up to the alignment."""
     return size + -size % _ALIGNED
 
 
 def on_host(size: int, device: torch.device) -> Tensor:
-    """Return room on the host for numbers [size] int32 of a device."""
+    """Return a host buffer [size] int32 for a copy to the device."""
     return torch.empty(size, dtype=torch.int32, pin_memory=device.type == "cuda")
 
 
 def upload(numbers: Tensor, device: torch.device) -> Tensor:
-    """Return numbers of `on_host` on the device. The copy is asynchronous: torch keeps the pinned memory that it reads
-    from until it is done.
+    """Return a buffer of `on_host` on the device. The copy is asynchronous: torch keeps the pinned memory until its
+    end.
     """
     return numbers.to(device, non_blocking=True)
 
 
 def views(numbers: _Numbers, shape: BatchShape) -> dict[str, _Numbers]:
-    """Return the arrays within the numbers of a batch, by name, the tail among them."""
+    """Return the arrays of a batch and the tail, by name, as views of its numbers."""
     found = {name: numbers[place] for name, place in _places(shape).items()}
     for name in ("single_tiles", "long_tiles"):
         found[name] = found[name].reshape(-1, _TILE)

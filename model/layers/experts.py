@@ -1,8 +1,8 @@
-"""Computes a mixture of experts in place of one feed-forward: a router chooses some for each row (Shazeer et al. 2017,
-arXiv:1701.06538). It knows rows and the layers of each expert, but no residuals, norms or hooks.
+"""Mixtures of experts: a router chooses some feed-forward networks for each row (Shazeer et al. 2017,
+arXiv:1701.06538).
 
-A row's bits depend on that row alone, as those of its products do: its experts are chosen by a stable sort, and what
-they add is summed in their order.
+The bits of a row depend only on that row, if those of its products do: experts are chosen by a stable sort, and their
+outputs are summed in the order of their numbers.
 
 Axes: rows, d, E experts, C experts chosen for a row.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 import torch
+from torch import Tensor
 
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.linear import Linear
@@ -19,7 +20,7 @@ from model.layers.norm import Norm
 
 
 class Experts:
-    """Many feed-forwards, and the router that chooses among them."""
+    """Feed-forward networks and the router that chooses among them."""
 
     def __init__(
         self,
@@ -28,16 +29,18 @@ class Experts:
         *,
         num_chosen: int,
         normalized: bool,
-        softmax: Callable[[torch.Tensor], torch.Tensor],
+        softmax: Callable[[Tensor], Tensor],
         shared: Mlp | None = None,
         shared_gate: Linear | None = None,
         router_norm: Norm | None = None,
-        scales: torch.Tensor | None = None,
+        scales: Tensor | None = None,
     ) -> None:
-        """Keep the layers. router: [E, d]; num_chosen: C; normalized: whether the weights of those that are chosen are
-        divided by their sum; softmax: over the last axis of [1, rows, E]; shared: one that every row goes through;
-        shared_gate: [1, d], the sigmoid of whose product it is multiplied by, if it is; router_norm: of what the router
-        multiplies, over sqrt(d); scales [E]: factors of what each expert adds.
+        """Keep the layers.
+
+        router: [E, d]. num_chosen: C. normalized: whether the weights of the chosen experts are divided by their sum.
+        softmax: a function over the last axis of [1, rows, E]. shared: an expert for every row. shared_gate: [1, d];
+        the sigmoid of its product is a factor of the shared expert's output. router_norm: norm of the router's input,
+        before a division by sqrt(d). scales [E]: factors of the experts' outputs.
         """
         self.router, self.experts = router, experts
         self.shared, self.shared_gate = shared, shared_gate
@@ -50,18 +53,18 @@ class Experts:
         gates = [] if self.shared_gate is None else [self.shared_gate]
         return [self.router, *gates, *(linear for mlp in mlps for linear in (mlp.up, mlp.down))]
 
-    def route(self, x: torch.Tensor) -> torch.Tensor:
+    def route(self, x: Tensor) -> Tensor:
         """Return the router's logits [rows, E] of x [rows, d]."""
         if self._router_norm is not None:
             x = self._router_norm(x) * x.shape[-1] ** -0.5
         return self.router(x)
 
-    def probabilities(self, logits: torch.Tensor) -> torch.Tensor:
+    def probabilities(self, logits: Tensor) -> Tensor:
         """Return the softmax of the router's logits [rows, E], float32, or float64 in float64."""
         return self._softmax(logits.to(at_least_float32(logits.dtype))[None])[0]
 
-    def choose(self, probabilities: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the experts with the largest probabilities [rows, E], largest first, and the weight of what each adds:
+    def choose(self, probabilities: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the experts with the largest probabilities [rows, E], largest first, and the weights of their outputs,
         both [rows, C].
         """
         ordered, experts = probabilities.sort(dim=-1, descending=True, stable=True)
@@ -71,26 +74,26 @@ class Experts:
         experts = experts[:, : self._num_chosen]
         return experts, weights if self._scales is None else weights * self._scales[experts]
 
-    def __call__(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        """Return the weighted sum of what the chosen experts [rows, C] make of x [rows, d], plus what the shared one
-        makes of it; weights [rows, C].
+    def __call__(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """Return the sum [rows, d] of the outputs of the chosen experts [rows, C] for x [rows, d], with their weights
+        [rows, C], and of the shared expert's output.
         """
         mixed = self._mixed(x, chosen, weights)
         if self.shared is None:
             return mixed
         shared = self.shared.down(self.shared.hidden(x, None))
-        if self.shared_gate is not None:  # a sigmoid is the softmax of a number and 0
+        if self.shared_gate is not None:  # sigmoid(g) = softmax(g, 0)[0]
             gate = self.shared_gate(x)  # [rows, 1]
             shared = shared * self.probabilities(torch.cat((gate, torch.zeros_like(gate)), -1))[:, :1].to(x.dtype)
         return mixed + shared
 
-    def _mixed(self, x: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        pairs = chosen.flatten().argsort(stable=True)  # of a row and one of its experts, by expert
+    def _mixed(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        pairs = chosen.flatten().argsort(stable=True)  # (row, expert) pairs, sorted by expert
         counts = torch.bincount(chosen.flatten(), minlength=len(self.experts)).tolist()
-        # index_select runs few rows in this thread; x[...] would wake torch's others, and wait for them behind ours.
+        # index_select copies few rows in this thread; x[...] would start torch's thread pool and wait for it.
         given = torch.split(x.index_select(0, pairs // self._num_chosen), counts)
         busy = [(expert, own) for expert, own in zip(self.experts, given, strict=True) if len(own)]
         made = torch.cat([expert.down(expert.hidden(own, None)) for expert, own in busy])
         made *= weights.to(x.dtype).flatten().index_select(0, pairs)[:, None]
-        places = pairs.argsort().view(chosen.shape).sort(-1).values  # of what was made of each row, by expert
+        places = pairs.argsort().view(chosen.shape).sort(-1).values  # the outputs of each row, sorted by expert
         return reduce(torch.add, made.index_select(0, places.flatten()).view(*chosen.shape, -1).unbind(1))

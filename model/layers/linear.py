@@ -1,16 +1,13 @@
-"""Multiplies by a network's weights, all in one place: by our kernels where they can, by torch everywhere else.
+"""Linear layers: products with a network's weights, by our kernels where they support them, else by torch or Triton.
 
-It knows activations, but not what a layer means, and leaves the forms of a weight to `model.kernels.forms`.
-
-With our kernels a row of the answer has the same bits whatever rows are next to it; that the answers don't depend on
-the batch rests on this. Activations are done inside the product, in registers, the same way for each element. By torch,
-batch invariance costs more: on a card products then go through a kernel of ours, and elsewhere products and activations
-through `fixed_shapes`.
+Our CPU kernels compute each row with the same bits in any batch, and apply activations inside the product. In torch,
+batch invariance costs time: on a GPU products use our Triton kernel; elsewhere products and activations use
+`fixed_shapes`.
 
 Axes: rows, in, out.
 """
 
-import torch
+from torch import Tensor
 
 from model.config import Activation
 from model.kernels.choice import AUTO, KernelConfig
@@ -27,8 +24,8 @@ class Linear:
 
     def __init__(
         self,
-        weight: torch.Tensor | QuantizedMatrix,
-        bias: torch.Tensor | None = None,
+        weight: Tensor | QuantizedMatrix,
+        bias: Tensor | None = None,
         *,
         kernels: KernelConfig = AUTO,
         batch_invariant: bool = True,
@@ -36,21 +33,21 @@ class Linear:
         activation: Activation | None = None,
         keep_dtype: bool = False,
     ) -> None:
-        """Keep weight [out, in] and bias [out]. `kernels` says what computes the products.
+        """Keep weight [out, in] and bias [out].
 
-        batch_invariant: whether the bits of a product's row may depend on that row alone; with our kernels they do in
-        any case. keep_dtype: the same as in `lay_weight`. With our kernels, int8 or fp8 the weight is copied; drop the
-        original, `to_dense` returns it: bit for bit unless it is quantised here. A weight that is stored quantised
-        needs our kernels.
+        kernels: the kernels that compute the products. batch_invariant: whether the bits of an output row depend only
+        on its input row; with our CPU kernels they always do. keep_dtype: the option of `lay_weight`. Our CPU kernels,
+        int8 and fp8 copy the weight: drop the original, `to_dense` returns it, bit for bit unless it was quantised
+        here. A `QuantizedMatrix` requires our CPU kernels.
 
-        Raises ValueError when a weight to be quantised has a number that is not finite, or our kernels are to compute
-        with fp8.
+        Raises ValueError when a weight that is to be quantised contains infinity or NaN, and for fp8 with our CPU
+        kernels.
         """
         self.out_features, self.in_features = weight.shape
         self.bias = bias
         self.activation: Activation | None = activation
         self.native = kernels.why_not_native(weight.dtype, weight.device) is None
-        """Whether our kernels compute the products."""
+        """Whether our CPU kernels compute the products."""
         self.weight: Weight
         if self.native:
             self.weight = lay_weight(
@@ -61,40 +58,34 @@ class Linear:
                 int8_activations=kernels.activations == "int8",
             )
             return
-        assert isinstance(weight, torch.Tensor)
+        assert isinstance(weight, Tensor)
+        uses_triton = kernels.uses_triton(weight.dtype, weight.device)
         if quantize == "fp8":
-            uses_triton = kernels.uses_triton(weight.dtype, weight.device)
             self.weight = Fp8Weight(weight, batch_invariant=batch_invariant, uses_triton=uses_triton)
-        elif batch_invariant and quantize == "none" and kernels.uses_triton(weight.dtype, weight.device):
-            from model.layers.triton_weight import TritonWeight  # here: a CPU has no need of Triton
-
-            self.weight = TritonWeight(weight)
         else:
-            self.weight = DenseWeight(weight, quantize, batch_invariant=batch_invariant)
+            self.weight = DenseWeight(weight, quantize, batch_invariant=batch_invariant, uses_triton=uses_triton)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Tensor) -> Tensor:
         """Return the layer's output: x [rows, in] -> [rows, out]."""
         note_progress()
         return self.weight.multiply(x.contiguous(), self.bias, self.activation)
 
-    def before_activation(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x W^T + b: x [rows, in] -> [rows, out], from the same weight."""
+    def before_activation(self, x: Tensor) -> Tensor:
+        """Return x W^T + b: x [rows, in] -> [rows, out], with the stored weight."""
         return self.weight.multiply(x.contiguous(), self.bias)
 
-    def product(self, x: torch.Tensor) -> torch.Tensor:
-        """Return x W^T alone: x [rows, in] -> [rows, out], from the same weight."""
+    def product(self, x: Tensor) -> Tensor:
+        """Return x W^T, without the bias: x [rows, in] -> [rows, out], with the stored weight."""
         return self.weight.multiply(x.contiguous())
 
-    def find_largest(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
-        """Return the first index of the largest number in each row of the answer to x [rows, in], int64 [rows], and
-        that number, float32 [rows], or None if that takes the answer itself.
+    def find_largest(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return the first index of the largest output of each row of x [rows, in], int64 [rows], and that output,
+        float32 [rows]. Return None if the weight has no faster way than the whole product.
         """
         if self.bias is not None or self.activation is not None:
             return None
         return self.weight.find_largest(x.contiguous())
 
-    def to_dense(self) -> torch.Tensor:
-        """Return the weight [out, in], as it was given or dequantised; a copy if it is stored in blocks or
-        quantised.
-        """
+    def to_dense(self) -> Tensor:
+        """Return the weight [out, in], dequantised; a copy if it is stored in blocks or quantised."""
         return self.weight.to_dense()

@@ -1,10 +1,9 @@
-"""Adds what low-rank adapters change of a layer's product, for those rows of a batch that have an adapter: Hu et al.
-2021, "LoRA: low-rank adaptation of large language models", arXiv:2106.09685.
+"""Low-rank adapters: changes of a layer's product for the rows that have an adapter (LoRA: Hu et al. 2021,
+arXiv:2106.09685).
 
-The product with the network's own weight is the one that every row has, and stays as it is. It knows rows and layers;
-it knows no files and no requests.
+All rows share the product with the network's own weight; the adapter's product is added to it.
 
-Axes: rows, in, out, R the ranks of a layer's adapted parts together.
+Axes: rows, in, out, R the sum of the ranks of a layer's adapted parts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple, Self
 
-import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.layers.linear import Linear
@@ -26,27 +25,27 @@ class LowRank(NamedTuple):
     up: Linear
     """B [out, R]"""
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what is added to the layer's product: x [rows, in] -> [rows, out]."""
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the addend of the layer's product: x [rows, in] -> [rows, out]."""
         return self.up(self.down(x))
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Adapter:
-    """An adapter of one network, ready to be multiplied with."""
+    """An adapter of one network."""
 
     changes: Mapping[Linear, LowRank]
-    """By the layer that it changes."""
+    """The changes by layer."""
 
 
 class AdaptedRows:
-    """Which rows of a batch have which adapter. A row's product depends on that row and its adapter alone."""
+    """The adapters of a batch's rows. A row's product depends only on that row and its adapter."""
 
     def __init__(self, adapters: Sequence[Adapter | None]) -> None:
-        """Keep the adapter of each row, or None for a row of the network as it is."""
+        """Keep the adapter of each row, or None for a row without one."""
         self._adapters = adapters
         self.runs: list[tuple[slice, Adapter]] = []
-        """The rows that have adapters, in order."""
+        """The runs of rows with one adapter, in order."""
         start = 0
         for adapter, run in groupby(adapters):
             stop = start + sum(1 for _ in run)
@@ -56,7 +55,7 @@ class AdaptedRows:
 
     @classmethod
     def of(cls, batch: Batch) -> Self | None:
-        """Return those of a batch, or None if none of its spans has an adapter."""
+        """Return the adapters of a batch's rows, or None if no span has an adapter."""
         if not batch.is_adapted:
             return None
         adapters: list[Adapter | None] = []
@@ -66,28 +65,27 @@ class AdaptedRows:
         return cls(adapters)
 
     def at(self, rows: Sequence[int]) -> Self:
-        """Return those of some of the rows, in their order."""
+        """Return the adapters of these rows, in their order."""
         return type(self)([self._adapters[row] for row in rows])
 
     def changes(self, linear: Linear, num_rows: int) -> Iterator[tuple[slice, LowRank]]:
-        """Yield the runs of rows, of the first `num_rows`, for which adapters change a layer, and each one's change."""
+        """Yield the runs among the first `num_rows` rows with a change of this layer, and the change."""
         for rows, adapter in self.runs:
             change = adapter.changes.get(linear)
             if change is not None and rows.start < num_rows:
                 yield slice(rows.start, min(rows.stop, num_rows)), change
 
-    def add(self, linear: Linear, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Return y [rows, out], a product of a layer with x [rows, in], with what the rows' adapters add to it; y is
-        overwritten. x: the first rows of the batch.
+    def add(self, linear: Linear, x: Tensor, y: Tensor) -> Tensor:
+        """Add the changes of the rows' adapters to y [rows, out], the layer's product with x [rows, in], and return y.
+
+        x holds the first rows of the batch.
         """
         for rows, change in self.changes(linear, len(x)):
             y[rows].add_(change(x[rows]))
         return y
 
 
-def multiply(linear: Linear, x: torch.Tensor, adapted: AdaptedRows | None) -> torch.Tensor:
-    """Return a layer's product with x [rows, in] as the rows' adapters change it: [rows, out]. The layer has no
-    activation.
-    """
+def multiply(linear: Linear, x: Tensor, adapted: AdaptedRows | None) -> Tensor:
+    """Return the product [rows, out] of a layer without activation with x [rows, in], changed by the rows' adapters."""
     y = linear(x)
     return y if adapted is None else adapted.add(linear, x, y)

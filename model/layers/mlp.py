@@ -1,6 +1,4 @@
-"""Computes the feed-forward half of a block. It knows its two linear layers, but no residuals and norms.
-
-Activations are left to `Linear` and `gated`, which keep them independent of the batch; see there.
+"""Feed-forward networks of a block, without residuals and norms.
 
 Axes: rows, d, ff.
 """
@@ -9,11 +7,12 @@ import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from model.config import Activation, ClampedGate
 from model.kernels.rows import activate_times
 from model.layers.attention_arithmetic import at_least_float32
-from model.layers.dense_weight import activate, activate_in_any_batch
+from model.layers.dense_weight import activate
 from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, multiply
 from model.layers.norm import row_means
@@ -21,34 +20,30 @@ from model.layers.norm import row_means
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mlp:
-    """A feed-forward, plain: down(act(up(x))), or gated (Shazeer 2020, arXiv:2002.05202): down(act(gate(x)) *
-    up(x)).
+    """A feed-forward network: down(act(up(x))), or gated: down(act(gate(x)) * up(x)) (Shazeer 2020,
+    arXiv:2002.05202).
     """
 
     up: Linear
-    """[2 ff, d] with the gate's rows before its own: one product instead of two. Without a gate [ff, d], and it has the
-    activation.
-    """
+    """[2 ff, d]: the gate's rows, then the rows of up, in one product. Without a gate [ff, d], with the activation."""
     down: Linear
     gate: Activation | ClampedGate | None = None
     sparsity: float = 0.0
-    """The share of a gate's numbers that `without_small` sets to 0 before the activation."""
+    """The share of the gate's numbers that `without_small` sets to 0 before the activation."""
     batch_invariant: bool = True
 
-    def hidden(self, x: torch.Tensor, adapted: AdaptedRows | None) -> torch.Tensor:
-        """Return the input of `down`, [rows, ff], from x [rows, d] as the rows' adapters change it."""
+    def hidden(self, x: Tensor, adapted: AdaptedRows | None) -> Tensor:
+        """Return the input of `down`, [rows, ff], for x [rows, d] and the rows' adapters."""
         if self.gate is not None or adapted is None:
             return self.apply_gate(multiply(self.up, x, adapted))
         hidden = self.up(x)
-        for rows, change in adapted.changes(self.up, len(x)):  # what adapters add comes before the activation
+        for rows, change in adapted.changes(self.up, len(x)):  # adapters add before the activation
             hidden[rows] = self.hidden_from(self.up.before_activation(x[rows]) + change(x[rows]), None)
         return hidden
 
-    def before_activation(
-        self, x: torch.Tensor, adapted: AdaptedRows | None = None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return the input of the activation, [rows, ff], from x [rows, d] and, if gated, what its output is multiplied
-        with. `adapted`: the adapters of these rows.
+    def before_activation(self, x: Tensor, adapted: AdaptedRows | None = None) -> tuple[Tensor, Tensor | None]:
+        """Return the input of the activation, [rows, ff], for x [rows, d] and the rows' adapters, and the factor of
+        the activation's output, [rows, ff], or None without a gate.
         """
         y = self.up.before_activation(x)
         if adapted is not None:
@@ -58,20 +53,20 @@ class Mlp:
         pre, linear = y.chunk(2, -1)
         return pre, linear
 
-    def hidden_from(self, pre: torch.Tensor, linear: torch.Tensor | None) -> torch.Tensor:
-        """Return the input of `down`, [rows, ff], from what `before_activation` returns: for the rows that a hook
-        changes.
+    def hidden_from(self, pre: Tensor, linear: Tensor | None) -> Tensor:
+        """Return the input of `down`, [rows, ff], from the results of `before_activation`, for rows that hooks
+        change.
         """
         activation = self.gate or self.up.activation
         assert activation is not None
         linear = torch.ones_like(pre) if linear is None else linear
         return self._gated(torch.cat((pre, linear), -1), activation)
 
-    def apply_gate(self, up: torch.Tensor) -> torch.Tensor:
-        """Return the input of `down`, [rows, ff], from the output of `up`; without a gate they are the same."""
+    def apply_gate(self, up: Tensor) -> Tensor:
+        """Return the input of `down`, [rows, ff], from the output of `up`, which it equals without a gate."""
         return up if self.gate is None else self._gated(up, self.gate)
 
-    def _gated(self, gate_up: torch.Tensor, activation: Activation | ClampedGate) -> torch.Tensor:
+    def _gated(self, gate_up: Tensor, activation: Activation | ClampedGate) -> Tensor:
         if isinstance(activation, ClampedGate):
             return clamped(gate_up, activation, native=self.up.native)
         if self.sparsity:
@@ -80,37 +75,39 @@ class Mlp:
         return gated(gate_up, activation, native=self.up.native, batch_invariant=self.batch_invariant)
 
 
-def without_small(x: torch.Tensor, share: float) -> torch.Tensor:
-    """Return what is left of each row of x [rows, ff] above a number below which this share of it would be, if it were
-    normally distributed: relu(x - mean - deviations * standard deviation) (Gemma 3n).
+def without_small(x: Tensor, share: float) -> Tensor:
+    """Return relu(x - mean - deviations * standard deviation) of each row of x [rows, ff] (Gemma 3n).
+
+    `deviations` is the quantile of the normal distribution at `share`: this share of normally distributed numbers
+    becomes 0.
     """
-    quantile = torch.tensor(share, dtype=torch.float32)  # its place is rounded so in any dtype, as in transformers
+    quantile = torch.tensor(share, dtype=torch.float32)  # float32 for every dtype of x, as in transformers
     deviations = float(math.sqrt(2) * torch.erfinv(2 * quantile - 1))
     mean = row_means(x)
-    deviation = row_means((x - mean) ** 2).sqrt()  # torch's own, in float64, hangs on the number of rows
+    deviation = row_means((x - mean) ** 2).sqrt()  # in float64, bits of torch.std depend on the number of rows
     return torch.relu(x - (mean + deviation * torch.tensor(deviations).to(x.device, x.dtype)))
 
 
-def gated(gate_up: torch.Tensor, activation: Activation, *, native: bool, batch_invariant: bool) -> torch.Tensor:
-    """Return activation(gate) * up [rows, ff] from gate_up [rows, 2 ff]: in each row the gate, then up.
+def gated(gate_up: Tensor, activation: Activation, *, native: bool, batch_invariant: bool) -> Tensor:
+    """Return activation(gate) * up [rows, ff] from gate_up [rows, 2 ff], whose rows hold the gate, then up.
 
-    The activation is rounded to the dtype before the product, as in `transformers`. With our kernel, which
-    `native` asks for, a row has the same bits whatever rows are next to it; without it, only if `batch_invariant`.
+    The activation is rounded to the dtype before the product, as in `transformers`. Rows have the same bits in any
+    batch with our kernel (`native`) or with `batch_invariant`.
     """
     if native:
         return activate_times(gate_up.contiguous(), activation)
     gate, up = gate_up.chunk(2, -1)
-    if batch_invariant:
-        return activate_in_any_batch(gate, activation) * up
-    return activate(gate, activation) * up
+    return activate(gate, activation, batch_invariant=batch_invariant) * up
 
 
-def clamped(gate_up: torch.Tensor, clamps: ClampedGate, *, native: bool) -> torch.Tensor:
-    """Return what a clamped gate lets through, [rows, ff], from gate_up [rows, 2 ff]: in each row the gate, then up. A
-    number has the same bits whatever is next to it; with our kernel, which `native` asks for, on every CPU.
+def clamped(gate_up: Tensor, clamps: ClampedGate, *, native: bool) -> Tensor:
+    """Return the output of a clamped gate (gpt-oss), [rows, ff], from gate_up [rows, 2 ff], which holds the gate, then
+    up, in each row.
+
+    Numbers have the same bits in any batch; with our kernel (`native`) also on every CPU.
     """
     gate, up = gate_up.to(at_least_float32(gate_up.dtype)).chunk(2, -1)
     gate, up = gate.clamp(max=clamps.limit) * clamps.alpha, (up.clamp(-clamps.limit, clamps.limit) + 1) / clamps.alpha
     if native:
         return activate_times(torch.cat((gate, up), -1), "silu").to(gate_up.dtype)
-    return (activate_in_any_batch(gate, "silu") * up).to(gate_up.dtype)
+    return (activate(gate, "silu", batch_invariant=True) * up).to(gate_up.dtype)

@@ -1,20 +1,18 @@
-"""Computes the rotary position embedding (Su et al. 2021, arXiv:2104.09864) and its stretched forms for longer
-contexts.
+"""Rotary position embeddings (Su et al. 2021, arXiv:2104.09864) and their variants for longer contexts.
 
-It knows frequencies and how to rotate q and k by them, but no sequences: a row is rotated by its own position alone,
-from tables made once, so nothing depends on what else is in the batch.
+A row is rotated by its own position, with precomputed tables, so its bits do not depend on the batch.
 
-Tables for float64 are made in float64. For every other dtype they are made in float32 with the operations of
-`transformers`, in its order, since at position 10000 another rounding of the frequency would already be visible;
-powers, cosines and sines are rounded correctly, so that a table has the same bits on every machine.
+Tables of float64 networks are computed in float64, all others in float32 with the operations and the order of
+`transformers`, since a different rounding of the frequencies is visible at position 10000. Powers, cosines and sines
+are correctly rounded, so tables have the same bits on every machine.
 
-`dynamic` is defined by the length of the text so far, which would make the keys already in the cache stale as a text
-grows. As in vLLM, its frequencies are instead fixed once, from the context that is served: within the trained length
-they are the short ones, and a context set longer than that uses those of its full length throughout. `longrope` has two
-sets of factors, one for texts within the trained length and one for longer ones. As in `transformers`, a text is
-computed with the set of its own length, and again from the beginning with the other set when it outgrows that length.
+`dynamic` depends on the current length of the text, which would invalidate the cached keys of a growing text. As in
+vLLM, its frequencies are computed once from the served context: the plain ones within the trained length, else those of
+the full context. `longrope` has two sets of factors, for texts within the trained length and for longer ones. As in
+`transformers`, a text uses the set for its length, and is computed again from the beginning when it exceeds the trained
+length.
 
-Axes: T rows, H heads, D head_dim, R <= D rotated dimensions (the first ones; in most families all).
+Axes: T rows, H heads, D head_dim, R <= D rotated dimensions (the first ones; all in most families).
 """
 
 import math
@@ -23,28 +21,30 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.config import RopeConfig, RopeType
 from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.rows import cos_sin
+from model.layers.attention_arithmetic import at_least_float32
 
 
 @dataclass(frozen=True, slots=True)
 class Frequencies:
-    """Radians a position for each pair of dimensions, [R / 2], and what cos and sin are multiplied by."""
+    """Radians per position of each pair of dimensions, [R / 2], and the factor of cos and sin."""
 
-    inverse: torch.Tensor
+    inverse: Tensor
     scaling: float = 1.0
 
 
-def _plain(theta: float, dims: int, dtype: torch.dtype) -> torch.Tensor:
+def _plain(theta: float, dims: int, dtype: torch.dtype) -> Tensor:
     """Return theta^(-2i / R): section 3.4.3 of the paper."""
     return 1.0 / _powers(theta, dims, dtype)
 
 
-def _powers(theta: float, dims: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return theta^(2i / R), made in float64: float32's own power has other last bits on other machines."""
+def _powers(theta: float, dims: int, dtype: torch.dtype) -> Tensor:
+    """Return theta^(2i / R), computed in float64, since the last bits of float32 powers depend on the machine."""
     exponents = torch.arange(0, dims, 2, dtype=dtype) / dims
     return (theta ** exponents.double()).to(dtype)
 
@@ -55,8 +55,8 @@ def _linear(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Fr
 
 
 def _dynamic(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """Return those of an NTK-aware base, growing with the length: u/bloc97 and u/emozilla, in YaRN's appendix B.2
-    (arXiv:2309.00071).
+    """Return the frequencies of an NTK-aware base, which grows with the length: u/bloc97 and u/emozilla, in appendix
+    B.2 of YaRN (arXiv:2309.00071).
     """
     length, factor = max(max_len, rope.max_position), _factor(rope)
     stretch = factor * length / rope.max_position - (factor - 1)
@@ -64,10 +64,8 @@ def _dynamic(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> F
 
 
 def _llama3(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """Return those of Llama 3.1: waves longer than the trained context are slowed, short ones kept, those between
-    blended.
-
-    Source: apply_scaling in meta-llama/llama-models, models/llama3/model.py.
+    """Return the frequencies of Llama 3.1: slowed for waves longer than the trained context, unchanged for short ones,
+    and blended between (apply_scaling in meta-llama/llama-models, models/llama3/model.py).
     """
     factor, low, high = _factor(rope), rope.low_freq_factor, rope.high_freq_factor
     plain = _plain(rope.theta, dims, dtype)
@@ -80,7 +78,7 @@ def _llama3(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Fr
 
 
 def _yarn(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """Return those of YaRN: Peng et al. 2023, arXiv:2309.00071, section 3; `mscale` as in DeepSeek-V2's code."""
+    """Return the frequencies of YaRN: Peng et al. 2023, arXiv:2309.00071, section 3; `mscale` as in DeepSeek-V2's code."""
     factor = rope.factor or rope.max_position / rope.original_max_position
 
     def temperature(mscale: float) -> float:
@@ -93,7 +91,7 @@ def _yarn(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Freq
             scaling = temperature(rope.mscale) / temperature(rope.mscale_all_dim)
 
     def dimension(rotations: float) -> float:
-        """Return the dimension whose wave makes so many full rotations within the original context."""
+        """Return the dimension with this number of full rotations within the original context."""
         return dims * math.log(rope.original_max_position / (rotations * 2 * math.pi)) / (2 * math.log(rope.theta))
 
     low, high = dimension(rope.beta_fast), dimension(rope.beta_slow)
@@ -107,7 +105,9 @@ def _yarn(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Freq
 
 
 def _longrope(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """Return those of LongRoPE: Ding et al. 2024, arXiv:2402.13753; the scaling of cos and sin as in Phi-3's code."""
+    """Return the frequencies of LongRoPE: Ding et al. 2024, arXiv:2402.13753; scaling of cos and sin as in Phi-3's
+    code.
+    """
     factor = rope.factor or rope.max_position / rope.original_max_position
     scaling = rope.attention_factor
     if scaling is None:
@@ -118,7 +118,7 @@ def _longrope(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> 
 
 
 def _proportional(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """Return those of whole heads of which only the fastest pairs are rotated: Gemma 4's code."""
+    """Return the frequencies of whole heads with only the fastest pairs rotated, as in Gemma 4's code."""
     rotated = torch.arange(dims // 2) < (rope.dims or dims) // 2
     return Frequencies(_plain(rope.theta, dims, dtype).where(rotated, 0.0) / (rope.factor or 1.0))
 
@@ -135,7 +135,7 @@ _FREQUENCIES: dict[RopeType, Callable[[RopeConfig, int, int, torch.dtype], Frequ
 
 
 def _factor(rope: RopeConfig) -> float:
-    assert rope.factor is not None  # the reader of config.json insists on it
+    assert rope.factor is not None  # required by the reader of config.json
     return rope.factor
 
 
@@ -146,15 +146,15 @@ def frequencies(rope: RopeConfig, head_dim: int, max_len: int, dtype: torch.dtyp
 
 
 def rotary_rows(batch: Batch) -> np.ndarray:
-    """Return the row of the tables of `Rope` for each row of a batch: [T] int64."""
+    """Return the row of `Rope`'s tables for each row of a batch: [T] int64."""
     starts = np.array([span.rotary_start for span in batch.spans])
     rows: np.ndarray = batch.positions_array + starts[batch.owners] if starts.any() else batch.positions_array
     return rows
 
 
 class Rope:
-    """Tables of cos and sin for positions 0 .. max_len - 1. Where texts longer than `switch` tokens have frequencies of
-    their own, these rows come after `switch` rows of shorter texts.
+    """Tables of cos and sin for positions 0 .. max_len - 1. If texts longer than `switch` tokens use other frequencies,
+    their rows follow after `switch` rows for shorter texts.
     """
 
     def __init__(
@@ -167,35 +167,36 @@ class Rope:
         kernels: KernelConfig = AUTO,
         switch: int | None = None,
     ) -> None:
-        """Make the tables; `dtype` is the model's. They are float32, and float64 for float64."""
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        """Compute the tables, in float32, or in float64 for a model of dtype float64."""
+        wide = at_least_float32(dtype)
         self.switch = switch
-        """The most tokens of a text that is not long, or None if all texts have the same frequencies."""
+        """Largest length of a short text, or None if all texts have the same frequencies."""
         lengths = (max_len,) if switch is None else (switch, max_len)
         found = frequencies(rope, head_dim, lengths[0], wide)
         self.frequencies = found.inverse
-        """Radians a position for each pair of dimensions, i and i + R / 2: [R / 2]; for shorter texts of two sets."""
+        """Radians per position of each pair of dimensions i and i + R / 2: [R / 2]; of two sets the one for short
+        texts.
+        """
         inverses = [(length, frequencies(rope, head_dim, length, wide).inverse) for length in lengths]
         angles = torch.cat([torch.arange(length, dtype=wide)[:, None] * each for length, each in inverses])
         is_native = kernels.why_not_native(wide, torch.device("cpu")) is None
         cos, sin = cos_sin(angles) if is_native else (angles.cos(), angles.sin())
         cos, sin = cos * found.scaling, sin * found.scaling
-        # The first half of a head is turned against the second, which costs a sign; it is kept in the table.
+        # The sign of the first half of a head is part of the table.
         self.cos = torch.cat((cos, cos), -1).to(device)  # [rows, R]
         self.sin = torch.cat((-sin, sin), -1).to(device)
 
-    def at(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return cos and signed sin of rows [T] of the tables, both [T, 1, R]: read once a step, for all layers."""
+    def at(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cos and signed sin of rows [T] of the tables, both [T, 1, R], once per step for all layers."""
         return self.cos[rows].unsqueeze(1), self.sin[rows].unsqueeze(1)
 
     @staticmethod
-    def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """Return x [T, H, D] with its first R dimensions rotated by what `at` returned.
+    def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Return x [T, H, D] with its first R dimensions rotated by cos and sin of `at`.
 
-        It is computed in the tables' dtype and rounded to x's once, at the end.
-
-        There are two products and a sum, each an operator of its own: a fused multiply-add could round differently in a
-        vector and in the remainder after it, and a row would then depend on its place in the batch.
+        It computes in the tables' dtype and rounds to x's dtype once. Two products and a sum are separate operators: a
+        fused multiply-add could round differently in vectors and in their remainder, so that the bits of a row would
+        depend on its place in the batch.
         """
         dims = cos.shape[-1]
         if dims < x.shape[-1]:

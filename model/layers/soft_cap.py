@@ -1,17 +1,17 @@
-"""Soft-caps logits (Gemma 2: Gemma Team 2024, arXiv:2408.00118, section 2). It knows numbers, not their use."""
+"""Soft cap of logits (Gemma 2: Gemma Team 2024, arXiv:2408.00118, section 2)."""
 
 import torch
+from torch import Tensor
 
 from model.kernels import rows
 from model.kernels.choice import AUTO, KernelConfig
 from model.layers.fixed_shapes import whole_vectors
 
 
-def soft_cap(logits: torch.Tensor, cap: float, kernels: KernelConfig = AUTO) -> torch.Tensor:
-    """Return cap * tanh(logits / cap): [n, vocab] -> the same shape; the argument may be overwritten.
+def soft_cap(logits: Tensor, cap: float, kernels: KernelConfig = AUTO) -> Tensor:
+    """Return cap * tanh(logits / cap), [n, vocab]. The argument may be overwritten.
 
-    On a CPU this is done by our kernel or by whole vectors, since torch's tanh gives an element other last bits by its
-    place among the rows.
+    On a CPU our kernel or `whole_vectors` computes it, since the last bits of torch.tanh depend on an element's place.
     """
     if kernels.why_not_native(logits.dtype, logits.device) is not None or logits.dtype != torch.float32:
         return cap * whole_vectors(torch.tanh, logits / cap)

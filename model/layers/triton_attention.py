@@ -1,13 +1,13 @@
-"""Computes attention by the card's own kernels (`model.kernels.cuda`), for a whole batch in a few launches.
+"""Attention by our Triton kernels (`model.kernels.cuda`), for a whole batch in a few launches.
 
-Each row has the same bits whatever rows are next to it. Scores, dots and changed patterns, which only hooks ask for,
-are `PlainAttention`'s.
+Each row has the same bits in any batch. `PlainAttention` computes the scores, dots and changed patterns for hooks.
 
 Axes: T rows, H query heads, K key heads, D head dimension.
 """
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch, KeyRange
 from model.kernels.cuda.paged_attention import num_pieces, paged_attention
@@ -20,38 +20,32 @@ from model.layers.device_batch import DeviceBatch, Packing
 
 
 class TritonAttention(PlainAttention):
-    """Attention over a cache whose keys are in rows, and whose blocks hold a multiple of 16 keys."""
+    """Attention over a cache with keys in rows and blocks of a multiple of 16 keys."""
 
     def __init__(self, arithmetic: Arithmetic | None = None) -> None:
-        """Prepare for a first batch. arithmetic: of what only hooks ask for, as in `PlainAttention`."""
         super().__init__(arithmetic)
         self._batch: tuple[Batch, DeviceBatch] | None = None
         self.arrivals = Arrivals()
 
     def device_batch(self, batch: Batch) -> DeviceBatch:
-        """Return the batch on the device, where its first layer brings it."""
+        """Return the batch on the device; the first layer of a batch uploads it."""
         if self._batch is None or self._batch[0] is not batch:
-            packing = Packing.of(batch)
-            self._batch = batch, DeviceBatch.upload(packing, batch.device)
+            self._batch = batch, DeviceBatch.upload(Packing.of(batch), batch.device)
         return self._batch[1]
 
-    def write_kv(
-        self, qkv: torch.Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch
-    ) -> torch.Tensor:
+    def write_kv(self, qkv: Tensor, rotary_tables: RotaryTables | None, cache: LayerCache, batch: Batch) -> Tensor:
         inputs, num_rows = self.device_batch(batch), len(qkv)
-        if rotary_tables is not None:  # of these rows, one after the other
+        if rotary_tables is not None:
             rotary_tables = rotary_tables[0][:num_rows, 0].contiguous(), rotary_tables[1][:num_rows, 0].contiguous()
         rows = torch.arange(num_rows, dtype=torch.int32, device=qkv.device)
         slots = inputs.slots[:num_rows]
         return rotate_and_store(qkv.contiguous(), rotary_tables, rows, slots, cache.rows_of_keys, cache.values)
 
-    def write_cross_kv(self, kv: torch.Tensor, cache: LayerCache, slots: np.ndarray) -> None:
+    def write_cross_kv(self, kv: Tensor, cache: LayerCache, slots: np.ndarray) -> None:
         on_device = torch.from_numpy(slots.astype(np.int32)).to(kv.device)
         store(kv.contiguous(), on_device, cache.rows_of_keys, cache.values)
 
-    def attend(
-        self, q: torch.Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule
-    ) -> torch.Tensor:
+    def attend(self, q: Tensor, cache: LayerCache, batch: Batch, key_range: KeyRange, rule: AttentionRule) -> Tensor:
         check_reach(rule, key_range)
         batch.check()
         inputs = self.device_batch(batch)
@@ -61,7 +55,7 @@ class TritonAttention(PlainAttention):
 
 
 def attend(
-    q: torch.Tensor,
+    q: Tensor,
     cache: LayerCache,
     inputs: DeviceBatch,
     keys: PagedKeys,
@@ -69,13 +63,13 @@ def attend(
     max_len: int,
     arrivals: Arrivals,
     patterns: PatternRows | None = None,
-) -> torch.Tensor:
-    """Return softmax(scores) V for the first T rows, whole spans: q [T, H, D] -> [T, H, D], of the cache's dtype.
+) -> Tensor:
+    """Return softmax(scores) V of the first T rows, whole spans: q [T, H, D] -> [T, H, D] in the cache's dtype.
 
-    max_len: a number of keys that no span exceeds. arrivals: of this network alone. Patterns that are asked for are
-    written where `patterns` says.
+    max_len: upper bound of the keys of a span. arrivals: counters of this network. patterns: the patterns to write and
+    their places.
     """
-    # Rows of no tile get zeros too, so that what they come to is a number, whatever the memory held before.
+    # Rows outside of all tiles get zeros, since uninitialised memory may contain NaN.
     out = torch.zeros_like(q) if inputs.has_loose_rows else torch.empty_like(q)
     single, long = inputs.tiles_of(len(q))
     for tiles, are_single in ((single, True), (long, False)):
@@ -97,8 +91,8 @@ def attend(
     return out
 
 
-def _parts(q: torch.Tensor, num_tiles: int, max_len: int, arrivals: Arrivals | None, *, has_patterns: bool) -> Parts:
-    """Return room for tiles, of one row each if there are arrivals."""
+def _parts(q: Tensor, num_tiles: int, max_len: int, arrivals: Arrivals | None, *, has_patterns: bool) -> Parts:
+    """Return the buffers of partial results, for tiles of one row if there are arrivals."""
     num_rows, num_heads, dim = q.shape
     if arrivals is not None:
         return Parts.of_single_rows(num_tiles, num_heads, num_pieces(max_len), dim, q.device, arrivals)

@@ -1,28 +1,26 @@
-"""Turns a model folder into a network that runs. It knows how the parts fit together, but not what they are used
-for.
-"""
+"""Loader: builds a network from a model folder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.weight_files import load_weights
+from model.checkpoint.weight_files import load_weights, stored_tensors
 from model.config import Activation, ModelConfig
 from model.kernels.choice import AUTO, KernelConfig
 from model.kernels.int8_rows import Quantization
+from model.layers.attention_arithmetic import at_least_float32
 from model.layers.fp8_weight import LEAST_CAPABILITY
 from model.layers.linear import Linear
 from model.layers.norm import LayerNorm
 from model.layers.token_table import TokenTable
-from model.loading.dense_layers import load_dense_layers
-from model.loading.layer_builder import take, take_any
-from model.loading.stack_builder import StackBuilder
-from model.network.classifier import Classifier
-from model.network.head_transform import HeadTransform
-from model.network.sentence_transformers import embedding_defaults
+from model.loading.stack_builder import StackBuilder, take, take_any
+from model.network.heads import Classifier, HeadTransform
+from model.network.pooling import DenseLayer
+from model.network.sentence_transformers import DenseConfig, embedding_defaults
 from model.network.stack import Stack
 from model.network.transformer import Transformer
 from model.quantized import QuantizedMatrix, Weight
@@ -36,19 +34,17 @@ DTYPES = {
     "float16": torch.float16,
     "float64": torch.float64,
 }
-
-
 QUANTIZATIONS: dict[Quantization, tuple[str, ...]] = {
     "none": tuple(DTYPES),
     "int8": ("float32", "bfloat16", "float16"),
     "int4": ("float32", "bfloat16", "float16"),
     "fp8": ("bfloat16", "float16"),
 }
-"""The dtypes that each quantization goes with."""
+"""The dtypes that each quantization supports."""
 
 
 def resolve_device(name: str) -> torch.device:
-    """Return the device of a name; auto is the first GPU, or the CPU if there is none.
+    """Return the device of a name; "auto" is the first GPU, or the CPU without a GPU.
 
     Raises ModelLoadError when the device does not exist.
     """
@@ -61,10 +57,8 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, config: ModelConfig, device: torch.device) -> torch.dtype:
-    """Return the dtype of a name; auto is the checkpoint's own, except that a CPU computes float16 checkpoints in
-    float32, which holds them exactly.
-
-    Raises ModelLoadError for a dtype we do not know.
+    """Return the dtype of a name; "auto" is the checkpoint's dtype, but float32 for float16 checkpoints on a CPU, which
+    is exact. Raises ModelLoadError for an unknown dtype.
     """
     wanted = config.dtype if name == "auto" else name
     if name == "auto" and wanted == "float16" and device.type == "cpu":
@@ -75,8 +69,8 @@ def resolve_dtype(name: str, config: ModelConfig, device: torch.device) -> torch
 
 
 def resolve_quantization(name: str, dtype: torch.dtype, device: torch.device) -> Quantization:
-    """Return the quantization of a name. Raises ModelLoadError for one that we do not know, or that `dtype` or `device`
-    rules out.
+    """Return the quantization of a name. Raises ModelLoadError for an unknown name, and for one that `dtype` or
+    `device` does not support.
     """
     if name not in QUANTIZATIONS:
         raise ModelLoadError(f"quantize is {name!r}; expected one of {', '.join(QUANTIZATIONS)}")
@@ -90,7 +84,7 @@ def resolve_quantization(name: str, dtype: torch.dtype, device: torch.device) ->
 
 
 def _why_not_on(name: Quantization, device: torch.device) -> str | None:
-    """Return why a device does not serve a quantization, and what is accepted there, or None if it does."""
+    """Return the reason why a device does not support a quantization, with the accepted ones, or None if it does."""
     if device.type != "cuda":
         problem = f"needs a GPU, and the device is {device}; int8, int4 and none are accepted there"
         return problem if name == "fp8" else None
@@ -117,17 +111,17 @@ def load_model(
     progress: Callable[[int, int], None] | None = None,
     group: Group | None = None,
 ) -> Transformer:
-    """Load a checkpoint of any family, with the dense layers of a sentence-transformers folder; with `group`, only this
-    rank's share of it.
+    """Load a checkpoint of any family, with the dense layers of a sentence-transformers folder.
 
-    `max_model_len` is the longest sequence that will be run: it picks the frequencies of length-dependent rotary
-    embeddings and bounds computed positions (the encoder of an encoder-decoder keeps its own limit); `kernels`: what
-    computes; `batch_invariant`: whether a row's bits may depend on its own sequence alone, None where that costs
-    little; `quantize`: how to keep the matrices of the blocks and of the head; `progress` is called with (bytes read,
-    bytes in all).
+    max_model_len: the longest sequence that will be run; it determines the frequencies of length-dependent rotary
+    embeddings and the number of computed positions (the encoder of an encoder-decoder keeps its own limit). kernels:
+    the kernels to use. batch_invariant: whether a row's bits may depend only on its own sequence; None: true with our
+    CPU kernels, where it costs little. quantize: the quantization of the matrices of the blocks and of the head.
+    progress: called with the bytes read and the total. group: the ranks that divide the network; only this rank's
+    share is loaded.
 
-    Raises ModelLoadError for a checkpoint that does not fit its config, and where rows are to be rounded to 8 bits but
-    no weight is kept quantised.
+    Raises ModelLoadError for a checkpoint that does not fit its config, and if rows must be rounded to 8 bits but no
+    weight is quantised.
     """
     shares = None if group is None else shares_of(config, group)
     parts = None if shares is None else weight_parts(shares)
@@ -138,21 +132,45 @@ def load_model(
         raise ModelLoadError(
             f"--activations int8: no weight of {folder} is kept in 8 or 4 bits; --quantize int8 and int4 are accepted"
         )
-    context = max_model_len or config.max_model_len
     model = build_model(
         config,
         weights,
-        context=context,
+        context=max_model_len or config.max_model_len,
         kernels=kernels,
         batch_invariant=batch_invariant,
         quantize=quantize,
         shares=shares,
     )
-    dense = embedding_defaults(folder, config).dense
-    model.dense = load_dense_layers(
-        folder, dense, dtype, device, kernels=kernels, batch_invariant=model.batch_invariant
-    )
+    linear = partial(Linear, kernels=kernels, batch_invariant=model.batch_invariant)
+    model.dense = load_dense_layers(folder, embedding_defaults(folder, config).dense, dtype, device, linear)
     return model
+
+
+def load_dense_layers(
+    folder: Path,
+    configs: Sequence[DenseConfig],
+    dtype: torch.dtype,
+    device: torch.device,
+    linear: Callable[[Tensor, Tensor | None], Linear] = Linear,
+) -> tuple[DenseLayer, ...]:
+    """Return the layers after the pooling of embeddings, in float32 (float64 for a network in float64): there are only
+    a few products for each text.
+
+    Raises ModelLoadError for files that do not fit their configuration.
+    """
+    wide = at_least_float32(dtype)
+    layers = []
+    for config in configs:
+        stored = stored_tensors(folder / config.path)
+        shapes: dict[str, tuple[int, ...]] = {"linear.weight": (config.out_features, config.in_features)}
+        if config.bias:
+            shapes["linear.bias"] = (config.out_features,)
+        found = {name: tensor.shape for name, tensor in stored.items()}
+        if found != shapes:
+            raise ModelLoadError(f"{config.path}: the tensors are {found}; config.json there says {shapes}")
+        tensors = {name: tensor.read().detach().to(device, wide) for name, tensor in stored.items()}
+        layers.append(DenseLayer(linear(tensors["linear.weight"], tensors.get("linear.bias")), wide, config.is_tanh))
+    return tuple(layers)
 
 
 def build_model(
@@ -165,26 +183,39 @@ def build_model(
     quantize: Quantization = "none",
     shares: Mapping[str, Shares] | None = None,
 ) -> Transformer:
-    """Build the network of `weights`, by our names (`model.checkpoint.weight_files`), which are removed from the dict;
-    `context` is the longest sequence that will be run, `kernels`, `batch_invariant` and `quantize` are the
-    same as in `load_model`; `shares`: those of each stack, by its prefix, if the weights are one rank's part. Raises
-    KeyError when a weight is missing.
+    """Build the network of `weights`, by Lightwell's names (`model.checkpoint.weight_files`), and empty the dictionary.
+
+    context: the longest sequence that will be run. shares: the division of each stack, by its prefix, if the weights
+    are the part of one rank. The other parameters are those of `load_model`. Raises KeyError for a missing weight.
     """
     table = weights.pop("embed.weight")
-    # By default batch invariant with our kernels, where that costs nothing.
     is_native = kernels.why_not_native(table.dtype, table.device) is None
     invariant = is_native if batch_invariant is None else batch_invariant
     linear = partial(Linear, kernels=kernels, batch_invariant=invariant)
     is_tied = "head.weight" not in weights
-    head = project_out = None
+    head: Linear | None = None
+    project_out: Linear | None = None
     if config.has_head:
-        bias = take_any(weights, "head.bias")
-        head = _head(table if is_tied else weights.pop("head.weight"), bias, shares, linear, quantize)
+        weight, bias = table if is_tied else weights.pop("head.weight"), take_any(weights, "head.bias")
+        if isinstance(weight, Tensor) and shares is not None:
+            head = GatheredLinear(weight, bias, shares[""].words, **linear.keywords)
+        else:
+            head = linear(weight, bias, quantize=quantize)
+        del weight
         if "embed_out.weight" in weights:
             project_out = linear(weights.pop("embed_out.weight"))
-    transform = _head_transform(config, weights, linear, kernels, quantize)
-    classifier = _classifier(config, weights, linear, kernels)
-    tokens = _tokens(table, head if is_tied else None, shares)
+    transform = None
+    if config.head_transform is not None:
+        own, bias = weights.pop("head_transform.weight"), take_any(weights, "head_transform.bias")
+        dense = linear(own, bias, quantize=quantize, activation=config.head_transform)
+        gain, bias = take(weights, "head_norm.weight"), take_any(weights, "head_norm.bias")
+        transform = HeadTransform(dense, LayerNorm(gain, bias, config.norm_eps, kernels=kernels))
+    classifier = _classifier(config, weights, linear)
+    tied = head if is_tied else None
+    if isinstance(table, Tensor) and shares is not None:
+        tokens: TokenTable = SplitTokenTable(table, shares[""].words, tied)
+    else:
+        tokens = TokenTable(table, tied)
     del table
 
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
@@ -201,10 +232,10 @@ def build_model(
         ).stack()
 
     encoder = None
-    if config.encoder is not None:  # first: the decoder's names have no prefix
+    if config.encoder is not None:  # first, since the decoder's names have no prefix
         encoder = stack(config.encoder, "encoder.", max(context, config.encoder.max_model_len))
-    own = stack(config, "", context)
-    decoder, encoder = (None, own) if config.kind == "encoder" else (own, encoder)
+    only = stack(config, "", context)
+    decoder, encoder = (None, only) if config.kind == "encoder" else (only, encoder)
     return Transformer(
         config,
         decoder=decoder,
@@ -218,56 +249,17 @@ def build_model(
     )
 
 
-def _tokens(
-    table: torch.Tensor | QuantizedMatrix, tied: Linear | None, shares: Mapping[str, Shares] | None
-) -> TokenTable:
-    """Return the token table, of which a rank has its share."""
-    if isinstance(table, torch.Tensor) and shares is not None:
-        return SplitTokenTable(table, shares[""].words, tied)
-    return TokenTable(table, tied)
+def _classifier(config: ModelConfig, weights: dict[str, Weight], make: partial[Linear]) -> Classifier | None:
+    """Return the classification head, or None, and remove its weights.
 
-
-def _head(
-    weight: torch.Tensor | QuantizedMatrix,
-    bias: torch.Tensor | None,
-    shares: Mapping[str, Shares] | None,
-    make: partial[Linear],
-    quantize: Quantization,
-) -> Linear:
-    """Return the product that makes logits, of which a rank has its share."""
-    if isinstance(weight, torch.Tensor) and shares is not None:
-        return GatheredLinear(weight, bias, shares[""].words, **make.keywords)
-    return make(weight, bias, quantize=quantize)
-
-
-def _head_transform(
-    config: ModelConfig,
-    weights: dict[str, Weight],
-    make: partial[Linear],
-    kernels: KernelConfig,
-    quantize: Quantization,
-) -> HeadTransform | None:
-    """Return what comes before an encoder's head, or None; its weights are removed from the dict."""
-    if config.head_transform is None:
-        return None
-    weight, bias = weights.pop("head_transform.weight"), take_any(weights, "head_transform.bias")
-    dense = make(weight, bias, quantize=quantize, activation=config.head_transform)
-    gain, bias = take(weights, "head_norm.weight"), take_any(weights, "head_norm.bias")
-    return HeadTransform(dense, LayerNorm(gain, bias, config.norm_eps, kernels=kernels))
-
-
-def _classifier(
-    config: ModelConfig, weights: dict[str, Weight], make: partial[Linear], kernels: KernelConfig
-) -> Classifier | None:
-    """Return the head that labels an input, or None, in float32 (float64 for a network in float64): it has a row or two
-    for each input, which cost nothing. Its weights are removed from the dict.
+    It computes in float32 (float64 for a network in float64): there are only one or two rows for each input.
     """
     head = config.classifier
     if head is None:
         return None
-    taken = _taken(weights, "classifier")  # of "classifier_dense.weight" that is "_dense.weight"
-    wide = torch.float64 if taken[".weight"].dtype == torch.float64 else torch.float32
-    own = {name: weight.to(wide) for name, weight in taken.items() if isinstance(weight, torch.Tensor)}
+    taken = _taken(weights, "classifier")  # "classifier_dense.weight" becomes "_dense.weight"
+    wide = at_least_float32(taken[".weight"].dtype)
+    own = {name: weight.to(wide) for name, weight in taken.items() if isinstance(weight, Tensor)}
 
     def linear(name: str, activation: Activation | None = None) -> Linear:
         return make(own[f"{name}.weight"], own.get(f"{name}.bias"), activation=activation)
@@ -276,10 +268,11 @@ def _classifier(
     if head.dense is not None:
         dense = linear("_dense", None if head.dense == "tanh" else head.dense)
     if head.norm:
+        kernels = make.keywords["kernels"]
         norm = LayerNorm(own["_norm.weight"], own.get("_norm.bias"), config.norm_eps, kernels=kernels)
     return Classifier(head, dense, norm, linear(""), wide)
 
 
 def _taken(weights: dict[str, Weight], prefix: str) -> dict[str, Weight]:
-    """Take the weights whose names begin with a prefix, by their names without it."""
+    """Remove the weights with a prefix, and return them by their names without it."""
     return {name.removeprefix(prefix): weights.pop(name) for name in list(weights) if name.startswith(prefix)}

@@ -1,9 +1,9 @@
-"""Builds an adapter for a network from its folder. It knows which layer has which weight, but not what it computes."""
+"""Loader of low-rank adapters for a network."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
+from torch import Tensor
 
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.lora_files import read_changes
@@ -13,17 +13,17 @@ from model.network.transformer import Transformer
 
 
 def load_adapter(folder: Path, model: Transformer, *, max_rank: int, root: Path | None = None) -> Adapter:
-    """Load an adapter in peft's format, in the dtype and on the device of the network that it changes. root: a folder
-    that its files must be in.
+    """Load an adapter in peft's format, in the network's dtype and on its device. root: a folder that must contain its
+    files.
 
-    Raises ModelLoadError in the cases of `read_changes`, and for a network that several processes hold together.
+    Raises ModelLoadError in the cases of `read_changes`, and for a network that is divided between processes.
     """
     changes = read_changes(folder, model.config, max_rank, root)
     layers = dict(_layers(model))
     if missing := sorted(changes.keys() - layers.keys()):
         raise ModelLoadError(f"adapter {str(folder)!r} changes {missing[0]}, which adapters cannot change here")
 
-    def linear(weight: torch.Tensor) -> Linear:
+    def linear(weight: Tensor) -> Linear:
         own = weight.to(model.device, model.dtype)
         return Linear(own, kernels=model.kernels, batch_invariant=model.batch_invariant)
 
@@ -31,7 +31,7 @@ def load_adapter(folder: Path, model: Transformer, *, max_rank: int, root: Path 
 
 
 def _layers(model: Transformer) -> Iterator[tuple[str, Linear]]:
-    """Yield the matrices of the blocks by our names of their weights."""
+    """Yield the matrices of the blocks with Lightwell's names of their weights."""
     prefix = "" if model.decoder is None else "encoder."
     for start, stack in ((prefix, model.encoder), ("", model.decoder)):
         for block in () if stack is None else stack.blocks:

@@ -1,42 +1,93 @@
-"""Builds one stack from its weights: which part takes which names, and where each norm is applied. It knows no files.
+"""Builder of one stack: takes the weights of each layer, by name, out of a dictionary.
 
 The names are those of model/checkpoint/weight_files.py, without the stack's prefix.
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from model.config import DeltaNetConfig
-from model.layers.attention import AttentionRule
-from model.layers.attention_arithmetic import at_least_float32
-from model.layers.norm import Norm, RmsNorm
+from model.checkpoint.folder import ModelLoadError
+from model.config import Activation, DeltaNetConfig, ModelConfig
+from model.kernels.choice import KernelConfig
+from model.kernels.int8_rows import Quantization
+from model.kernels.products import DOT
+from model.layers.attention import Attention, AttentionRule, NativeAttention, PlainAttention, TextAttention
+from model.layers.attention_arithmetic import Arithmetic, InvariantArithmetic, at_least_float32
+from model.layers.batched_attention import BatchedAttention
+from model.layers.experts import Experts
+from model.layers.linear import Linear
+from model.layers.mlp import Mlp
+from model.layers.norm import LayerNorm, Norm, RmsNorm
 from model.layers.position_bias import alibi, bias_by_distance
 from model.layers.rope import Rope
 from model.layers.token_table import TokenTable
-from model.loading.layer_builder import LayerBuilder
 from model.network.altup import AltUp, StreamEnds
 from model.network.block import Block, Residual, Sublayer
 from model.network.convolution import Convolution
-from model.network.delta_net import DeltaNet
-from model.network.dense_and_experts import DenseAndExperts
 from model.network.embedding import Embedding, embed_at_once, sinusoids
 from model.network.fused_decoder import DecodeStep
-from model.network.fused_encoder import EncodeStep
+from model.network.fused_encoder import EncodeStep, why_not_whole
 from model.network.per_layer import PerLayer, PerLayerInputs
-from model.network.short_conv import ShortConvolution
+from model.network.recurrences import DeltaNet, ShortConvolution
 from model.network.stack import Stack
-from model.network.sublayers import AttentionHeads, CrossAttention, Feedforward, SelfAttention
-from model.sharding.parts import NormOfAllHeads, SplitHeads
-from model.sharding.shares import Share
+from model.network.sublayers import (
+    AttentionHeads,
+    CrossAttention,
+    DenseAndExperts,
+    Feedforward,
+    MixedFeedforward,
+    SelfAttention,
+)
+from model.quantized import QuantizedMatrix, Weight
+from model.sharding.parts import NormOfAllHeads, SplitHeads, SummedLinear
+from model.sharding.shares import Share, Shares
 
 
-class StackBuilder(LayerBuilder):
-    """Builds the stack of the weights that it takes."""
+class StackBuilder:
+    """Builder of one stack. It removes the weights from the dictionary, so that originals are freed when packed."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: dict[str, Weight],
+        tokens: TokenTable,
+        context: int,
+        *,
+        kernels: KernelConfig,
+        batch_invariant: bool,
+        quantize: Quantization = "none",
+        shares: Shares | None = None,
+    ) -> None:
+        """Keep the parameters of the stack.
+
+        tokens [vocab, e]: the table that both stacks share. context: the longest sequence that will be run. kernels:
+        the kernels of the stack. batch_invariant: whether a row's bits may depend only on its own sequence. quantize:
+        the quantization of the blocks' matrices. shares: the division of the stack, if `config` and `weights` are the
+        part of one rank.
+        """
+        self.config = config
+        self.shares = shares
+        self.weights = weights
+        self._take, self._take_any = partial(take, weights), partial(take_any, weights)
+        self.tokens = tokens
+        self.context = context
+        self.kernels = kernels
+        self.batch_invariant = batch_invariant
+        self.exactly = partial(Linear, kernels=kernels, batch_invariant=batch_invariant)
+        """Builds a layer whose matrix is not quantised."""
+        self.quantize: Quantization = quantize
+        why_not = why_not_whole(config, tokens.dtype, tokens.device, quantize, kernels)
+        is_stored_quantized = any(isinstance(each, QuantizedMatrix) for each in weights.values())
+        self.is_whole = shares is None and not is_stored_quantized and why_not is None
+        """Whether an `EncodeStep` can run the whole stack."""
+        self.attention = self._attention()
 
     def stack(self) -> Stack:
-        """Build the stack. Raises KeyError when a weight is missing; none may be left over."""
+        """Build the stack. Raises KeyError for a missing weight; all weights must be used."""
         config = self.config
         bias = self._position_bias()
         rule = AttentionRule(config.attention_scale, config.attn_logit_softcap, bias)
@@ -46,7 +97,7 @@ class StackBuilder(LayerBuilder):
         embedding = self.embedding()
         triton_step = None
         if self.kernels.uses_triton(self.tokens.dtype, self.tokens.device):
-            from model.network.triton_step import TritonStep  # here: a CPU has no need of Triton
+            from model.network.triton_step import TritonStep  # imports Triton, which a CPU does not need
 
             triton_step = TritonStep.of(embedding, blocks, final_norm, ropes)
         stack = Stack(
@@ -66,7 +117,7 @@ class StackBuilder(LayerBuilder):
         return stack
 
     def embedding(self) -> Embedding:
-        """Build what comes before the blocks. Raises KeyError when a weight is missing."""
+        """Build the embedding. Raises KeyError for a missing weight."""
         config, tokens = self.config, self.tokens
         scale = None if config.embedding_scale == 1 else self._factor(config.embedding_scale)
         positions = self._take_any("pos_embed.weight")
@@ -90,42 +141,32 @@ class StackBuilder(LayerBuilder):
             at_once=embed_at_once(tokens, types, positions, norm, self.kernels) if is_plain else None,
         )
 
-    def _per_layer_inputs(self) -> PerLayerInputs | None:
-        if self.config.per_layer_size is None:
-            return None
-        return PerLayerInputs(
-            TokenTable(self._take("per_layer_embed.weight")),
-            self.config.per_layer_vocab_size,
-            self._factor(self.config.per_layer_size**0.5),
-            self._linear("per_layer_project"),
-            self._norm("per_layer_norm"),
-        )
+    # Parts of the stack
 
-    def _stream_ends(self) -> StreamEnds | None:
-        if self.config.altup is None:
-            return None
-        into, out = (
-            [self.exactly(each.contiguous()) for each in weight.chunk(self.config.altup.num_streams - 1)]
-            for weight in (self._take("altup_in.weight"), self._take("altup_out.weight"))
-        )
-        return StreamEnds(into, out)
+    def _attention(self) -> Attention:
+        """Return the fastest attention for the stack's dtype, device and sinks."""
+        dtype, device, kernels = self.tokens.dtype, self.tokens.device, self.kernels
+        if kernels.why_not_native(dtype, device) is None:  # batch invariant in any case
+            is_dot = dtype == torch.bfloat16 and kernels.bfloat16_arithmetic() == DOT
+            return TextAttention() if self.is_whole and is_dot else NativeAttention()
+        arithmetic = InvariantArithmetic() if self.batch_invariant else Arithmetic()
+        if kernels.uses_triton(dtype, device) and not self.config.attention_sinks:  # the Triton kernel has no sinks
+            from model.layers.triton_attention import TritonAttention  # imports Triton, which a CPU does not need
 
-    def _altup(self, name: str) -> AltUp | None:
-        if self.config.altup is None:
+            return TritonAttention(arithmetic)
+        return PlainAttention(arithmetic) if self.batch_invariant else BatchedAttention()
+
+    def _position_bias(self) -> Tensor | None:
+        if self.config.alibi:
+            whole = self.config if self.shares is None else self.shares.config
+            bias = alibi(whole.num_heads, self.context, self.tokens.dtype, self.tokens.device)
+            return bias if self.shares is None else self.shares.heads.part(bias, 0)
+        if self.config.position_bias is None:
             return None
-        return AltUp(
-            norm=self._norm(f"{name}.altup_norm"),
-            router=self._exact(f"{name}.altup_router"),
-            predict=self._exact(f"{name}.altup_predict"),
-            correct=self._exact(f"{name}.altup_correct"),
-            scale=self._take_any(f"{name}.altup_scale.weight"),
-            laurel_left=self._exact(f"{name}.laurel_left"),
-            laurel_right=self._exact(f"{name}.laurel_right"),
-            laurel_norm=self._norm(f"{name}.laurel_norm"),
-        )
+        return bias_by_distance(self._take("position_bias.weight"), self.config.position_bias, self.context)
 
     def _ropes(self) -> list[Rope | None]:
-        """Return the rotary embedding of each block, or None; blocks that rotate alike share one."""
+        """Return the rotary embedding of each block, or None; blocks with equal embeddings share one object."""
         dtype, device = self.tokens.dtype, self.tokens.device
         layers = range(self.config.num_layers)
         wanted = [(self.config.rope_of(layer), self.config.at(layer).head_dim) for layer in layers]
@@ -137,19 +178,27 @@ class StackBuilder(LayerBuilder):
         }
         return [made[each] for each in wanted]
 
-    def _position_bias(self) -> torch.Tensor | None:
-        if self.config.alibi:
-            whole = self.config if self.shares is None else self.shares.config
-            bias = alibi(whole.num_heads, self.context, self.tokens.dtype, self.tokens.device)
-            return bias if self.shares is None else self.shares.heads.part(bias, 0)
-        if self.config.position_bias is None:
+    def _stream_ends(self) -> StreamEnds | None:
+        if self.config.altup is None:
             return None
-        return bias_by_distance(self._take("position_bias.weight"), self.config.position_bias, self.context)
+        into, out = (
+            [self.exactly(each.contiguous()) for each in weight.chunk(self.config.altup.num_streams - 1)]
+            for weight in (self._take("altup_in.weight"), self._take("altup_out.weight"))
+        )
+        return StreamEnds(into, out)
 
-    def _heads(self, name: str, rule: AttentionRule, out: str) -> AttentionHeads:
-        if self.shares is None:
-            return AttentionHeads(name, self.attention, rule, self._added(out))
-        return SplitHeads(name, self.attention, rule, self._added(out), self.shares)
+    def _per_layer_inputs(self) -> PerLayerInputs | None:
+        if self.config.per_layer_size is None:
+            return None
+        return PerLayerInputs(
+            TokenTable(self._take("per_layer_embed.weight")),
+            self.config.per_layer_vocab_size,
+            self._factor(self.config.per_layer_size**0.5),
+            self._linear("per_layer_project"),
+            self._norm("per_layer_norm"),
+        )
+
+    # Blocks
 
     def _block(self, index: int, rule: AttentionRule) -> Block:
         config, name = self.config, f"layers.{index}"
@@ -165,38 +214,16 @@ class StackBuilder(LayerBuilder):
             )
         scale = self._take_any(f"{name}.stream_scale.weight")
         last = None if config.per_layer_size is None else self._per_layer(name, scale)
-        sublayers = (
+        return Block(
+            index,
             self._residual(mixer, "hook_attn_out", "hook_resid_mid", "ln1", f"{name}.attn", has_norm=has_norm),
             cross,
             self._feedforward(
                 index, "hook_resid_post" if last is None else "hook_resid_mid_mlp", scale if last is None else None
             ),
-        )
-        return Block(index, *sublayers, parallel=config.parallel_blocks, per_layer=last, altup=self._altup(name))
-
-    def _feedforward(self, index: int, stream: str, stream_scale: torch.Tensor | None) -> Residual[Any]:
-        config, name = self.config, f"layers.{index}"
-        out, mlp = "hook_mlp_out", f"{name}.mlp"
-        if config.experts is None or not config.has_experts(index):
-            own = Feedforward(self._mlp(name, config.sparsities[index] if config.sparsities else 0.0))
-            return self._residual(own, out, stream, "ln2", mlp, stream_scale=stream_scale)
-        experts = self._experts(name)
-        if not config.experts.beside_mlp:
-            return self._residual(experts, out, stream, "ln2", mlp, stream_scale=stream_scale)
-        norms = [self._norm(f"{name}.{each}_norm") for each in ("mlp", "dense_post", "experts", "experts_post")]
-        both = DenseAndExperts(Feedforward(self._mlp(name)), experts, *norms)
-        after = self._norm(f"{mlp}_post_norm")
-        return Residual(both, out=out, stream=stream, norm="ln2_post", after=after, stream_scale=stream_scale)
-
-    def _per_layer(self, name: str, stream_scale: torch.Tensor | None) -> Residual[PerLayer]:
-        gate, out = self._linear(f"{name}.per_layer_gate"), self._added(f"{name}.per_layer_out")
-        return Residual(
-            PerLayer(gate, out, self.config.activation, self.batch_invariant),
-            out="hook_per_layer_out",
-            stream="hook_resid_post",
-            norm="ln_per_layer",
-            after=self._norm(f"{name}.per_layer_post_norm"),
-            stream_scale=stream_scale,
+            parallel=config.parallel_blocks,
+            per_layer=last,
+            altup=self._altup(name),
         )
 
     def _residual(
@@ -208,9 +235,9 @@ class StackBuilder(LayerBuilder):
         weights: str,
         *,
         has_norm: bool = True,
-        stream_scale: torch.Tensor | None = None,
+        stream_scale: Tensor | None = None,
     ) -> Residual[Sublayer]:
-        """Return sublayer f and its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
+        """Return sublayer f with its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
         before = after = of_sum = None
         match self.config.norm_placement:
             case "pre":
@@ -233,6 +260,22 @@ class StackBuilder(LayerBuilder):
             stream_scale=stream_scale,
         )
 
+    def _altup(self, name: str) -> AltUp | None:
+        if self.config.altup is None:
+            return None
+        return AltUp(
+            norm=self._norm(f"{name}.altup_norm"),
+            router=self._exact(f"{name}.altup_router"),
+            predict=self._exact(f"{name}.altup_predict"),
+            correct=self._exact(f"{name}.altup_correct"),
+            scale=self._take_any(f"{name}.altup_scale.weight"),
+            laurel_left=self._exact(f"{name}.laurel_left"),
+            laurel_right=self._exact(f"{name}.laurel_right"),
+            laurel_norm=self._norm(f"{name}.laurel_norm"),
+        )
+
+    # Sublayers
+
     def _self_attention(self, index: int, rule: AttentionRule) -> SelfAttention:
         config, name = self.config.at(index), f"layers.{index}"
         kv_layer = config.kv_layer(index)
@@ -249,13 +292,25 @@ class StackBuilder(LayerBuilder):
             k_norm=self._qk_norm(f"{name}.k_norm", None if self.shares is None else self.shares.kv_heads)
             if kv_layer == index
             else None,
-            v_norm=self._rms_norm_of(self.tokens.new_zeros(config.head_dim) + 1) if config.v_norm else None,
+            v_norm=self._rms_norm(self.tokens.new_zeros(config.head_dim) + 1) if config.v_norm else None,
             kv_layer=kv_layer,
             has_kv=kv_layer == index,
         )
 
+    def _qk_norm(self, name: str, share: Share | None) -> Norm | None:
+        """Return the norm of q or k, which is an RMSNorm in every family, or None. share: this rank's heads."""
+        if self.config.qk_norm is None:
+            return None
+        norm = self._rms_norm(self._take(f"{name}.weight"))
+        return norm if share is None or self.config.qk_norm == "head" else NormOfAllHeads(norm, share)
+
+    def _heads(self, name: str, rule: AttentionRule, out: str) -> AttentionHeads:
+        if self.shares is None:
+            return AttentionHeads(name, self.attention, rule, self._added(out))
+        return SplitHeads(name, self.attention, rule, self._added(out), self.shares)
+
     def _recurrence(self, name: str) -> ShortConvolution | DeltaNet:
-        """Return what stands in place of attention."""
+        """Return the sublayer of a block without attention."""
         net = self.config.recurrence
         convolution = Convolution.of(self._take(f"{name}.conv.weight"), self._take_any(f"{name}.conv.bias"))
         if not isinstance(net, DeltaNetConfig):
@@ -270,15 +325,6 @@ class StackBuilder(LayerBuilder):
             out=self._linear(f"{name}.delta_out"),
         )
 
-    def _qk_norm(self, name: str, share: Share | None) -> Norm | None:
-        """Return the norm of q or k, an RMSNorm in every family that has one, or None; `share`: of the heads that it
-        applies to.
-        """
-        if self.config.qk_norm is None:
-            return None
-        norm = self._rms_norm(name)
-        return norm if share is None or self.config.qk_norm == "head" else NormOfAllHeads(norm, share)
-
     def _cross_attention(self, name: str) -> CrossAttention:
         rule = AttentionRule(self.config.attention_scale, self.config.attn_logit_softcap)
         return CrossAttention(
@@ -287,3 +333,98 @@ class StackBuilder(LayerBuilder):
             heads=self._heads("cross_attn", rule, f"{name}.cross_out"),
             head_dim=self.config.head_dim,
         )
+
+    def _feedforward(self, index: int, stream: str, stream_scale: Tensor | None) -> Residual[Any]:
+        config, name, out = self.config, f"layers.{index}", "hook_mlp_out"
+        own: Feedforward | MixedFeedforward
+        if config.experts is None or not config.has_experts(index):
+            own = Feedforward(self._mlp(name, config.sparsities[index] if config.sparsities else 0.0))
+        else:
+            own = self._experts(name)
+            if config.experts.beside_mlp:
+                norms = [self._norm(f"{name}.{each}_norm") for each in ("mlp", "dense_post", "experts", "experts_post")]
+                both = DenseAndExperts(Feedforward(self._mlp(name)), own, *norms)
+                after = self._norm(f"{name}.mlp_post_norm")
+                return Residual(both, out=out, stream=stream, norm="ln2_post", after=after, stream_scale=stream_scale)
+        return self._residual(own, out, stream, "ln2", f"{name}.mlp", stream_scale=stream_scale)
+
+    def _experts(self, name: str) -> MixedFeedforward:
+        assert self.config.experts is not None
+        own, gain = self.config.experts, self._take_any(f"{name}.router_norm.weight")
+        mixture = Experts(
+            self._exact(f"{name}.router"),
+            [self._mlp(f"{name}.experts.{e}") for e in range(own.num_experts)],
+            num_chosen=own.num_chosen,
+            normalized=own.normalized,
+            softmax=self.attention.softmax,
+            shared=None if own.shared_intermediate_size is None else self._mlp(f"{name}.shared"),
+            shared_gate=self._exact(f"{name}.shared.router") if own.shared_gate else None,
+            router_norm=None if gain is None else RmsNorm(gain, self.config.norm_eps, kernels=self.kernels),
+            scales=self._take_any(f"{name}.expert_scales.weight"),
+        )
+        return MixedFeedforward(mixture)
+
+    def _mlp(self, name: str, sparsity: float = 0.0) -> Mlp:
+        activation = self.config.activation
+        if not self.config.gated_mlp:
+            return Mlp(self._linear(f"{name}.up", activation), self._added(f"{name}.down"))
+        up, down = self._linear(f"{name}.gate_up"), self._added(f"{name}.down")
+        gate = self.config.clamped_gate or activation
+        return Mlp(up, down, gate, sparsity=sparsity, batch_invariant=self.batch_invariant)
+
+    def _per_layer(self, name: str, stream_scale: Tensor | None) -> Residual[PerLayer]:
+        gate, out = self._linear(f"{name}.per_layer_gate"), self._added(f"{name}.per_layer_out")
+        return Residual(
+            PerLayer(gate, out, self.config.activation, self.batch_invariant),
+            out="hook_per_layer_out",
+            stream="hook_resid_post",
+            norm="ln_per_layer",
+            after=self._norm(f"{name}.per_layer_post_norm"),
+            stream_scale=stream_scale,
+        )
+
+    # Layers
+
+    def _factor(self, number: float) -> Tensor:
+        """Return a factor of table rows, rounded to the model's dtype before its use, as in Gemma's training."""
+        return torch.tensor(number, dtype=torch.float64).to(self.tokens.device, self.tokens.dtype)
+
+    def _norm(self, name: str) -> Norm:
+        weight = self._take(f"{name}.weight")
+        if self.config.norm == "rmsnorm":
+            return self._rms_norm(weight)
+        return LayerNorm(weight, self._take_any(f"{name}.bias"), self.config.norm_eps, kernels=self.kernels)
+
+    def _rms_norm(self, weight: Tensor) -> RmsNorm:
+        offset, rounds_once = self.config.norm_weight_offset, self.config.norm_rounds_once
+        return RmsNorm(
+            weight, self.config.norm_eps, weight_offset=offset, rounds_once=rounds_once, kernels=self.kernels
+        )
+
+    def _linear(self, name: str, activation: Activation | None = None) -> Linear:
+        weight, bias = self.weights.pop(f"{name}.weight"), self._take_any(f"{name}.bias")
+        return self.exactly(weight, bias, quantize=self.quantize, activation=activation, keep_dtype=self.is_whole)
+
+    def _added(self, name: str) -> Linear:
+        """Return a matrix whose product is added to the residual stream; ranks sum their products."""
+        if self.shares is None:
+            return self._linear(name)
+        weight, bias = self._take(f"{name}.weight"), self._take_any(f"{name}.bias")
+        return SummedLinear(weight, bias, self.shares.group, kernels=self.kernels, batch_invariant=self.batch_invariant)
+
+    def _exact(self, name: str) -> Linear:
+        """Return a matrix that is never quantised, since few numbers decide much."""
+        return self.exactly(self._take(f"{name}.weight"), self._take_any(f"{name}.bias"))
+
+
+def take(weights: dict[str, Weight], name: str) -> Tensor:
+    """Remove and return a weight. Raises KeyError if it is missing, and ModelLoadError if it is stored quantised."""
+    weight = weights.pop(name)
+    if isinstance(weight, QuantizedMatrix):
+        raise ModelLoadError(f"weights: {name} is stored as {weight.stored}; floating point is accepted")
+    return weight
+
+
+def take_any(weights: dict[str, Weight], name: str) -> Tensor | None:
+    """Remove and return a weight, or return None if it is missing. Raises ModelLoadError if it is stored quantised."""
+    return take(weights, name) if name in weights else None

@@ -1,9 +1,8 @@
-"""Runs blocks beside several residual streams, of which sublayers see one (AltUp: Baykal et al. 2023,
-arXiv:2301.13310), with a low-rank path around attention (LAuReL: Menghani et al. 2024, arXiv:2411.07501), as Gemma 3n
-has both.
+"""Several residual streams, of which the sublayers read one (AltUp: Baykal et al. 2023, arXiv:2301.13310), and a
+low-rank path around attention (LAuReL: Menghani et al. 2024, arXiv:2411.07501), as in Gemma 3n.
 
-The stream that sublayers are made of is "the" residual stream, x; the others go with it. Before a block each stream is
-predicted from all of them, and after it each is corrected by how far the block's output is from its prediction.
+The first stream, x, is the input of the sublayers. Before a block, each stream is predicted from all of them. After it,
+each is corrected by the difference between the block's output and its prediction.
 
 Axes: N streams, T rows, d model width.
 """
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from functools import reduce
 
 import torch
+from torch import Tensor
 
 from model.layers.attention_arithmetic import at_least_float32
 from model.layers.fixed_shapes import whole_vectors
@@ -26,30 +26,30 @@ _LEAST_MEAN_SQUARE = 1e-5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamEnds:
-    """Makes the other streams of the embedding, and one vector of all streams behind the last block."""
+    """The layers that create the other streams from the embedding, and join all streams after the last block."""
 
     into: Sequence[Linear]
     """[d, d] for each of the other streams."""
     out: Sequence[Linear]
-    """[d, d] for each of them."""
+    """[d, d] for each of the other streams."""
 
-    def start(self, x: torch.Tensor) -> Streams:
-        """Return the other streams of the embedding x [T, d]: as long as it is."""
+    def start(self, x: Tensor) -> Streams:
+        """Return the other streams, rescaled to the length of the embedding x [T, d]."""
         return Streams(torch.stack([_as_long_as(x, linear(x)) for linear in self.into]))
 
-    def end(self, x: torch.Tensor, streams: Streams) -> torch.Tensor:
-        """Return the mean [T, d] of x [T, d] and of the others, made as long as it is."""
+    def end(self, x: Tensor, streams: Streams) -> Tensor:
+        """Return the mean [T, d] of x [T, d] and the other streams, rescaled to its length."""
         others = [_as_long_as(x, linear(other)) for linear, other in zip(self.out, streams.others, strict=True)]
         return reduce(torch.add, others, x) / (1 + len(others))
 
 
-def _as_long_as(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _as_long_as(x: Tensor, y: Tensor) -> Tensor:
     return y * row_means(x * x).sqrt() / row_means(y * y).clamp(min=_LEAST_MEAN_SQUARE).sqrt()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AltUp:
-    """Predicts and corrects the streams around one block, and holds its low-rank path."""
+    """Predictions and corrections of the streams of one block, and its low-rank path."""
 
     norm: Norm
     router: Linear
@@ -58,35 +58,35 @@ class AltUp:
     """[N N, N]"""
     correct: Linear
     """[N, N]"""
-    scale: torch.Tensor | None
-    """[d]: of the corrected stream, for what the layer gets of the tokens, or None."""
+    scale: Tensor | None
+    """[d]: a factor of the corrected stream in the input of the per-layer gate, or None."""
     laurel_left: Linear
     """[r, d]"""
     laurel_right: Linear
     """[d, r]"""
     laurel_norm: Norm
 
-    def predicted(self, x: torch.Tensor, streams: Streams) -> list[torch.Tensor]:
+    def predicted(self, x: Tensor, streams: Streams) -> list[Tensor]:
         """Return the prediction of each stream [T, d], x's first."""
         every = [x, *streams.others]
-        weights = self.predict(self._routed(x)).view(len(x), len(every), len(every), 1)  # [T, of, from, 1]
+        weights = self.predict(self._routed(x)).view(len(x), len(every), len(every), 1)  # [T, to, from, 1]
         return [
             reduce(torch.add, [each * weights[:, i, j] for j, each in enumerate(every)]) + own
             for i, own in enumerate(every)
         ]
 
-    def corrected(self, predicted: Sequence[torch.Tensor], y: torch.Tensor) -> list[torch.Tensor]:
+    def corrected(self, predicted: Sequence[Tensor], y: Tensor) -> list[Tensor]:
         """Return each stream [T, d], corrected by the block's output y [T, d]."""
         weights = self.correct(self._routed(y)) + 1.0  # [T, N]
         novel = y - predicted[0]
         return [novel * weights[:, i, None] + each for i, each in enumerate(predicted)]
 
-    def _routed(self, x: torch.Tensor) -> torch.Tensor:
-        """Return how much each kind of stream is asked for: x [T, d] -> [T, N]."""
+    def _routed(self, x: Tensor) -> Tensor:
+        """Return the router's weights [T, N] for x [T, d]."""
         routed = self.router(self.norm(x) * x.shape[-1] ** -1.0)
         return whole_vectors(torch.tanh, routed.to(at_least_float32(x.dtype))).to(x.dtype)
 
-    def laurel(self, x: torch.Tensor, step: BlockInputs) -> torch.Tensor:
-        """Return x [T, d] with its low-rank image added."""
+    def laurel(self, x: Tensor, step: BlockInputs) -> Tensor:
+        """Return x [T, d] plus the output of the low-rank path."""
         low = multiply(self.laurel_left, x, step.adapted)
         return x + self.laurel_norm(multiply(self.laurel_right, low, step.adapted))

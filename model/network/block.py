@@ -1,5 +1,4 @@
-"""Runs one block: its sublayers, the norms where the family puts them, and the residual stream that they are added to.
-It knows no cache.
+"""Blocks: sublayers with their norms and the residual stream.
 
 Axes: T rows that need this layer, d model width.
 """
@@ -9,59 +8,64 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from model.hooks.hooks import LayerHooks, hooked, normed
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
 from model.layers.norm import Norm
 from model.network.altup import AltUp
-from model.network.delta_net import DeltaNet
-from model.network.dense_and_experts import DenseAndExperts
 from model.network.per_layer import PerLayer
-from model.network.short_conv import ShortConvolution
-from model.network.sublayers import BlockInputs, CrossAttention, Feedforward, MixedFeedforward, SelfAttention
+from model.network.recurrences import DeltaNet, ShortConvolution
+from model.network.sublayers import (
+    BlockInputs,
+    CrossAttention,
+    DenseAndExperts,
+    Feedforward,
+    MixedFeedforward,
+    SelfAttention,
+)
 
 Mixer = SelfAttention | ShortConvolution | DeltaNet
-"""A sublayer that brings numbers of other positions to a position: attention, or what some layers have in its place."""
+"""A sublayer that reads other positions: attention, or a recurrence in its place."""
 AnyFeedforward = Feedforward | MixedFeedforward | DenseAndExperts
 Sublayer = TypeVar("Sublayer", bound=Mixer | CrossAttention | AnyFeedforward | PerLayer)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residual(Generic[Sublayer]):
-    """A sublayer f on the residual stream: of_sum(x + scale * after(f(before(x)))); each norm is optional. The sum may
-    be multiplied by a number.
+    """A sublayer f on the residual stream: stream_scale * of_sum(x + scale * after(f(before(x)))), with optional norms.
 
-    A call returns what is added to x, and `add` adds it.
-    Pre-norm (GPT-2) has `before`, post-norm (Vaswani et al. 2017) `of_sum`, Gemma `before` and `after`, OLMo-2 `after`.
+    A call returns the addend of x, and `add` adds it. Pre-norm networks (GPT-2) have `before`, post-norm ones (Vaswani
+    et al. 2017) `of_sum`, Gemma `before` and `after`, OLMo-2 `after`.
     """
 
     f: Sublayer
     out: str
-    """The point of what is added, e.g. hook_attn_out."""
+    """The point of the addend, e.g. hook_attn_out."""
     stream: str
     """The point of the residual stream after it, e.g. hook_resid_mid."""
     norm: str
-    """The name of its norm's points, e.g. ln1."""
+    """The prefix of the norm's points, e.g. ln1."""
     before: Norm | None = None
     after: Norm | None = None
     of_sum: Norm | None = None
     scale: float = 1.0
-    stream_scale: torch.Tensor | None = None
-    """A number [1] by which the stream after it is multiplied, or None."""
+    stream_scale: Tensor | None = None
+    """A factor [1] of the stream after it, or None."""
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """Return what is added to the residual stream: x [T, d] -> [T, d]."""
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
+        """Return the addend of the residual stream: x [T, d] -> [T, d]."""
         y = self.f(normed(self.before, self.norm, x, layer_hooks), step, layer_hooks)
         second = self.norm if self.before is None else f"{self.norm}_post"
         y = self.scaled(normed(self.after, second, y, layer_hooks))
         return hooked(layer_hooks, self.out, y)
 
-    def scaled(self, y: torch.Tensor) -> torch.Tensor:
-        """Return what is added of y [T, d], which is rounded before it is."""
+    def scaled(self, y: Tensor) -> Tensor:
+        """Return y [T, d] times `scale`, rounded before the sum."""
         return y if self.scale == 1 else y * self.scale
 
-    def add(self, y: torch.Tensor, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def add(self, y: Tensor, x: Tensor, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the stream [T, d] with y [T, d] added to x [T, d]."""
         x = normed(self.of_sum, self.norm, x + y, layer_hooks)
         if self.stream_scale is not None:
@@ -71,8 +75,8 @@ class Residual(Generic[Sublayer]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
-    """Attention or what stands in its place, cross attention if there is one, mlp, what tokens let through if the layer
-    gets something of them: one after another, or attention and mlp in parallel on the same residual stream.
+    """Token mixer, optional cross attention, mlp and optional per-layer gate, one after another, or mixer and mlp in
+    parallel on the same residual stream.
     """
 
     index: int
@@ -80,14 +84,12 @@ class Block:
     cross: Residual[CrossAttention] | None
     mlp: Residual[AnyFeedforward]
     parallel: bool
-    """Whether the block is x + attention(x) + mlp(x), as in GPT-NeoX (Black et al. 2022, arXiv:2204.06745, section
-    2.1).
-    """
+    """Whether the block is x + attention(x) + mlp(x) (GPT-NeoX: Black et al. 2022, arXiv:2204.06745, section 2.1)."""
     per_layer: Residual[PerLayer] | None = None
     altup: AltUp | None = None
-    """The several residual streams' part of the block, or None if there is one stream."""
+    """The block's part in several residual streams, or None if there is one stream."""
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the residual stream after the block: x [T, d] -> [T, d]."""
         x = hooked(layer_hooks, "hook_resid_pre", x)
         if self.altup is not None:
@@ -100,10 +102,8 @@ class Block:
             x = residual.add(residual(x, step, layer_hooks), x, layer_hooks)
         return x
 
-    def _among_streams(
-        self, altup: AltUp, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None
-    ) -> torch.Tensor:
-        """Return the first of several residual streams after the block: x [T, d] -> [T, d]; the others are replaced."""
+    def _among_streams(self, altup: AltUp, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
+        """Return the first of several residual streams after the block, x [T, d] -> [T, d], and replace the others."""
         streams, last, before = step.streams, self.per_layer, self.attention.before
         assert streams is not None
         assert last is not None
@@ -111,20 +111,17 @@ class Block:
         predicted = altup.predicted(x, streams)
         predicted[0] = hooked(layer_hooks, "hook_predicted", predicted[0])
         added = self.attention(predicted[0], step, layer_hooks)
-        around = altup.laurel(before(predicted[0]), step)
-        around = hooked(layer_hooks, "hook_laurel_out", around)
-        x = (predicted[0] + added + around) / math.sqrt(2)
-        x = hooked(layer_hooks, "hook_resid_mid", x)
+        around = hooked(layer_hooks, "hook_laurel_out", altup.laurel(before(predicted[0]), step))
+        x = hooked(layer_hooks, "hook_resid_mid", (predicted[0] + added + around) / math.sqrt(2))
         x = self.mlp.add(self.mlp(x, step, layer_hooks), x, layer_hooks)
         x, *others = altup.corrected(predicted, x)
         given = last(x if altup.scale is None else x * altup.scale, step, layer_hooks)
         streams.others = torch.stack([other + given for other in others])
         return hooked(layer_hooks, "hook_resid_post", x)
 
-    def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
-        """Run only as far as the queries, keys and values of the residual stream x [T, d], or the states of a layer
-        without attention, and what hooks read of them: if nothing else of this block is needed, most of its products
-        need not be computed.
+    def write_kv(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
+        """Compute only the queries, keys and values of the residual stream x [T, d], or the states of a recurrence, and
+        serve their hooks. It saves most products of a block whose output is not needed.
         """
         x = hooked(layer_hooks, "hook_resid_pre", x)
         if self.altup is not None:
@@ -135,7 +132,7 @@ class Block:
 
     @property
     def linears(self) -> dict[str, Linear]:
-        """Return its matrices by their names, without those of experts; up has the gate, if there is one, above it."""
+        """Return the matrices by their names, without experts; the gate's rows come first in `up`."""
         found = self.attention.f.linears
         if (mlp := self.one_mlp) is not None:
             found |= {"up": mlp.up, "down": mlp.down}
@@ -150,13 +147,13 @@ class Block:
 
     @property
     def residuals(self) -> list[Residual[Any]]:
-        """Return its sublayers with their norms, in their order."""
+        """Return the sublayers with their norms, in their order."""
         return [each for each in (self.attention, self.cross, self.mlp, self.per_layer) if each is not None]
 
     @property
     def is_plain(self) -> bool:
-        """Return whether it has attention with keys and values of its own, which no norm has changed, and sublayers
-        that are added up, and no more: the calls that run many blocks at once know nothing else.
+        """Return whether fused calls of many blocks support the block: attention with its own keys and values, without
+        a norm of values, stream scale and per-layer gate.
         """
         attention = self.attention.f
         is_scaled = self.residuals[-1].stream_scale is not None or self.per_layer is not None
@@ -165,24 +162,24 @@ class Block:
 
     @property
     def matrices(self) -> list[Linear]:
-        """Return all its matrices, those of experts too."""
+        """Return all matrices, with experts."""
         mlp = self.mlp.f.experts if isinstance(self.mlp.f, DenseAndExperts) else self.mlp.f
         return [*self.linears.values(), *(mlp.experts.linears if isinstance(mlp, MixedFeedforward) else [])]
 
     @property
     def self_attention(self) -> SelfAttention:
-        """Return the attention of a block that has one."""
+        """Return the attention of a block with attention."""
         assert isinstance(self.attention.f, SelfAttention)
         return self.attention.f
 
     @property
     def one_mlp(self) -> Mlp | None:
-        """Return its mlp, or None if it has experts alone."""
+        """Return the mlp, or None if there are only experts."""
         mlp = self.mlp.f.dense if isinstance(self.mlp.f, DenseAndExperts) else self.mlp.f
         return mlp.mlp if isinstance(mlp, Feedforward) else None
 
     @property
     def cross_attention(self) -> CrossAttention:
-        """Return the cross attention of a block that has one."""
+        """Return the cross attention of a block with cross attention."""
         assert self.cross is not None
         return self.cross.f

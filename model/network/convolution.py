@@ -1,10 +1,9 @@
-"""Convolves the rows of a batch over positions, each channel alone, with the inputs that their sequences kept from
-earlier steps.
+"""Convolution over positions, each channel separately, with the inputs that each sequence keeps from earlier steps.
 
-A row's bits depend on the inputs that it reads alone, however the sequence was cut into steps: each output is a sum of
-products in the order of positions, each operation rounded by itself.
+The bits of a row depend only on the inputs that it reads, not on the division of the sequence into steps: each output
+is a sum of products in the order of positions, with each operation rounded.
 
-Axes: T rows of the leading spans, S these spans, n inputs that are kept, C channels.
+Axes: T rows of the leading spans, S spans, n kept inputs, C channels.
 """
 
 from dataclasses import dataclass
@@ -12,39 +11,39 @@ from typing import Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.kv_cache import LayerStates
+from model.layers.attention_arithmetic import at_least_float32
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptInputs:
-    """The places of the inputs of a convolution: those that a span's state keeps come before the span's own, [state of
-    span 0, rows of span 0, state of span 1, ...]. All numbers are int64.
-    """
+    """Indices of a convolution's inputs in the order [state of span 0, rows of span 0, state of span 1, ...], int64."""
 
-    rows: torch.Tensor
-    """[T]: the place of each row's own input."""
-    before: torch.Tensor
-    """[S, n]: the places of what was kept before the step."""
-    after: torch.Tensor
-    """[S, n]: the places of what is to be kept after it."""
-    read: torch.Tensor
-    """[S]: the number of each state before the step."""
-    write: torch.Tensor
-    """[S]: the number of each state after it."""
-    is_first: torch.Tensor
-    """[S] bool: whether the span begins its sequence, of which nothing is kept yet."""
+    rows: Tensor
+    """[T]: the index of each row's own input."""
+    before: Tensor
+    """[S, n]: the indices of the inputs kept before the step."""
+    after: Tensor
+    """[S, n]: the indices of the inputs to keep after the step."""
+    read: Tensor
+    """[S]: the index of each span's state before the step."""
+    write: Tensor
+    """[S]: the index of each span's state after the step."""
+    is_first: Tensor
+    """[S] bool: whether the span begins its sequence, so that its state is zero."""
     first_rows: np.ndarray
-    """[S + 1]: the row where each span begins, and the total."""
+    """[S + 1]: the first row of each span, and the number of rows."""
 
     @classmethod
     def of(cls, batch: Batch, num_kept: int) -> Self:
-        """Return where those of a batch stand, for a convolution that reads `num_kept` positions before its own."""
+        """Return the indices for a batch and a convolution that reads `num_kept` earlier positions."""
         spans, first_rows = batch.spans, np.array(batch.first_rows)
         before = (first_rows[:-1] + num_kept * np.arange(len(spans)))[:, None] + np.arange(num_kept)
 
-        def there(array: np.ndarray) -> torch.Tensor:
+        def there(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(batch.device)
 
         return cls(
@@ -58,7 +57,7 @@ class KeptInputs:
         )
 
     def leading(self, num_rows: int) -> Self:
-        """Return where those of the leading spans stand, which have so many rows."""
+        """Return the indices of the leading spans, which have `num_rows` rows together."""
         if num_rows == len(self.rows):
             return self
         count = int(np.searchsorted(self.first_rows, num_rows))
@@ -66,36 +65,36 @@ class KeptInputs:
         read, write, is_first = self.read[:count], self.write[:count], self.is_first[:count]
         return type(self)(self.rows[:num_rows], before, after, read, write, is_first, self.first_rows[: count + 1])
 
-    def old(self, states: torch.Tensor) -> torch.Tensor:
-        """Return a copy of what `states` [state, ...] holds of each span before the step, [S, ...]."""
+    def old(self, states: Tensor) -> Tensor:
+        """Return a copy of each span's state before the step, [S, ...], from `states` [state, ...]."""
         found = states[self.read]
         return found.masked_fill_(self.is_first.view(-1, *[1] * (found.dim() - 1)), 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Convolution:
-    """A causal convolution of each channel alone."""
+    """A causal convolution of each channel."""
 
-    taps: torch.Tensor
+    taps: Tensor
     """[n + 1, C] float32 (float64 in float64): the factors of the inputs, the row's own last."""
-    bias: torch.Tensor | None
+    bias: Tensor | None
     """[C]"""
 
     @classmethod
-    def of(cls, weight: torch.Tensor, bias: torch.Tensor | None) -> Self:
+    def of(cls, weight: Tensor, bias: Tensor | None) -> Self:
         """Return the convolution of weight [C, 1, n + 1] and bias [C], in the model's dtype."""
-        wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
+        wide = at_least_float32(weight.dtype)
         return cls(weight[:, 0].T.to(wide).contiguous(), None if bias is None else bias.to(wide))
 
-    def __call__(self, x: torch.Tensor, kept: KeptInputs, states: LayerStates) -> torch.Tensor:
-        """Return the outputs of x [T, C], float32 (float64 in float64), and write what is kept of it to the states."""
+    def __call__(self, x: Tensor, kept: KeptInputs, states: LayerStates) -> Tensor:
+        """Return the outputs of x [T, C], float32 (float64 in float64), and write the kept inputs to the states."""
         kept = kept.leading(len(x))
         inputs = x.new_empty(len(x) + kept.before.numel(), x.shape[1])
         inputs[kept.rows] = x
         inputs[kept.before] = kept.old(states.inputs)
         states.inputs[kept.write] = inputs[kept.after]
-        reach, first = len(self.taps) - 1, kept.rows - (len(self.taps) - 1)
+        first = kept.rows - (len(self.taps) - 1)
         out = inputs[first] * self.taps[0]
-        for tap in range(1, reach + 1):
+        for tap in range(1, len(self.taps)):
             out += inputs[first + tap] * self.taps[tap]
         return out if self.bias is None else out.add_(self.bias)

@@ -1,4 +1,4 @@
-"""Turns token ids into the first block's input. It knows tables, but no blocks.
+"""Embedding of token ids: the input of the first block.
 
 Axes: T rows, d model width, e width of the token table.
 """
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.hooks.hooks import LayerHooks, hooked, normed
@@ -20,23 +21,23 @@ from model.layers.token_table import TokenTable
 
 @dataclass(frozen=True, slots=True)
 class Embedding:
-    """Computes norm(project(scale * token) + token type + position), of which a family has some parts."""
+    """norm(project(scale * token) + token type + position); each family has some of these parts."""
 
     tokens: TokenTable
     """The token table, [vocab, e]; both stacks of an encoder-decoder share it."""
-    scale: torch.Tensor | None
+    scale: Tensor | None
     """A number, of the tables' dtype, or None."""
     project: Linear | None
     """[d, e]"""
-    positions: torch.Tensor | None
+    positions: Tensor | None
     """[context, d]: row 0 is for position 0."""
-    token_types: torch.Tensor | None
+    token_types: Tensor | None
     """[types, d]: row 0 is for a text, row 1 for the second one of a pair."""
     norm: Norm | None
-    at_once: Callable[[Batch | DeviceBatch], torch.Tensor] | None
-    """All of it in one kernel, with the same bits, or None if there is none for it."""
+    at_once: Callable[[Batch | DeviceBatch], Tensor] | None
+    """The whole embedding in one kernel, with the same bits, or None if no kernel supports it."""
 
-    def __call__(self, batch: Batch | DeviceBatch, layer_hooks: LayerHooks | None = None) -> torch.Tensor:
+    def __call__(self, batch: Batch | DeviceBatch, layer_hooks: LayerHooks | None = None) -> Tensor:
         """Return the vectors [T, d] of the batch's tokens at their positions."""
         if self.at_once is not None and layer_hooks is None:
             return self.at_once(batch)
@@ -57,14 +58,14 @@ class Embedding:
 
 def embed_at_once(
     tokens: TokenTable,
-    token_types: torch.Tensor | None,
-    positions: torch.Tensor | None,
+    token_types: Tensor | None,
+    positions: Tensor | None,
     norm: Norm | None,
     kernels: KernelConfig,
-) -> Callable[[Batch | DeviceBatch], torch.Tensor] | None:
-    """Return LayerNorm(token + token type + position) in one kernel, or None if there is none for it."""
+) -> Callable[[Batch | DeviceBatch], Tensor] | None:
+    """Return LayerNorm(token + token type + position) in one kernel, or None if no kernel supports it."""
     table = tokens.dense
-    if type(tokens) is not TokenTable or table is None:  # processes that share a table add up what each finds
+    if type(tokens) is not TokenTable or table is None:  # ranks with a part of the table sum their rows
         return None
     if not isinstance(norm, LayerNorm) or kernels.why_not_native(table.dtype, table.device) is not None:
         return None
@@ -72,9 +73,9 @@ def embed_at_once(
     return lambda batch: embed(batch.token_ids, batch.token_types, batch.positions, *parts)
 
 
-def sinusoids(num_positions: int, width: int) -> torch.Tensor:
-    """Return the fixed positions of Vaswani et al. 2017 (arXiv:1706.03762), section 3.5, in Marian's order: all sines,
-    then all cosines: [num_positions, width], float64.
+def sinusoids(num_positions: int, width: int) -> Tensor:
+    """Return the positions of Vaswani et al. 2017 (arXiv:1706.03762), section 3.5, [num_positions, width] float64, in
+    Marian's order: all sines, then all cosines.
     """
     frequencies = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angles = torch.arange(num_positions, dtype=torch.float64)[:, None] * frequencies

@@ -1,18 +1,17 @@
-"""Runs a step of few rows through all blocks of a decoder in one call, with the bits of the blocks one by one.
+"""Runs a step of few rows through all blocks of a decoder in one call, with the same bits as the separate blocks.
 
-Such a step's products take microseconds each, and what torch and Python do between them takes as long again. This
-module knows which blocks the kernels can replace; it computes nothing itself.
+The products of such a step take microseconds each, and the overhead of torch and Python between them takes as long.
 
 Axes: R rows, d model width, H query heads, K key heads, D head dimension, L layers.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Self, TypeGuard, cast
+from typing import Self, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.hooks.attention_hooks import Attended, deliver_rows
@@ -27,107 +26,80 @@ from model.layers.linear import Linear
 from model.layers.lora import AdaptedRows, Adapter
 from model.layers.norm import Norm, RmsNorm
 from model.layers.rope import Rope, rotary_rows
-from model.network.block import Block, Residual
+from model.network.block import Block
 from model.network.sublayers import SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
-"""Most weights that one call reads, or one layer's: some milliseconds. A key of a head counts as 64; adapters do not
-count.
+"""Largest number of weights that one call reads, or those of one layer: some milliseconds. A key of a head counts as 64
+weights; adapters do not count.
 """
 
 MOST_ROWS = 256
-"""The most rows of a step that `can_run`: with more, the products take so long that Python's and torch's time is
-negligible.
-"""
+"""Largest number of rows of a step. With more rows, the overhead of Python and torch is negligible."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """The parts of a block that the kernels replace."""
+def _is_supported(block: Block) -> bool:
+    """Return whether the kernels can replace a block."""
+    attention, mlp = block.attention.f, block.one_mlp
+    if block.parallel or block.cross is not None or not block.is_plain or mlp is None or mlp.gate != "silu":
+        return False
+    if not isinstance(attention, SelfAttention) or attention.gated:
+        return False
+    rule = attention.heads.rule
+    if rule.bias is not None or rule.sinks is not None or not isinstance(attention.heads.attention, NativeAttention):
+        return False
+    return all(each.after is None and each.of_sum is None and _is_native(each.before) for each in block.residuals)
 
-    attention: SelfAttention
-    gate_up: Linear
-    down: Linear
-    before_attention: RmsNorm
-    before_mlp: RmsNorm
 
-    @classmethod
-    def of(cls, block: Block) -> Self | None:
-        """Return the parts, or None if the block has something else."""
-        if block.parallel or block.cross is not None or not block.is_plain:
-            return None
-        attention, mlp = block.attention.f, block.one_mlp
-        if not isinstance(attention, SelfAttention) or attention.gated:
-            return None
-        before_attention, before_mlp = _norm_before(block.attention), _norm_before(block.mlp)
-        if before_attention is None or before_mlp is None or mlp is None or mlp.gate != "silu":
-            return None
-        rule = attention.heads.rule
-        if rule.bias is not None or rule.sinks is not None:
-            return None
-        if not isinstance(attention.heads.attention, NativeAttention):
-            return None
-        return cls(attention, mlp.up, mlp.down, before_attention, before_mlp)
+def _is_native(norm: Norm | None) -> bool:
+    return isinstance(norm, RmsNorm) and norm.native
 
-    def linears(self) -> dict[str, Linear]:
-        """Return the layers of the products by the kernels' names."""
-        heads = self.attention.heads
-        return {"qkv": self.attention.qkv, "out": heads.out, "gate_up": self.gate_up, "down": self.down}
 
-    def norms(self) -> list[RmsNorm]:
-        of_heads = self.attention.q_norm, self.attention.k_norm
-        return [self.before_attention, self.before_mlp, *(norm for norm in of_heads if _is_native(norm))]
+def _norms(block: Block) -> list[RmsNorm]:
+    """Return the norms of a supported block: before attention, before the mlp, and of queries and keys if present."""
+    attention = block.self_attention
+    norms = block.attention.before, block.mlp.before, attention.q_norm, attention.k_norm
+    return [norm for norm in norms if isinstance(norm, RmsNorm)]
 
-    def layer(self, rope: Rope | None, key_range: int) -> DecoderLayer:
-        """Return the parts in the form that the kernels take."""
-        q_norm, k_norm = (
-            None if norm is None else norm.weight for norm in (self.attention.q_norm, self.attention.k_norm)
-        )
-        return DecoderLayer(
-            **{name: _product(linear) for name, linear in self.linears().items()},
-            before_attention=self.before_attention.weight,
-            before_mlp=self.before_mlp.weight,
-            q_norm=q_norm,
-            k_norm=k_norm,
-            rotary_tables=None if rope is None else (rope.cos, rope.sin),
-            key_range=key_range,
-        )
+
+def _linears(block: Block) -> dict[str, Linear]:
+    """Return the matrices of a supported block by the kernels' names."""
+    own = block.linears
+    return {"qkv": own["qkv"], "out": own["attn_out"], "gate_up": own["up"], "down": own["down"]}
 
 
 def _product(linear: Linear) -> Product:
-    return Product(cast(LaidWeight, linear.weight), linear.bias)  # of a block whose attention and norms are native
+    return Product(cast(LaidWeight, linear.weight), linear.bias)  # native, like the block's attention and norms
 
 
-def _norm_before(residual: Residual[Any]) -> RmsNorm | None:
-    """Return the only norm of a residual, or None if the kernels cannot compute it."""
-    alone = residual.after is None and residual.of_sum is None
-    return residual.before if alone and _is_native(residual.before) else None
-
-
-def _is_native(norm: Norm | None) -> TypeGuard[RmsNorm]:
-    return isinstance(norm, RmsNorm) and norm.native
+def _layer(block: Block, rope: Rope | None, key_range: int) -> DecoderLayer:
+    """Return a supported block in the kernels' form. key_range: the index of its range of keys."""
+    own = block.self_attention
+    before_attention, before_mlp, *_ = _norms(block)
+    return DecoderLayer(
+        **{name: _product(linear) for name, linear in _linears(block).items()},
+        before_attention=before_attention.weight,
+        before_mlp=before_mlp.weight,
+        q_norm=None if own.q_norm is None else own.q_norm.weight,
+        k_norm=None if own.k_norm is None else own.k_norm.weight,
+        rotary_tables=None if rope is None else (rope.cos, rope.sin),
+        key_range=key_range,
+    )
 
 
 class DecodeStep:
     """The blocks of one decoder, and the norm after them."""
 
-    def __init__(
-        self,
-        parts: Sequence[_Parts],
-        final_norm: RmsNorm | None,
-        ropes: Sequence[Rope | None],
-        residual_scale: float,
-    ) -> None:
-        """Keep the parts. ropes: one for each layer; residual_scale: of what each sublayer adds. All parts have norms
-        of one kind, and one rule of attention.
-        """
-        self._parts = parts
-        self._windows = list(dict.fromkeys(each.attention.window for each in parts))
+    def __init__(self, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]) -> None:
+        """Keep the blocks, which `of` has checked. ropes: one for each block."""
+        self._blocks = blocks
+        windows = [block.self_attention.window for block in blocks]
+        self._windows = list(dict.fromkeys(windows))
         layers = [
-            each.layer(rope, self._windows.index(each.attention.window))
-            for each, rope in zip(parts, ropes, strict=True)
+            _layer(block, rope, self._windows.index(window))
+            for block, rope, window in zip(blocks, ropes, windows, strict=True)
         ]
-        first, norm = parts[0].attention, parts[0].before_attention
+        first = blocks[0].self_attention
         self._num_heads, self._num_kv_heads, self._head_dim = first.num_heads, first.num_kv_heads, first.head_dim
         self._decoder = Decoder(
             layers,
@@ -136,41 +108,37 @@ class DecodeStep:
             num_heads=first.num_heads,
             num_key_heads=first.num_kv_heads,
             head_dim=first.head_dim,
-            eps=norm.eps,
+            eps=_norms(blocks[0])[0].eps,
             scale=first.heads.rule.scale,
             softcap=first.heads.rule.softcap,
-            residual_scale=residual_scale,
+            residual_scale=blocks[0].attention.scale,
         )
-        self._num_weights = sum(each.in_features * each.out_features for each in parts[0].linears().values())
+        self._num_weights = sum(each.in_features * each.out_features for each in _linears(blocks[0]).values())
         self._changes: WeakKeyDictionary[Adapter, AdapterChanges] = WeakKeyDictionary()
         self._caches: Sequence[LayerCache] = ()
         self._layer_caches: LayerCaches | None = None
 
     @classmethod
     def of(cls, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]) -> Self | None:
-        """Return the step of a causal stack, or None if the kernels cannot replace its blocks here. ropes: one for
-        each block.
-        """
-        parts = [part for block in blocks if (part := _Parts.of(block)) is not None]
-        if len(parts) < len(blocks) or not parts:
+        """Return the step of a causal stack, or None if the kernels cannot replace its blocks."""
+        if not blocks or not all(map(_is_supported, blocks)) or not (final_norm is None or _is_native(final_norm)):
             return None
-        if not (final_norm is None or _is_native(final_norm)):
-            return None
-        rules = {(part.attention.heads.rule.scale, part.attention.heads.rule.softcap) for part in parts}
-        norms = [norm for part in parts for norm in part.norms()] + ([final_norm] if final_norm else [])
-        if len(rules) > 1 or len({(norm.eps, norm.rounds_once) for norm in norms}) > 1:
-            return None
-        scales = {residual.scale for block in blocks for residual in block.residuals}
-        return cls(parts, final_norm, ropes, scales.pop()) if len(scales) == 1 else None
+        norms = [norm for block in blocks for norm in _norms(block)]
+        norms += [final_norm] if isinstance(final_norm, RmsNorm) else []
+        rules = [block.self_attention.heads.rule for block in blocks]
+        kinds = (
+            {(rule.scale, rule.softcap) for rule in rules},
+            {(norm.eps, norm.rounds_once) for norm in norms},
+            {residual.scale for block in blocks for residual in block.residuals},
+        )
+        return cls(blocks, final_norm, ropes) if all(len(kind) == 1 for kind in kinds) else None
 
     def can_run(self, batch: Batch, hooks: Hooks | None) -> bool:
-        """Return whether there are few rows that see few keys and need all layers, and whether hooks read at most
-        attention.
+        """Return whether the batch has few rows with few keys, which all need all layers, and whether hooks read at
+        most attention.
         """
-        last = len(self._parts) - 1
-        if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows:
-            return False
-        if not batch.needs_output_of(last):
+        last = len(self._blocks) - 1
+        if batch.num_rows > MOST_ROWS or batch.num_rows_at(last) < batch.num_rows or not batch.needs_output_of(last):
             return False
         if hooks is not None and (hooks.reads or hooks.changes or hooks.attention_changes):
             return False
@@ -181,22 +149,21 @@ class DecodeStep:
 
     def __call__(
         self,
-        x: torch.Tensor,
+        x: Tensor,
         batch: Batch,
         caches: Sequence[LayerCache],
         hooks: Hooks | None,
         adapted: AdaptedRows | None = None,
-    ) -> torch.Tensor:
-        """Return the final-normed rows [R, d] of x [R, d], which may be overwritten; keys and values are written to the
+    ) -> Tensor:
+        """Return the final-normed rows [R, d] of x [R, d], which may be overwritten, and write keys and values to the
         caches.
 
-        Raises what `batch.check` raises, between two calls; the caches then hold the rows of some layers.
+        Exceptions of `batch.check`, between two calls, are passed on; the caches then hold the rows of some layers.
         """
         x = x.contiguous()
         key_ranges = [batch.key_range(True, window) for window in self._windows]
         shape = batch.num_rows, self._num_heads, self._head_dim
-        found = {} if hooks is None else {n: hooks.at(n) for n in range(len(caches))}
-        wanted = {n: layer_hooks for n, layer_hooks in found.items() if layer_hooks is not None}
+        wanted = {} if hooks is None else {n: own for n in range(len(caches)) if (own := hooks.at(n)) is not None}
         queries = {n: torch.empty(shape) for n in wanted}
         counts = np.diff(batch.first_rows)
         (items,) = self._items(batch)
@@ -217,8 +184,8 @@ class DecodeStep:
             batch.check()
             end = min(start + step, num_layers)
             out = self._decoder.run(x, rows, memory, first_layer=start, end_layer=end, queries=queries, adapted=changes)
-        for n, layer_hooks in wanted.items():  # whose keys are in the caches
-            attention = self._parts[n].attention
+        for n, layer_hooks in wanted.items():  # after the kernels have written the keys
+            attention = self._blocks[n].self_attention
             heads, key_range = attention.heads, key_ranges[self._windows.index(attention.window)]
             deliver_rows(
                 Attended(heads.attention, heads.rule, queries[n], caches[n], key_range, False, batch.check), layer_hooks
@@ -226,24 +193,24 @@ class DecodeStep:
         return out
 
     def _memory(self, caches: Sequence[LayerCache]) -> LayerCaches:
-        """Return the caches in the form that the kernels take; they are the same in every step of a server."""
+        """Return the caches in the kernels' form. A server's steps all use the same caches."""
         if self._layer_caches is None or caches is not self._caches:
             self._layer_caches = LayerCaches([(each.keys, each.values) for each in caches])
             self._caches = caches
         return self._layer_caches
 
     def _changes_of(self, adapter: Adapter) -> AdapterChanges:
-        """Return what an adapter changes in the form that the kernels take, which is kept as long as the adapter is."""
+        """Return an adapter's changes in the kernels' form, which is kept as long as the adapter."""
         found = self._changes.get(adapter)
         if found is None:
             found = self._changes[adapter] = self._decoder.changes(
                 [
                     {
                         name: Change(_product(change.down), _product(change.up))
-                        for name, linear in part.linears().items()
+                        for name, linear in _linears(block).items()
                         if (change := adapter.changes.get(linear)) is not None
                     }
-                    for part in self._parts
+                    for block in self._blocks
                 ]
             )
         return found

@@ -1,4 +1,4 @@
-"""Runs all blocks of an encoder like BERT's in one call, for batches without inspection requests.
+"""Runs all blocks of an encoder like BERT in one call, for batches without hooks.
 
 Axes: T rows of all texts, d model width.
 """
@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.config import ModelConfig
@@ -22,8 +23,8 @@ from model.layers.norm import LayerNorm, Norm
 from model.network.block import Block
 
 _ROWS_BETWEEN_CHECKS, _WORK_BETWEEN_CHECKS = 256, 2e10
-"""Fewest rows of each thread in one call, and fewest multiplications of each thread: 40 to 100 ms. Smaller calls share
-texts out less evenly, which cost a tenth.
+"""Smallest number of rows and of multiplications of each thread in one call: 40 to 100 ms. Smaller calls distribute
+texts less evenly, which took 10 % longer.
 """
 
 
@@ -34,7 +35,7 @@ def why_not_whole(
     quantize: Quantization,
     kernels: KernelConfig = AUTO,
 ) -> str | None:
-    """Return why the blocks of a stack cannot be one call each, or None if they can."""
+    """Return the reason why `EncodeStep` cannot run a stack, or None if it can."""
     asked = {
         "causal": False,
         "norm": "layernorm",
@@ -68,10 +69,10 @@ def why_not_whole(
 
 
 class EncodeStep:
-    """The blocks of one encoder; `why_not_whole` says which can."""
+    """The blocks of an encoder that `why_not_whole` accepts."""
 
     def __init__(self, blocks: Sequence[Block], config: ModelConfig, arithmetic: Arithmetic) -> None:
-        """Keep the blocks, which live as long as this object. Products of bfloat16 are made by `arithmetic`."""
+        """Keep the blocks. arithmetic: the arithmetic of products of bfloat16."""
         self._blocks = blocks
         self._encoder = Encoder(
             [_layer(block) for block in blocks],
@@ -89,9 +90,9 @@ class EncodeStep:
         last = len(self._blocks) - 1
         return hooks is None and batch.num_rows_at(last) == batch.num_rows and batch.needs_output_of(last)
 
-    def __call__(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Return x [T, d] after all blocks, in the same memory. Raises what `batch.check` raises, between groups of
-        texts.
+    def __call__(self, x: Tensor, batch: Batch) -> Tensor:
+        """Return x [T, d] after all blocks, in the same memory. Exceptions of `batch.check`, between groups of texts,
+        are passed on.
         """
         first_rows = np.array(batch.first_rows)
         num_calls = -(-batch.num_rows // (self._rows_between_checks * num_threads()))
@@ -115,13 +116,13 @@ def _layer(block: Block) -> EncoderLayer:
     )
 
 
-def _product(linear: Linear) -> tuple[BlockedWeight, torch.Tensor]:
+def _product(linear: Linear) -> tuple[BlockedWeight, Tensor]:
     assert isinstance(linear.weight, BlockedWeight)
     assert linear.bias is not None
     return linear.weight, linear.bias
 
 
-def _norm(norm: Norm | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _norm(norm: Norm | None) -> tuple[Tensor, Tensor]:
     assert isinstance(norm, LayerNorm)
     assert norm.bias is not None
     return norm.weight, norm.bias

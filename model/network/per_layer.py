@@ -1,12 +1,13 @@
-"""Computes what each layer gets of the tokens themselves, beside the residual stream, and what it adds of it (Gemma 4).
-It knows no residuals and no caches.
+"""Per-layer token embeddings (Gemma 4): inputs of each layer besides the residual stream, and the sublayer that adds
+them.
 
-Axes: T rows, L layers, P numbers of a layer, d model width.
+Axes: T rows, L layers, P width of a layer's inputs, d model width.
 """
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.config import Activation
@@ -21,20 +22,20 @@ from model.network.sublayers import BlockInputs
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PerLayerInputs:
-    """Computes what all layers get of the tokens: of each token, and of its vector."""
+    """Computes the inputs of all layers from each token and from its vector."""
 
     table: TokenTable
-    """[entries, L P]. Tokens that it has no entry for get the first."""
+    """[entries, L P]. Tokens without an entry use the first one."""
     num_entries: int
-    scale: torch.Tensor
-    """A number, of the table's dtype: of its rows."""
+    scale: Tensor
+    """The factor of the table's rows, a number of its dtype."""
     project: Linear
     """[L P, d]"""
     norm: Norm
     """A norm over P."""
 
-    def __call__(self, batch: Batch, x: torch.Tensor) -> torch.Tensor:
-        """Return what the layers get [T, L, P] of the batch's tokens and their vectors x [T, d]."""
+    def __call__(self, batch: Batch, x: Tensor) -> Tensor:
+        """Return the layers' inputs [T, L, P] for the batch's tokens and their vectors x [T, d]."""
         width = self.norm.weight.shape[0]
         of_vectors = self.norm((self.project(x) * x.shape[-1] ** -0.5).view(-1, width)).view(len(x), -1, width)
         ids = batch.token_ids
@@ -44,7 +45,7 @@ class PerLayerInputs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PerLayer:
-    """Computes what a block adds last: its residual stream, as far as the layer's inputs let it through."""
+    """The last sublayer of a block: the layer's inputs, gated by the residual stream."""
 
     gate: Linear
     """[P, d]"""
@@ -53,11 +54,10 @@ class PerLayer:
     activation: Activation
     batch_invariant: bool
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the output: x [T, d] -> [T, d]."""
         assert step.of_tokens is not None
-        given = step.of_tokens[: len(x)]
-        given = hooked(layer_hooks, "hook_per_layer_input", given)
+        given = hooked(layer_hooks, "hook_per_layer_input", step.of_tokens[: len(x)])
         both = torch.cat((multiply(self.gate, x, step.adapted), given), -1)
         hidden = gated(both, self.activation, native=self.gate.native, batch_invariant=self.batch_invariant)
         return multiply(self.out, hidden, step.adapted)

@@ -1,10 +1,9 @@
-"""Turns the hidden states of one sequence into embedding vectors: pooled, through dense layers if there are any, cut
-and scaled.
+"""Pooling: computes embedding vectors from the hidden states of one sequence, optionally by dense layers, cut and
+scaled.
 
-It knows one sequence at a time, so a vector cannot depend on what else was in the batch; it knows no layers, requests
-or wire formats.
+It processes one sequence at a time, so a vector does not depend on its batch.
 
-Axes: T tokens, D numbers of a hidden state, n numbers kept.
+Axes: T tokens, D width of a hidden state, n width of the result.
 """
 
 import copy
@@ -19,10 +18,10 @@ from torch import Tensor
 from model.layers.linear import Linear
 
 Pooling = Literal["mean", "last", "cls", "none"]
-"""How hidden states become vectors: the mean of all tokens, the last token, the first token, or one vector a token."""
+"""The mean of all tokens, the last token, the first token, or a vector of each token."""
 PoolingMode = Pooling | Literal["max", "weightedmean", "mean_sqrt_len_tokens"]
-"""The same, and what else sentence-transformers knows: the largest of each number, the mean in which the i-th token,
-from 1, counts i times, and the sum divided by the square root of the number of tokens.
+"""A pooling, or another mode of sentence-transformers: the maximum of each number, the mean with weight i for the i-th
+token (from 1), or the sum divided by the square root of the number of tokens.
 """
 
 _TOKENS_AT_ONCE = 64
@@ -34,7 +33,7 @@ class DenseLayer:
 
     linear: Linear
     dtype: torch.dtype
-    """The dtype of its weight, in which it computes."""
+    """The dtype of its weight and its arithmetic."""
     is_tanh: bool
     """Whether a hyperbolic tangent follows."""
 
@@ -47,7 +46,7 @@ class DenseLayer:
 def finished(
     vectors: Tensor, normalize: bool, dimensions: int | None = None, dense: Sequence[DenseLayer] = ()
 ) -> Tensor:
-    """Return pooled vectors [rows, D] as they are answered, [rows, n]: through the dense layers, cut and scaled."""
+    """Return pooled vectors [rows, D] after the dense layers, cut to `dimensions` and scaled: [rows, n]."""
     for layer in dense:
         vectors = layer(vectors)
     vectors = vectors[:, :dimensions]
@@ -58,7 +57,7 @@ def finished(
 
 
 class RunningPooling:
-    """Pools the states of tokens that come in pieces; the vector is the same however they were cut."""
+    """Pools states that arrive in pieces; the result does not depend on the division into pieces."""
 
     def __init__(self, mode: PoolingMode) -> None:
         self._mode = mode
@@ -72,7 +71,7 @@ class RunningPooling:
         return sum(piece.nbytes for piece in self._kept) + self._mean.num_bytes
 
     def copy(self) -> "RunningPooling":
-        """Return what was pooled so far, to be continued on its own."""
+        """Return an independent copy of the state."""
         other = copy.copy(self)
         other._mean, other._kept = self._mean.copy(), list(self._kept)
         return other
@@ -96,8 +95,9 @@ class RunningPooling:
                 self._kept.append(hidden)
 
     def vectors(self) -> Tensor:
-        """Return the vector [1, D], or one for each token [T, D], after the last piece; means are float64. Raises
-        ValueError when there was no token.
+        """Return the vector [1, D], or one for each token [T, D], after the last piece; means are float64.
+
+        Raises ValueError when there was no token.
         """
         if self._kept:
             return torch.cat(self._kept)
@@ -108,10 +108,9 @@ class RunningPooling:
 
 
 class RunningMean:
-    """The mean over tokens that come in pieces; it is the same number however they were cut.
+    """The mean over tokens that arrive in pieces; it does not depend on the division into pieces.
 
-    It is summed in float64, `_TOKENS_AT_ONCE` at a time, counted from the first token; fewer than that are kept as they
-    are.
+    Sums are float64, of `_TOKENS_AT_ONCE` tokens each, counted from the first token; the remaining tokens are kept.
     """
 
     def __init__(self) -> None:
@@ -126,7 +125,7 @@ class RunningMean:
         return sum(piece.nbytes for piece in self._rest) + (0 if self._total is None else self._total.nbytes)
 
     def copy(self) -> "RunningMean":
-        """Return the mean so far, to be continued on its own; the tokens themselves are shared."""
+        """Return an independent copy of the state, which shares the tokens."""
         other = copy.copy(self)
         other._rest = list(self._rest)
         return other

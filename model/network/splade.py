@@ -1,7 +1,7 @@
-"""Pools the logits of a masked language model into one weight a word of the vocabulary (SPLADE, Formal et al. 2021,
-arXiv:2109.10086), as sentence-transformers' SpladePooling does.
+"""SPLADE: weights of the vocabulary's words from the logits of a masked language model (Formal et al. 2021,
+arXiv:2109.10086), as in sentence-transformers' SpladePooling.
 
-It knows one text at a time, so a weight cannot depend on what else was in the batch; it knows no requests.
+It processes one text at a time, so a weight does not depend on its batch.
 
 Axes: T tokens, V words.
 """
@@ -12,18 +12,18 @@ import torch
 from torch import Tensor
 
 _TOKENS_AT_ONCE = 64
-"""Tokens whose logits exist at once: 8 MB of a vocabulary of 32,000. They count from the first token, so that a sum is
-made of the same parts in any batch.
+"""Largest number of tokens with logits in memory: 8 MB for a vocabulary of 32,000. Pieces are counted from the first
+token, so that the parts of a sum do not depend on the batch.
 """
 
 
 def splade(
     hidden: Tensor, logits_of: Callable[[Tensor], Tensor], *, is_sum: bool = False, is_log_twice: bool = False
 ) -> Tensor:
-    """Return the weights [V], float32, of hidden states [T, d]: over all tokens the largest of log(1 + relu(logit)), or
-    the sum of these.
+    """Return the weights [V], float32, of hidden states [T, d]: the maximum over tokens of log(1 + relu(logit)), or the
+    sum.
 
-    is_log_twice: log(1 + x) is taken of it once more. Raises ValueError when there is no token.
+    is_log_twice: whether log(1 + x) is applied again. Raises ValueError when there is no token.
     """
     if not len(hidden):
         raise ValueError("the words of no tokens; expected at least one")
@@ -33,7 +33,7 @@ def splade(
         if is_sum:
             weights = _saturated(logits, is_log_twice).sum(0, dtype=torch.float64)
             found = weights if found is None else found + weights
-        else:  # the functions grow: of the largest logit they are the largest
+        else:  # the functions are monotonic, so the maximum can be taken first
             largest = logits.amax(0)
             found = largest if found is None else torch.maximum(found, largest)
     assert found is not None

@@ -1,5 +1,4 @@
-"""Runs one stack of blocks over a ragged batch: embedding, blocks, final norm. It knows rows, positions and caches; it
-knows no requests.
+"""Stack: runs embedding, blocks and final norm over a ragged batch.
 
 Axes: T rows of the batch, d model width.
 """
@@ -9,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from model.batch import Batch
 from model.config import ModelConfig
@@ -38,26 +38,25 @@ class Stack:
     embedding: Embedding
     blocks: Sequence[Block]
     ropes: Sequence[Rope | None]
-    """The rotary positions of each block, or None; blocks that rotate alike share them."""
+    """The rotary positions of each block, or None; blocks with equal positions share one object."""
     final_norm: Norm | None
     decode_step: DecodeStep | None
-    """All blocks in one call, for steps of few rows that it can run, or None."""
+    """All blocks of a decoder in one call, for steps of few rows, or None."""
     encode_step: EncodeStep | None
-    """All blocks of an encoder in one call, for batches that it can run, or None."""
+    """All blocks of an encoder in one call, or None."""
     triton_step: "TritonStep | None" = None
-    """All of it by a card's kernels, for batches that it can run, or None."""
+    """The whole stack by our Triton kernels, or None."""
     stream_ends: StreamEnds | None = None
-    """The matrices that make several residual streams of the embedding, and one of them again; None if there is one."""
+    """The layers that create and join several residual streams, or None if there is one stream."""
     per_layer: PerLayerInputs | None = None
-    """The inputs that each layer gets of the tokens themselves, or None if they get nothing."""
+    """The per-layer token embeddings, or None."""
 
-    def __call__(self, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None = None) -> torch.Tensor:
-        """Run every row through the layers that its span needs, and write each layer's keys and values to the rows'
-        slots, or its states to the places that the spans name.
+    def __call__(self, batch: Batch, caches: Sequence[LayerCache], hooks: Hooks | None = None) -> Tensor:
+        """Run each row through the layers that its span needs, and write keys, values and states to the caches.
 
-        Returns the final-normed hidden states [T, d] of the leading rows whose spans need all layers, or no rows if the
-        output of the last layer is not needed. Raises what `batch.check` raises, between two layers or inside one; the
-        caches then hold some of the rows.
+        Returns the final-normed hidden states [T, d] of the leading rows that need all layers, or no rows if the output
+        of the last layer is not needed. Exceptions of `batch.check`, between two layers or inside one, are passed on;
+        the caches then hold the rows of some layers.
         """
         adapted = AdaptedRows.of(batch)
         if self.triton_step is not None and adapted is None:
@@ -74,7 +73,7 @@ class Stack:
         kept = None if recurrence is None else KeptInputs.of(batch, recurrence.kernel_size - 1)
         of_tokens = None if self.per_layer is None else self.per_layer(batch, x)  # [T, L, P]
         streams = None if self.stream_ends is None else self.stream_ends.start(x)
-        projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None
+        projected: dict[int, tuple[Tensor, Tensor]] | None
         projected = {} if hooks is not None and self.config.num_kv_shared_layers else None
         rows_of_tables = torch.from_numpy(rotary_rows(batch)).to(batch.device)
         tables = {rope: None if rope is None else rope.at(rows_of_tables) for rope in set(self.ropes)}

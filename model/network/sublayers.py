@@ -1,7 +1,6 @@
-"""Computes a block's sublayers: attention to the sequence itself, across to the encoder, and the mlp.
+"""Sublayers of a block: attention to the sequence itself, cross attention to the encoder, and feed-forward networks.
 
-Each is a function of its input, and calls its points where it computes their numbers. This module knows no norms around
-a sublayer (but those of queries and keys) and no residuals.
+Each is a function of its input, and calls the hooks of its points. Residuals and most norms belong to the block.
 
 Axes: T rows that need this layer, H query heads, K key heads, D head dimension, d model width, E rows of the encoder.
 """
@@ -13,10 +12,11 @@ from typing import ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from model.batch import Batch, KeyRange
 from model.hooks.attention_hooks import Attended, attend_with_hooks, deliver_results, deliver_rows
-from model.hooks.hooks import LayerHooks, hooked
+from model.hooks.hooks import LayerHooks, hooked, normed
 from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRule, RotaryTables
 from model.layers.experts import Experts
@@ -31,13 +31,13 @@ from model.network.convolution import KeptInputs
 
 @dataclass(slots=True, eq=False)
 class Streams:
-    """The other residual streams on their way through the blocks."""
+    """The residual streams besides the first one, which blocks replace."""
 
-    others: torch.Tensor
+    others: Tensor
     """[N - 1, T, d]"""
 
     def keep(self, rows: int) -> None:
-        """Drop all but the first rows."""
+        """Keep only the first rows."""
         self.others = self.others[:, :rows]
 
 
@@ -48,27 +48,25 @@ class BlockInputs:
     batch: Batch
     cache: LayerCache
     rotary_tables: RotaryTables | None
-    """cos and sin of this layer's rotary positions."""
+    """cos and sin of this layer's rotary positions, or None."""
     adapted: AdaptedRows | None = None
     """The adapters of the batch's rows, or None if no row has one."""
     kept: KeptInputs | None = None
-    """The places of the inputs of convolutions, or None in a stack that has none."""
-    of_tokens: torch.Tensor | None = None
-    """The inputs that this layer gets of the tokens themselves [T, P], or None (`PerLayerInputs`)."""
+    """The indices of convolutions' inputs, or None in a stack without convolutions."""
+    of_tokens: Tensor | None = None
+    """This layer's per-layer token embeddings [T, P] (`PerLayerInputs`), or None."""
     streams: Streams | None = None
-    """The residual streams beside the first, or None if there are none."""
-    projected: dict[int, tuple[torch.Tensor, torch.Tensor]] | None = None
-    """The keys and values [T, K, D] that each layer hands out, if hooks may ask for them in layers that share them."""
+    """The other residual streams, or None if there is one stream."""
+    projected: dict[int, tuple[Tensor, Tensor]] | None = None
+    """The keys and values [T, K, D] of each layer, if hooks may read them in layers that share them, or None."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttentionHeads:
-    """The heads of an attention, to the sequence itself or to the encoder: they weigh cached values for rotated
-    queries, and W_O maps the sums to the model's width.
-    """
+    """The heads of self- or cross-attention and the matrix W_O, which maps their results to the model's width."""
 
     are_all: ClassVar[bool] = True
-    """True if these are all heads of the attention; False on a rank that holds some of them."""
+    """Whether these are all heads of the attention; False on a rank with some of them."""
     name: str
     """The prefix of its points: attn | cross_attn."""
     attention: Attention
@@ -77,8 +75,8 @@ class AttentionHeads:
     """[d, H D]"""
 
     def attend(
-        self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks | None, *, cross: bool
-    ) -> torch.Tensor:
+        self, q: Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks | None, *, cross: bool
+    ) -> Tensor:
         """Return the heads' weighted sums of values, z [T, H, D], for rotated q [T, H, D]."""
         if layer_hooks is None:
             return self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
@@ -86,26 +84,24 @@ class AttentionHeads:
         return layer_hooks(f"{self.name}.hook_z", z)
 
     def _attend_with_hooks(
-        self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks, *, cross: bool
-    ) -> torch.Tensor:
+        self, q: Tensor, step: BlockInputs, key_range: KeyRange, layer_hooks: LayerHooks, *, cross: bool
+    ) -> Tensor:
         if layer_hooks.attention or layer_hooks.attention_changes:
             attended = self.attended(q, step, key_range, cross=cross)
             return attend_with_hooks(self.attention, attended, step.batch, layer_hooks)
         return self.attention.attend(q, step.cache, step.batch, key_range, self.rule)
 
-    def deliver_results(
-        self, z: torch.Tensor, out: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks
-    ) -> torch.Tensor:
-        """Hand out what each head adds, and return what is added, `out` [T, d], as hooks leave it."""
+    def deliver_results(self, z: Tensor, out: Tensor, step: BlockInputs, layer_hooks: LayerHooks) -> Tensor:
+        """Serve the hooks of each head's result, and return the attention's output `out` [T, d] with their changes."""
         return deliver_results(f"{self.name}.hook_result", partial(self._project, step.adapted), z, out, layer_hooks)
 
-    def _project(self, adapted: AdaptedRows | None, z: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-        """Return what z [n, H D] of some rows of the batch becomes, without the bias: [n, d]."""
+    def _project(self, adapted: AdaptedRows | None, z: Tensor, rows: Sequence[int]) -> Tensor:
+        """Return the product of W_O with z [n, H D] of these batch rows, without the bias: [n, d]."""
         y = self.out.product(z)
         return y if adapted is None else adapted.at(rows).add(self.out, z, y)
 
-    def attended(self, q: torch.Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
-        """Return this attention of rotated q [T, H, D], as hooks see it."""
+    def attended(self, q: Tensor, step: BlockInputs, key_range: KeyRange, *, cross: bool) -> Attended:
+        """Return the attention of rotated q [T, H, D] for hooks."""
         return Attended(self.attention, self.rule, q, step.cache, key_range, cross, step.batch.check)
 
 
@@ -122,18 +118,18 @@ class SelfAttention:
     causal: bool
     window: int | None
     gated: bool = False
-    """Whether what the heads mix is multiplied by sigmoids of gates, whose rows of `qkv` follow those of q."""
+    """Whether sigmoids of gates are factors of the heads' results; the gates' rows of `qkv` follow the rows of q."""
     q_norm: Norm | None = None
-    """A norm over D, or over all heads at once, [H D], by the length of its weight."""
+    """A norm over D, or over all heads together [H D], by the length of its weight."""
     k_norm: Norm | None = None
     v_norm: Norm | None = None
     kv_layer: int = 0
-    """The layer whose keys and values it reads."""
+    """The layer with the keys and values that it reads."""
     has_kv: bool = True
-    """Whether that layer is its own; otherwise `qkv` is [H D, d], and the cache is another layer's."""
+    """Whether that is this layer; otherwise `qkv` is [H D, d], and the cache is the other layer's."""
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """Return the attention's output: x [T, d] -> [T, d]; keys and values are written to the cache."""
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
+        """Return the attention's output, x [T, d] -> [T, d], and write keys and values to the cache."""
         qkv, gates = self._project(x, step)
         q = self._write(qkv, step, layer_hooks)
         key_range = step.batch.key_range(self.causal, self.window)
@@ -145,30 +141,34 @@ class SelfAttention:
 
     @property
     def linears(self) -> dict[str, Linear]:
-        """Return its matrices by our names of their weights."""
+        """Return the matrices by Lightwell's names of their weights."""
         return {"qkv": self.qkv, "attn_out": self.heads.out}
 
-    def write_kv(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
-        """Write keys and values of x [T, d] to the cache, if it has some, hand out what hooks read of the scores, and
-        do no more.
-        """
+    def write_kv(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
+        """Write keys and values of x [T, d] to the cache, if `has_kv`, and serve the hooks that read scores."""
         q = self._write(self._project(x, step)[0], step, layer_hooks)
         if layer_hooks is not None and layer_hooks.attention:
             key_range = step.batch.key_range(self.causal, self.window)
             deliver_rows(self.heads.attended(q, step, key_range, cross=False), layer_hooks)
 
-    def _project(self, x: torch.Tensor, step: BlockInputs) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return queries, keys and values [T, H + 2K, D] of x [T, d], and the gates [T, H, D], if there are some."""
+    def _project(self, x: Tensor, step: BlockInputs) -> tuple[Tensor, Tensor | None]:
+        """Return queries, keys and values [T, H + 2K, D] of x [T, d], and the gates [T, H, D] or None."""
         qkv = multiply(self.qkv, x, step.adapted).view(len(x), -1, self.head_dim)
         if not self.gated:
             return qkv, None
         q, gates, kv = torch.split(qkv, [self.num_heads, self.num_heads, 2 * self.num_kv_heads], 1)
         return torch.cat((q, kv), 1), gates
 
-    def _write(self, qkv: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def _write(self, qkv: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Write the keys and values of qkv [T, H + 2K, D] to the cache; return the rotated queries [T, H, D]."""
-        if not self.has_kv:
-            return self._rotated(qkv, step, layer_hooks)
+        write = self._write_own if self.has_kv else self._rotated
+        q = write(qkv, step, layer_hooks)
+        if layer_hooks is not None:
+            q = layer_hooks("attn.hook_rot_q", q)
+            layer_hooks.derive("attn.hook_rot_k", lambda rows: _keys_at(step, rows))
+        return q
+
+    def _write_own(self, qkv: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         if self.v_norm is not None:
             q, k, v = self._parts(qkv)
             qkv = torch.cat((q, k, _normed(self.v_norm, v)), 1)
@@ -179,14 +179,10 @@ class SelfAttention:
         if self.q_norm is not None and self.k_norm is not None:
             q, k, v = self._parts(qkv)
             qkv = torch.cat((_normed(self.q_norm, q), _normed(self.k_norm, k), v), 1)
-        q = self.heads.attention.write_kv(qkv, step.rotary_tables, step.cache, step.batch)  # [T, H, D]
-        if layer_hooks is not None:
-            q = layer_hooks("attn.hook_rot_q", q)
-            layer_hooks.derive("attn.hook_rot_k", lambda rows: _keys_at(step, rows))
-        return q
+        return self.heads.attention.write_kv(qkv, step.rotary_tables, step.cache, step.batch)  # [T, H, D]
 
-    def _rotated(self, q: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """Return the rotated queries [T, H, D] of q [T, H, D], where keys and values are another layer's."""
+    def _rotated(self, q: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
+        """Return the rotated queries [T, H, D] of q [T, H, D], with keys and values of another layer."""
         if layer_hooks is not None:
             q = layer_hooks("attn.hook_q", q)
             assert step.projected is not None
@@ -194,31 +190,28 @@ class SelfAttention:
                 layer_hooks(f"attn.hook_{name}", part[: len(q)])
         if self.q_norm is not None:
             q = _normed(self.q_norm, q)
-        if step.rotary_tables is not None:
-            cos, sin = (table[: len(q)] for table in step.rotary_tables)
-            q = Rope.rotate(q, cos, sin)
-        if layer_hooks is not None:
-            q = layer_hooks("attn.hook_rot_q", q)
-            layer_hooks.derive("attn.hook_rot_k", lambda rows: _keys_at(step, rows))
-        return q
+        if step.rotary_tables is None:
+            return q
+        cos, sin = (table[: len(q)] for table in step.rotary_tables)
+        return Rope.rotate(q, cos, sin)
 
-    def _parts(self, qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _parts(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         keys, values = self.num_heads, self.num_heads + self.num_kv_heads
         return qkv[:, :keys], qkv[:, keys:values], qkv[:, values:]
 
-    def _hook_parts(self, qkv: torch.Tensor, layer_hooks: LayerHooks) -> torch.Tensor:
+    def _hook_parts(self, qkv: Tensor, layer_hooks: LayerHooks) -> Tensor:
         before = self._parts(qkv)
         after = [layer_hooks(f"attn.hook_{name}", part) for name, part in zip("qkv", before, strict=True)]
         changed = any(new is not old for new, old in zip(after, before, strict=True))
         return torch.cat(after, 1) if changed else qkv
 
 
-def _normed(norm: Norm, x: torch.Tensor) -> torch.Tensor:
-    """Return x [T, heads, D] normalised in rows as long as the norm's weight: a head, or all heads at once."""
+def _normed(norm: Norm, x: Tensor) -> Tensor:
+    """Return x [T, heads, D] normalised over each head, or over all heads, by the length of the norm's weight."""
     return norm(x.reshape(-1, norm.weight.shape[0])).view(x.shape)
 
 
-def _keys_at(step: BlockInputs, rows: torch.Tensor) -> torch.Tensor:
+def _keys_at(step: BlockInputs, rows: Tensor) -> Tensor:
     """Return the cached keys [n, K, D] of batch rows [n]."""
     slots = torch.from_numpy(step.batch.slots_array)[rows].to(step.cache.keys.device)
     return step.cache.keys[slots // step.batch.block_size, :, :, slots % step.batch.block_size]
@@ -226,7 +219,7 @@ def _keys_at(step: BlockInputs, rows: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CrossAttention:
-    """Attention of a decoder to the encoder's output, whose keys and values `write_kv` has written to the cache."""
+    """Attention of a decoder to the encoder's output, by the keys and values that `write_kv` wrote to the cache."""
 
     q: Linear
     """[H D, d]"""
@@ -235,7 +228,7 @@ class CrossAttention:
     heads: AttentionHeads
     head_dim: int
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the attention's output: x [T, d] -> [T, d]."""
         q = multiply(self.q, x, step.adapted).view(len(x), -1, self.head_dim)  # [T, H, D]
         q = hooked(layer_hooks, "cross_attn.hook_rot_q", hooked(layer_hooks, "cross_attn.hook_q", q))
@@ -245,7 +238,7 @@ class CrossAttention:
 
     def write_kv(
         self,
-        hidden: torch.Tensor,
+        hidden: Tensor,
         cache: LayerCache,
         slots: np.ndarray,
         layer_hooks: LayerHooks | None,
@@ -253,7 +246,7 @@ class CrossAttention:
     ) -> None:
         """Write keys and values of the encoder's rows: hidden [E, width], slots [E] (block * block size + place).
 
-        `layer_hooks` and `adapted` name rows of the encoder's batch.
+        The rows of `layer_hooks` and `adapted` are those of the encoder's batch.
         """
         kv = multiply(self.kv, hidden, adapted).view(len(hidden), -1, self.head_dim)  # [E, 2K, D]
         if layer_hooks is not None:
@@ -270,20 +263,18 @@ class Feedforward:
 
     mlp: Mlp
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
         """Return the mlp's output: x [T, d] -> [T, d]."""
         hidden = self.mlp.hidden(x, step.adapted)  # [T, ff]
         if layer_hooks is not None and layer_hooks.wants("mlp.hook_pre", "mlp.hook_pre_linear", "mlp.hook_post"):
             hidden = layer_hooks("mlp.hook_post", self._hook_before(x, hidden, step, layer_hooks))
         return multiply(self.mlp.down, hidden, step.adapted)
 
-    def _hook_before(
-        self, x: torch.Tensor, hidden: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks
-    ) -> torch.Tensor:
-        """Hand out the points before the activation, which the fused product does not keep: they are computed again for
-        the rows asked for.
+    def _hook_before(self, x: Tensor, hidden: Tensor, step: BlockInputs, layer_hooks: LayerHooks) -> Tensor:
+        """Serve the hooks of the points before the activation, which the fused product does not keep: they are computed
+        again for the rows of the hooks.
 
-        Returns hidden [T, ff], in which the rows that hooks changed are computed again.
+        Returns hidden [T, ff], computed again for the rows that hooks changed.
         """
         region = layer_hooks.region("mlp.hook_pre", "mlp.hook_pre_linear")
         if region is None:
@@ -311,17 +302,34 @@ class MixedFeedforward:
 
     experts: Experts
 
-    def __call__(self, x: torch.Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """Return what the experts add: x [T, d] -> [T, d]."""
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
+        """Return the experts' output: x [T, d] -> [T, d]."""
         return self.of(x, x, layer_hooks)
 
-    def of(self, x: torch.Tensor, routed: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
-        """Return what the experts make of x [T, d] that the router chooses for `routed` [T, d]: [T, d]."""
-        logits = self.experts.route(routed)  # [T, E]
-        logits = hooked(layer_hooks, "mlp.hook_router_logits", logits)
-        probabilities = self.experts.probabilities(logits)
-        probabilities = hooked(layer_hooks, "mlp.hook_expert_weights", probabilities)
+    def of(self, x: Tensor, routed: Tensor, layer_hooks: LayerHooks | None) -> Tensor:
+        """Return the output [T, d] for x [T, d] of the experts that the router chooses for `routed` [T, d]."""
+        logits = hooked(layer_hooks, "mlp.hook_router_logits", self.experts.route(routed))  # [T, E]
+        probabilities = hooked(layer_hooks, "mlp.hook_expert_weights", self.experts.probabilities(logits))
         chosen, weights = self.experts.choose(probabilities)
         if layer_hooks is not None:
             layer_hooks("mlp.hook_expert_indices", chosen.to(probabilities.dtype))
         return self.experts(x, chosen, weights)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DenseAndExperts:
+    """The sum of an mlp and of experts, each with its own norms (Gemma 4). The router reads the stream without a norm."""
+
+    dense: Feedforward
+    experts: MixedFeedforward
+    before_dense: Norm
+    after_dense: Norm
+    before_experts: Norm
+    after_experts: Norm
+
+    def __call__(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> Tensor:
+        """Return the sum: x [T, d] -> [T, d]."""
+        dense = self.dense(normed(self.before_dense, "ln2", x, layer_hooks), step, layer_hooks)
+        dense = hooked(layer_hooks, "mlp.hook_dense_out", self.after_dense(dense))
+        experts = self.after_experts(self.experts.of(self.before_experts(x), x, layer_hooks))
+        return dense + hooked(layer_hooks, "mlp.hook_experts_out", experts)

@@ -1,8 +1,7 @@
-"""Runs all blocks of a stack by the card's own kernels: between two products there is one launch, or
-two where rows of both kinds attend.
+"""Runs all blocks of a stack by our Triton kernels: one launch between two products, or two for batches with both
+decoded and prompt rows.
 
-It is for batches of which hooks ask for nothing but patterns, which attention writes on its way; the blocks one by one
-serve all others. It knows which parts a block has; it computes nothing itself.
+Its hooks read only patterns, which attention writes; the separate blocks serve all other hooks.
 
 Axes: T rows, H query heads, K key heads, D head dimension, d model width.
 """
@@ -37,17 +36,17 @@ from model.network.sublayers import CrossAttention, SelfAttention
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pass:
-    """A batch on its way through the blocks."""
+    """The inputs of one pass."""
 
     inputs: DeviceBatch
     caches: Sequence[LayerCache]
     max_len: int
-    """A number of keys that no span exceeds."""
+    """An upper bound of the keys of a span."""
     patterns: Tensor | None
-    """[n] float32: where attention writes the patterns that are asked for."""
+    """[n] float32: the buffer of the patterns, or None."""
 
     def pattern_rows(self, layer: int, num_heads: int) -> PatternRows | None:
-        """Return where one layer's attention writes patterns, or None."""
+        """Return the places of one layer's patterns, or None."""
         if self.patterns is None:
             return None
         inputs = self.inputs
@@ -56,7 +55,7 @@ class _Pass:
 
 
 class TritonStep:
-    """The blocks of one stack, with what comes before and after them."""
+    """The embedding, blocks and final norm of one stack."""
 
     def __init__(
         self,
@@ -70,8 +69,7 @@ class TritonStep:
         self._blocks = blocks
         self._final_norm = final_norm
         self._tables = [None if rope is None else (rope.cos, rope.sin) for rope in ropes]
-        every = [norm for block in blocks for norm in _norms(block)]
-        self._norms = {id(norm): _weights_of(norm) for norm in every}
+        self._norms = {id(norm): _weights_of(norm) for block in blocks for norm in _norms(block)}
         self._arrivals = Arrivals()
 
     @classmethod
@@ -82,25 +80,23 @@ class TritonStep:
         final_norm: Norm | None,
         ropes: Sequence[Rope | None],
     ) -> Self | None:
-        """Return the step of a stack, or None if the card's kernels cannot run it. ropes: one for each block."""
+        """Return the step of a stack, or None if our Triton kernels cannot run it. ropes: one for each block."""
         if any(not isinstance(block.attention.f, SelfAttention) or block.attention.f.gated for block in blocks):
-            return None  # states and gates are left to the blocks one by one
+            return None  # only the separate blocks support states and gates
         if not isinstance(blocks[0].self_attention.heads.attention, TritonAttention):
             return None
         if not all(block.is_plain for block in blocks):
             return None
         mlps = [block.one_mlp for block in blocks]
-        if any(mlp is None for mlp in mlps):
-            return None  # how many rows an expert gets is known to the host too late for a graph
-        if any(mlp is not None and isinstance(mlp.gate, ClampedGate) for mlp in mlps):
-            return None  # its kernel does not clamp
+        if any(mlp is None or isinstance(mlp.gate, ClampedGate) for mlp in mlps):
+            return None  # the rows of experts are unknown to the host in a graph; the kernel does not clamp
         norms = [norm for block in blocks for norm in _norms(block)]
         if final_norm is not None:
             norms.append(final_norm)
         if not all(isinstance(norm, RmsNorm | LayerNorm) and len(norm.weight) <= MAX_WIDTH for norm in norms):
             return None
         if any(each.scale != 1 and each.after is not None for block in blocks for each in block.residuals):
-            return None  # its kernel norms what is already scaled
+            return None  # the kernel scales before the norm
         return cls(embedding, blocks, None if final_norm is None else _weights_of(final_norm), ropes)
 
     @property
@@ -113,26 +109,25 @@ class TritonStep:
 
     @property
     def serves_hooks(self) -> bool:
-        """Return whether attention writes patterns for hooks: all heads are here."""
+        """Return whether attention writes patterns for hooks, which requires all heads."""
         return self._blocks[0].self_attention.heads.are_all
 
     def plan(self, batch: Batch, hooks: Hooks | None) -> PatternPlan | None:
-        """Return which patterns attention writes, or None if it cannot serve all of what the hooks ask for. A rank
-        that has only some of the heads serves no hooks.
+        """Return the patterns that attention writes, or None if the hooks read something else.
+
+        A rank with only some of the heads serves no hooks.
         """
         if hooks is not None and not self.serves_hooks:
             return None
         return PatternPlan.of(hooks or Hooks(), batch, len(self._blocks), self.num_heads)
 
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], plan: PatternPlan) -> Tensor:
-        """Run a batch through embedding, blocks and final norm, and hand out patterns; return what a `Stack` returns.
+        """Run a batch, deliver the patterns, and return the result of `Stack.__call__`.
 
-        Raises what `batch.check` raises, between two blocks; the caches then hold the rows of some.
+        Exceptions of `batch.check`, between two blocks, are passed on; the caches then hold the rows of some layers.
         """
         packing = Packing.of(batch, plan.rooms)
-        patterns = None
-        if plan.size:
-            patterns = torch.empty(plan.size, dtype=torch.float32, device=self.device)
+        patterns = torch.empty(plan.size, dtype=torch.float32, device=self.device) if plan.size else None
         hidden = self.run(DeviceBatch.upload(packing, self.device), caches, packing.longest, patterns)
         if patterns is not None:
             plan.deliver(patterns.cpu())
@@ -141,7 +136,7 @@ class TritonStep:
     def run(
         self, inputs: DeviceBatch, caches: Sequence[LayerCache], max_len: int, patterns: Tensor | None = None
     ) -> Tensor:
-        """Run a batch that is on the device. max_len: a number of keys that no span exceeds."""
+        """Run a batch that is on the device. max_len: an upper bound of the keys of a span."""
         step = _Pass(inputs, caches, max_len, patterns)
         if inputs.last_tokens is not None:
             inputs.token_ids = known_tokens(inputs.token_ids, inputs.last_tokens)
@@ -157,20 +152,18 @@ class TritonStep:
             if normed is None:
                 normed = self._normed(block.attention, x)
             if not inputs.needs_output_of(block.index):
-                if patterns is None:
-                    self._queries(block, normed[:rows], step)
-                else:  # attention writes them
-                    self._values(block, normed[:rows], step)
+                write = self._queries if patterns is None else self._values  # `_values` also writes patterns
+                write(block, normed[:rows], step)
                 return x[:0]
             last = self._final_norm if following is None else self._weights(following.attention.before)
             x, normed = self._block(block, x, normed[:rows], last, step)
         assert normed is not None
-        return normed  # without a final norm the stream itself
+        return normed  # the stream itself without a final norm
 
     def _block(
         self, block: Block, x: Tensor, normed: Tensor, last: NormWeights | None, step: _Pass
     ) -> tuple[Tensor, Tensor]:
-        """Return the residual stream [T, d] after a block, and what the next one's attention reads of it."""
+        """Return the residual stream [T, d] after a block, and the input of the next block's attention."""
         added = block.self_attention.heads.out(self._values(block, normed, step).flatten(1))
         if block.parallel:
             mlp = block.mlp.scaled(_feed_forward(block, self._normed(block.mlp, x)))
@@ -196,11 +189,11 @@ class TritonStep:
         return None if norm is None else self._norms[id(norm)]
 
     def _normed(self, residual: Residual[Any], x: Tensor) -> Tensor:
-        """Return what a sublayer reads of the stream x [T, d]."""
+        """Return a sublayer's input for the stream x [T, d]."""
         return x if residual.before is None else _both(add_norm(x, (), before=self._weights(residual.before)))[1]
 
     def _queries(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
-        """Return rotated queries [T, H, D], and write the keys and values."""
+        """Return rotated queries [T, H, D], and write keys and values to the cache."""
         own, inputs, cache = block.self_attention, step.inputs, step.caches[block.index]
         qkv = own.qkv(normed).view(len(normed), -1, own.head_dim)
         return rotate_and_store(
@@ -215,7 +208,7 @@ class TritonStep:
         )
 
     def _values(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
-        """Return the heads' sums of values [T, H, D], and write the patterns that are asked for."""
+        """Return the heads' results [T, H, D], and write the patterns."""
         own = block.self_attention
         q = self._queries(block, normed, step)
         keys = step.inputs.keys(causal=own.causal, window=own.window)
@@ -225,7 +218,7 @@ class TritonStep:
         )
 
     def _attend_across(self, block: Block, normed: Tensor, step: _Pass) -> Tensor:
-        """Return what cross attention adds to the stream [T, d]."""
+        """Return the output of cross attention [T, d]."""
         own: CrossAttention = block.cross_attention
         q = own.q(normed).view(len(normed), -1, own.head_dim)
         keys = step.inputs.keys(causal=False, is_cross=True)
@@ -234,7 +227,7 @@ class TritonStep:
 
 
 def _feed_forward(block: Block, normed: Tensor) -> Tensor:
-    """Return what the mlp adds to the stream [T, d]."""
+    """Return the output of the mlp [T, d]."""
     own = block.one_mlp
     assert own is not None
     assert not isinstance(own.gate, ClampedGate)
@@ -243,7 +236,7 @@ def _feed_forward(block: Block, normed: Tensor) -> Tensor:
 
 
 def _both(found: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
-    """Return a stream and what the next sublayer reads of it: the stream itself, without a norm."""
+    """Return a stream and the next sublayer's input, which is the stream itself without a norm."""
     x, normed = found
     return x, x if normed is None else normed
 
@@ -256,7 +249,7 @@ def _norms(block: Block) -> list[Norm]:
 
 
 def _weights_of(norm: Norm) -> NormWeights:
-    """Return a norm as the kernels take it."""
+    """Return a norm in the kernels' form."""
     if isinstance(norm, RmsNorm):
         return NormWeights("rmsnorm", norm.weight, norm.eps, rounds_once=norm.rounds_once)
     assert isinstance(norm, LayerNorm)

@@ -36,7 +36,7 @@ def test_what_is_told_has_the_bits_of_a_look_at_rows_and_changes_nothing(
             room.zero_()
             table.add(span, rows[0], heads, room)
             rooms[span] = answer, room, rows, heads
-        found = attention.attend_with_pattern_output(q, world.cache, batch, key_range, world.rule, table)
+        found = attention.attend(q, world.cache, batch, key_range, world.rule, table)
         assert torch.equal(found, expected)
         for span, (answer, room, rows, heads) in rooms.items():
             pattern = attention.rows(q, rows, heads, CachedKV(world.cache, key_range, span), world.rule, "pattern")

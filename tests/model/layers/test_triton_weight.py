@@ -7,10 +7,10 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 
 from model.config import Activation
 from model.kernels.choice import KernelConfig
+from model.kernels.cuda.matmul import matmul
 from model.layers.dense_weight import DenseWeight
 from model.layers.fp8_weight import LEAST_CAPABILITY
 from model.layers.linear import Linear
-from model.layers.triton_weight import TritonWeight
 from tests.invariance import assert_rows_do_not_depend_on_the_batch
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw, normal
 from tests.support.interpreted_product import multiply_in_one_order
@@ -20,14 +20,18 @@ TRITON = KernelConfig("triton")
 
 def test_products_whose_rows_ignore_the_batch_are_the_cards() -> None:
     weight = normal(6, 8, dtype=torch.bfloat16)
-    assert isinstance(Linear(weight, kernels=TRITON).weight, TritonWeight)
+    own = Linear(weight, kernels=TRITON).weight
+    assert isinstance(own, DenseWeight)
+    assert own.product is matmul
     others = (
         Linear(weight, kernels=TRITON, batch_invariant=False),
         Linear(weight.double(), kernels=TRITON),
         Linear(weight, kernels=KernelConfig("torch")),
         Linear(weight.cpu(), kernels=TRITON, quantize="int8"),
     )
-    assert all(isinstance(layer.weight, DenseWeight) for layer in others)
+    for layer in others:
+        assert isinstance(layer.weight, DenseWeight)
+        assert layer.weight.product is not matmul
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from model.checkpoint.folder import PACKAGED, ModelLoadError
 from model.checkpoint.registry import read_config
 from model.config import ModelConfig
-from model.loading.dense_layers import load_dense_layers
+from model.loading.loader import load_dense_layers
 from model.network.sentence_transformers import DenseConfig, EmbeddingDefaults, embedding_defaults
 
 OLD = "sentence_transformers.models."
