@@ -209,7 +209,7 @@ def resolve(root: Place, place: Place) -> Place:
 
 
 def check_keywords(place: Place, draft: int, is_root: bool) -> None:
-    """Raise GrammarError for keywords that are not supported, or whose values are wrong in this draft."""
+    """Raise GrammarError for keywords that are not supported or have a wrong value for this draft."""
     schema = place.schema
     if not isinstance(schema, dict):
         return
