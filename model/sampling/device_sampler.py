@@ -72,7 +72,7 @@ class DeviceSampler:
         return (slice(start, start + self._rows_at_once) for start in range(0, num_rows, self._rows_at_once))
 
     def _drawn(self, kind: Kind, logits: Tensor, best: Tensor, valid: Tensor, rows: PackedRows) -> Tensor:
-        """Return the ids [R, 1] of the drawn tokens: `best` in greedy rows, and `valid` in rows without a distribution."""
+        """Return the drawn ids [R, 1]: `best` in greedy rows, and `valid` in rows without a distribution."""
         scales = rows.scales.to(score_type(logits))
         parts = []
         for each in self._chunks(len(logits)):
