@@ -272,7 +272,7 @@ def _set_post_processor(
 
 
 def _lacking(raw: tokenizers.Tokenizer, step: Json) -> str | None:
-    """Return a token that a post-processor adds, but that has no id in it or in the vocabulary; None if all have one."""
+    """Return a token of a post-processor that has no id in it or in the vocabulary, or None."""
     if step["type"] == "Sequence":
         return next(filter(None, (_lacking(raw, inner) for inner in step["processors"])), None)
     ids = {name: row["ids"] for name, row in step.get("special_tokens", {}).items()}
