@@ -1,13 +1,13 @@
-"""Edits logits on the device: what `model.sampling.logit_edits.LogitEdits` does, with nothing that waits.
+"""Edits of logits on the device, without synchronisation: the same as `model.sampling.logit_edits.LogitEdits`.
 
-Biases and bans travel as cells of the logits with a value; penalties as one number for a row, with a cell and a count
-for each token of its history. All are packed in one array of int64, floats as their float64 bits. There can be more
-places than cells, for a CUDA graph: the others name a number after the logits, which nobody reads. What a sequence's
-history says is kept from step to step, so that a step reads its new tokens only; its cells are copied at each. Its
-newest token may be one that only the device knows: it is counted there.
+Biases and bans are sent as cells of the logits with a value each; penalties as one number for a row, with a cell and a
+count for each token of its history. All are packed in one array of int64, floats as their float64 bits. For a CUDA
+graph there can be more places than cells: the rest point to an unused number after the logits. The counts of a
+sequence's history are kept from step to step, so that a step reads only its new tokens; its cells are copied at each.
+The newest token may be known only on the device: it is counted there.
 
-Axes: R rows, V vocabulary, B cells with a bias, T cells of tokens that are penalized, U rows whose newest token only
-the device knows.
+Axes: R rows, V vocabulary, B cells with a bias, T cells of penalized tokens, U penalized rows with a newest token that
+only the device knows.
 """
 
 import math
@@ -28,14 +28,14 @@ _NO_PENALTIES = (1.0, 0.0, 0.0)
 
 
 class EditCapacity(NamedTuple):
-    """The room of a packed array of edits."""
+    """The capacity of a packed array of edits."""
 
     rows: int
     biases: int = 0
     tokens: int = 0
     """Places for tokens that are penalized."""
     unknown: int = 0
-    """Places for penalized rows whose newest token only the device knows."""
+    """Places for penalized rows with a newest token that only the device knows."""
 
     @property
     def packed_size(self) -> int:
@@ -64,7 +64,7 @@ class RowEdits:
     """The edits of one sequence's logits, kept while it grows."""
 
     def __init__(self, options: EditOptions, vocab_size: int, num_prompt_tokens: int) -> None:
-        """Prepare for a sequence whose first tokens are the prompt's."""
+        """Prepare for a sequence that begins with the prompt's tokens."""
         self._min_tokens = options.min_tokens
         self._vocab_size = vocab_size
         self._num_prompt_tokens = num_prompt_tokens
@@ -77,17 +77,17 @@ class RowEdits:
         self._row = 0
         self._places: dict[int, int] = {}
         self._tokens = np.zeros((2, 16), np.int64)
-        """For each different token its cell in `_row`, and how often it was generated."""
+        """For each different token its cell in `_row`, and its number in the generated text."""
 
     @property
     def has_penalties(self) -> bool:
         return self.penalties != _NO_PENALTIES
 
     def read(self, row: int, token_ids: Sequence[int], num_unknown: int = 0) -> tuple[Int64, Int64]:
-        """Return the biases and tokens of this row [2, n], for the token after these: the prompt's and then those
-        generated so far, to which some may have been added since the last call. The next call may overwrite them.
+        """Return the biases and tokens of this row [2, n], for the token after `token_ids`: the prompt's and then the
+        generated ones, possibly more than in the last call. The next call may overwrite the results.
 
-        num_unknown: how many at the end are not known yet, and are left out.
+        num_unknown: the number of tokens at the end that are not known yet, and are left out.
         """
         if self.has_penalties:
             if self._num_read < self._num_prompt_tokens:
@@ -146,7 +146,7 @@ class PackedEdits:
                 self._unknown.append((row, newest))
 
     def least_capacity(self, num_rows: int) -> EditCapacity:
-        """Return the capacity without a place too many, for logits [R, V] of R = `num_rows`."""
+        """Return the smallest sufficient capacity for logits [R, V] of R = `num_rows`."""
         biases, tokens = (sum(part.shape[1] for part in parts) for parts in (self._biases, self._tokens))
         return EditCapacity(num_rows, biases, tokens, len(self._unknown))
 
@@ -175,7 +175,7 @@ def edited(
 ) -> Tensor:
     """Return logits [R, V] of any float type after their edits, in `dtype`.
 
-    packed: [packed_size] int64. last_tokens: [n] int64, the newest tokens of the rows whose own only the device knows.
+    packed: [packed_size] int64. last_tokens: [n] int64, the newest tokens, for rows in which only the device knows it.
     """
     room = torch.empty(logits.numel() + 1, dtype=dtype, device=logits.device)  # the last is for unused places
     scores = room[:-1].view_as(logits).copy_(logits)
@@ -200,6 +200,6 @@ def edited(
 
 
 def _counts(cells: Tensor, counts: Tensor, size: int) -> Tensor:
-    """Return for each of the cells [n], below `size`, the sum of all its counts [n]: a cell may come twice."""
+    """Return the sum of the counts [n] of each of the cells [n], which are below `size` and may occur twice."""
     sums = torch.zeros(size, dtype=torch.int32, device=cells.device).scatter_add_(0, cells, counts.int())
     return sums.gather(0, cells)

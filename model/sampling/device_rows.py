@@ -1,7 +1,7 @@
-"""Carries what a step's rows ask of `DeviceSampler` to the device in one piece, and its answer back in one piece.
+"""Packed rows for `DeviceSampler`: the parameters of a step's rows in one array, and its results from another.
 
-All is int64, so that it can be part of a larger copy; floats are there as their float64 bits. It knows rows and numpy
-arrays, but no device.
+Both are int64, so that they can be part of a larger copy; floats are stored as their float64 bits. Independent of the
+device.
 
 Axes: R rows of the graph, K alternatives.
 """
@@ -32,7 +32,9 @@ _GREEDY_UNIFORM = -1.0
 
 
 class Kind(IntFlag):
-    """What the rows of a batch need besides the largest logit. A sampler of more than they need answers the same."""
+    """The operations that the rows of a batch need in addition to the largest logit. More operations than needed do
+    not change the result.
+    """
 
     GREEDY = 0
     RANDOM = 1
@@ -42,7 +44,7 @@ class Kind(IntFlag):
 
     @classmethod
     def of(cls, rows: Sequence[SamplerRow]) -> "Kind":
-        """Return the least kind that serves all rows."""
+        """Return the smallest kind that is sufficient for all rows."""
         drawing = [row.params for row in rows if row.params.temperature >= GREEDY_BELOW]
         return cls(
             (cls.RANDOM if drawing else 0)
@@ -52,7 +54,7 @@ class Kind(IntFlag):
 
 
 def num_alternatives(rows: Sequence[SamplerRow]) -> int | None:
-    """Return the most alternatives that any row asks for, or None if no row asks for log-probabilities."""
+    """Return the largest number of alternatives of any row, or None if no row needs log-probabilities."""
     return max((row.params.logprobs for row in rows if row.params.logprobs is not None), default=None)
 
 
@@ -62,9 +64,9 @@ def packed_size(num_rows: int) -> int:
 
 
 def pack(rows: Sequence[SamplerRow], out: Int64) -> None:
-    """Write the rows to out [packed_size], contiguous int64; those that are not used become greedy.
+    """Write the rows to out [packed_size], contiguous int64. Unused rows become greedy.
 
-    Raises ValueError when they do not fit.
+    Raises ValueError if they do not fit.
     """
     lines = out.reshape(_NUM_LINES, -1)
     if len(rows) > lines.shape[1]:
@@ -85,14 +87,14 @@ def pack(rows: Sequence[SamplerRow], out: Int64) -> None:
 
 
 class PackedRows:
-    """Packed rows on the device, as columns [R, 1]. Reading them makes nothing wait."""
+    """Packed rows on the device, as columns [R, 1], which are read without synchronisation."""
 
     def __init__(self, packed: Tensor) -> None:
         """Read packed [packed_size] int64."""
         lines = packed.view(_NUM_LINES, -1, 1)
         numbers = lines.view(torch.float64)
         self.scales = numbers[_TEMPERATURE : _MIN_P + 1]
-        """Temperature and min_p [2, R, 1], which are used in the type of the logits."""
+        """Temperature and min_p [2, R, 1], to be converted to the type of the logits."""
         self.top_p = numbers[_TOP_P]
         self.uniform = numbers[_UNIFORM]
         """The random number; negative where the choice is greedy."""
@@ -125,6 +127,6 @@ def unpack(result: npt.NDArray[Any], rows: Sequence[SamplerRow]) -> list[Sampled
 
 
 def chosen_logits(result: npt.NDArray[Any], num_rows: int) -> list[float]:
-    """Return the logits of the chosen tokens, unedited. Where a row holds infinity or no number, its own is one."""
+    """Return the logits of the chosen tokens, unedited. They may be infinite or NaN, as in the row."""
     numbers: list[float] = result.view(np.float64)[:num_rows, 1].tolist()
     return numbers

@@ -1,11 +1,11 @@
-"""Chooses the next token of all rows on the device, in a fixed number of operations.
+"""Sampler on the device: chooses the next token of all rows in a fixed number of operations.
 
-Nothing is uploaded, read back or waited for, and shapes depend on those of the arguments alone, so a CUDA graph can
-hold it. Of the same logits on the same device it chooses the tokens that `model.sampling.sampler.Sampler` does, which
-says what each step means, and it reports the same log-probabilities. In a row that holds a NaN these mean nothing.
+Nothing is uploaded, read back or waited for, and shapes depend only on the arguments' shapes, so a CUDA graph can
+contain it. From the same logits on the same device it chooses the same tokens as `model.sampling.sampler.Sampler`,
+which describes the steps, and reports the same log-probabilities. In a row with a NaN they are undefined.
 
-Rows are processed a few at a time, which bounds memory and keeps them in the device's cache: a chunk's working tensors
-take up to 32 bytes for each of _CHUNK_ELEMENTS logits of up to 32 bits.
+Rows are processed in chunks, to limit memory and to stay in the device's cache: the working tensors of a chunk take up
+to 32 bytes for each of _CHUNK_ELEMENTS logits of up to 32 bits.
 
 Axes: R rows, V vocabulary, K alternatives.
 """
@@ -42,11 +42,11 @@ class DeviceSampler:
         """Return the chosen tokens [R, result_width] int64, for `unpack`.
 
         Args:
-            kind: what is computed; at least what the rows need.
-            logits: [R, V] of any float type, as the network gave them; left unchanged.
+            kind: the operations, at least those of `Kind.of`.
+            logits: [R, V] of any float type, the network's output; left unchanged.
             packed: [packed_size] int64, which `pack` wrote.
             edited: the logits [R, V] after their edits, in the type that `score_type` names.
-            logprobs: K, at least what the rows ask for, V if it is more; None computes no log-probabilities.
+            logprobs: K, at least the rows' largest; a K over V becomes V. None computes no log-probabilities.
 
         Raises ValueError for a wrong shape.
         """
@@ -72,9 +72,7 @@ class DeviceSampler:
         return (slice(start, start + self._rows_at_once) for start in range(0, num_rows, self._rows_at_once))
 
     def _drawn(self, kind: Kind, logits: Tensor, best: Tensor, valid: Tensor, rows: PackedRows) -> Tensor:
-        """Return the ids [R, 1] that rows draw: `best`, of the largest logits, if they are greedy, and `valid` if they
-        have no distribution to draw from.
-        """
+        """Return the drawn ids [R, 1]: `best` in greedy rows, and `valid` in rows without a distribution."""
         scales = rows.scales.to(score_type(logits))
         parts = []
         for each in self._chunks(len(logits)):
@@ -86,8 +84,8 @@ class DeviceSampler:
 
 
 def _largest(logits: Tensor) -> Tensor:
-    """Return the id and the value, as float64's bits, of the largest of each row of logits [R, V]: [R, 2] int64. It is
-    the lowest id among equals, and that of the first NaN if there is one.
+    """Return the id and the value, as float64 bits, of the largest of each row of logits [R, V]: [R, 2] int64. The id
+    is the lowest among equals, and the first NaN's if there is one.
     """
     if logits.is_cuda and logits.dtype != torch.float64:
         from model.kernels.cuda.row_max import row_max  # a CPU has no need of Triton
@@ -98,7 +96,7 @@ def _largest(logits: Tensor) -> Tensor:
 
 
 def _weights(kind: Kind, logits: Tensor, scales: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Return what `filters.fill_weights` does, filled up: [R, V] -> int64 [R, V filled up].
+    """Return the weights of `filters.fill_weights`: logits [R, V] -> int64 [R, V filled up].
 
     scales are temperature and min_p [2, R, 1] in the type of the scores.
     """
@@ -122,9 +120,7 @@ def score_type(logits: Tensor) -> torch.dtype:
 
 
 def filled_up(x: Tensor, value: float) -> Tensor:
-    """Return x [R, V] with the value after each row up to a whole number of blocks; x itself if there is room for
-    none.
-    """
+    """Return x [R, V] padded with the value to a whole number of blocks; x itself if it has one."""
     missing = -x.shape[1] % BLOCK
     return F.pad(x, (0, missing), value=value) if missing else x
 
@@ -154,9 +150,9 @@ def _mask_top_p(weights: Tensor, probabilities: Tensor, top_p: Tensor) -> None:
 
 
 def logprob_columns(logits: Tensor, ids: Tensor, k: int) -> Tensor:
-    """Return what `result_width` has room for beyond the tokens: logits [R, V], ids [R, 1] -> [R, 2 + 2 K] int64.
+    """Return the columns of a result after the token and its logit: logits [R, V], ids [R, 1] -> [R, 2 + 2 K] int64.
 
-    The columns are the token's log-probability, its rank, the ids of the K likeliest and their log-probabilities; see
+    They are the token's log-probability, its rank, the ids of the K likeliest and their log-probabilities; see
     `model.sampling.logprobs`.
     """
     scores = logits.to(score_type(logits))

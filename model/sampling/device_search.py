@@ -1,7 +1,7 @@
-"""Searches all rows at once for an edge, a place in a cumulative sum, and the first few, in a fixed number of torch
-operations: nothing is read back, and no size depends on a value.
+"""Searches in all rows at once, for the edge of a set, a place in a cumulative sum, and the K largest, in a fixed
+number of torch operations: nothing is read back, and no size depends on a value.
 
-The answers are those of `model.sampling.row_search` and `model.sampling.filters`. A row that holds a NaN gets any.
+The results equal `model.sampling.row_search`'s and `model.sampling.filters`'. In a row with a NaN they are undefined.
 
 Axes: R rows, V values of a row, a multiple of BLOCK; B values of a block, N blocks; K values.
 """
@@ -13,36 +13,36 @@ from model.sampling.filters import NUM_GROUPS, RADIX_BITS
 from model.sampling.row_search import BLOCK
 
 _LANES = 16
-"""Sums kept of each group, for neighbours in a row: most keys fall in few groups, and additions to one place wait for
-each other.
+"""Separate sums of each group, for neighbours in a row: most keys are in few groups, and additions to one place wait
+for each other.
 """
 
 SUMS_PER_ROW = NUM_GROUPS * _LANES
-"""Integers that the search for an edge keeps of each row."""
+"""Integers that the search for an edge stores for each row."""
 
 
 def ordered_keys(x: Tensor) -> Tensor:
-    """Return integers of the size of the floats x that order as these do. -0 comes before 0."""
+    """Return integers with the size and the order of the floats x. -0 comes before 0."""
     bits = x.view(torch.int64 if x.dtype == torch.float64 else torch.int32)
     return _flipped(bits)
 
 
 def key_value(keys: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the floats of this type that have these keys."""
+    """Return the floats of this type with these keys."""
     return _flipped(keys).view(dtype)
 
 
 def _flipped(bits: Tensor) -> Tensor:
-    """Return the integers with all bits but the sign changed where that is set: of floats, an order; twice, nothing."""
+    """Return the integers with all bits except the sign flipped where the sign is set. It is its own inverse."""
     limits = torch.iinfo(bits.dtype)
     return (bits >> (limits.bits - 1)).bitwise_and_(limits.max).bitwise_xor_(bits)
 
 
 def edge_key(keys: Tensor, dropped: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Find each row's least key [R, 1] such that it and the keys below weigh more than `dropped` [R, 1].
+    """Return the smallest key [R, 1] of each row with which it and the smaller keys weigh more than `dropped` [R, 1].
 
-    keys [R, V] are integers, weights [R, V] int64, 1 each if there are none. Instead of sorting, a radix descent: the
-    weight of each group of leading bits says which group holds the edge, then which group inside that one.
+    keys [R, V] are integers, weights [R, V] int64; None is 1 each. A radix descent replaces sorting: the weights of
+    the groups of leading bits determine the group with the edge, then the group inside that one.
     """
     num_bits = keys.itemsize * 8
     shift = (num_bits - 1) // RADIX_BITS * RADIX_BITS
@@ -59,8 +59,8 @@ def edge_key(keys: Tensor, dropped: Tensor, weights: Tensor | None = None) -> Te
 
 
 def _cumulated(keys: Tensor, shift: int, below: Tensor, weights: Tensor) -> Tensor:
-    """Return the weight [R, groups] of each group and those before it. A key's group is that of its bits from `shift`
-    on, the first one being that of `below` and less.
+    """Return the cumulated weights [R, groups] of the groups. A key's group is its bits from `shift` on; the first
+    group is `below` and less.
     """
     groups = keys >> shift if shift else keys
     # The limits come before the subtraction, which could overflow.
@@ -72,7 +72,7 @@ def _cumulated(keys: Tensor, shift: int, below: Tensor, weights: Tensor) -> Tens
 def draw(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """Return (first place whose cumulative weight exceeds uniform * total, total), both [R, 1].
 
-    weights [R, V] are int64 whose sum fits; uniform [R, 1] float64. The place means nothing where the total is not
+    weights [R, V] are int64 with a sum in int64; uniform [R, 1] float64. The place is undefined if the total is not
     positive.
     """
     blocks = weights.view(len(weights), -1, BLOCK)
@@ -89,10 +89,10 @@ def draw(weights: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor]:
 def ordered_top(x: Tensor, k: int) -> Tensor:
     """Return the places [R, K] of the k largest of each row of floats x [R, V], the first place first among equals.
 
-    The k blocks with the largest maxima, the first ones among equals, hold them.
+    They are in the k blocks with the largest maxima, the first ones among equals.
     """
     blocks = x.view(len(x), -1, BLOCK)
-    # in the order of places, so that the first of equals is the first candidate
+    # Sorted by place, so that the first of equals is the first candidate.
     chosen = _first(blocks.amax(-1), k).sort(-1).values  # R K, or R N
     candidates = blocks.gather(1, chosen.unsqueeze(2).expand(-1, -1, BLOCK))
     at = _first(candidates.flatten(1), k)
@@ -102,5 +102,5 @@ def ordered_top(x: Tensor, k: int) -> Tensor:
 
 def _first(x: Tensor, k: int) -> Tensor:
     """Return the places [R, up to K] of the largest of x, the first place first among equals."""
-    # 0 for -0, which are equal, but are not so where floats are sorted by their bits
+    # Adding 0 turns -0 into 0: they are equal, but sorting by bits would separate them.
     return (x + 0.0).sort(dim=-1, descending=True, stable=True).indices[:, :k]

@@ -1,10 +1,10 @@
-"""From edited logits to the weights that a token is drawn by: temperature, top_k, min_p and top_p.
+"""Filters of a draw: temperature, top_k, min_p and top_p turn edited logits into the tokens' weights.
 
 The order is vLLM's: temperature -> min_p, top_k -> top_p. Tokens are kept or dropped by value, so tokens of equal
-probability share their fate: top_k and top_p may keep more than the k, or the nucleus, when there are ties at the edge
-(as top_k in `transformers`). Each row's weights depend on that row alone, bit for bit. To add a filter, say in
-`FilterOptions` what it reads, and apply it in `fill_weights`, and in `model.sampling.device_sampler`, whose answers are
-the same.
+probability are all kept or all dropped: with ties at the edge, top_k and top_p may keep more than k tokens, or more
+than the nucleus (as top_k in `transformers`). Each row's weights depend only on that row, bit for bit. To add a filter,
+name its parameter in `FilterOptions`, and apply it in `fill_weights` and in `model.sampling.device_sampler`, which
+gives the same results.
 
 Axes: R rows, V vocabulary.
 """
@@ -21,19 +21,19 @@ from model.layers.fixed_shapes import aligned_rows
 from model.sampling.row_search import BLOCK, take, top
 
 PROBABILITY_UNIT_BITS = 60
-"""Bits of probabilities, which become multiples of 2**-60: exact from 2**-36 up in float32, and a row's sum fits in
+"""Bits of a probability, which becomes a multiple of 2**-60: exact from 2**-36 up in float32, and a row's sum fits in
 int64.
 """
 
 RADIX_BITS = 11
-"""Bits distinguished in one round of the search for the edge of a nucleus: three rounds for float32."""
+"""Bits of one round of the search for the edge of a nucleus: float32 takes three rounds."""
 
 NUM_GROUPS = (1 << RADIX_BITS) + 2
 """Groups of one round: one for each value of its bits, one for the tokens below and one for those above them all."""
 
 
 class FilterOptions(Protocol):
-    """The parameters that say how a token is drawn. Values were validated where they came in."""
+    """The parameters of a draw. The values are valid."""
 
     @property
     def temperature(self) -> float: ...
@@ -47,7 +47,7 @@ class FilterOptions(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Buffers:
-    """Room to work on R rows."""
+    """Working memory for R rows."""
 
     scores: Tensor
     """[R, V]"""
@@ -56,7 +56,7 @@ class Buffers:
     weights: Tensor
     """[R, V padded to whole blocks]: probabilities as integers, the padding zero."""
     groups: Tensor
-    """[R, V]: the group that a token falls in during the search for the edge of a nucleus."""
+    """[R, V]: each token's group in the search for the edge of a nucleus."""
     masses: Tensor
     """[R, groups]: the weight of each group."""
 
@@ -77,7 +77,7 @@ class Buffers:
 
 
 def fill_weights(buffers: Buffers, options: Sequence[FilterOptions]) -> None:
-    """Turn edited scores into the weights to draw by. Overwrites every buffer."""
+    """Compute the weights of the draw from the edited scores. Overwrites every buffer."""
     scores, probabilities = buffers.scores, buffers.probabilities
     if any(each.temperature != 1.0 for each in options):
         scores.div_(_column([each.temperature for each in options], scores))
@@ -123,11 +123,11 @@ def _quantize(buffers: Buffers) -> None:
 
 
 def _nucleus_edge(buffers: Buffers, top_ps: Sequence[float]) -> Tensor:
-    """Find the smallest probability [R, 1] in each row's nucleus: the likeliest tokens that hold top_p of the mass.
+    """Return the smallest probability [R, 1] of each row's nucleus, the likeliest tokens that together have top_p.
 
-    A token belongs to it while the mass of the strictly likelier ones is under top_p of all; at least one does.
-    Instead of sorting, a radix descent: the bits of a float >= 0 order as it does, so sums of weight per group of
-    leading bits say which group holds the edge, then which group inside that one. Overwrites the scores.
+    A token belongs to it if the strictly likelier ones have less than top_p of the total; at least one does. A radix
+    descent replaces sorting: floats >= 0 have the order of their bits, so the sums of weight per group of leading bits
+    determine the group with the edge, then the group inside that one. Overwrites the scores.
     Source: Holtzman et al., "The curious case of neural text degeneration", arXiv 1904.09751.
     """
     dtype = buffers.probabilities.dtype
@@ -137,8 +137,8 @@ def _nucleus_edge(buffers: Buffers, top_ps: Sequence[float]) -> Tensor:
     total = weights.sum(-1, keepdim=True)
     share = torch.tensor(top_ps, dtype=torch.float64, device=weights.device).unsqueeze(1)
     kept = (share * total.double()).ceil().long().clamp_min(1).minimum(total)
-    dropped = total - kept  # R 1: mass that may go, from the least likely up
-    edge = torch.zeros(len(top_ps), 1, dtype=integer, device=weights.device)  # its leading bits, as far as known
+    dropped = total - kept  # R 1: weight that may be dropped, from the least likely up
+    edge = torch.zeros(len(top_ps), 1, dtype=integer, device=weights.device)  # its leading bits found so far
     for shift in range((bits.itemsize * 8 - 1) // RADIX_BITS * RADIX_BITS, -1, -RADIX_BITS):
         # Group 0 is everything below the known leading bits, the last group everything above.
         torch.bitwise_right_shift(bits, shift, out=shifted)

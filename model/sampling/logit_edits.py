@@ -1,8 +1,8 @@
-"""What changes logits before a token is chosen: banned ids, logit_bias, and penalties of what was written before.
+"""Edits of logits before the choice of a token: banned ids, logit_bias, and penalties of earlier tokens.
 
 The order is vLLM's: banned ids and biases, then the repetition penalty, then presence and frequency penalties. To add
-an edit, say in `EditOptions` what it reads, and collect and apply it in `LogitEdits`, and in
-`model.sampling.device_edits`, whose answers are the same.
+an edit, name its parameter in `EditOptions`, and collect and apply it in `LogitEdits` and in
+`model.sampling.device_edits`, which gives the same results.
 
 Axes: R rows, V vocabulary.
 """
@@ -19,10 +19,10 @@ from torch import Tensor
 
 
 class EditOptions(Protocol):
-    """The parameters that edit logits. Values were validated where they came in."""
+    """The parameters that edit logits. The values are valid."""
 
     def edits_logits(self, num_generated: int = 0) -> bool:
-        """Return whether any of the others edits logits for the token after `num_generated`."""
+        """Return whether any parameter edits the logits of the token after `num_generated`."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class LogitEdits:
         self._biases, self._repetitions, self._counts = _CellValues(), _CellValues(), _CellValues()
 
     def add(self, row: int, options: EditOptions, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
-        """Add the edits of one row; `token_ids` are the prompt's and then those generated so far."""
+        """Add the edits of one row; `token_ids` are the prompt's and then the generated ones."""
         num_generated = len(token_ids) - num_prompt_tokens
         if not options.edits_logits(num_generated):
             return
@@ -80,7 +80,7 @@ class _CellValues:
         self.lengths: list[int] = []
 
     def add(self, row: int, ids: Collection[int], values: Iterable[float]) -> None:
-        """Add one row's cells; a cell may be named twice, with the same value."""
+        """Add one row's cells; a cell may occur twice, with the same value."""
         self.rows.append(row)
         self.lengths.append(len(ids))
         self.ids.extend(ids)

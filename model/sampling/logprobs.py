@@ -1,6 +1,6 @@
-"""Computes log-probabilities of given tokens under the model's own distribution, with the likeliest alternatives.
+"""Log-probabilities of given tokens under the model's own distribution, with the likeliest alternatives.
 
-It knows raw logits only, and no temperature, penalties or other settings of a request.
+They are computed from raw logits, without temperature, penalties or other parameters of a request.
 
 Axes: R rows, V vocabulary, K alternatives.
 """
@@ -28,20 +28,20 @@ class TokenLogprob:
     """1 + the number of tokens with a strictly larger logit."""
     top: tuple[tuple[int, float], ...] = ()
     """Pairs (token id, log-probability) of the most likely tokens, best first, the lowest id first among equals; or of
-    the tokens that were asked for, in that order.
+    the requested tokens, in that order.
     """
 
 
 Wanted = int | tuple[int, ...]
-"""The tokens that are reported beside the chosen one: how many of the likeliest, or which."""
+"""The tokens that are reported in addition to the chosen one: a number of the likeliest, or their ids."""
 
 
 def logprob_rows(logits: Tensor, token_ids: Sequence[int], ks: Sequence[Wanted]) -> list[TokenLogprob]:
     """Return the log-probability of `token_ids[r]` in each row of raw `logits` [R, V], with the `ks[r]` best
-    alternatives, or those of the tokens `ks[r]`.
+    alternatives, or with the tokens `ks[r]`.
 
     The result is float32 (float64 if the logits are); a k over V gives V alternatives. Rows are processed in chunks, so
-    that a long prompt never needs a second [R, V]. Raises ValueError when the lengths differ.
+    that a long prompt never needs a second [R, V]. Raises ValueError if the lengths differ.
     """
     if not logits.shape[0] == len(token_ids) == len(ks):
         raise ValueError(f"{logits.shape[0]} rows of logits, {len(token_ids)} token_ids, {len(ks)} ks; expected equal")
@@ -54,9 +54,7 @@ def logprob_rows(logits: Tensor, token_ids: Sequence[int], ks: Sequence[Wanted])
 
 
 def prompt_logprobs(logits: Tensor, next_ids: Sequence[int], k: int) -> list[TokenLogprob]:
-    """Return how likely the model found the token that follows each position: row i of `logits` [n, V] for
-    `next_ids[i]`.
-    """
+    """Return the log-probability of the token after each position: row i of `logits` [n, V] for `next_ids[i]`."""
     return logprob_rows(logits, next_ids, [k] * len(next_ids))
 
 

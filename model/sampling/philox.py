@@ -1,6 +1,4 @@
-"""Random numbers without a generator's state: each is a function of a seed and a position. Standard library and numpy
-only.
-"""
+"""Random numbers as functions of a seed and a position, without a state. Standard library and numpy only."""
 
 from collections.abc import Sequence
 
@@ -14,14 +12,14 @@ _MULTIPLIER, _WEYL = 0xD2B74407B1CE6E93, 0x9E3779B97F4A7C15
 _ROUNDS = 10
 
 _FEWEST_AT_ONCE = 48
-"""Numbers from which it is quicker to make all of them at once in numpy, which takes some 200 calls however few."""
+"""Numbers from which numpy is faster: it takes some 200 calls, independent of their number."""
 
 
 def random_uniform(seed: int, position: int) -> float:
-    """Draw a uniform number in [0, 1), a multiple of 2**-53, that depends on (seed, position) alone.
+    """Draw a uniform number in [0, 1), a multiple of 2**-53, that depends only on (seed, position).
 
-    It is made of the first word of Philox2x64-10 with key = low 64 bits of the seed, and counter = (position, next 64
-    bits of the seed). Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+    It is the first word of Philox2x64-10 with key = low 64 bits of the seed, and counter = (position, next 64 bits of
+    the seed). Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
     """
     return (philox2x64(position, seed >> 64, seed)[0] >> 11) * 2.0**-53
 
@@ -39,7 +37,7 @@ def random_uniforms(seeds: Sequence[int], positions: Sequence[int]) -> npt.NDArr
 
 
 def philox2x64(counter_low: int, counter_high: int, key: int) -> tuple[int, int]:
-    """Mix a 128-bit counter under a 64-bit key into two 64-bit words (Philox2x64-10); arguments are cut to 64 bits."""
+    """Return two 64-bit words of a 128-bit counter and a 64-bit key (Philox2x64-10). Arguments are cut to 64 bits."""
     low, high, key = counter_low & _WORD, counter_high & _WORD, key & _WORD
     for _ in range(_ROUNDS):
         product = _MULTIPLIER * low

@@ -1,6 +1,6 @@
-"""Searches along the last dimension, each row by itself: the largest, the k largest, a place in a cumulative sum.
+"""Searches in the last dimension of each row: the largest value, the k largest, a place in a cumulative sum.
 
-It knows nothing of tokens or probabilities. Every answer depends on its own row alone and is exact.
+Every result is exact and depends only on its own row. Independent of tokens and probabilities.
 
 Axes: R rows, V values of a row, N blocks of a row, B values of a block, K largest values.
 """
@@ -14,7 +14,7 @@ from model.kernels import rows as row_kernels
 from model.kernels.choice import AUTO, KernelConfig
 
 BLOCK = 64
-"""Values searched together. A two-level search reads a row once, at memory speed; torch.argmax and topk do not."""
+"""Values of a block. A two-level search reads a row once, at memory speed; torch.argmax and topk are slower."""
 
 
 def take(x: Tensor, rows: list[int]) -> Tensor:
@@ -32,11 +32,11 @@ def in_blocks(x: Tensor) -> Tensor:
 
 
 def argmax(x: Tensor, kernels: KernelConfig = AUTO) -> Tensor:
-    """Return the id [R] of the largest value of each row of x [R, V], the lowest id among equals; of a NaN, if there is
-    one.
+    """Return the id [R] of the largest value of each row of x [R, V], the lowest id among equals; a NaN's id, if there
+    is one.
 
-    torch.argmax gives the first maximum, but runs scalar on CPU. numpy's does not, and takes a tenth of the time, in
-    one thread and for the types that it has; bfloat16 has a kernel of ours. For others it pays to find the block first.
+    torch.argmax returns the first maximum, but is scalar on CPUs. numpy's takes a tenth of the time, in one thread and
+    for its own types; bfloat16 has a kernel of ours. For other types the block is searched first.
     """
     if x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(x.numpy().argmax(-1))
@@ -56,7 +56,7 @@ def argmax(x: Tensor, kernels: KernelConfig = AUTO) -> Tensor:
 
 
 def largest(x: Tensor, kernels: KernelConfig = AUTO) -> tuple[list[int], list[float]]:
-    """Return the ids that `argmax` finds in the rows of x, and the values there."""
+    """Return the ids of `argmax` in the rows of x, and the values there."""
     if _has_kernel(x, kernels):
         ids, numbers = row_kernels.argmax(x)
         return ids.tolist(), numbers.tolist()
@@ -72,7 +72,7 @@ def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return (values, ids) [R, K] of the k largest of each row of x [R, V], descending; the choice among equals is
     unspecified.
 
-    The k blocks with the largest maxima, with the tail that fills no block, hold k values as large as any others.
+    They are in the k blocks with the largest maxima, or in the tail that fills no block.
     """
     full = x.shape[1] // BLOCK * BLOCK
     if full < 4 * k * BLOCK:
@@ -92,7 +92,7 @@ def ordered_top_ids(scores: Tensor, k: int) -> Tensor:
     equals.
     """
     size = scores.shape[1]
-    values, ids = top(scores, min(k + 1, size))  # one more, to see a tie across the edge
+    values, ids = top(scores, min(k + 1, size))  # one more, to detect a tie across the edge
     by_id = ids[:, :k].sort(-1)
     order = values[:, :k].gather(1, by_id.indices).sort(dim=-1, descending=True, stable=True).indices
     result = by_id.values.gather(1, order)
@@ -104,9 +104,9 @@ def ordered_top_ids(scores: Tensor, k: int) -> Tensor:
 
 
 def locate(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (first place whose cumulative weight exceeds the target, target less the weight before it), both [R, 1].
+    """Return (first place with a cumulative weight over the target, target less the weight before it), both [R, 1].
 
-    weights [R, N] and target [R, 1] are integers: exact in any order, and a place of weight zero is never the one.
+    weights [R, N] and target [R, 1] are integers: sums are exact in any order, and the place has a weight above zero.
     """
     cumulated = weights.cumsum(-1)
     place = torch.searchsorted(cumulated, target, right=True).clamp_max(weights.shape[1] - 1)
@@ -114,10 +114,10 @@ def locate(weights: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def pick(weights: Tensor, units: Sequence[float]) -> Tensor:
-    """Return the first place [R] whose cumulative weight exceeds unit * total (inverse CDF), or -1 if a row's weights
-    are all zero.
+    """Return the first place [R] with a cumulative weight over unit * total (inverse CDF), or -1 if all weights of a
+    row are zero.
 
-    weights [R, N * B] are integers >= 0 whose sum fits in int64; units are in [0, 1).
+    weights [R, N * B] are integers >= 0 with a sum in int64; units are in [0, 1).
     """
     blocks = in_blocks(weights)  # R N B
     sums = blocks.sum(-1)  # R N

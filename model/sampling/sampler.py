@@ -1,16 +1,16 @@
-"""Chooses the next token of each sequence from its row of logits, and reports log-probabilities.
+"""Sampler: chooses the next token of each sequence from its row of logits, and reports log-probabilities.
 
-It knows one row of logits and one `SamplerRow` per sequence, but not what a sequence, a batch or a request is.
+It reads one row of logits and one `SamplerRow` per sequence. Independent of batches and requests.
 
-A row's answer is a function of that row alone, bit for bit: every step below is either a torch kernel that treats the
-last dimension row by row (softmax, topk), an operation that rounds each element by itself (+, -, *, /), or a sum of
-integers, whose order cannot matter. A draw is an inverse CDF over probabilities held as integers in units of 2**-60;
-its random number comes from a counter-based generator keyed by (seed, position), so there is no generator state.
+A row's result depends only on that row, bit for bit: every step is a torch kernel that processes the last dimension
+row by row (softmax, topk), an operation that rounds each element separately (+, -, *, /), or a sum of integers, which
+is exact in any order. A draw is an inverse CDF over probabilities stored as integers in units of 2**-60. Its random
+number comes from a counter-based generator with the key (seed, position), so there is no generator state.
 
 Order: edits of the logits (`model.sampling.logit_edits`) -> temperature and filters (`model.sampling.filters`) -> draw.
-A token that the row's grammar does not allow is drawn again among those that it does, with another random number: that
-is the distribution of the allowed tokens, as far as no filter had dropped any, and what all of a vocabulary may do is
-seldom asked.
+A token that the row's grammar forbids is drawn again among the allowed ones, with another random number. The result
+has the distribution of the allowed tokens, except for those that a filter dropped, and the mask of the whole
+vocabulary is seldom computed.
 
 Axes: R rows, V vocabulary.
 """
@@ -41,7 +41,7 @@ _GPU_CHUNK_ELEMENTS = 1 << 22
 
 
 class SamplingOptions(FilterOptions, EditOptions, Protocol):
-    """What the sampler reads of a request's sampling parameters. Values were validated when the request came in."""
+    """The sampling parameters that the sampler reads. The values are valid."""
 
     @property
     def seed(self) -> int: ...
@@ -52,34 +52,32 @@ class SamplingOptions(FilterOptions, EditOptions, Protocol):
 
 
 class TokenFilter(Protocol):
-    """Tells which tokens may be chosen next."""
+    """A filter of the tokens that may be chosen next."""
 
     def allows(self, token_id: int) -> bool:
-        """Return whether this token may."""
+        """Return whether this token may be chosen."""
         ...
 
     def forbidden(self) -> NDArray[np.bool_]:
-        """Return whether each token may not, [V]."""
+        """Return whether each token is forbidden, [V]."""
         ...
 
 
 class SamplerRow(NamedTuple):
-    """The facts about the sequence that a row of logits belongs to. It is a named tuple, as it is made for every
-    token.
-    """
+    """The sequence of a row of logits. It is a named tuple, which is fast to create, since there is one per token."""
 
     params: SamplingOptions
     position: int
-    """The position that the new token will have; with the seed, the key of its random number."""
+    """The position of the new token; with the seed, the key of its random number."""
     token_ids: Sequence[int] = ()
-    """The prompt and the tokens generated so far; it is read during the call only, so that it need not be copied."""
+    """The prompt and the generated tokens. It is read only during the call, so no copy is needed."""
     num_prompt_tokens: int = 0
     grammar: "TokenFilter | None" = None
     """The filter of the new token, or None if any token may be chosen. No other parameter overrides it."""
     forbidden: NDArray[np.bool_] | None = None
-    """Whether each token may not be chosen, [V], or None if any may."""
+    """Whether each token is forbidden, [V], or None if none is."""
     attempt: int = 0
-    """How many times the token was drawn before: each draw has its own random number."""
+    """Number of earlier draws of the token: each draw has its own random number."""
 
 
 class SampledToken(NamedTuple):
@@ -92,15 +90,15 @@ class SampledToken(NamedTuple):
 
 
 class _Strategy(Enum):
-    """How the token of a row is chosen."""
+    """The method of choosing a row's token."""
 
     GREEDY = auto()
-    """The largest logit as it came."""
+    """The largest raw logit."""
     GREEDY_EDITED = auto()
     """The largest logit after edits."""
     RANDOM = auto()
     RANDOM_TOP_P = auto()
-    """As RANDOM; apart, since finding a nucleus is work that other rows should not share."""
+    """As RANDOM, in a group of its own: other rows need no search for a nucleus."""
 
     @classmethod
     def of(cls, row: SamplerRow) -> "_Strategy":
@@ -113,10 +111,10 @@ class _Strategy(Enum):
 
 
 class Sampler:
-    """Chooses tokens for a network of `vocab_size` tokens whose logits are on `device`.
+    """A sampler for a network of `vocab_size` tokens with logits on `device`. It is not thread-safe.
 
-    Rows are processed a few at a time in buffers kept from call to call: they stay in cache, and memory is not returned
-    to the kernel and faulted in again at each step, which cost ten times the arithmetic. It is not thread-safe.
+    Rows are processed in chunks, in buffers that are kept between calls: they stay in cache, and memory is not returned
+    to the kernel and faulted in again at each step, which cost ten times the arithmetic.
     """
 
     def __init__(self, vocab_size: int, device: torch.device | str = "cpu", kernels: KernelConfig = AUTO) -> None:
@@ -143,7 +141,7 @@ class Sampler:
             if row.grammar is None or row.grammar.allows(token_ids[r]):
                 continue
             narrow = row._replace(forbidden=row.grammar.forbidden(), attempt=row.attempt + 1)
-            if _Strategy.of(row) is _Strategy.GREEDY:  # needs no buffers, which cost ten times as much
+            if _Strategy.of(row) is _Strategy.GREEDY:  # without buffers, it takes a tenth of the time
                 token_ids[r] = self._largest(logits[r], narrow)
             else:
                 again.append(r)
@@ -153,7 +151,7 @@ class Sampler:
         return _with_logprobs(logits, rows, token_ids)
 
     def _token_ids(self, logits: Tensor, rows: Sequence[SamplerRow]) -> list[int]:
-        """Choose the token of each row of logits [R, V], whatever its grammar says."""
+        """Choose the token of each row of logits [R, V], without its grammar."""
         groups: dict[_Strategy, list[int]] = {}
         for r, row in enumerate(rows):
             groups.setdefault(_Strategy.of(row), []).append(r)
@@ -168,25 +166,25 @@ class Sampler:
         token_ids = [0] * len(rows)
         order = [r for members in groups.values() for r in members]
         for r, token_id in zip(order, torch.cat(parts).tolist() if parts else (), strict=True):
-            # Negative: no usable distribution (every logit is -inf, or one a NaN). Forbidden: other edits forbid the
-            # rest, as `min_tokens` does with the end of the text.
+            # A negative id: there is no distribution (every logit is -inf, or one is NaN). A forbidden id: other edits
+            # forbid the rest, as `min_tokens` does with the end of the text.
             forbidden = rows[r].forbidden
             is_usable = token_id >= 0 and (forbidden is None or not forbidden[token_id])
             token_ids[r] = token_id if is_usable else self._largest(logits[r], rows[r])
         return token_ids
 
     def _choose(self, strategy: _Strategy, logits: Tensor, rows: Sequence[SamplerRow]) -> Tensor:
-        """Choose the token ids [R] of rows with one strategy; -1 where there is no distribution to draw from."""
+        """Choose the token ids [R] of rows with one strategy; -1 for a row without a distribution."""
         buffers = self._edited(logits, rows)
         if strategy is _Strategy.GREEDY_EDITED:
             return argmax(buffers.scores)
         fill_weights(buffers, [row.params for row in rows])
-        # The bits over a seed's 64 are a part of the counter that no seed of a request has.
+        # A request's seed has 64 bits, so the higher bits are free for the attempt.
         seeds = [row.params.seed + (row.attempt << 64) for row in rows]
         return pick(buffers.weights, [random_uniform(s, row.position) for s, row in zip(seeds, rows, strict=True)])
 
     def _edited(self, logits: Tensor, rows: Sequence[SamplerRow]) -> Buffers:
-        """Return buffers whose scores are the logits [R, V] after their edits."""
+        """Return buffers with the logits [R, V] after their edits as scores."""
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
         if dtype not in self._buffers:
             self._buffers[dtype] = Buffers.empty(self._max_rows, self.vocab_size, dtype, self.device)
@@ -219,7 +217,7 @@ class Sampler:
 
 
 def _with_logprobs(logits: Tensor, rows: Sequence[SamplerRow], token_ids: Sequence[int]) -> list[SampledToken]:
-    """Return the chosen tokens, with the log-probabilities that were asked for."""
+    """Return the chosen tokens, with the requested log-probabilities."""
     tokens = [SampledToken(token_id) for token_id in token_ids]
     asked = [r for r, row in enumerate(rows) if row.params.logprobs is not None]
     if asked:

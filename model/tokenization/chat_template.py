@@ -1,8 +1,8 @@
-"""Chat messages to prompt text, through the model's own jinja template, in a sandbox.
+"""Chat template: renders chat messages as prompt text with the model's own jinja template, in a sandbox.
 
-Renders what `transformers` renders (`apply_chat_template`): the same jinja options, extensions, filters, globals and
+The result is that of `apply_chat_template` of `transformers`: the same jinja options, extensions, filters, globals and
 variables; templates may also use `append` and `pop` of lists. The process that runs a template
-(`model.tokenization.template_process`) stops one that would hang or fill memory. Knows no requests, roles and torch.
+(`model.tokenization.template_process`) stops one that would hang or fill memory. Independent of requests and torch.
 """
 
 import json
@@ -32,16 +32,16 @@ __all__ = ["MAX_SOURCE_CHARACTERS", "ChatTemplate", "ChatTemplateError", "read_t
 MAX_SOURCE_CHARACTERS = 1_000_000
 _READS_FUNCTIONS = re.compile(r"(?s)(?!.*\btools\b).*[+~{]\s*functions\b")
 _THREAD_CHARACTERS = 20_000
-"""Longer conversations are written as JSON in a thread."""
+"""Characters from which a conversation is converted to JSON in a thread."""
 
 
 class ChatTemplate:
-    """A chat template that was found to compile. Any number of threads may render."""
+    """A compiled chat template. Any number of threads may render."""
 
     def __init__(self, source: str, tokenizer: Tokenizer, client: TemplateClient | None = None) -> None:
         """Compile `source`. Raises `ChatTemplateError` with the line of a syntax error.
 
-        `client` is the process that renders, if not the one that all share.
+        `client` is the process that renders; None is the shared one.
         """
         if len(source) > MAX_SOURCE_CHARACTERS:
             raise ChatTemplateError(
@@ -58,14 +58,14 @@ class ChatTemplate:
 
     @cached_property
     def tool_use(self) -> ToolUse:
-        """Return how the template writes tools, found out by rendering some small conversations."""
+        """Return the template's syntax of tools, detected by rendering some small conversations."""
         end = self._tokenizer.special_tokens.get("eos_token", "")
         thought_end = "" if self.thought_tags is None else self.thought_tags.closing
         return find_tool_use(self._probe, self._tokenizer.ids_of_special, end, thought_end)
 
     @cached_property
     def part_roles(self) -> frozenset[str]:
-        """Return the roles whose content the template reads as a list of text parts, found out in the same way."""
+        """Return the roles for which the template reads the content as a list of text parts, detected likewise."""
         return find_part_roles(self._probe, self.tool_use.arguments_as_text)
 
     def _probe(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
@@ -78,15 +78,14 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """Write the prompt text of a conversation.
+        """Return the prompt text of a conversation.
 
-        `messages` hold plain JSON values; entries that are None are left out, as if the key were missing. With
-        `add_generation_prompt` the text ends where the assistant's answer begins. `arguments` are further variables of
-        the template, plain JSON values too; they may not be named like those that are there. `tools` are in OpenAI's
-        form.
+        `messages` contain plain JSON values; entries that are None are left out. With `add_generation_prompt` the text
+        ends where the assistant's answer begins. `arguments` are further variables of the template, also plain JSON
+        values; they may not have the names of the other variables. `tools` are in OpenAI's form.
 
-        Raises `ChatTemplateError` when there is no message, when the template raises (`raise_exception`), fails on
-        these messages, or exceeds a bound.
+        Raises `ChatTemplateError` if there is no message, or if the template raises (`raise_exception`), fails on these
+        messages, or exceeds a limit.
         """
         variables = self._variables(messages, add_generation_prompt, arguments, tools)
         return self._client.ask(self._source_line, variables)
@@ -94,9 +93,9 @@ class ChatTemplate:
     async def with_tools(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
     ) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]:
-        """Return messages and tools as the template reads them: what it does not know is written into the messages.
+        """Return messages and tools as the template reads them: unsupported parts are written into the messages.
 
-        Both are in OpenAI's form, but for the arguments of calls, which are objects.
+        Both are in OpenAI's form, except for the arguments of calls, which are objects.
         """
         messages = with_known_names(messages, self.source)
         if any(isinstance(row.get("content"), list) for row in messages):
@@ -123,7 +122,7 @@ class ChatTemplate:
         arguments: Mapping[str, Any] | None = None,
         tools: Sequence[Mapping[str, Any]] = (),
     ) -> str:
-        """Render as `render` does, for an event loop, which is held up for a few milliseconds at most."""
+        """Render as `render` does, for an event loop, which is blocked for a few milliseconds at most."""
         texts = [*(text for row in messages for text in row.values()), *(arguments or {}).values()]
         num_characters = sum(len(text) if isinstance(text, str) else 1 for text in texts)
         if num_characters > MAX_CHARACTERS:
@@ -163,7 +162,7 @@ class ChatTemplate:
 def read_template_option(option: str) -> str:
     """Return the source of a template given as a file's path or as the template itself (`--chat-template`).
 
-    Raises `ChatTemplateError` when it is neither.
+    Raises `ChatTemplateError` if it is neither.
     """
     if "{" in option:
         return option
@@ -181,5 +180,5 @@ def _functions(tools: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def _json_line(value: Any) -> bytes:
-    # Lone surrogates pass: what holds them is refused where the text is.
+    # Lone surrogates pass here; the text with them is refused later.
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"

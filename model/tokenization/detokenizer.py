@@ -1,11 +1,11 @@
-"""Turns a stream of tokens into text, piece by piece, and finds the stop strings in it.
+"""Detokenizer: converts a stream of tokens into pieces of text, and finds stop strings.
 
-The pieces of a stream, joined, are `Tokenizer.decode` of the same ids, character for character: answers in one piece go
-through the same class. It knows one sequence, but no requests, server-sent events or torch.
+The joined pieces equal `Tokenizer.decode` of the same ids, character for character: answers in one piece use the same
+class. It handles one sequence. Independent of requests, server-sent events and torch.
 
-The text of a completion is what its tokens add after the prompt, so a completion that begins with a new word begins
-with the space (`decode(prompt + completion)` without the `decode(prompt)` in front), as in vLLM. Without prompt ids it
-is `decode(completion)`. The text of a completion that keeps to a grammar is the text that the grammar has read.
+The text of a completion is the text that its tokens add after the prompt: a completion that begins with a new word
+begins with the space (`decode(prompt + completion)` without the leading `decode(prompt)`), as in vLLM. Without prompt
+ids it is `decode(completion)`. The text of a completion with a grammar is the text that the grammar has read.
 """
 
 import codecs
@@ -15,10 +15,10 @@ from model.tokenization.tokenizer import CLEAN_UPS, Tokenizer, fallback_byte
 
 
 class Detokenizer:
-    """Turns token ids into text as they come.
+    """A converter of token ids to text, one id at a time.
 
-    Text is returned once it is final: a character whose bytes are spread over tokens waits for the last of them. U+FFFD
-    is returned only for bytes that no later token can complete. The work for each token is constant.
+    Text is returned when it is final: a character with bytes in several tokens waits for the last of them. U+FFFD is
+    returned only for bytes that no later token can complete. The work for each token is constant.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Detokenizer:
     ) -> None:
         """Begin a text. `kept_ids` are special tokens that are not skipped with the others.
 
-        `exact`: the text is the bytes of its tokens (`Tokenizer.token_bytes`), as a grammar has read them: without
+        `exact`: the text is the bytes of its tokens (`Tokenizer.token_bytes`), as a grammar reads them: without
         clean-up, and with the space of a first word.
         """
         self._tokenizer = tokenizer
@@ -43,7 +43,7 @@ class Detokenizer:
         self._clean_ups = [_StreamReplace(old, new) for old, new in CLEAN_UPS] if cleans_up else []
 
     def push(self, token_id: int) -> str:
-        """Return the text that has become final with this token. Ids that are not in the vocabulary add nothing."""
+        """Return the text that becomes final with this token. Ids outside the vocabulary add nothing."""
         token = self._tokenizer.token(token_id)
         if token is None or token_id in self._skipped:
             return ""
@@ -60,7 +60,7 @@ class Detokenizer:
         return text
 
     def _tail(self, prompt_ids: Sequence[int]) -> list[int]:
-        """Return the last token of the prompt that gives text: all the context that the next one needs."""
+        """Return the last token of the prompt with a text: the context that the next token needs."""
         for token_id in reversed(prompt_ids):
             token = self._tokenizer.token(token_id)
             if token is not None and token_id not in self._skipped and fallback_byte(token) is None:
@@ -69,7 +69,7 @@ class Detokenizer:
 
 
 class _ByteStream:
-    """A stream in which tokens are bytes, decoded with the same replacement rule as the whole text."""
+    """A stream of tokens that are bytes, decoded with the same replacement rule as a whole text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._bytes_of = tokenizer.token_bytes
@@ -83,10 +83,10 @@ class _ByteStream:
 
 
 class _WindowStream:
-    """A stream for any other vocabulary: it decodes the new tokens after the last one before them, and keeps what is
-    new.
+    """A stream for any other vocabulary: decodes the new tokens together with the last one before them, and returns the
+    added text.
 
-    One token of context is enough, because decoders only need to know whether a token is the first. Skipped tokens
+    One token of context is enough, because decoders only distinguish the first token from the others. Skipped tokens
     never enter the window, or the token after them would count as the first.
     """
 
@@ -99,7 +99,7 @@ class _WindowStream:
     def push(self, token_id: int, token: str) -> str:
         self._pending.append(token_id)
         if self._byte_fallback and fallback_byte(token) is not None:
-            # A run of byte tokens is text or U+FFFD as a whole, which only its end decides.
+            # A run of byte tokens is decoded as a whole, to text or to U+FFFD.
             return ""
         return self._take()
 
@@ -114,7 +114,7 @@ class _WindowStream:
 
 
 class _StreamReplace:
-    """`str.replace` on a text that comes in pieces."""
+    """`str.replace` for a text in pieces."""
 
     def __init__(self, old: str, new: str) -> None:
         self._old, self._new, self._held = old, new, ""
@@ -131,11 +131,11 @@ class _StreamReplace:
 
 
 class StopMatcher:
-    """Ends a text at the first stop string, and holds back characters as long as they may belong to one.
+    """A search that ends a text at the first stop string, and holds back characters that may belong to one.
 
-    First means the one that ends first; of those that end together, the longest. Stop strings may span any number of
-    pieces. With `include` the stop string stays in the text. Work grows with the text times the number of stop strings
-    and not with their lengths (Knuth, Morris and Pratt 1977).
+    The first stop string is the one that ends first; of several that end together, the longest. Stop strings may span
+    any number of pieces. With `include` the stop string stays in the text. The work is proportional to the length of
+    the text and the number of stop strings, but not to their lengths (Knuth, Morris and Pratt 1977).
     """
 
     def __init__(self, stop_strings: Sequence[str], include: bool = False) -> None:
@@ -150,10 +150,10 @@ class StopMatcher:
         """The stop string that ended the text, or None."""
 
     def push(self, text: str, may_stop: bool = True) -> str:
-        """Take the next piece of text; return what can no longer be part of a stop string. After a stop everything is
-        dropped.
+        """Take the next piece of text, and return the text that cannot be part of a stop string any more. After a stop
+        all text is dropped.
 
-        Unless it `may_stop`, no stop string ends with this piece; one that ends later may begin in it.
+        Unless it `may_stop`, no stop string ends in this piece, but one may begin in it.
         """
         if self.stopped_by is not None:
             return ""
@@ -171,14 +171,12 @@ class StopMatcher:
         return seen[:safe]
 
     def flush(self) -> str:
-        """Return the text held back because a stop string might have begun there; call once, at the end."""
+        """Return the text that was held back for a possible stop string; call once, at the end."""
         held, self._held = self._held, ""
         return held
 
     def _advance(self, char: str) -> str | None:
-        """Take one character into every stop string's automaton; return the longest stop string that it completes, or
-        None.
-        """
+        """Advance every stop string's automaton by one character; return the longest completed stop string, or None."""
         found: str | None = None
         for row, stop in enumerate(self._stops):
             length = self._matched[row]
@@ -187,7 +185,7 @@ class StopMatcher:
             self._matched[row] = length + (stop[length] == char)
             if self._matched[row] == len(stop):
                 found = found or stop
-                self._matched[row] = self._borders[row][-1]  # where the search goes on if nothing stops here
+                self._matched[row] = self._borders[row][-1]  # the state if the text does not stop here
         return found
 
 

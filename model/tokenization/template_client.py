@@ -1,5 +1,5 @@
-"""The parent's end of the process that renders chat templates (`model.tokenization.template_process`): starts it, asks
-it, and starts another one when a template has ended it. It knows no jinja, and no conversation.
+"""Client of the process that renders chat templates (`model.tokenization.template_process`): starts it, sends it
+templates, and starts another one after a template has ended it. Independent of jinja and of conversations.
 """
 
 import asyncio
@@ -25,19 +25,19 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MAX_SECONDS = 2.0
-"""Seconds on the processor for one answer."""
+"""CPU seconds for one answer."""
 MAX_MEMORY = 256 << 20
-"""Bytes of the process's private memory, some 11 MiB of which Python and jinja take. macOS does not bound it."""
+"""Bytes of the process's private memory; Python and jinja take some 11 MiB of it. macOS does not enforce this limit."""
 MAX_CHARACTERS = 8_000_000
 """Characters of a rendered text."""
 _MAX_LINE = 12 * MAX_CHARACTERS
-"""Bytes of an answer's first line, which may hold an error in the template's own words."""
+"""Bytes of an answer's first line, which may contain an error message of the template."""
 _MAX_SILENCE = 10.0
-"""Seconds without an answer after which the process is given up and killed: it may be stopped, or swapped out."""
+"""Seconds without an answer after which the process is killed: it may be stopped, or swapped out."""
 _MOMENT = 5
-"""Milliseconds that an event loop waits for an answer: nearly all come in a fraction of one, before it could turn."""
+"""Milliseconds that an event loop waits for an answer: nearly all answers take a fraction of one."""
 _SHORT = 1 << 16
-"""Bytes of a question that the socket takes at once."""
+"""Bytes of a question that the socket accepts at once."""
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,13 +46,13 @@ class ChatTemplateError(ValueError):
 
 
 class TemplateClient:
-    """A process that renders chat templates, one at a time. Any thread may ask."""
+    """A process that renders chat templates, one at a time. Any thread may use it."""
 
     def __init__(self, max_seconds: float = MAX_SECONDS) -> None:
         self._max_seconds = max_seconds
         self._lock = threading.Lock()  # held from a question to its answer
-        # Threads of its own, so that waiting for a template that hangs takes no thread from other work. One waits for
-        # the lock, and one for the answer.
+        # Separate threads, so that a template that hangs occupies no thread of other work. One waits for the lock, and
+        # one for the answer.
         self._asking, self._receiving = (ThreadPoolExecutor(1, "template") for _ in range(2))
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -62,14 +62,14 @@ class TemplateClient:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the process unless it runs, and do not wait the tenth of a second that it needs. Asking starts it too.
+        """Start the process unless it runs, without waiting the tenth of a second that it takes. `ask` starts it too.
 
-        Raises OSError where none can be started.
+        Raises OSError if no process can be started.
         """
         if self._process is not None and self._process.poll() is None:
             return
         ours, theirs = socket.socketpair()
-        # It finds modules where this process does, but for the working directory, which may hold any model.py.
+        # Its module path is this process's, except for the working directory, which may contain any model.py.
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(_ROOT)])}
         command = [sys.executable, "-P", "-S", "-m", "model.tokenization.template_process"]
         command += map(str, (self._max_seconds, MAX_MEMORY, MAX_CHARACTERS))
@@ -86,18 +86,20 @@ class TemplateClient:
         self._end = weakref.finalize(self, _end, self._process, ours)
 
     def stop(self) -> None:
-        """End the process if one runs. Asking starts another."""
+        """End the process if one runs. `ask` starts another."""
         if self._process is not None:
             self._end()
 
     def ask(self, source: bytes, variables: bytes) -> str:
-        """Render a template; both are one line of JSON. Null variables only compile it. Raises ChatTemplateError."""
+        """Return a rendered template. Both arguments are one line of JSON; null variables only compile the template.
+        Raises ChatTemplateError.
+        """
         self._lock.acquire()
         self._send(source + variables)
         return self._receive()
 
     async def ask_async(self, source: bytes, variables: bytes) -> str:
-        """Ask as `ask` does; a thread waits for an answer that takes more than a moment."""
+        """Return the result of `ask`; a thread waits for an answer that takes longer."""
         if len(source) + len(variables) > _SHORT or not self._lock.acquire(blocking=False):
             return await self.in_thread(lambda: self.ask(source, variables))
         self._send(source + variables)
@@ -107,7 +109,7 @@ class TemplateClient:
         return await asyncio.shield(answer)  # which frees the lock, even if the caller is cancelled
 
     async def in_thread(self, work: Callable[[], T]) -> T:
-        """Return the result of work that asks, done in the thread in which questions wait for each other."""
+        """Return the result of work that calls `ask`, done in the thread in which questions wait for each other."""
         return await asyncio.get_running_loop().run_in_executor(self._asking, work)
 
     def _send(self, question: bytes) -> None:
@@ -116,7 +118,7 @@ class TemplateClient:
         except OSError as error:
             self._lock.release()
             raise ChatTemplateError("chat template: no process can be started to render it") from error
-        with contextlib.suppress(OSError):  # it ended just now: there will be no answer
+        with contextlib.suppress(OSError):  # the process has ended: `_receive` finds no answer
             self._socket.sendall(question)
 
     def _receive(self) -> str:
@@ -125,7 +127,7 @@ class TemplateClient:
             text = self._answers.read(num_bytes)
             if len(text) < num_bytes:
                 raise EOFError
-        except (OSError, EOFError, ValueError):  # it ended, or is silent
+        except (OSError, EOFError, ValueError):  # the process has ended, or does not answer
             raise ChatTemplateError(f"chat template: {self._why_ended()}") from None
         finally:
             self._lock.release()
@@ -151,5 +153,5 @@ def _end(process: subprocess.Popen[bytes], connection: socket.socket) -> None:
 
 @functools.cache
 def shared_client() -> TemplateClient:
-    """Return the client of the process that all templates of this process share."""
+    """Return the client that all templates of this process share."""
     return TemplateClient()

@@ -1,8 +1,8 @@
-"""The program of the process that renders chat templates: jinja's own sandbox within bounds that the kernel keeps.
+"""Program of the process that renders chat templates: jinja's own sandbox within limits that the kernel enforces.
 
 It reads a template and its variables, each one line of JSON, answers with a line of JSON and the text, and ends when
 its parent closes the socket. A template has the functions of `transformers`, and `append` and `pop` of lists.
-`model.tokenization.template_client` starts it; it imports nothing of ours, and knows no conversation.
+`model.tokenization.template_client` starts it. It imports no module of Lightwell.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from traceback import walk_tb
 from typing import Any
 
 import jinja2
-import jinja2.debug  # what jinja would import at the first error, when no file can be opened any more
+import jinja2.debug  # jinja imports it at the first error, when no file can be opened any more
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
@@ -26,7 +26,7 @@ from jinja2.utils import Namespace
 
 
 class _Generation(Extension):
-    """The `{% generation %}` tag, which marks the assistant's text for training; here its body is written as it is."""
+    """The `{% generation %}` tag, which marks the assistant's text for training; here only its body is written."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja reads it from the class
 
@@ -43,7 +43,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 class _TemplateNamespace(Namespace):
-    """jinja's `namespace`, without names that could reach into Python."""
+    """jinja's `namespace`, without names that could access Python's internals."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:
         self, *rest = args
@@ -62,7 +62,7 @@ def _check_name(name: Any) -> None:
 
 
 class _Refused(jinja2.TemplateError):
-    """A message for the client: the template's own, or ours about its text."""
+    """An error message for the client, of the template or about its text."""
 
 
 def _raise(message: str) -> None:
@@ -85,7 +85,7 @@ def _tojson(
 
 
 def template_environment() -> ImmutableSandboxedEnvironment:
-    """Make the environment that `transformers` gives to chat templates, in which lists may also be queues."""
+    """Return the environment of chat templates in `transformers`, in which lists may also be changed."""
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
     environment.filters["tojson"] = _tojson
     environment.globals |= {"raise_exception": _raise, "strftime_now": _strftime_now, "namespace": _TemplateNamespace}
@@ -93,7 +93,7 @@ def template_environment() -> ImmutableSandboxedEnvironment:
 
 
 class _Renderer:
-    """Answers questions, and keeps the template that was compiled last."""
+    """A renderer that keeps the last compiled template."""
 
     def __init__(self, max_characters: int) -> None:
         self._max_characters = max_characters
@@ -103,8 +103,8 @@ class _Renderer:
         self._template.render()  # reads the files of the time zone, and a codec, while files can be opened
 
     def answer(self, source: bytes, variables: bytes) -> bytes:
-        """Return one line with the error, or null, its details for the log, and the number of bytes of the text; then
-        the text. For null variables the text is empty.
+        """Return one line of JSON with the error or null, its details for the log, and the number of bytes of the text;
+        then the text. For null variables the text is empty.
         """
         text, error, detail = b"", None, ""
         try:
@@ -120,7 +120,7 @@ class _Renderer:
         except _Refused as problem:
             error = f"chat template: {_one_line(problem)}"
         except Exception as problem:
-            # A template is a program from outside: whatever it does wrong is this conversation's error, not ours.
+            # A template is an external program: any failure of it is an error of this conversation.
             lines = [line for frame, line in walk_tb(problem.__traceback__) if frame.f_code.co_filename == "<template>"]
             error = f"chat template{f', line {lines[-1]}' if lines else ''}: it fails on this conversation"
             detail = f"{error}: {type(problem).__name__}: {_one_line(problem)}"[:1000]
@@ -143,16 +143,16 @@ def _one_line(error: Exception) -> str:
 def main(max_seconds: float, max_memory: int, max_characters: int) -> None:
     """Answer questions until the parent closes the socket.
 
-    An answer that takes more than `max_seconds` of the processor ends the process with SIGPROF, whatever it is doing.
-    Private memory over `max_memory` bytes is refused to it, touched or not.
+    An answer that takes more than `max_seconds` of CPU time ends the process with SIGPROF. Allocations of private
+    memory over `max_memory` bytes fail, even unused ones.
     """
     renderer = _Renderer(max_characters)
     questions = open(0, "rb", buffering=1 << 18)  # noqa: SIM115 - it lives as long as the process
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    # Sent to all processes of a terminal or a unit: the parent decides.
+    # These signals are sent to all processes of a terminal or a unit; the parent handles them.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    with contextlib.suppress(OSError):  # where the machine's memory ends, this process goes before a worker does
+    with contextlib.suppress(OSError):  # if memory runs out, the kernel kills this process before a worker
         Path("/proc/self/oom_score_adj").write_text("1000")
     for limit, most in ((resource.RLIMIT_DATA, max_memory), (resource.RLIMIT_NOFILE, 0)):
         with contextlib.suppress(ValueError, OSError):  # a lower limit is set already, or the system has none

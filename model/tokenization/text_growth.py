@@ -1,4 +1,4 @@
-"""Bound of the characters that a tokenizer makes of one: by a hostile file a short text could fill the memory."""
+"""Growth of a text in a tokenizer: with a hostile tokenizer.json, a short text could fill the memory."""
 
 import base64
 import json
@@ -7,14 +7,14 @@ from typing import Any
 import tokenizers
 
 MOST_GROWTH = 64
-"""Most characters that are made of one. NFKC, which tables of SentencePiece hold too, makes 18 of one."""
+"""Largest number of characters that replace one. NFKC, which SentencePiece's tables contain too, needs 18."""
 _STEPS = ("normalizers", "pretokenizers", "decoders", "processors")
 _USUAL = {"ByteLevel": 4, "BertNormalizer": 3}
-"""Steps that make several characters of one each time that they run: its bytes, or spaces around it."""
+"""Growth of steps that replace a character by several: by its bytes, or with spaces around it."""
 
 
 def text_growth(raw: tokenizers.Tokenizer) -> dict[str, float]:
-    """Return the characters, or the tokens, that each part of a tokenizer makes of one at most."""
+    """Return the largest number of characters, or of tokens, that each part of a tokenizer makes from one."""
     parts = {name: getattr(raw, name) for name in ("normalizer", "pre_tokenizer", "decoder", "post_processor")}
     return {name: _growth(json.loads(part.__getstate__())) for name, part in parts.items() if part is not None}
 

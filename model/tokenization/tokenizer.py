@@ -1,7 +1,7 @@
-"""Turns text into token ids and back, id for id as `transformers.AutoTokenizer` does it, without transformers.
+"""Tokenizer: converts text to token ids and back, with the same ids as `transformers.AutoTokenizer`.
 
-It knows one loaded tokenizer, but no files (`tokenizer_files`), streams of text (`detokenizer`), chat templates
-(`chat`), requests or torch. Nothing changes after loading except for its caches, so any number of threads may read.
+Files are read in `tokenizer_files`, streams of tokens in `detokenizer`, chat templates in `chat_template`. Independent
+of requests, torch and transformers. Only its caches change after loading, so any number of threads may use it.
 """
 
 import json
@@ -25,15 +25,15 @@ CLEAN_UPS = (
 """The replacements that `clean_up_tokenization_spaces` makes in decoded text, in this order."""
 
 _DECODED_AT_ONCE = 4096
-"""Most ids decoded as a single list. `tokenizers` holds Python's lock while it decodes one list, a tenth of a second
-for a million ids; for a batch of lists it releases it.
+"""Largest number of ids decoded as a single list. `tokenizers` holds Python's lock while it decodes one list, a tenth
+of a second for a million ids, but not while it decodes a batch of lists.
 """
 _REMEMBERED_TOKENS = 1 << 15
-"""Tokens whose texts and bytes are cached: the same few thousand are asked for again and again."""
+"""Number of tokens with cached texts and bytes: most texts use the same few thousand tokens."""
 
 
 def _byte_of_char() -> dict[str, int]:
-    """Return GPT-2's alphabet: printable bytes are themselves, the other 68 are U+0100 and on, in order."""
+    """Return GPT-2's alphabet: printable bytes keep their characters, the other 68 are U+0100 to U+0143, in order."""
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
     hidden = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + rank): byte for rank, byte in enumerate(hidden)}
@@ -48,7 +48,7 @@ class Encoding:
 
     ids: list[int]
     offsets: list[tuple[int, int]]
-    """Character span [begin, end) of each token in the input; (0, 0) for special tokens that were added."""
+    """Character span [begin, end) of each token in the input; (0, 0) for added special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class PairEncoding:
 
     ids: list[int]
     second_segment: int | None
-    """Position from which on tokens are of type 1, or None if all are of type 0, or networks are not told."""
+    """Position of the first token of type 1, or None if all are of type 0, or the network takes no types."""
 
 
 class UnreadableText(Exception):
-    """The `tokenizers` library gives up on a text or on ids: a pattern of the model's takes too long, for example."""
+    """The `tokenizers` library failed on a text or on ids, for example because a pattern takes too long."""
 
 
 class Tokenizer:
@@ -71,17 +71,17 @@ class Tokenizer:
         self._raw = files.raw
         vocab = files.raw.get_vocab(with_added_tokens=True)
         self.vocab_size: int = max(vocab.values(), default=-1) + 1
-        """One more than the highest token id. The network's own vocabulary may be padded beyond it."""
+        """The highest token id plus one. The network's own vocabulary may be padded beyond it."""
         self.special_tokens: Mapping[str, str] = dict(files.special_tokens)
-        """bos_token, eos_token, ... by name: the variables a chat template sees."""
+        """bos_token, eos_token, ... by name: variables of chat templates."""
         added = files.raw.get_added_tokens_decoder()
         self.special_ids: frozenset[int] = frozenset(token_id for token_id, token in added.items() if token.special)
         """Ids left out of decoded text unless `skip_special_tokens` is false."""
         self.ids_of_special: Mapping[str, int] = {added[token_id].content: token_id for token_id in self.special_ids}
-        """The same by their texts."""
+        """The ids of special tokens, by their texts."""
         self.bos_token_id: int | None = self._id_of("bos_token")
         self.mask_token_id: int | None = self._id_of("mask_token")
-        """The token that stands for a word to be filled in, or None if the tokenizer has none."""
+        """The token of a word to be filled in, or None if the tokenizer has none."""
         eos = self._id_of("eos_token")
         ids = (*files.generation_eos_ids, *(() if eos is None else (eos,)))
         self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys(ids))
@@ -91,9 +91,9 @@ class Tokenizer:
         self._gives_types = files.gives_types
         decoder = _decoder_types(files.raw)
         self.byte_level: bool = set(decoder) - {"Fuse"} == {"ByteLevel"}
-        """Whether every token is a string of bytes, and text is their concatenation read as UTF-8."""
+        """Whether every token is a string of bytes, and a text is their concatenation in UTF-8."""
         self.byte_fallback: bool = "ByteFallback" in decoder
-        """Whether characters outside the vocabulary are runs of tokens <0x00> .. <0xFF>."""
+        """Whether characters outside the vocabulary are encoded as tokens <0x00> .. <0xFF>."""
         self._token_string = lru_cache(_REMEMBERED_TOKENS)(
             lambda token_id: self.decode_window([token_id], skip_special_tokens=False)
         )
@@ -104,7 +104,7 @@ class Tokenizer:
     def from_folder(cls, folder: Path | str) -> "Tokenizer":
         """Load a checkpoint folder's tokenizer.
 
-        Raises `TokenizerError`, one line, when files are missing, broken or in a format that must be converted.
+        Raises `TokenizerError`, one line, if files are missing, broken or in a format that must be converted.
         """
         tokenizer = cls(read_tokenizer_files(Path(folder)))
         if tokenizer.vocab_size == 0:
@@ -116,11 +116,11 @@ class Tokenizer:
         return None if token is None else self._raw.token_to_id(token)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Encoding:
-        """Tokenise one text. Raises `ValueError` when it holds a lone surrogate, which no Unicode text may."""
+        """Tokenise one text. Raises `ValueError` for a lone surrogate, which is not valid Unicode."""
         return self.encode_batch([text], add_special_tokens)[0]
 
     def encode_batch(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
-        """Tokenise many texts, in parallel; each result is what `encode` returns for the text alone."""
+        """Tokenise many texts in parallel, each with the result of `encode`."""
         for text in texts:
             _check_text(text)
         encodings = _run(self._raw.encode_batch, list(texts), add_special_tokens=add_special_tokens)
@@ -129,11 +129,11 @@ class Tokenizer:
     def encode_pairs(
         self, pairs: Sequence[tuple[str, str]], max_length: int | None = None, *, keep_ends: bool = False
     ) -> list[PairEncoding]:
-        """Tokenise pairs of texts, in parallel, with the special tokens that a pair has. Of a pair of more than
-        `max_length` tokens the longer text is cut at its end, and where that is not enough both, to the same length:
-        what transformers calls longest_first. `keep_ends`: they are cut at their beginning.
+        """Tokenise pairs of texts in parallel, with the special tokens of a pair. In a pair of more than `max_length`
+        tokens, the longer text is cut at its end; if that is not enough, both are cut to the same length (longest_first
+        in transformers). With `keep_ends` they are cut at their beginning.
 
-        Raises `ValueError` for a lone surrogate, and for a length that leaves no room for any text.
+        Raises `ValueError` for a lone surrogate, and for a length without room for any text.
         """
         for pair in pairs:
             for text in pair:
@@ -173,7 +173,7 @@ class Tokenizer:
                 raise ValueError(f"token id {token_id} is out of range: accepted are 0 to {self.vocab_size - 1}")
 
     def decode_window(self, ids: Sequence[int], skip_special_tokens: bool) -> str:
-        """Return part of a text for the detokenizer, without clean-up or checks; ids without a token are left out."""
+        """Return a part of a text for the detokenizer, without clean-up or checks; ids without a token are left out."""
         if len(ids) <= _DECODED_AT_ONCE:
             text: str = _run(self._raw.decode, list(ids), skip_special_tokens=skip_special_tokens)
         else:
@@ -181,14 +181,14 @@ class Tokenizer:
         return text
 
     def token(self, token_id: int) -> str | None:
-        """Return the token as the vocabulary spells it, or None if the vocabulary has no such id."""
+        """Return the vocabulary's spelling of a token, or None if the vocabulary has no such id."""
         return self._raw.id_to_token(token_id)
 
     def token_strings(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each token decoded alone; special tokens are spelt out.
+        """Return the text of each token, decoded by itself and with special tokens.
 
-        A token that is part of a character gives U+FFFD, and tokenizers that mark spaces in front of words drop the
-        space of a first word: `token_bytes` returns what the token adds inside a text. Ids without a token give "".
+        A token that is part of a character gives U+FFFD, and tokenizers that mark spaces before words drop the space of
+        a first word: `token_bytes` returns the bytes that the token adds inside a text. Ids without a token give "".
         """
         return [self._token_string(token_id) for token_id in ids]
 
@@ -198,17 +198,17 @@ class Tokenizer:
             return None
         if self.byte_level and _BYTE_OF_CHAR.keys() >= set(token):
             return tuple(map(_BYTE_OF_CHAR.__getitem__, token))
-        if self.byte_level or token_id in self.special_ids:  # an added token is spelt in its own characters
+        if self.byte_level or token_id in self.special_ids:  # an added token has plain characters
             return tuple(token.encode())
         if self.byte_fallback and (byte := fallback_byte(token)) is not None:
             return (byte,)
-        # Decoded twice in a row, the token is once at the start of the text, and once inside it.
+        # In the text of two such tokens, one is at the beginning of the text, and one inside it.
         twice = self.decode_window([token_id, token_id], skip_special_tokens=False)
         return tuple(twice.removeprefix(self._token_string(token_id)).encode())
 
 
 def _run(call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Call a function of `tokenizers`, and hide its errors, which are for programmers."""
+    """Call a function of `tokenizers`, and replace its errors, which are for programmers, by UnreadableText."""
     try:
         return call(*args, **options)
     except BaseException as error:
@@ -237,8 +237,8 @@ def _decoder_types(raw: tokenizers.Tokenizer) -> list[str]:
 
 
 def _longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """Return how many tokens two texts keep of so many, if there is room for `room`; of what both are cut to, an odd
-    token is the longer text's.
+    """Return the numbers of tokens that two texts keep of `first` and `second`, `room` in total. If both are cut, the
+    longer text gets an odd token.
     """
     if first + second <= room:
         return first, second

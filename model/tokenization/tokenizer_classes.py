@@ -1,12 +1,12 @@
-"""Finds the tokenizer class that a checkpoint means, and what that class changes in its `tokenizer.json`.
+"""Tokenizer class of a checkpoint, and the changes that the class makes to `tokenizer.json`.
 
-`transformers.AutoTokenizer` does not always take `tokenizer.json` as it is. Classes such as `LlamaTokenizer` and
-`GPT2Tokenizer` keep only the vocabulary, the merges and the post-processor of the file and put their own normaliser,
-pre-tokenizer and decoder around them. To give the same ids, we do the same here, as a table: each class is a function
-from its options to the JSON parts it puts in place. Classes that are not in the table use the file as it is.
+`transformers.AutoTokenizer` does not always use `tokenizer.json` unchanged. Classes such as `LlamaTokenizer` and
+`GPT2Tokenizer` keep only the vocabulary, the merges and the post-processor of the file, and add their own normaliser,
+pre-tokenizer and decoder. This table gives the same ids: each class is a function from its options to the JSON parts
+that it replaces. Classes that are not in the table use the file unchanged.
 
-It knows the `tokenizers` JSON format and class names, but no files and folders, encoding, or torch. Source of the
-facts: transformers 5.23, `models/auto/tokenization_auto.py` and `models/*/tokenization_*.py`.
+Independent of files and of encoding. Source: transformers 5.23, `models/auto/tokenization_auto.py` and
+`models/*/tokenization_*.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,10 +31,10 @@ _REGISTERED: dict[str, str] = (
     | dict.fromkeys(("granitemoehybrid", "granitemoeshared", "phi3", "phimoe", "nemotron"), "TokenizersBackend")
     | dict.fromkeys(("modernbert", "internlm2"), "TokenizersBackend")
 )
-"""The class that `AutoTokenizer` registers for a `model_type`; missing types use what the folder declares."""
+"""The class that `AutoTokenizer` registers for a `model_type`; other types use the folder's declared class."""
 
 _DECLARED_WRONGLY = frozenset({"qwen2", "phi3", "phimoe", "nemotron", "modernbert", "internlm2"})
-"""Model types whose published folders name a wrong class; the registered one wins."""
+"""Model types with published folders that declare a wrong class; the registered one is used."""
 
 _SAME = {
     "BartTokenizer": "RobertaTokenizer",
@@ -42,41 +42,41 @@ _SAME = {
     "DistilBertTokenizer": "BertTokenizer",
     "ElectraTokenizer": "BertTokenizer",
 }
-"""Other names of a class, that older folders declare."""
+"""Other names of classes, which older folders declare."""
 
 _PLAIN = frozenset({"TokenizersBackend", "PreTrainedTokenizer", "PreTrainedTokenizerFast", "PythonBackend"})
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerClass:
-    """What one class does to a tokenizer file."""
+    """The changes of one class to a tokenizer file."""
 
     name: str
     rebuild: Callable[[Json, Mapping[str, Any]], Json] | None = None
-    """A function (the `tokenizer.json` object, the options) -> a new object; None takes the file as it is."""
+    """A function (the `tokenizer.json` object, the options) -> a new object; None keeps the file unchanged."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
-    """Named special tokens that the class assumes if the folder does not say."""
+    """The class's default special tokens, by name."""
     extra_tokens: Callable[[Mapping[str, Any]], list[Any]] | None = None
     """A function (the options) -> the special tokens without a name, if the class has some of its own."""
     marks_special: bool = False
-    """Whether special tokens that the file holds as plain ones become special (and are skipped in output)."""
+    """Whether special tokens that are plain ones in the file become special (and are skipped in output)."""
     rebuilds_post_processor: bool = False
-    """Whether the file's post-processor is replaced by one made from add_bos_token and add_eos_token."""
+    """Whether add_bos_token and add_eos_token define a post-processor that replaces the file's."""
     post_processor: Callable[[Mapping[str, tuple[str, int]], Mapping[str, Any]], Json] | None = None
     """A function (named special tokens as (content, id), options) -> the post-processor that replaces the file's, or
     None.
     """
     gives_types: bool = False
-    """Whether networks are told which text of a pair a token is of, if the folder does not say."""
+    """The default of `TokenizerFiles.gives_types`."""
 
 
 PLAIN = TokenizerClass("TokenizersBackend")
 
 
 def choose_class(model_type: str | None, declared: str | None, *, byte_level: bool) -> TokenizerClass:
-    """Return the class that `AutoTokenizer` picks.
+    """Return the class that `AutoTokenizer` chooses.
 
-    `model_type` is config.json's; `declared` the folder's `tokenizer_class`; `byte_level` says whether its
+    `model_type` is config.json's; `declared` the folder's `tokenizer_class`; `byte_level` is true if its
     `tokenizer.json` has a ByteLevel part (Llama 3 folders declare LlamaTokenizer, which could not read them).
     """
     registered = _REGISTERED.get(model_type or "")
@@ -120,7 +120,7 @@ def _bpe(file: Json, **flags: Any) -> Json:
 
 
 def _rebuilt(file: Json, model: Json, *, normalizer: Json | None, pre_tokenizer: Json, decoder: Json) -> Json:
-    # Added tokens are put back one by one afterwards, in AutoTokenizer's order, so that ids agree.
+    # Added tokens are added again later, in AutoTokenizer's order, so that ids agree.
     parts = {"model": model, "normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "decoder": decoder}
     return (
         {"version": "1.0", "truncation": None, "padding": None, "added_tokens": []}
@@ -194,7 +194,7 @@ def _bert(file: Json, options: Mapping[str, Any]) -> Json:
 
 
 def _unigram(file: Json, unk_id: int, options: Mapping[str, Any]) -> Json:
-    """Return sentencepiece's Unigram; of the file's normaliser only the table of characters is kept."""
+    """Return SentencePiece's Unigram with only the table of characters from the file's normaliser."""
     normalizer = file.get("normalizer") or {}
     steps = normalizer.get("normalizers", [normalizer]) if isinstance(normalizer, dict) else []
     prefix = options.get("add_prefix_space")
@@ -210,7 +210,7 @@ def _unigram(file: Json, unk_id: int, options: Mapping[str, Any]) -> Json:
 
 
 def _t5_extra(options: Mapping[str, Any]) -> list[Any]:
-    """Return the sentinels that mark gaps in T5's training texts, unless the folder lists them itself."""
+    """Return the sentinels of gaps in T5's training texts, unless the folder lists them."""
     listed = options.get("additional_special_tokens") or []
     if any("<extra_id_" in str(token) for token in listed):
         return list(listed)
@@ -329,4 +329,4 @@ CLASSES: dict[str, TokenizerClass] = {
         ),
     )
 }
-"""The classes whose parts differ from the file they load."""
+"""The classes that change their files."""

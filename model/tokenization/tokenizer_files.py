@@ -1,8 +1,8 @@
-"""Reads a checkpoint folder's tokenizer files into one `tokenizers.Tokenizer` and the facts around it.
+"""Reader of a checkpoint folder's tokenizer files: a `tokenizers.Tokenizer` and its settings.
 
-It does what `transformers.AutoTokenizer.from_pretrained` does between the files and the first `encode`: picks the
-class, rebuilds what the class rebuilds, adds the tokens that only `tokenizer_config.json`, `special_tokens_map.json` or
-`added_tokens.json` have, and sets the beginning and end tokens. It knows no encoding, decoding or chat.
+It follows `transformers.AutoTokenizer.from_pretrained`: chooses the class, rebuilds the parts that the class changes,
+adds the tokens that only `tokenizer_config.json`, `special_tokens_map.json` or `added_tokens.json` have, and sets the
+beginning and end tokens. Independent of encoding, decoding and chats.
 """
 
 import json
@@ -20,7 +20,7 @@ from model.tokenization.text_growth import MOST_GROWTH, text_growth
 from model.tokenization.tokenizer_classes import Json, TokenizerClass, choose_class
 
 NAMED_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""The special tokens that every tokenizer may name, in the order in which missing ones get their ids."""
+"""The special tokens that every tokenizer may name, in the order of the ids of missing ones."""
 
 _CONVERT = (
     "python -c \"from transformers import AutoTokenizer; f = '{folder}'; "
@@ -29,29 +29,29 @@ _CONVERT = (
 
 
 class TokenizerError(ModelLoadError):
-    """The folder's tokenizer cannot be loaded; one line says which file and why."""
+    """The folder's tokenizer cannot be loaded; the message is one line with the file and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """A loaded tokenizer: the fast part and what the files say about it."""
+    """A loaded tokenizer with the settings in its files."""
 
     raw: tokenizers.Tokenizer
     special_tokens: Mapping[str, str]
-    """Named special tokens (bos_token, eos_token, ...) by name; those that are not set are missing."""
+    """Special tokens (bos_token, eos_token, ...) by name, without unset ones."""
     cleans_up: bool
     """Whether decoded text loses spaces before punctuation (`clean_up_tokenization_spaces`)."""
     chat_template: str | None
     generation_eos_ids: tuple[int, ...]
     """End-of-text ids that generation_config.json names."""
     gives_types: bool
-    """Whether networks are told which text of a pair a token is of."""
+    """Whether the network takes types: for each token of a pair, the number of its text."""
 
 
 def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     """Load the tokenizer of a checkpoint folder.
 
-    Raises `TokenizerError` when a file is missing or broken.
+    Raises `TokenizerError` if a file is missing or broken.
     """
     try:
         return _read(folder)
@@ -60,7 +60,7 @@ def read_tokenizer_files(folder: Path) -> TokenizerFiles:
     except ModelLoadError as error:
         raise TokenizerError(str(error)) from error
     except BaseException as error:
-        # The files are JSON of any shape; what no check below names still ends in one line.
+        # The files are JSON of any shape; this message covers the errors without a check below.
         if not is_failure(error):
             raise
         kind = "too large for the memory that is left" if isinstance(error, MemoryError) else "malformed"
@@ -86,7 +86,7 @@ def _read(folder: Path) -> TokenizerFiles:
 
     options = {**cls.special_tokens, **config}
     if from_tokenizer_json:
-        # The file's own post-processor decides; published configs are often wrong about it.
+        # The file's own post-processor is used; published configs are often wrong about it.
         options.pop("add_bos_token", None)
         options.pop("add_eos_token", None)
     added = _added_tokens(folder, file, config, options, cls)
@@ -114,7 +114,7 @@ def _read(folder: Path) -> TokenizerFiles:
 
 
 def _vocabulary(folder: Path) -> Json:
-    """Return the folder's `tokenizer.json`, or the same made from `vocab.json` and `merges.txt` (GPT-2's kind), or from
+    """Return the folder's `tokenizer.json`, or an equivalent from `vocab.json` and `merges.txt` (GPT-2's kind) or from
     `vocab.txt` (BERT's kind).
     """
     if not folder.is_dir():
@@ -169,7 +169,7 @@ def _build(folder: Path, rebuilt: Json | None) -> tokenizers.Tokenizer:
 
 
 def _as_token(value: Any) -> Any:
-    """Return an AddedToken if the config spells one out, in lists too; anything else unchanged."""
+    """Return an AddedToken for a config's object of that type, in lists too; any other value unchanged."""
     if isinstance(value, dict) and value.get("__type") == "AddedToken":
         return _added_token(value)
     return [_as_token(item) for item in value] if isinstance(value, list) else value
@@ -184,7 +184,7 @@ def _added_token(fields: Json, **forced: bool) -> AddedToken:
 
 
 def _added_tokens(folder: Path, file: Json, config: Json, options: Json, cls: TokenizerClass) -> dict[int, AddedToken]:
-    """Return added tokens by id, from the newest format present; older formats also fill `options`."""
+    """Return added tokens by id, from the newest format in the folder; older formats also fill `options`."""
     if "added_tokens_decoder" in config:
         try:
             return {int(token_id): _added_token(row) for token_id, row in config["added_tokens_decoder"].items()}
@@ -207,7 +207,7 @@ def _added_tokens(folder: Path, file: Json, config: Json, options: Json, cls: To
 
 
 def _special_tokens(options: Mapping[str, Any]) -> dict[str, str | AddedToken]:
-    """Return the named special tokens that are set: the seven usual names, then any other option called *_token."""
+    """Return the special tokens that are set, by name: the seven usual ones, then any other option called *_token."""
     special = {name: options[name] for name in NAMED_TOKENS if isinstance(options.get(name), str | AddedToken)}
     extra = options.get("extra_special_tokens")
     named = {key: value for key, value in options.items() if key.endswith("_token") and key not in NAMED_TOKENS}
@@ -216,7 +216,7 @@ def _special_tokens(options: Mapping[str, Any]) -> dict[str, str | AddedToken]:
 
 
 def _extra_tokens(options: Mapping[str, Any], cls: TokenizerClass) -> list[str | AddedToken]:
-    """Return the special tokens without a name, from either of the two keys that hold them, or the class's own."""
+    """Return the special tokens without a name, from one of their two keys, or the class's own."""
     extra = options.get("extra_special_tokens") or options.get("additional_special_tokens") or []
     if cls.extra_tokens is not None:
         extra = cls.extra_tokens(options)
@@ -229,7 +229,7 @@ def _add_missing(
     special: Mapping[str, str | AddedToken],
     extra: list[str | AddedToken],
 ) -> None:
-    """Add what the fast tokenizer does not have yet, in the order that gives AutoTokenizer's ids."""
+    """Add the tokens that the fast tokenizer lacks, in the order of AutoTokenizer's ids."""
     held = raw.get_added_tokens_decoder().values()
     held_exactly = {repr(token) for token in held}
     pending: list[AddedToken] = [token for _, token in sorted(added.items()) if repr(token) not in held_exactly]
@@ -272,7 +272,7 @@ def _set_post_processor(
 
 
 def _lacking(raw: tokenizers.Tokenizer, step: Json) -> str | None:
-    """Return a token that a post-processor adds to texts, and that has no id in it or in the vocabulary, or None."""
+    """Return a token of a post-processor that has no id in it or in the vocabulary, or None."""
     if step["type"] == "Sequence":
         return next(filter(None, (_lacking(raw, inner) for inner in step["processors"])), None)
     ids = {name: row["ids"] for name, row in step.get("special_tokens", {}).items()}
@@ -290,15 +290,15 @@ def _token_id(raw: tokenizers.Tokenizer, token: str) -> int:
 
 
 def _cleans_up(raw: tokenizers.Tokenizer, options: Mapping[str, Any]) -> bool:
-    # The cleaning was made for WordPiece; on BPE it would eat real spaces, so it needs a second, blunt flag there.
+    # The clean-up was designed for WordPiece. With BPE it removes real spaces, so it needs a second flag.
     wanted = bool(options.get("clean_up_tokenization_spaces", False))
     forced = bool(options.get("clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output", False))
     return wanted and (forced or not isinstance(raw.model, tokenizers.models.BPE))
 
 
 def _chat_template(folder: Path, config: Json) -> str | None:
-    """Return the default chat template, or None: its own file first, then the config's; of several, the one named
-    default.
+    """Return the default chat template, or None, from its own file or else from the config. Of several, it is the one
+    named default.
     """
     named: dict[str, str] = {}
     for path in [folder / "chat_template.jinja", *sorted((folder / "additional_chat_templates").glob("*.jinja"))]:
@@ -328,7 +328,7 @@ def _generation_eos(folder: Path) -> tuple[int, ...]:
 
 
 def _read_object(path: Path) -> Json:
-    """Return a JSON file's object, or an empty one if there is no such file."""
+    """Return a JSON file's object, or {} if there is no such file."""
     value = read_json(path) if path.exists() else {}
     if not isinstance(value, dict):
         raise TokenizerError(f"{path} must hold a JSON object, not {type(value).__name__}")

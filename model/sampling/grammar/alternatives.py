@@ -1,4 +1,4 @@
-"""Writes a JSON schema as alternatives without allOf, anyOf, oneOf and `$ref`, and says which values they admit."""
+"""Alternatives of a JSON schema: resolves allOf, anyOf, oneOf and `$ref`, and checks values against the result."""
 
 import itertools
 from collections.abc import Iterator
@@ -10,21 +10,21 @@ from model.sampling.grammar.parts import Conjunction, found, item_of, names_of, 
 from model.sampling.grammar.places import Place, check_keywords, draft_of, measure, resolve
 
 MAX_ALTERNATIVES = 500
-"""How many alternatives the anyOf and oneOf that hold at one place may make together."""
+"""Largest number of alternatives that the anyOf and oneOf of one place make together."""
 MAX_BRANCHES = 50
-"""How many branches a oneOf has: each is compared with each."""
+"""Largest number of branches of a oneOf: each is compared with all others."""
 MAX_STEPS = 200_000
-"""Most steps for the parts of a schema and the comparisons of parts, all alternatives together: some seconds."""
+"""Largest number of steps for the parts of a schema and their comparisons, over all alternatives: some seconds."""
 
 COMBINING = {"anyOf", "allOf", "oneOf", "$ref", "unevaluatedProperties", "unevaluatedItems"}
 
 
 class _LeadsBackError(GrammarError):
-    """The branches of a oneOf cannot be told apart without knowing whether they can."""
+    """The comparison of a oneOf's branches depends on its own result."""
 
 
 class Alternatives:
-    """A schema, and the alternatives that a value at each of its places has."""
+    """The alternatives of a value at each place of a schema."""
 
     def __init__(self, schema: object) -> None:
         measure(schema)
@@ -37,13 +37,13 @@ class Alternatives:
         self._keys: dict[Place, frozenset[Any]] = {}
 
     def of(self, conjunction: Conjunction) -> list[Conjunction]:
-        """List the alternatives: in each, all parts must hold, and none holds allOf, anyOf, oneOf or $ref any more."""
+        """List the alternatives. All parts of an alternative must hold, after allOf, anyOf, oneOf and $ref."""
         if conjunction not in self._known:
             self._known[conjunction] = list(self._expand(conjunction))
         return self._known[conjunction]
 
     def _expand(self, conjunction: Conjunction) -> Iterator[Conjunction]:
-        # parts, each with those that led to it without a step into the value; and the parts taken
+        # Pending parts, each with the paths that led to it without a step into the value; and the parts taken.
         stack: list[tuple[list[tuple[Place, frozenset[str]]], Conjunction]]
         stack = [([(part, frozenset()) for part in conjunction], ())]
         made = 0
@@ -67,7 +67,7 @@ class Alternatives:
                 continue
             check_keywords(part, self.draft, part.path == "")
             led |= {part.path}
-            only_referred = "$ref" in part.schema and self.draft <= 7  # these drafts ignore what stands beside it
+            only_referred = "$ref" in part.schema and self.draft <= 7  # these drafts ignore the other keywords
             choices = [[resolve(self.root, part)]] if only_referred else self._choices(part)
             for chosen in reversed(choices):
                 held = taken if only_referred else (*taken, part)
@@ -78,7 +78,7 @@ class Alternatives:
         if schema.keys().isdisjoint(COMBINING):
             return [[]]
         parts: list[list[list[Place]]] = []
-        for keyword in schema:  # in the schema's order, which is the order of the properties
+        for keyword in schema:  # the schema's order decides the order of the properties
             if keyword == "$ref":
                 parts.append([[resolve(self.root, part)]])
             elif keyword == "allOf":
@@ -97,7 +97,7 @@ class Alternatives:
         return [[place for choice in chosen for place in choice] for chosen in itertools.product(*parts)]
 
     def _one_of(self, part: Place) -> list[Conjunction]:
-        """List oneOf's branches, each with the properties required that tell it from the others."""
+        """List oneOf's branches, each with the required properties that distinguish it from the others."""
         if part in self._open:
             raise _LeadsBackError(part.at("oneOf"), "a branch refers back to it with no array or object in between")
         self._open.add(part)
@@ -109,12 +109,12 @@ class Alternatives:
     def _branches_of(self, part: Place) -> list[Conjunction]:
         branches: list[Conjunction] = [(place,) for place in part.children("oneOf")]
         kept = {name: value for name, value in part.schema.items() if name not in COMBINING}
-        beside = Place(part.path, kept, "beside oneOf")
+        shared = Place(part.path, kept, "next to oneOf")
         if len(branches) > MAX_BRANCHES:
             raise GrammarError(part.at("oneOf"), f"it has at most {MAX_BRANCHES} branches; anyOf may have more")
         needed: dict[int, dict[str, Any]] = {number: {} for number in range(len(branches))}
         for (i, one), (j, other) in itertools.combinations(enumerate(branches), 2):
-            needs = self._told_apart((*one, beside), (*other, beside), 3)
+            needs = self._distinction((*one, shared), (*other, shared), 3)
             if needs is None:
                 raise GrammarError(
                     part.at("oneOf"),
@@ -125,12 +125,12 @@ class Alternatives:
                 names = [*needed[number].get("required", []), *needs.get("required", [])]
                 needed[number] |= {**needs, **({"required": names} if names else {})}
         return [
-            (*branch, Place(branch[0].path, needed[number], "told apart")) if needed[number] else branch
+            (*branch, Place(branch[0].path, needed[number], "distinct")) if needed[number] else branch
             for number, branch in enumerate(branches)
         ]
 
-    def _told_apart(self, one: Conjunction, other: Conjunction, depth: int) -> dict[str, Any] | None:
-        """Find what both must be besides so that no value is both, as keywords; None where that is not known."""
+    def _distinction(self, one: Conjunction, other: Conjunction, depth: int) -> dict[str, Any] | None:
+        """Find keywords that, added to both, leave no value that satisfies both; None if none are found."""
         needs: dict[str, Any] = {}
         for first, second in itertools.product(self.of(one), self.of(other)):
             self.count(first)
@@ -143,25 +143,25 @@ class Alternatives:
                     return None
                 continue
             if common == types_of(()) and spoken_of(first) == spoken_of(second) == {"object"}:
-                needs["type"] = "object"  # which is what they mean
+                needs["type"] = "object"  # both describe objects, although neither says so
             elif common != {"object"}:
                 return None
-            name = self._telling_name(first, second, depth) if depth else None
+            name = self._distinct_name(first, second, depth) if depth else None
             if name is None:
                 return None
             needs["required"] = [*needs.get("required", []), name]
         return needs
 
-    def _telling_name(self, first: Conjunction, second: Conjunction, depth: int) -> str | None:
-        """Find a property whose values are never those that the other alternative lets it have."""
+    def _distinct_name(self, first: Conjunction, second: Conjunction, depth: int) -> str | None:
+        """Find a property that has no value in common between two alternatives."""
         shared = set(names_of(second))
         for name in names_of(first):
             if name in shared:
                 try:
-                    if self._told_apart(property_of(first, name), property_of(second, name), depth - 1) == {}:
+                    if self._distinction(property_of(first, name), property_of(second, name), depth - 1) == {}:
                         return name
                 except _LeadsBackError:
-                    continue  # what is asked about already cannot help to answer
+                    continue
         return None
 
     def _literals(self, parts: Conjunction) -> list[Any] | None:
@@ -200,7 +200,7 @@ class Alternatives:
         return list(values.values())
 
     def admits(self, conjunction: Conjunction, value: Any) -> bool:
-        """Say whether a value of an enum or const satisfies what stands beside it."""
+        """Return whether a value of an enum or const satisfies all parts."""
         self.count(conjunction)
         return any(all(self._part_admits(part, value, parts) for part in parts) for parts in self.of(conjunction))
 
@@ -245,7 +245,7 @@ class Alternatives:
 
 
 def key(value: Any) -> Any:
-    """Make of a value what is equal where JSON's values are: 1 and 1.0 are, 1 and true are not."""
+    """Return a hashable key of a JSON value, equal for equal values: 1 and 1.0 are equal, 1 and true are not."""
     if isinstance(value, list):
         return ("array", *map(key, value))
     if isinstance(value, dict):

@@ -1,8 +1,8 @@
-"""Writes a JSON schema as the grammar of a call's arguments that are like JSON, but for bare names and literal texts;
-or as grammars of its properties, in JSON or as Python writes them.
+"""Grammars of a call's arguments that are not JSON, from their JSON schema: arguments with bare names and literal
+texts, or single values in JSON or in Python's syntax.
 
-What they stand for is JSON that the schema admits, as `json_schema` has it. A text holds all characters as they are, so
-the formats that llguidance writes between the quotes of JSON are refused; names are described by no pattern.
+The arguments, converted to JSON, satisfy the schema as in `json_schema`. A text is written without escapes, so formats,
+which llguidance writes between the quotes of JSON, are refused. So are patterns of names.
 """
 
 import re
@@ -20,29 +20,30 @@ from model.sampling.grammar.strings import FORMATS, MAX_SHAPES, REFUSED_FORMATS,
 from model.tokenization.chat_formats.call_syntax import BareSyntax, PairSyntax
 
 _CHARACTER = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]"
-"""A character of a text: what JSON may escape, and none of the other control characters."""
+"""A character of a text: no control character, except those that JSON escapes with a letter."""
 _NAME = re.compile(r"[^ \t\r\n:,{}\[\]]+( +[^ \t\r\n:,{}\[\]]+)*")
 _OTHER_NAME = r"""/[^\s:,{}\[\]<>"'\x00-\x1F\x7F]+/"""
-"""A name that the schema does not have; it has no quotes either, which a model might write out of habit."""
+"""A name that is not in the schema. It has no quotes, which a model might write out of habit."""
 _OF_VALUES = {keyword for kind in ("number", "string", "array", "object") for keyword in HONOURED[kind]}
 _HELD = {"type", "properties", "required", "additionalProperties", "unevaluatedProperties"}
 _OF_ALL_ARGUMENTS = {*HONOURED["any"], *HONOURED["object"]} - _HELD
-"""Keywords about all arguments together. They are not enforced for arguments that come one by one."""
+"""Keywords about all arguments together. They are not enforced for arguments that are written one by one."""
 _PYTHON_SPACE, _PYTHON_CHARACTER = r"[ \t\r\n]*", r"[^'\\\x00-\x08\x0B\x0C\x0E-\x1F\x7F]|\\[^\x00-\x1F]"
 _PYTHON_TEXT = (
     rf"/'({_PYTHON_CHARACTER}|('{_PYTHON_SPACE})+([^'\\ ,:)\]}}\x00-\x1F\x7F]|\\[^\x00-\x1F]))*('{_PYTHON_SPACE})*'/"
 )
 """A text between single quotes, as `PythonReader` reads it."""
 _MOST_LEFT_OUT = 50
-"""How many parts of a schema are left out, one after another, before all of it is."""
+"""Number of keywords that are left out of a schema, one after another, before all of it is."""
 
 
 def bare_arguments_grammar(
     schema: object, syntax: BareSyntax, quote_id: int | None, *, is_lenient: bool = False
 ) -> str:
-    """Write the grammar of the arguments that satisfy a schema, or refuse it by the place that cannot be held.
+    """Return the grammar of the arguments that satisfy a schema. Raises GrammarError, with the place, for a keyword
+    that cannot be enforced, unless it `is_lenient`: then the keyword is left out.
 
-    `quote_id` is the id of the quote, if that is a special token. If it `is_lenient`, what cannot be held is left out.
+    `quote_id` is the id of the quote, if that is a special token.
     """
     return _held(lambda part: _Writer(part, syntax, quote_id).grammar(), schema, is_lenient)
 
@@ -50,12 +51,12 @@ def bare_arguments_grammar(
 def value_grammars(
     schema: Any, syntax: PairSyntax, texts: Collection[str] = (), *, is_lenient: bool = False
 ) -> dict[str, str | None]:
-    """Write the grammars of the properties of a schema, by their names, or refuse it by the place that cannot be held.
-    Values are JSON, or as Python writes them; None if there is no value that satisfies the schema, or
-    calls cannot hold the name.
+    """Return the grammars of a schema's properties, by name. Values are JSON or Python literals. A grammar is None if
+    no value satisfies the property's schema, or if the calls cannot contain the name.
 
-    `texts` are the names of properties that may be texts without quotes: only their choices are held, and they have no
-    grammar. If it `is_lenient`, keywords that cannot be enforced are left out.
+    `texts` are the names of properties that may be texts without quotes: they have no grammar, and of their keywords
+    only choices are enforced. Raises GrammarError, with the place, for a keyword that cannot be enforced, unless it
+    `is_lenient`: then the keyword is left out.
     """
 
     def write(part: Any) -> dict[str, str | None]:
@@ -85,7 +86,7 @@ _Written = TypeVar("_Written")
 
 
 def _held(write: Callable[[Any], _Written], schema: Any, is_lenient: bool) -> _Written:
-    """Write a schema; if it `is_lenient`, without keywords that cannot be enforced."""
+    """Write a schema; if it `is_lenient`, leave out the keywords that cannot be enforced."""
     for _ in range(_MOST_LEFT_OUT):
         try:
             return write(schema)
@@ -99,7 +100,7 @@ def _held(write: Callable[[Any], _Written], schema: Any, is_lenient: bool) -> _W
 
 
 def _without(value: Any, path: str, here: str = "", is_schema: bool = True) -> Any:
-    """Return a schema without the keyword at a path; a schema that is there admits everything."""
+    """Return a schema without the keyword at a path. A subschema at the path is replaced by true."""
     if not isinstance(value, dict | list) or not path.startswith(here):
         return value
     kept = {}
@@ -118,7 +119,7 @@ def _check_name(path: str, name: str, is_held: object) -> None:
 
 
 class _Writer(Writer):
-    """Writes texts between quotes that may be special tokens, and names without any."""
+    """Writer of arguments whose texts have quotes that may be special tokens, and whose names have none."""
 
     def __init__(self, schema: object, syntax: BareSyntax, quote_id: int | None) -> None:
         super().__init__(Alternatives(schema))
@@ -151,7 +152,7 @@ class _Writer(Writer):
         return [self._text(" & ".join(shapes))]
 
     def scalar(self, value: Any) -> Sequence_:
-        if value is None:  # some templates write Python's word
+        if value is None:  # some templates write Python's None
             return (self.rules.terminal('"null" | "None"'),)
         return self.scalars([value])[0] if isinstance(value, str) else super().scalar(value)
 
@@ -168,7 +169,6 @@ class _Writer(Writer):
         return self.literal(name)
 
     def other_name(self, taken: Sequence[str], patterns: Sequence[str] = (), admitted: str = KEY) -> str:
-        """Write the names that are none of those taken."""
         return " & ".join([_OTHER_NAME, *([f"~( {' | '.join(map(quoted, taken))} )"] if taken else [])])
 
     def ordered(self, names: Sequence[str]) -> Sequence[str]:
@@ -188,7 +188,7 @@ class _Writer(Writer):
     def _text(self, expression: str) -> Sequence_:
         """Write a text between quotes; the texts are an expression of Lark."""
         any_, quote = f"/{_CHARACTER}*/", quoted(self._syntax.quote)
-        if self._quote_id is not None:  # what looks like the token, spelt by others, would be read as the token
+        if self._quote_id is not None:  # the same text spelled with other tokens would be read as the quote
             token = Symbol(f"<[{self._quote_id}]>")
             return (token, self.rules.terminal(f"( {expression} ) & ~( {any_} {quote} {any_} )"), token)
         inner = f"( ( {expression} ) {quote} ) & ~( {any_} {quote} /{_CHARACTER}+/ )"
@@ -196,7 +196,7 @@ class _Writer(Writer):
 
 
 class _ValueWriter(Writer):
-    """Writes the values of an argument as JSON, or as Python writes them."""
+    """Writer of the values of an argument, as JSON or as Python literals."""
 
     def __init__(self, alternatives: Alternatives, place: Place, syntax: PairSyntax) -> None:
         super().__init__(alternatives, r"[ \n]{0,40}")

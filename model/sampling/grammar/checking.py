@@ -1,4 +1,4 @@
-"""Checks a grammar without a model's tokenizer: what llguidance refuses, and what is larger than its limits."""
+"""Checks of grammars without a model's tokenizer: syntax, and llguidance's limits."""
 
 import json
 import re
@@ -18,16 +18,16 @@ from cachetools import LRUCache, cached
 from model.sampling.grammar.errors import GrammarError
 
 MAX_BYTES = 4_000_000
-"""A written grammar's longest text, in bytes."""
+"""Largest size of a grammar in llguidance's dialect, in bytes."""
 STEPS = 8
-"""How many bytes of an answer are tried."""
+"""Number of bytes of an answer that a check tries."""
 MAX_OPTIONAL = 500
 """Most parts of a terminal or pattern that follow each other and may all be left out: llguidance takes time and memory
 in proportion to the square of their number.
 """
 TOO_MANY_OPTIONAL = f"more than {MAX_OPTIONAL} parts in a row may be left out"
 _results: LRUCache[bytes, Any] = LRUCache(1 << 22, getsizeof=lambda result: 500 + len(repr(result)))
-"""Results of `remembered` functions, at most 4 million characters in total. A larger result is not kept."""
+"""Cached results of `remembered` functions, at most 4 million characters in total. A larger result is not cached."""
 _lock = Lock()
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
@@ -75,7 +75,7 @@ _REASONS = {
 
 
 class _Bytes:
-    """A tokenizer in which each byte is a token."""
+    """A tokenizer whose tokens are the single bytes, with the attributes that llguidance reads."""
 
     is_tokenizer_wrapper = True
     eos_token_id = END
@@ -86,21 +86,20 @@ class _Bytes:
         self.special_token_ids = [END]
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """Turn a text into its bytes."""
         return list(text.encode() if isinstance(text, str) else text)
 
 
 @cache
 def byte_tokenizer() -> llguidance.LLTokenizer:
-    """Make llguidance's view of a tokenizer in which each byte is a token, once."""
+    """Return llguidance's tokenizer whose tokens are the single bytes."""
     return llguidance.LLTokenizer(cast(Any, _Bytes()), n_vocab=END + 1, eos_token=END)
 
 
 def check(grammar: str) -> None:
-    """Raise GrammarError for a grammar that llguidance refuses, or that is larger than its limits.
+    """Raise GrammarError for a grammar that llguidance refuses, or that exceeds its limits.
 
-    It also takes the first steps: some limits are met only there. Takes up to a second or two, without the
-    interpreter's lock, for the largest grammars that are admitted.
+    The first steps of an answer are tried too, since some limits appear only there. The largest accepted grammars take
+    up to two seconds, without the interpreter's lock.
     """
     if len(grammar) > MAX_BYTES:
         raise GrammarError("", f"the grammar is written in more than {MAX_BYTES} bytes")
@@ -109,7 +108,7 @@ def check(grammar: str) -> None:
         wrong, messages = llguidance.LLMatcher.validate_grammar_with_warnings(grammar)
         if wrong:
             raise _refused(messages[0])
-        return  # a byte tokenizer lacks the special tokens that the grammar names
+        return  # the error is about special tokens, which the byte tokenizer lacks
     if _admits_nothing(matcher):
         raise GrammarError("", "no text is admitted")
     for _ in range(STEPS):
@@ -123,8 +122,8 @@ def check(grammar: str) -> None:
 
 
 def has_too_many_optional(grammar: str) -> bool:
-    """Return whether a terminal or a rule of llguidance's Lark has more than `MAX_OPTIONAL` parts that follow each
-    other and may all be left out. Parts of rules that a rule names are not counted: they are no part of a terminal.
+    """Return whether a terminal or a rule of llguidance's Lark has more than `MAX_OPTIONAL` optional parts in a row.
+    The parts of other rules that a rule names are not counted: they are no part of a terminal.
     """
     heads = list(_DEFINES.finditer(grammar))
     bodies: dict[str, list[tuple[str, str]]] = {}
@@ -213,7 +212,7 @@ def kept(function: Callable[Arguments, Result], *args: Arguments.args, **kwargs:
 
 @remembered
 def why_refused(grammar: str) -> str | None:
-    """Return why llguidance refuses a grammar: "" for one that admits no text at all, None for one that it accepts."""
+    """Return why llguidance refuses a grammar: "" if it admits no text, None if llguidance accepts it."""
     if has_too_many_optional(grammar):
         return TOO_MANY_OPTIONAL
     matcher = llguidance.LLMatcher(byte_tokenizer(), grammar, log_level=0)
@@ -223,12 +222,12 @@ def why_refused(grammar: str) -> str | None:
 
 
 def _admits_nothing(matcher: llguidance.LLMatcher) -> bool:
-    """Return whether no text at all begins an answer."""
+    """Return whether no text is the beginning of an answer."""
     return not matcher.is_accepting() and (matcher.is_stopped() or not any(matcher.compute_logit_bias()[:END]))
 
 
 def reason_of(message: str) -> str:
-    """Return why a grammar is refused, in plain words, from llguidance's message."""
+    """Return the reason in llguidance's message in plain words."""
     lines = message.splitlines() or [""]
     problem = next((line for line in lines if line.startswith("error:")), re.sub('".*"', "", lines[0]))
     return next((told for part, told in _REASONS.items() if re.search(part, problem)), "it is wrong, or not supported")

@@ -1,4 +1,4 @@
-"""Makes the grammar of whatever an answer may have to keep to, in llguidance's dialect of Lark, and checks it."""
+"""Grammar of an answer's form, of any kind, in llguidance's dialect of Lark."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -13,8 +13,8 @@ from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, r
 Kind = Literal["json", "json_object", "regex", "choice", "grammar", "gbnf", "structural_tag"]
 
 _CHECKED_FROM = 20_000
-"""Characters from which the grammar of a schema is tried: the parts of a shorter one, which were, make none over
-any limit of llguidance's.
+"""Characters from which the grammar of a schema is checked. The parts of a shorter one are checked one by one, and
+cannot exceed llguidance's limits together.
 """
 
 _WRITERS: dict[Kind, Callable[[Any], str]] = {
@@ -27,10 +27,10 @@ _WRITERS: dict[Kind, Callable[[Any], str]] = {
 
 
 def grammar_text(kind: Kind, value: Any, whitespace_pattern: str | None = None) -> str:
-    """Return the grammar of texts that keep to a value of this kind: a JSON schema, a pattern, texts ...
+    """Return the grammar of the texts that satisfy a value of this kind: a JSON schema, a pattern, texts ...
 
-    Raises GrammarError, with the place in the value, where it is wrong or cannot be kept to. It takes up to a second
-    or two for a value that was made to take long.
+    Raises GrammarError, with the place in the value, if it is wrong or cannot be enforced. A hostile value takes up to
+    two seconds.
     """
     if kind == "json":
         grammar = json_schema_grammar(value, whitespace_pattern=whitespace_pattern)

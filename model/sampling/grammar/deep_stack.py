@@ -1,7 +1,5 @@
-"""Starts threads on which llguidance may recurse through all rules of a grammar, and bounds these: without both, a
-chain of some thousands would end the process.
-
-Standard library only.
+"""Deep stacks for threads on which llguidance recurses through the rules of a grammar, and a limit of these: without
+both, a chain of some thousands of rules would end the process. Standard library only.
 """
 
 import threading
@@ -11,16 +9,16 @@ from contextlib import contextmanager
 from model.sampling.grammar.errors import GrammarError
 
 MAX_NESTED = 5_000
-"""How many rules and brackets a grammar may have: each may be within the one before."""
+"""Largest number of rules and brackets of a grammar: each may be within the one before."""
 STACK_BYTES = 32 << 20
-"""Bytes of address space, twice what MAX_NESTED takes: llguidance needs some 3 kB for each."""
+"""Bytes of address space: twice the need of MAX_NESTED rules, each of which takes llguidance some 3 kB."""
 
 _lock = threading.Lock()
 
 
 @contextmanager
 def deep_stacks() -> Iterator[None]:
-    """Give a deep stack to the threads that are started within."""
+    """Give a deep stack to the threads that are started in this context."""
     with _lock:
         before = threading.stack_size(STACK_BYTES)
         try:
@@ -30,6 +28,6 @@ def deep_stacks() -> Iterator[None]:
 
 
 def check_nesting(count: int) -> None:
-    """Raise GrammarError for more rules and brackets than may be in a grammar."""
+    """Raise GrammarError if a grammar has more than MAX_NESTED rules and brackets."""
     if count > MAX_NESTED:
         raise GrammarError("", f"the grammar has {count} rules and brackets; at most {MAX_NESTED} are supported")

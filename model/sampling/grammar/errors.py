@@ -1,4 +1,4 @@
-"""What is raised when a schema, pattern or grammar asks for what cannot be held, and how its place is written."""
+"""The error of schemas, patterns and grammars, and the notation of a place in them."""
 
 from hashlib import blake2b
 

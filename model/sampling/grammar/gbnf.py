@@ -1,8 +1,8 @@
-"""Reads llama.cpp's GBNF, which is also the EBNF of other servers, and writes it as llguidance's Lark.
+"""Conversion of llama.cpp's GBNF, which is also the EBNF of other servers, to llguidance's Lark.
 
-llguidance parts a text into the longest terminals before it looks at rules; GBNF knows characters only. So a grammar
-without recursion becomes one terminal, and one with recursion has terminals of one character each: both admit what GBNF
-admits, no more and no less.
+llguidance splits a text into the longest terminals before it applies rules; GBNF has only characters. So a grammar
+without recursion becomes one terminal, and one with recursion gets terminals of one character each. Both admit the same
+texts as the GBNF grammar.
 """
 
 import itertools
@@ -16,11 +16,11 @@ from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.rules import quoted
 
 MAX_BYTES = 200_000
-"""A grammar's longest text, in bytes."""
+"""Largest size of a grammar, in bytes."""
 MAX_DEPTH = 50
-"""How many brackets may hold each other."""
+"""Largest number of nested brackets."""
 MAX_REPEATED = 10_000
-"""How often a part may be counted to be repeated."""
+"""Largest count of a repetition."""
 
 _TOKEN = re.compile(
     r'(?P<space>(?:\s|#[^\n]*)+)|(?P<defines>::=)|(?P<name>[A-Za-z0-9_-]+)|(?P<literal>"(?:\\.|[^"\\\n])*")'
@@ -33,12 +33,12 @@ _NAMED = {"n": "\n", "r": "\r", "t": "\t"}
 
 @dataclass
 class _Reader:
-    """The tokens of a grammar, and how far they are read."""
+    """A parser of a grammar's tokens."""
 
     tokens: list[tuple[str, str, int]]
-    """Kind, text and line of each."""
+    """Kind, text and line of each token."""
     rules: dict[str, str]
-    """What each rule is called in Lark."""
+    """The name in Lark of each rule."""
     one_terminal: bool
     at: int = 0
     used: dict[str, set[str]] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class _Reader:
         return "( " + " ".join(quoted(character) for character in characters) + " )"
 
     def characters(self, text: str) -> list[tuple[str, bool]]:
-        """List the characters of a literal or class, each with whether it was escaped."""
+        """List the characters of a literal or class, each with True if it was escaped."""
         found = []
         for match in re.finditer(_ESCAPE.pattern + r"|(?P<plain>.)", text, re.DOTALL):
             code = match[1] or match[2] or match[3]
@@ -150,7 +150,7 @@ class _Reader:
 
 
 def gbnf_grammar(text: str) -> str:
-    """Write a GBNF grammar, whose first rule is `root`, as a grammar of llguidance."""
+    """Return llguidance's grammar of a GBNF grammar with the first rule `root`."""
     if len(text.encode(errors="replace")) > MAX_BYTES:
         raise GrammarError("", f"a grammar has at most {MAX_BYTES} bytes")
     tokens = _tokens(text)
@@ -201,7 +201,7 @@ def _rules(
 
 
 def _reached(first: str, used: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return a rule and all that it leads to."""
+    """Return a rule and the rules that it uses, directly or not."""
     reached, stack = {first}, [first]
     while stack:
         for name in used.get(stack.pop(), ()):
@@ -212,7 +212,7 @@ def _reached(first: str, used: Mapping[str, Iterable[str]]) -> set[str]:
 
 
 def _is_recursive(used: Mapping[str, Iterable[str]]) -> bool:
-    """Return whether a rule leads back to itself."""
+    """Return whether a rule uses itself, directly or not."""
     try:
         TopologicalSorter(used).prepare()
     except CycleError:

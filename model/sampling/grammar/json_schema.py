@@ -1,8 +1,8 @@
-"""Writes a JSON schema as a grammar: every text that the grammar admits is JSON that the schema admits.
+"""Grammar of a JSON schema: every text that the grammar admits is JSON that satisfies the schema.
 
-It may admit less, where that loses no answer a person would miss: properties come in the schema's order, those that the
-schema does not name only where it says additionalProperties, numbers have 15 digits, and texts no needless escapes.
-docs/structured-outputs.md lists it.
+The grammar does not admit every such text, so that answers end: properties have the schema's order, other properties
+need additionalProperties, numbers have at most 15 digits, and texts have no unnecessary escapes.
+docs/structured-outputs.md lists these restrictions.
 """
 
 from collections.abc import Sequence
@@ -30,18 +30,19 @@ from model.sampling.grammar.rules import Rules, Sequence_, Symbol, as_json, quot
 from model.sampling.grammar.strings import STRING, inner_schema, slashed, string_terminal
 
 ANY_DEPTH = 16
-"""How many objects and arrays may hold each other where the schema says nothing."""
+"""Nested objects and arrays of a value without a schema."""
 MAX_MULTIPLE = 10_000
-"""The largest multipleOf: to count remainders takes an automaton of as many states, a second's work for 100,000."""
+"""The largest multipleOf. The automaton of remainders has as many states; 100,000 take a second."""
 
 SPACE_CHARACTERS = r"/[ \t\r\n]*/"
-"""What a whitespace pattern may match."""
+"""The texts that a whitespace pattern may match."""
 
 
 def json_schema_grammar(schema: object, *, whitespace_pattern: str | None = None) -> str:
-    """Write the grammar of the JSON texts that satisfy a schema, or refuse it by the place that is not supported.
+    """Return the grammar of the JSON texts that satisfy a schema. Raises GrammarError, with the place, for a schema
+    that is wrong or not supported.
 
-    Without a `whitespace_pattern` texts are written with ", " and ": " and no other space.
+    Without a `whitespace_pattern`, the separators are ", " and ": " and there is no other space.
     """
     return Writer(Alternatives(schema), whitespace_pattern).grammar()
 
@@ -51,14 +52,14 @@ def json_object_grammar() -> str:
 
 
 class Writer:
-    """Makes one rule for each conjunction of subschemas that a value may have to satisfy. Subclasses may write texts
-    and names otherwise than JSON does.
+    """Writer of a schema's grammar: one rule for each conjunction of subschemas that a value must satisfy. Subclasses
+    write texts, names and constants in another syntax than JSON's.
     """
 
     def __init__(self, alternatives: Alternatives, whitespace_pattern: str | None = None) -> None:
         self.alternatives = alternatives
         self.place = alternatives.root
-        """The subschema of the values."""
+        """The subschema of the whole text."""
         self.rules = Rules()
         self._values: dict[Conjunction, str] = {}
         self._pending: list[Conjunction] = []
@@ -78,59 +79,56 @@ class Writer:
             self.colon = (*self.space, self.literal(":"), *self.space)
 
     def grammar(self) -> str:
-        """Write the grammar. Raises GrammarError where nothing satisfies the schema."""
+        """Return the grammar. Raises GrammarError if no value satisfies the schema."""
         grammar = self.grammar_or_none()
         if grammar is None:
             raise GrammarError("", "no value satisfies the schema, or none that ends")
         return grammar
 
     def grammar_or_none(self) -> str | None:
-        """Write the grammar, or return None where nothing satisfies the schema."""
-        return self.rules.written(self._start())
-
-    def any_text(self) -> Sequence_:
-        """Write any text."""
-        return (self.rules.terminal(STRING),)
-
-    def texts(self, parts: Conjunction) -> list[Sequence_]:
-        """Write the texts that satisfy all parts."""
-        return [(symbol,) for symbol in string_terminal(self.rules, parts)]
-
-    def scalar(self, value: Any) -> Sequence_:
-        """Write a value that is no array and no object."""
-        return (self.literal(as_json(value)),)
-
-    def scalars(self, values: Sequence[Any]) -> list[Sequence_]:
-        """Write any of these values, none of which is an array or an object."""
-        return [(self.rules.terminal(" | ".join([quoted(as_json(value)) for value in values])),)] if values else []
-
-    def name(self, name: str) -> Symbol:
-        """Write the name of a property."""
-        return self.literal(as_json(name))
-
-    def other_name(self, taken: Sequence[str], patterns: Sequence[str] = (), admitted: str = KEY) -> str:
-        """Write the admitted names that are none of those taken and match no pattern, as an expression of Lark."""
-        return other_key(taken, patterns, admitted)
-
-    def ordered(self, names: Sequence[str]) -> Sequence[str]:
-        """Return the names of an object's properties in the order in which they come."""
-        return names
-
-    def _start(self) -> str:
+        """Return the grammar, or None if no value satisfies the schema."""
         first = self.value((self.place,) if self.place.schema is not True else ())
         while self._pending:
             conjunction = self._pending.pop()
             name = self._values[conjunction]
             for parts in self.alternatives.of(conjunction):
                 self.rules.add(name, self._written(parts))
-        return first.text
+        return self.rules.written(first.text)
+
+    def any_text(self) -> Sequence_:
+        """Return any text."""
+        return (self.rules.terminal(STRING),)
+
+    def texts(self, parts: Conjunction) -> list[Sequence_]:
+        """Return the texts that satisfy all parts."""
+        return [(symbol,) for symbol in string_terminal(self.rules, parts)]
+
+    def scalar(self, value: Any) -> Sequence_:
+        """Return a value that is not an array or object."""
+        return (self.literal(as_json(value)),)
+
+    def scalars(self, values: Sequence[Any]) -> list[Sequence_]:
+        """Return any of these values, none of them an array or object."""
+        return [(self.rules.terminal(" | ".join([quoted(as_json(value)) for value in values])),)] if values else []
+
+    def name(self, name: str) -> Symbol:
+        """Return the name of a property."""
+        return self.literal(as_json(name))
+
+    def other_name(self, taken: Sequence[str], patterns: Sequence[str] = (), admitted: str = KEY) -> str:
+        """Return the admitted names that are not taken and match no pattern, as an expression of Lark."""
+        return other_key(taken, patterns, admitted)
+
+    def ordered(self, names: Sequence[str]) -> Sequence[str]:
+        """Return the names of an object's properties in the order of the answer."""
+        return names
 
     def literal(self, text: str) -> Symbol:
-        """Write a text that must stand as it is."""
+        """Return a fixed text."""
         return Symbol(quoted(text))
 
     def value(self, conjunction: Conjunction) -> Symbol:
-        """Name the rule of values that satisfy all parts."""
+        """Return the rule of the values that satisfy all parts."""
         if not conjunction:
             return Symbol(self._any_value(ANY_DEPTH), True)
         if conjunction not in self._values:
@@ -153,7 +151,6 @@ class Writer:
         return self._any[depth]
 
     def _written(self, parts: Conjunction) -> list[Sequence_]:
-        """Write one alternative, type by type."""
         literals = self.alternatives.literals(parts)
         if literals is not None:
             others = [self._literal_value(value) for value in literals if isinstance(value, list | dict)]
@@ -196,7 +193,7 @@ class Writer:
         grain = bounds.step(whole)
         far = any(bound is not None and abs(bound) >= 10**DIGITS for bound in (bounds.low, bounds.high))
         if grain is None and far:
-            grain = bounds.step(True)  # a double as large as that is whole
+            grain = bounds.step(True)  # such a large double is a whole number
         if grain is None and bounds.low is None and bounds.high is None:
             return [(self.rules.terminal(f"/{UNBOUNDED}/"),)]
         if grain is not None and grain.denominator == 1:
@@ -264,7 +261,7 @@ class Writer:
         return [] if written is None else [written]
 
     def _once_each(self, values: list[Any], least: int, most: int | None, path: str) -> list[Sequence_]:
-        """Write an array of some of the values, each at most once and in their order."""
+        """Return an array of some of the values, each at most once and in this order."""
         if least > len(values):
             return []
         items = [(self._literal_value(value), least == len(values)) for value in values]
@@ -297,10 +294,10 @@ class Writer:
         return [self._braces(named, others, least, min(longest) if longest else None, path)]
 
     def _others(self, parts: Conjunction, names: list[str], admitted: str) -> list[Sequence_]:
-        """Write the members that the schema does not name, of the names that propertyNames admits.
+        """Return the members that the schema does not name, with names that propertyNames admits.
 
-        A schema that names properties and says nothing of others means these: an answer that could always go on with
-        properties of its own would be allowed, and be of no use. One that says additionalProperties gets them.
+        A schema that names properties without additionalProperties gets only these: otherwise the model could always
+        add properties of its own, and the answer would not end.
         """
         patterns: dict[str, str] = {}
         for part in parts:

@@ -1,7 +1,7 @@
-"""Follows one text through its grammar: which tokens may come next, which must, and whether the text is complete.
+"""Matcher of one text against its grammar: the tokens that may or must come next, and whether the text is complete.
 
-The work is llguidance's. It never raises for a grammar or a text: a matcher that gave up says why in `error`, and the
-log has llguidance's own words.
+llguidance does the work. No grammar and no text raises: a matcher that gave up has the reason in `error`, and the log
+has llguidance's own message.
 """
 
 import logging
@@ -18,8 +18,8 @@ from model.sampling.grammar.vocabulary import Vocabulary
 logger = logging.getLogger(__name__)
 
 LIMITS = LLParserLimits(max_lexer_states=50_000, verbose_errors=False)
-"""The bounds of a grammar and of the work for each token: llguidance's own, but for the states of the lexer, which take
-1 to 2 kB each. Errors don't repeat the grammar.
+"""The limits of a grammar and of the work for each token: llguidance's own, except for the states of the lexer, which
+take 1 to 2 kB each. Errors don't repeat the grammar.
 """
 
 
@@ -33,16 +33,16 @@ class GrammarMatcher:
         forced: Sequence[int] | None = None,
         thought: ThoughtCounter | None = None,
     ) -> None:
-        """Follow a text from where `matcher` is, in a vocabulary of `vocab_size` tokens. `forced` are the tokens that
-        must come next, if the matcher is past them already; None means that they are still to be found. `thought` is
-        the counter of the thought with which the text begins, if that has a limit.
+        """Continue a text at the place of `matcher`, in a vocabulary of `vocab_size` tokens. `forced` are the tokens
+        that must come next, if the matcher has consumed them already; None if they are not known yet. `thought` is the
+        counter of the thought at the beginning of the text, if that has a limit.
         """
         self._thought = thought
         self._vocab_size = vocab_size
         self.matcher = matcher
-        """llguidance's matcher; it is past the forced tokens."""
+        """llguidance's matcher, which has consumed the forced tokens."""
         self._forced: list[int] = list(forced or ())
-        """Tokens that must come next, before any other is asked for."""
+        """The tokens that must come next."""
         if forced is None:
             self._look_ahead()
 
@@ -55,7 +55,7 @@ class GrammarMatcher:
             grammar += '%llguidance {"no_forcing": true}\n'  # forced bytes may be no tokens
         matcher = LLMatcher(vocabulary.table, grammar, limits=LIMITS, log_level=0)
         if not matcher.is_error():
-            matcher.compute_bitmask()  # the first takes the longest, and copies share what it found
+            matcher.compute_bitmask()  # the first one takes the longest, and copies share its result
         if matcher.is_error():
             raise ValueError(_reason(matcher))
         return cls(matcher, vocabulary.table.vocab_size)
@@ -65,7 +65,7 @@ class GrammarMatcher:
         return GrammarMatcher(self.matcher.deep_copy(), self._vocab_size, self._forced)
 
     def begun(self, vocabulary: Vocabulary, prefix: Pieces, limit: ThoughtLimit | None) -> "GrammarMatcher":
-        """Return another matcher of the same grammar, past the text `prefix`; if that breaks it, it has an `error`."""
+        """Return another matcher of the same grammar after the text `prefix`. It has an `error` if that breaks it."""
         matcher = self.matcher.deep_copy()
         matcher.reset()
         matcher.consume_tokens(ids_of(prefix, vocabulary.table))
@@ -79,22 +79,22 @@ class GrammarMatcher:
 
     @property
     def forced(self) -> Sequence[int]:
-        """Return the tokens that must come next, before any other is asked for."""
+        """Return the tokens that must come next."""
         return self._forced
 
     @property
     def ends_with_forced(self) -> bool:
-        """Return whether the text is complete after the tokens that must come next."""
+        """Return whether the text is complete after the forced tokens."""
         return self.matcher.is_stopped()
 
     @property
     def error(self) -> str | None:
-        """Return why the text cannot be followed any further, in one line, or None if it can."""
+        """Return why the text cannot be continued, in one line, or None if it can."""
         gave_up = self.matcher.is_stopped() and not self.matcher.is_accepting()
         return _reason(self.matcher) if gave_up or self.matcher.is_error() else None
 
     def allows(self, token_id: int) -> bool:
-        """Return whether a token may come next, in microseconds, where `forbidden` may take half a millisecond."""
+        """Return whether a token may come next. It takes microseconds; `forbidden` may take half a millisecond."""
         if self._forced:
             return self._forced[0] == token_id
         return self.matcher.validate_tokens([token_id]) == 1
@@ -109,7 +109,7 @@ class GrammarMatcher:
         return np.unpackbits(~words, count=self._vocab_size, bitorder="little").view(np.bool_)
 
     def accept(self, token_id: int) -> None:
-        """Go past the next token. One that may not come is an `error`."""
+        """Consume the next token. One that may not come next causes an `error`."""
         if self._forced and self._forced[0] == token_id:
             del self._forced[0]
         else:
@@ -120,12 +120,11 @@ class GrammarMatcher:
             self._look_ahead()
 
     def take_forced(self, most: int) -> list[int]:
-        """Go past at most so many of the tokens that must come next, and return them."""
+        """Consume and return at most `most` of the tokens that must come next."""
         taken, self._forced = self._forced[:most], self._forced[most:]
         return taken
 
     def _look_ahead(self) -> None:
-        """Find the tokens that must come next."""
         if not self.matcher.is_stopped():
             forced = self.matcher.compute_ff_tokens()
             self._forced = forced[: self.matcher.try_consume_tokens(forced)] if forced else []
@@ -140,7 +139,6 @@ class GrammarMatcher:
 
 
 def _reason(matcher: LLMatcher) -> str:
-    """Return why a matcher gave up, in plain words."""
     message = matcher.get_error() or matcher.stop_reason()
     logger.warning("llguidance gave up: %s", " ".join(message.split()))
     is_stuck = "NoExtensionBias" in message

@@ -1,4 +1,4 @@
-"""Writes the names of properties as terminals: those that propertyNames admits, that match a pattern, or others."""
+"""Terminals of property names: names that propertyNames admits, names that match a pattern, and all others."""
 
 import re
 from collections.abc import Sequence
@@ -27,9 +27,8 @@ KEY = STRING
 
 
 def admitted_names(alternatives: Alternatives, rules: Conjunction) -> tuple[list[str], str | None]:
-    """Read the schemas of propertyNames: the names that they list, and an expression of all others that they admit.
-
-    The expression is KEY where they admit any name, and None where they admit none but those listed.
+    """Return the names that the schemas of propertyNames list, and an expression of the other names that they admit:
+    KEY for any name, None for no other.
     """
     listed: list[str] = []
     described: list[list[str]] = []
@@ -62,9 +61,9 @@ def _described(parts: Conjunction) -> list[list[str]]:
 
 
 def key_pattern(path: str, pattern: str) -> str:
-    """Write the names that a pattern of patternProperties is found in, as an expression of Lark.
+    """Return the names that contain a match of a pattern of patternProperties, as an expression of Lark.
 
-    Only names without escapes, whose JSON text is what the pattern is searched in.
+    The names have no escapes, so that the JSON text of each is the name itself.
     """
     named = found_pattern(path, pattern, r'[^"\\]')
     expression = f'/"{slashed(named)}"/ & {PLAIN}'
@@ -73,7 +72,7 @@ def key_pattern(path: str, pattern: str) -> str:
 
 
 def found_pattern(path: str, pattern: str, character: str) -> str:
-    """Write the texts of some characters that a pattern is found in, as a pattern that they match from end to end."""
+    """Return a pattern for whole texts, made of these characters, that contain a match of `pattern`."""
     check_pattern(path, pattern)
     pieces = pieces_of(pattern)
     starts = bool(pieces) and pieces[0] == ("anchor", "^")
@@ -107,7 +106,7 @@ def _top_level(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def admits_a_name(path: str, expression: str) -> bool:
-    """Say whether any name or text matches an expression; refuse one that is too large."""
+    """Return whether any name or text matches an expression. Raises GrammarError if llguidance refuses it."""
     error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
     if error:
         raise GrammarError(path, error)
@@ -115,7 +114,7 @@ def admits_a_name(path: str, expression: str) -> bool:
 
 
 def other_key(taken: Sequence[str], patterns: Sequence[str], admitted: str = KEY) -> str:
-    """Write the admitted names that are none of those taken and match no pattern, as an expression of Lark."""
+    """Return the admitted names that are not taken and match no pattern, as an expression of Lark."""
     excluded = [quoted(as_json(name)) for name in taken]
     excluded += [f"( {pattern} )" for pattern in patterns]
     written = [PLAIN] if patterns else []

@@ -1,4 +1,4 @@
-"""Writes numbers between bounds as regular expressions with a bounded number of digits."""
+"""Regular expressions of numbers between bounds, with a limited number of digits."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 DIGITS = 15
-"""How many digits a number has at most: what a double holds exactly, so that no reader rounds over a bound."""
+"""Largest number of digits of a number: a double represents as many exactly, so that no reader rounds over a bound."""
 UNBOUNDED = rf"-?(0|[1-9][0-9]{{0,{DIGITS - 1}}})(\.[0-9]{{1,{DIGITS}}})?([eE][+-]?[0-9]{{1,2}})?"
 """Any number."""
 _FRACTION = r"(\.[0-9]+)?"
@@ -16,7 +16,7 @@ _FRACTION = r"(\.[0-9]+)?"
 
 @dataclass
 class Bounds:
-    """What number keywords admit."""
+    """The numbers that number keywords admit."""
 
     low: Fraction | None = None
     high: Fraction | None = None
@@ -25,11 +25,11 @@ class Bounds:
     below: bool = False
     """Whether `high` itself is excluded."""
     steps: list[Fraction] = field(default_factory=list)
-    """What the number is a multiple of."""
+    """The values of multipleOf."""
 
     @classmethod
     def of(cls, schemas: Iterable[Mapping[str, Any]]) -> "Bounds":
-        """Read the keywords of schemas that must all hold; draft 4's true makes a bound exclusive."""
+        """Return the bounds of schemas that must all hold. In draft 4, true makes a bound exclusive."""
         bounds = cls()
         for schema in schemas:
             for name, exclusive in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")]:
@@ -43,28 +43,30 @@ class Bounds:
         return bounds
 
     def limit(self, name: str, value: Fraction, excluded: bool) -> None:
-        """Narrow one side."""
+        """Narrow one bound."""
         if name == "minimum" and (self.low is None or value > self.low or (value == self.low and excluded)):
             self.low, self.above = value, excluded
         if name == "maximum" and (self.high is None or value < self.high or (value == self.high and excluded)):
             self.high, self.below = value, excluded
 
     def admit(self, number: float) -> bool:
-        """Say whether a number is within the bounds."""
+        """Return whether the bounds admit a number."""
         value = exact(number)
         low = self.low is None or value > self.low or (value == self.low and not self.above)
         high = self.high is None or value < self.high or (value == self.high and not self.below)
         return low and high and all((value / step).denominator == 1 for step in self.steps)
 
     def step(self, whole: bool) -> Fraction | None:
-        """Find the number whose multiples are the multiples of all."""
+        """Return the least common multiple of all steps, with 1 among them for a `whole` number; None if there are
+        none.
+        """
         step = None
         for other in [*self.steps, *([Fraction(1)] if whole else [])]:
             step = other if step is None else _common_multiple(step, other)
         return step
 
     def on_grid(self, step: Fraction) -> tuple[int, int] | None:
-        """Find the least and greatest multiple of `step` that are admitted, in steps; None where there is none."""
+        """Return the least and the greatest admitted multiple of `step`, in steps; None if there is none."""
         low = -self._reach() if self.low is None else self.low
         high = self._reach() if self.high is None else self.high
         first, last = math.ceil(low / step), math.floor(high / step)
@@ -73,7 +75,7 @@ class Bounds:
         return (first, last) if first <= last else None
 
     def _reach(self) -> Fraction:
-        """Say how far from 0 a side without a bound goes: a digit farther than a bound of the other side."""
+        """Return the limit of a side without a bound: a digit more than the bound of the other side."""
         bound = abs(self.low or self.high or Fraction(0))
         return Fraction(10 ** (DIGITS if bound <= 10**DIGITS - 1 else len(str(int(bound))) + 1) - 1)
 

@@ -1,4 +1,4 @@
-"""Writes objects and arrays as rules: which properties and items come, in which order and how many."""
+"""Rules of the contents of objects and arrays: their properties and items, in order and in number."""
 
 from collections.abc import Sequence
 
@@ -6,10 +6,12 @@ from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.rules import Rules, Sequence_, Symbol
 
 MAX_ITEMS = 1000
-"""How many items or properties are counted; where a schema lets there be more, this many may come."""
+"""Largest number of items or properties that is counted; a schema's larger maximum is lowered to it."""
 
 MAX_OPTIONAL = 500
-"""How many properties, or items that are listed, may be left out: llguidance keeps three for each, and 2000 in all."""
+"""Largest number of optional properties or listed items: llguidance keeps three parser items for each, and at most
+2000.
+"""
 
 
 def array(
@@ -22,7 +24,7 @@ def array(
     least: int,
     most: int | None,
 ) -> Sequence_ | None:
-    """Write an array: `first` items, each of its own kind, then `more` of one; None where no length would do."""
+    """Return an array of `first` items, each of its own kind, then any of `more`; None if no length is possible."""
     open_, close = (Symbol('"["'), *space), (*space, Symbol('"]"'))
     if least > MAX_ITEMS:
         raise GrammarError(path, f"an array that must have more than {MAX_ITEMS} items is not supported")
@@ -47,7 +49,7 @@ def array(
     for number in reversed(range(len(own))):
         entry = (*comma, *own[number]) if number else own[number]
         tail = (*entry, *tail)
-        if number >= least:  # what is not needed is left out together with all behind it
+        if number >= least:  # an optional item is left out with all items after it
             tail = (Symbol(rules.one_of(path, [tail]).text, True, "{0,1}"),)
     return (*open_, *tail, *close)
 
@@ -67,10 +69,10 @@ def members(
     least: int,
     most: int | None,
 ) -> Sequence_:
-    """Write an object's inside: `named` members in order, each with whether it must be there, then any of `others`;
-    or an array's, whose items come at most once each.
+    """Return an object's content: `named` members in order, each with True if it is required, then any of `others`; or
+    the content of an array whose items are unique.
 
-    JSON lets a name come twice, and only the last counts: so at most one of the others is counted upon for `least`.
+    JSON permits a name twice, and only the last counts, so at most one of `others` is counted for `least`.
     """
     if len(named) - sum(needed for _, needed in named) > MAX_OPTIONAL:
         raise GrammarError(path, f"at most {MAX_OPTIONAL} properties, or items of uniqueItems, may be left out")

@@ -1,4 +1,4 @@
-"""Says what subschemas that must all hold restrict together: types, properties and items."""
+"""Types, properties and items of a conjunction of subschemas."""
 
 import re
 from collections.abc import Iterable, Set
@@ -7,11 +7,11 @@ from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.places import ALL_TYPES, HONOURED, TYPES, Place, shown
 
 Conjunction = tuple[Place, ...]
-"""Subschemas that must all hold, without doubles, in the order in which they were named."""
+"""Subschemas that must all hold, without duplicates, in the order of the schema."""
 
 
 def types_of(parts: Conjunction) -> Set[str]:
-    """Intersect the types that the parts name, with numbers parted as in TYPES; all without any."""
+    """Return the types that all parts admit, with the numbers of TYPES."""
     types = ALL_TYPES
     for part in parts:
         named = part.schema.get("type")
@@ -21,7 +21,7 @@ def types_of(parts: Conjunction) -> Set[str]:
 
 
 def spoken_of(parts: Conjunction) -> set[str]:
-    """Name the types whose keywords the parts hold."""
+    """Return the types that the keywords of the parts are about."""
     keys = {keyword for part in parts for keyword in part.schema}
     kinds = {kind for kind, keywords in HONOURED.items() if kind != "any" and keys & set(keywords)}
     return set().union(*(TYPES[kind] for kind in kinds))
@@ -35,7 +35,7 @@ def names_of(parts: Conjunction) -> list[str]:
 
 
 def property_of(parts: Conjunction, name: str) -> Conjunction:
-    """Gather what the parts say about one property."""
+    """Return the schemas of one property."""
     found_: list[Place] = []
     for part in parts:
         named = part.named("properties")
@@ -50,7 +50,7 @@ def property_of(parts: Conjunction, name: str) -> Conjunction:
 
 
 def rest_of(part: Place) -> list[Place]:
-    """List what a part says about the properties that it does not name."""
+    """Return a part's schemas of the properties that it does not name."""
     for keyword in ("additionalProperties", "unevaluatedProperties"):
         if keyword in part.schema:
             if keyword == "unevaluatedProperties" and part.schema.keys() & {"anyOf", "allOf", "oneOf", "$ref", "if"}:
@@ -64,12 +64,12 @@ def rest_of(part: Place) -> list[Place]:
 
 
 def item_of(parts: Conjunction, number: int) -> Conjunction:
-    """Gather what the parts say about the item at `number`; -1 for one behind all that have schemas of their own."""
+    """Return the schemas of the item at `number`; -1 is any item after those with schemas of their own."""
     return unique(place for part in parts for place in _item_of(part, number))
 
 
 def first_items(part: Place) -> list[Place]:
-    """List the schemas of a part's first items, each of which has its own."""
+    """Return the schemas of a part's first items, which have one each."""
     keyword = "items" if isinstance(part.schema.get("items"), list) else "prefixItems"
     return part.children(keyword) if keyword in part.schema and part.schema[keyword] != [] else []
 
@@ -93,15 +93,15 @@ def _item_of(part: Place, number: int) -> list[Place]:
 
 
 def unique(places: Iterable[Place]) -> Conjunction:
-    """Drop doubles, and what is true."""
+    """Return the places without duplicates and without `true`."""
     return tuple(dict.fromkeys(place for place in places if place.schema is not True))
 
 
 def found(path: str, pattern: str, text: str) -> bool:
-    """Search for a pattern in a name or value of the schema itself."""
+    """Return whether a pattern is found in a name or value of the schema. Raises GrammarError for a slow pattern."""
     repeated = len(re.findall(r"[*+{]", re.sub(r"(?<!\))\{\d+\}", "", pattern)))
     chosen = len(re.findall(r"[|?]", pattern))
-    # Python's search tries every way to repeat and to choose: here there are few
+    # Python's search tries every way to repeat and to choose: these patterns have few.
     if repeated > 1 or chosen > (0 if repeated else 8) or len(pattern) > 200 or len(text) > 1000:
         raise GrammarError(
             path,

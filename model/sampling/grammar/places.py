@@ -1,4 +1,4 @@
-"""Finds the parts of a JSON schema: a subschema and its path, what a `$ref` points at, which keywords it may hold."""
+"""Subschemas of a JSON schema with their paths, the targets of `$ref`, and checks of keywords and sizes."""
 
 import json
 import math
@@ -11,13 +11,13 @@ from urllib.parse import unquote
 from model.sampling.grammar.errors import GrammarError, step
 
 MAX_BYTES = 1_000_000
-"""A schema's longest JSON text, in bytes."""
+"""Largest size of a schema as JSON, in bytes."""
 MAX_DEPTH = 64
-"""How many objects and arrays of a schema's JSON may hold each other."""
+"""Largest number of nested objects and arrays in a schema's JSON."""
 MAX_VALUES = 50_000
-"""How many values a schema's JSON may hold."""
+"""Largest number of values in a schema's JSON."""
 TOO_LARGE = 10**100
-"""No number of a schema is as far from 0."""
+"""Every number of a schema is closer to 0."""
 
 DRAFTS = {
     "http://json-schema.org/draft-04/schema": 4,
@@ -37,7 +37,7 @@ HONOURED = {
         *["minProperties", "maxProperties", "unevaluatedProperties"],
     ],
 }
-"""The keywords that restrict an answer, by the type that each is about; some in part (see `refusal`)."""
+"""The keywords that restrict an answer, by the type that each is about; some are supported in part."""
 
 REFUSED = {
     "not": "negation is not supported; describe the accepted values with type, enum or anyOf",
@@ -52,7 +52,7 @@ REFUSED = {
     "extends": "it belongs to draft 3, which is not supported; use allOf",
     "divisibleBy": "it belongs to draft 3, which is not supported; use multipleOf",
 }
-"""Keywords that restrict an answer and are refused, each with the reason and what would do instead."""
+"""Refused keywords that restrict an answer, each with the reason and an alternative."""
 
 TYPES = {
     "null": {"null"},
@@ -63,7 +63,7 @@ TYPES = {
     "array": {"array"},
     "object": {"object"},
 }
-"""JSON schema's types, with numbers parted into those that are whole and the others."""
+"""JSON schema's types, with numbers divided into whole numbers and fractions."""
 ALL_TYPES = frozenset().union(*TYPES.values())
 
 COUNTS = {"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"}
@@ -72,12 +72,12 @@ BOUNDS = set(HONOURED["number"])
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One subschema and its path from the root; two with one path are equal."""
+    """One subschema and its path from the root. Two with the same path are equal."""
 
     path: str
     schema: Any = field(compare=False)
     kind: str = ""
-    """What was made of the subschema at the path, where it is not itself."""
+    """The kind of a schema that was derived from the subschema at the path; "" for the subschema itself."""
     _named: dict[str, dict[str, "Place"]] = field(default_factory=dict, compare=False, repr=False)
     _listed: dict[str, list["Place"]] = field(default_factory=dict, compare=False, repr=False)
 
@@ -85,7 +85,7 @@ class Place:
         return hash(self.path)
 
     def child(self, *steps: str | int) -> "Place":
-        """Find the subschema that `steps` lead to."""
+        """Return the subschema at `steps`."""
         path, schema = self.path, self.schema
         for name in steps:
             path, schema = path + step(name), schema[name]
@@ -103,7 +103,7 @@ class Place:
         return self._listed[keyword]
 
     def named(self, keyword: str) -> dict[str, "Place"]:
-        """Map the names under `keyword` to their subschemas; {} without it."""
+        """Return the subschemas under `keyword` by name; {} without it."""
         if keyword not in self._named:
             inner = self.schema.get(keyword, {})
             if not isinstance(inner, dict):
@@ -112,18 +112,18 @@ class Place:
         return self._named[keyword]
 
     def at(self, keyword: str) -> str:
-        """Write the path of one of its keywords."""
+        """Return the path of a keyword."""
         return self.path + step(keyword)
 
 
 def shown(value: object) -> str:
-    """Write a value for a message, shortened."""
+    """Return a value as a text for a message, shortened."""
     text = json.dumps(value[:61] if isinstance(value, str) else value, ensure_ascii=True, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def measure(schema: object) -> None:
-    """Refuse what is no JSON or larger than the limits."""
+    """Raise GrammarError for a schema that is not JSON, or is larger than the limits."""
     values = size = 0
     stack: list[tuple[tuple[str | int, ...], object]] = [((), schema)]
     while stack:
@@ -132,7 +132,7 @@ def measure(schema: object) -> None:
         if values > MAX_VALUES:
             raise GrammarError("", f"a schema holds at most {MAX_VALUES} values")
         size += len(value) if isinstance(value, str) else 0
-        if size > MAX_BYTES:  # writing it as JSON would take long
+        if size > MAX_BYTES:  # json.dumps would take long
             break
         wrong = None if len(steps) <= MAX_DEPTH else f"at most {MAX_DEPTH} objects and arrays may hold each other"
         if isinstance(value, dict):
@@ -162,12 +162,12 @@ def _wrong_scalar(value: object) -> str | None:
 
 
 def is_text(text: str) -> bool:
-    """Say whether UTF-8 can write it: no half of a surrogate pair."""
+    """Return whether a text can be encoded as UTF-8: it has no lone surrogate."""
     return text.isascii() or not re.search("[\ud800-\udfff]", text)
 
 
 def draft_of(schema: Mapping[str, Any] | bool) -> int:
-    """Read the draft from `$schema`; 2020-12 without it."""
+    """Return the draft that `$schema` names; 2020-12 without it."""
     uri = "https://json-schema.org/draft/2020-12/schema" if isinstance(schema, bool) else schema.get("$schema", None)
     if uri is None:
         return 2020
@@ -178,7 +178,7 @@ def draft_of(schema: Mapping[str, Any] | bool) -> int:
 
 
 def resolve(root: Place, place: Place) -> Place:
-    """Find what the `$ref` of `place` points at, in the same schema."""
+    """Return the target of the `$ref` of `place`, in the same schema."""
     reference, path = place.schema["$ref"], place.at("$ref")
     if not isinstance(reference, str):
         raise GrammarError(path, f"it is a text such as #/$defs/name, not {shown(reference)}")
@@ -209,7 +209,7 @@ def resolve(root: Place, place: Place) -> Place:
 
 
 def check_keywords(place: Place, draft: int, is_root: bool) -> None:
-    """Refuse keywords that would be read otherwise than the draft says, or not at all."""
+    """Raise GrammarError for keywords that are not supported or have a wrong value for this draft."""
     schema = place.schema
     if not isinstance(schema, dict):
         return

@@ -1,4 +1,4 @@
-"""Holds the rules of a grammar, drops those that could never end, and writes them as llguidance's Lark."""
+"""Rules of a grammar under construction: removes those that no finite text satisfies, and writes llguidance's Lark."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,21 +9,21 @@ from model.sampling.grammar.deep_stack import check_nesting
 from model.sampling.grammar.errors import GrammarError
 
 MAX_RULES = 20_000
-"""How many rules a schema's grammar may have."""
+"""Largest number of rules of a schema's grammar."""
 MAX_SYMBOLS = 200_000
-"""How many parts the rules of a grammar may have together."""
+"""Largest number of parts of all rules together."""
 
 as_json = json.JSONEncoder(ensure_ascii=False).encode
-"""Writes a value as JSON; json.dumps would make an encoder for each."""
+"""Returns a value as JSON; json.dumps would create an encoder for each."""
 
 
 class Symbol(NamedTuple):
-    """One part of a rule: a terminal's text, or a rule's name, and how often it is repeated."""
+    """One part of a rule: a terminal's text or a rule's name, and its repetition."""
 
     text: str
     is_rule: bool = False
     repeated: str = ""
-    """Lark's {least,most}, or nothing for once; what begins with {0, may be left out."""
+    """Lark's {least,most}, or "" for once. A part with {0,...} is optional."""
 
 
 Sequence_ = tuple[Symbol, ...]
@@ -31,15 +31,15 @@ Sequence_ = tuple[Symbol, ...]
 
 @dataclass
 class Rules:
-    """A grammar in the making."""
+    """A grammar under construction."""
 
     rules: dict[str, list[Sequence_]] = field(default_factory=dict)
     terminals: dict[str, str] = field(default_factory=dict)
-    """The name of each terminal, by what it matches."""
+    """The name of each terminal, by its expression."""
     _symbols: int = 0
 
     def new(self, path: str) -> str:
-        """Make an empty rule, and return its name."""
+        """Create an empty rule and return its name."""
         if len(self.rules) >= MAX_RULES:
             raise GrammarError(path, f"the schema needs more than {MAX_RULES} rules")
         name = f"r{len(self.rules)}"
@@ -54,15 +54,15 @@ class Rules:
         return Symbol(name, True)
 
     def one_of(self, path: str, alternatives: Sequence[Sequence_]) -> Symbol:
-        """Make a rule of alternatives."""
+        """Create a rule of alternatives."""
         return self.add(self.new(path), alternatives)
 
     def terminal(self, expression: str) -> Symbol:
-        """Name what matches a Lark expression."""
+        """Return the terminal of a Lark expression."""
         return Symbol(self.terminals.setdefault(expression, f"T{len(self.terminals)}"))
 
     def written(self, start: str) -> str | None:
-        """Write the grammar; None where no text satisfies it."""
+        """Return the grammar; None if no text satisfies it."""
         ending = self._that_end()
         if start not in ending:
             return None
@@ -79,7 +79,7 @@ class Rules:
         return "\n".join(lines) + "\n"
 
     def _that_end(self) -> dict[str, list[Sequence_]]:
-        """Find the rules that some finite text satisfies, without what never ends."""
+        """Return the rules and the alternatives that some finite text satisfies."""
         ending = self._ending()
         if len(ending) == len(self.rules):
             return self.rules
@@ -120,15 +120,15 @@ class Rules:
 
 
 def _shortened(rules: Mapping[str, Sequence[Sequence_]], start: str) -> tuple[dict[str, list[Sequence_]], str]:
-    """Return the rules that `start` reaches, of equal ones one, and without those that stand for another or for a
-    terminal; and the name of the first. Such a grammar is compiled in half the time.
+    """Return the rules that `start` reaches, and the name of the first. Equal rules become one, and a rule that is only
+    another rule or a terminal is replaced by it. Such a grammar is compiled in half the time.
     """
     short: dict[str, list[Sequence_]] = {}
     instead: dict[str, Sequence_] = {}
-    """The replacement of each rule by name: nothing, or one part."""
+    """The replacement of each rule, by name: no part or one."""
     names: dict[tuple[Sequence_, ...], str] = {}
     named = {start}
-    """Rules that must keep their names: those that use themselves were named before they were written."""
+    """Rules that keep their names: a recursive rule is named before it is shortened."""
     for name in _from_the_inside(rules, start):
         alternatives = list(dict.fromkeys([_replaced(sequence, instead, named) for sequence in rules[name]]))
         if name not in named and len(alternatives) == 1 and _is_short(alternatives[0]):
@@ -141,7 +141,7 @@ def _shortened(rules: Mapping[str, Sequence[Sequence_]], start: str) -> tuple[di
 
 
 def _replaced(sequence: Sequence_, instead: Mapping[str, Sequence_], named: set[str]) -> Sequence_:
-    """Write a sequence with what is written in place of its rules, and add those that keep their names to `named`."""
+    """Return a sequence with its rules replaced, and add the rules without a replacement to `named`."""
     parts: list[Symbol] = []
     for symbol in sequence:
         text, is_rule, repeated = symbol
@@ -158,13 +158,13 @@ def _replaced(sequence: Sequence_, instead: Mapping[str, Sequence_], named: set[
 
 
 def _from_the_inside(rules: Mapping[str, Sequence[Sequence_]], start: str) -> list[str]:
-    """Return the names of the rules that `start` reaches, each behind those that it uses."""
+    """Return the names of the rules that `start` reaches, each after the rules that it uses."""
     order: list[str] = []
     entered: set[str] = set()
     stack = [start]
     while stack:
         name = stack.pop()
-        if not name:  # the one before it has nothing more to wait for
+        if not name:  # the rule before the mark "" has all rules that it uses in front of it
             order.append(stack.pop())
         elif name not in entered:
             entered.add(name)
@@ -174,10 +174,10 @@ def _from_the_inside(rules: Mapping[str, Sequence[Sequence_]], start: str) -> li
 
 
 def _is_short(sequence: Sequence_) -> bool:
-    """Return whether a sequence may be written in many places: nothing, or one part that is no grammar of its own."""
+    """Return whether a sequence is short enough to repeat: no part, or one that is not a grammar of its own."""
     return not sequence or (len(sequence) == 1 and not sequence[0].repeated and not sequence[0].text.startswith("%"))
 
 
 def quoted(text: str) -> str:
-    """Write a text as a literal of Lark, which holds no DEL character as it is."""
+    """Return a text as a literal of Lark, which needs the DEL character escaped."""
     return as_json(text).replace("\x7f", "\\u007f")

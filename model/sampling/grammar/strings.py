@@ -1,4 +1,4 @@
-"""Writes JSON texts as terminals: of some length, and of a pattern or format."""
+"""Terminals of JSON texts with a length, pattern or format."""
 
 import re
 from collections.abc import Sequence
@@ -9,41 +9,41 @@ from model.sampling.grammar.places import Place, shown
 from model.sampling.grammar.rules import Rules, Symbol, as_json
 
 CHARACTER = r'([^"\\\x00-\x1F\x7F]|\\["\\bfnrt])'
-"""A character of a JSON text. The escape \\u is left out: it would let a name be written in two ways, and half of a
-surrogate pair be written at all; what it alone can write are control characters."""
+"""A character of a JSON text. The escape \\u is excluded: with it a name has two spellings, and lone surrogates are
+possible. Only some control characters need it."""
 STRING = f'/"{CHARACTER}*"/'
 PLAIN = r'/"[^"\\\x00-\x1F\x7F]*"/'
-"""A JSON text without escapes, which stands as it is read."""
+"""A JSON text without escapes: its value is the text between the quotes."""
 MAX_SHAPES = 4
-"""How many patterns and formats may hold for one text: their automata are multiplied."""
+"""Largest number of patterns and formats of one text: the sizes of their automata are multiplied."""
 MAX_LENGTH = 10_000
-"""The longest text that is counted; a longer maxLength admits texts of this length, a longer minLength is refused."""
+"""Largest counted length of a text. A larger maxLength is lowered to it, a larger minLength is refused."""
 
 FORMATS = ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"]
-"""The formats that are held to."""
+"""The formats that are enforced."""
 REFUSED_FORMATS = [
     *["idn-email", "idn-hostname", "iri", "iri-reference", "json-pointer", "regex"],
     *["relative-json-pointer", "uri-reference", "uri-template"],
 ]
-"""The formats that the standard defines and that are not held to; all others are annotations, as it says."""
+"""The standard's formats that are not supported. All other names are annotations, as in the standard."""
 
 _LEAP_YEARS = "([0-9][0-9](0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
 _DAYS = f"([0-9]{{4}}-(0[13-9]|1[0-2])-[0-9]{{2}}|[0-9]{{4}}-02-[01][0-9]|[0-9]{{4}}-02-2[0-8]|{_LEAP_YEARS}-02-29)"
 _CLOCK = "[0-9]{2}:[0-9]{2}:[0-5][0-9]([.][0-9]{1,9})?[^0-9.]"
 _COUNTS = "^P([0-9]{1,9}[A-Z]|T)+$"
 CLOSER = {"date": f"^{_DAYS}$", "time": f"^{_CLOCK}", "date-time": f"^{_DAYS}.{_CLOCK}", "duration": _COUNTS}
-"""What llguidance's formats admit too much: 29 February in every year, a leap second in every minute, and digits that
-never end, which is how some models write them.
+"""Patterns that narrow llguidance's formats, which admit 29 February in every year, a leap second in every minute, and
+any number of digits, which some models never end.
 """
 
 X_GUIDANCE = {"whitespace_flexible": False, "json_allowed_escapes": "nrbtf"}
-"""How llguidance writes a text under a pattern. Where a class holds control characters, llguidance 1.9.1 admits the
-escapes of " and of the backslash too, whether the class holds them or not: [^"] would admit \\". So there are none.
+"""llguidance's options for a text under a pattern. The escapes of " and of the backslash are excluded, since llguidance
+1.9.1 admits them for every class that contains control characters: [^"] would admit \\".
 """
 
 
 def lengths(parts: Sequence[Place]) -> tuple[int, int | None] | None:
-    """Read the least and the most characters that all parts admit; None where they exclude each other."""
+    """Return the smallest and the largest length that all parts admit; None if there is none."""
     least = max([0, *(int(part.schema.get("minLength", 0)) for part in parts)])
     longest = [int(part.schema["maxLength"]) for part in parts if "maxLength" in part.schema]
     most = min(longest) if longest else None
@@ -56,13 +56,13 @@ def lengths(parts: Sequence[Place]) -> tuple[int, int | None] | None:
 
 
 def of_length(least: int, most: int | None) -> str:
-    """Write the texts of some length as an expression of Lark."""
+    """Return the texts of some length as an expression of Lark."""
     count = "*" if least == 0 and most is None else f"{{{least},{'' if most is None else most}}}"
     return f'/"{CHARACTER}{count}"/'
 
 
 def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
-    """Write the texts that satisfy all parts; none where lengths exclude each other."""
+    """Return the texts that satisfy all parts; [] if there are none."""
     bounds = lengths(parts)
     if bounds is None:
         return []
@@ -102,12 +102,12 @@ def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
 
 
 def inner_schema(schema: dict[str, object]) -> Symbol:
-    """Write a schema of one text or number for llguidance's own reading."""
+    """Return a schema of one text or number as a part that llguidance compiles."""
     return Symbol("%json " + as_json({**schema, "x-guidance": X_GUIDANCE}))
 
 
 def check_pattern(path: str, pattern: str) -> None:
-    """Refuse what llguidance would read otherwise than JSON schema's ECMA-262 and Python's `re` do."""
+    """Raise GrammarError for a pattern with another meaning in llguidance than in ECMA-262 and in Python's `re`."""
     if len(pattern) > MAX_LENGTH:
         raise GrammarError(path, f"a pattern has at most {MAX_LENGTH} characters")
     for kind, piece in pieces_of(pattern):
@@ -125,13 +125,13 @@ def check_pattern(path: str, pattern: str) -> None:
 
 
 def _read_alike(pattern: str) -> str:
-    """Write \\S, \\D and \\W as what they mean in ECMA-262 and in Python both."""
+    """Replace \\S, \\D and \\W by the classes that they denote both in ECMA-262 and in Python."""
     alike = {r"\S": r"[^\s\x{FEFF}]", r"\D": r"[^\p{Nd}]", r"\W": r"[^\p{L}\p{M}\p{N}\p{Pc}]"}
     return "".join(alike.get(piece, piece) for _, piece in pieces_of(pattern))
 
 
 def pieces_of(pattern: str) -> list[tuple[str, str]]:
-    """Part a pattern into classes, escapes, repetitions and single characters."""
+    """Split a pattern into classes, escapes, repetitions and single characters, each with its kind."""
     token = re.compile(
         rf"(?P<escape>\\.)|(?P<class>{CLASS})|(?P<possessive>(?:[*+?]|{COUNT})\+)"
         rf"|(?P<repeat>[*+?]|{COUNT})|(?P<group>\(\?:?|[()|])|(?P<anchor>[\^$])|(?P<one>.)",
@@ -141,7 +141,7 @@ def pieces_of(pattern: str) -> list[tuple[str, str]]:
 
 
 def slashed(pattern: str) -> str:
-    """Write a pattern so that it may stand between two slashes of Lark."""
+    """Escape a pattern for a place between two slashes of Lark."""
     return "".join(
         {"/": r"\/", "\n": r"\n", "\r": r"\r"}.get(piece, piece) for piece in re.findall(r"\\.|.", pattern, re.DOTALL)
     )

@@ -1,6 +1,5 @@
-"""Writes structural tags: free text in which a trigger begins a part that follows a schema."""
+"""Grammars of structural tags: free text in which a trigger begins a part that follows a schema."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,9 +7,10 @@ from model.sampling.grammar.errors import GrammarError, step
 from model.sampling.grammar.json_schema import json_schema_grammar
 from model.sampling.grammar.places import is_text, shown
 from model.sampling.grammar.rules import quoted
+from model.tokenization.chat_formats.merging import HEADER, Merged
 
 MAX_TAGS = 200
-"""How many tags there may be."""
+"""Largest number of tags."""
 MAX_CHARACTERS = 500_000
 """Largest number of characters in the grammars of all schemas together. llguidance uses 100 bytes of memory for each
 character; its time grows faster than their number.
@@ -19,7 +19,7 @@ ANY_TEXT = r"/(?s:.*)/"
 
 
 def structural_tag_grammar(tag: Mapping[str, Any]) -> str:
-    """Write the grammar of a structural tag, in either of the two forms that vLLM reads."""
+    """Return the grammar of a structural tag in either of vLLM's two forms."""
     if not isinstance(tag, Mapping):
         raise GrammarError("", f"a structural tag is an object, not {shown(tag)}")
     if "structures" in tag or "triggers" in tag:
@@ -54,40 +54,37 @@ def structural_tag_grammar(tag: Mapping[str, Any]) -> str:
 
 
 class _Tags:
-    """The rules of a structural tag's grammar in the making."""
+    """The rules of a structural tag's grammar under construction."""
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self._rules: dict[str, str] = {}
+        self._lexemes: dict[str, str] = {}
+        self._merged = Merged(self._rules, self._lexemes)
         self._num_characters = 0
 
     def written(self, start: str) -> str:
-        return "\n".join(["%llguidance {}", f"start: {start}", *self.lines]) + "\n"
+        lines = [f"{name}: {body}" for name, body in {"start": start, **self._rules, **self._lexemes}.items()]
+        return HEADER + "\n".join(lines) + "\n"
 
     def rule(self, body: str, options: str = "") -> str:
-        name = f"s{len(self.lines)}"
-        self.lines.append(f"{name}{options}: {body}")
+        name = f"s{len(self._rules)}"
+        self._rules[name + options] = body
         return name
 
     def schema(self, schema: object, path: str) -> str:
-        """Add the rules of a schema under names of their own."""
+        """Add the rules of a schema, and return the name of the first."""
         try:
-            lines = json_schema_grammar(schema).splitlines()[1:]
+            grammar = json_schema_grammar(schema)
         except GrammarError as error:
             raise GrammarError(path + error.path, error.message) from None
-        self._num_characters += sum(map(len, lines))
+        self._num_characters += sum(map(len, grammar.splitlines()[1:]))
         if self._num_characters > MAX_CHARACTERS:
             raise GrammarError(
                 path,
                 f"with this one, the schemas of the tags make a grammar of {self._num_characters} characters; at most "
                 f"{MAX_CHARACTERS} are accepted",
             )
-        number = len(self.lines)
-        names = {line.partition(":")[0] for line in lines}
-        renamed = {name: f"{'S' if name[0] == 'T' else 's'}{number}_{name}" for name in names}
-        for line in lines:
-            name, _, body = line.partition(":")
-            self.lines.append(f"{renamed[name]}:{_renamed(body, renamed)}")
-        return renamed["start"]
+        return self._merged.start_of(grammar)
 
     def triggered(
         self,
@@ -97,7 +94,7 @@ class _Tags:
         at_least_one: bool = False,
         only: bool = False,
     ) -> str:
-        """Write free text, and a tag wherever a trigger stands in it."""
+        """Write free text in which each trigger begins a tag."""
         for number, trigger in enumerate(triggers):
             if not isinstance(trigger, str) or not trigger or not is_text(trigger):
                 raise GrammarError(
@@ -110,12 +107,12 @@ class _Tags:
             if trigger is None:
                 raise GrammarError(f"{place}.begin", f"{shown(begin)} begins with none of the triggers")
             head = self.rule(f"HEAD_{len(choices)}", "[lazy]")
-            self.lines.append(f"HEAD_{len(choices)}: {ANY_TEXT} {quoted(trigger)}")
+            self._lexemes[f"HEAD_{len(choices)}"] = f"{ANY_TEXT} {quoted(trigger)}"
             rest = quoted(begin[len(trigger) :]) if begin != trigger else ""
             choices.append(self.rule(f"{head} {rest} {self.ended(tag, place)}"))
         any_tag = self.rule(" | ".join(choices))
         text = self.rule("TEXT")
-        self.lines.append(f"TEXT: {ANY_TEXT}")
+        self._lexemes["TEXT"] = ANY_TEXT
         if only:
             return self.written(any_tag if at_least_one else f"{any_tag} | {text}")
         return self.written(f"{any_tag}{'+' if at_least_one else '*'} {text}")
@@ -128,13 +125,10 @@ class _Tags:
         if isinstance(content, Mapping) and content.get("type") == "any_text":
             if not end:
                 raise GrammarError(f"{path}.end", "free text needs an end that is not empty")
-            return self.rule(self._until(end), "[lazy]")
+            name = f"UNTIL_{len(self._lexemes)}"
+            self._lexemes[name] = f"{ANY_TEXT} {quoted(end)}"
+            return self.rule(name, "[lazy]")
         return f"{self.content(content, path + '.content', depth + 1)} {quoted(end) if end else ''}"
-
-    def _until(self, end: str) -> str:
-        name = f"UNTIL_{len(self.lines)}"
-        self.lines.append(f"{name}: {ANY_TEXT} {quoted(end)}")
-        return name
 
     def content(self, form: Any, path: str, depth: int) -> str:
         """Write one format of the newer form."""
@@ -157,12 +151,6 @@ class _Tags:
             f"the format {shown(kind)} is not supported; json_schema, const_string, tag, sequence and or are,"
             " triggered_tags for the whole, and any_text in a tag",
         )
-
-
-def _renamed(body: str, names: Mapping[str, str]) -> str:
-    """Rename the rules and terminals of a line, outside its literals and patterns."""
-    token = r'"(?:\\.|[^"\\])*"|/(?:\\.|[^/\\])*/|[A-Za-z_]\w*'
-    return re.sub(token, lambda match: names.get(match.group(), match.group()), body)
 
 
 def _needed(form: Mapping[str, Any], path: str, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Writes patterns, choices, grammars and tagged texts as grammars of llguidance, and checks what was written."""
+"""Grammars of patterns, choices and users' grammars in llguidance's dialect of Lark."""
 
 import re
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ from model.sampling.grammar.rules import quoted
 from model.sampling.grammar.strings import slashed
 
 MAX_CHOICES = 10_000
-"""How many choices there may be."""
+"""Largest number of choices."""
 MAX_PATTERN = 10_000
-"""A pattern's longest text, in characters."""
+"""Largest number of characters of a pattern."""
 MAX_COUNTED = 100_000
-"""How often the counted repetitions of a pattern may repeat a part, those in one another multiplied."""
+"""Largest product of the counts of nested repetitions in a pattern."""
 
 
 def regex_grammar(pattern: str) -> str:
-    """Write the grammar of the texts that match a pattern from end to end."""
+    """Return the grammar of the texts that match a pattern from end to end."""
     if len(pattern) > MAX_PATTERN or not is_text(pattern):
         raise GrammarError("", f"a pattern has at most {MAX_PATTERN} characters, each of them Unicode")
     check_counts(pattern)
@@ -34,7 +34,7 @@ def regex_grammar(pattern: str) -> str:
 
 
 def check_counts(pattern: str) -> None:
-    """Refuse counted repetitions that in one another would make an automaton of too many states."""
+    """Raise GrammarError for nested repetitions whose automaton would have too many states."""
     product, stack, largest = 1, [], 1
     for piece in re.findall(rf"\\.|{CLASS}|{COUNT}|.", pattern, re.DOTALL):
         if piece == "(":
@@ -55,7 +55,7 @@ def check_counts(pattern: str) -> None:
 
 
 def choice_grammar(choices: Sequence[str]) -> str:
-    """Write the grammar of exactly these texts."""
+    """Return the grammar of exactly these texts."""
     if not choices or len(choices) > MAX_CHOICES:
         raise GrammarError("", f"there are 1 to {MAX_CHOICES} choices, not {len(choices)}")
     for number, choice in enumerate(choices):
@@ -67,10 +67,10 @@ def choice_grammar(choices: Sequence[str]) -> str:
 
 
 def lark_or_ebnf_grammar(text: str) -> str:
-    """Write a grammar given as EBNF (`root ::= ...`) or as Lark (`start: ...`)."""
+    """Return llguidance's grammar of a grammar in EBNF (`root ::= ...`) or in Lark (`start: ...`)."""
     if len(text.encode(errors="replace")) > MAX_BYTES or not is_text(text):
         raise GrammarError("", f"a grammar has at most {MAX_BYTES} bytes, all of them Unicode")
-    # Python's search holds the interpreter's lock: no part of the text may be read once for each place in it.
+    # Python's search holds the interpreter's lock, so its time must be linear in the length of the text.
     if re.search(r"^[^\S\n]*[A-Za-z0-9_-]+\s*::=", text, re.MULTILINE):
         return gbnf_grammar(text)
     setting = re.search(r"\[[^\[\]\"/]*\b(temperature|max_tokens|stop)\s*=", text)

@@ -1,15 +1,15 @@
-"""The limit of a thought: counts its tokens and closes it. Independent of grammars. Standard library only."""
+"""Limit of a thought's tokens, and its closing tag. Independent of grammars. Standard library only."""
 
 from dataclasses import dataclass
 from typing import Any
 
 Pieces = tuple[str | int, ...]
-"""A text, in which special tokens are their ids."""
+"""A text whose special tokens are given by their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThoughtLimit:
-    """The limit of the thoughts with which a text may begin."""
+    """The limit of the thoughts at the beginning of a text."""
 
     max_tokens: int
     """Tokens after which a thought is closed, without the prompt's tokens."""
@@ -20,11 +20,11 @@ class ThoughtLimit:
     closing: Pieces
     """The tag that closes it."""
     other_end: str
-    """Another text that ends a thought, and after which there is none, or ""."""
+    """Another text that ends all thoughts, or ""."""
 
 
 class ThoughtCounter:
-    """The place of one text in its thoughts."""
+    """A counter of the thoughts of one text."""
 
     def __init__(self, limit: ThoughtLimit, table: Any, prefix: Pieces) -> None:
         """Count the tokens, of a table of `model.sampling.grammar.vocabulary`, that follow `prefix`."""
@@ -37,7 +37,7 @@ class ThoughtCounter:
         self._is_open = limit.is_open
         self._is_over = False
         self._text = b""
-        """The text since the last tag; of a thought its end only, in which a tag may have begun."""
+        """The text since the last tag; within a thought, its last bytes, which may be the beginning of a tag."""
         self._read(table.decode_bytes(ids_of(prefix, table)))
 
     def take(self, token_id: int) -> None:
@@ -46,8 +46,8 @@ class ThoughtCounter:
         self._read(self._table.decode_bytes([token_id]))
 
     def closing(self) -> list[int]:
-        """Return the tokens that must close the thought, none below the limit. Call it again after the next token if
-        they cannot come next, as within a character.
+        """Return the tokens that must close the thought, [] below the limit. If they cannot come next, for example
+        within a character, call it again after the next token.
         """
         if not self._is_open or self._num_left > 0:
             return []
@@ -65,7 +65,7 @@ class ThoughtCounter:
             self._text = b""
 
     def _passes_tag(self) -> bool:
-        """Pass the tag that opens or closes a thought, if it is there."""
+        """Consume the tag that opens or closes a thought. Returns False if there is none."""
         if self._is_open:
             if self._other_end and self._other_end in self._text:
                 self._is_open, self._is_over = False, True
@@ -82,5 +82,5 @@ class ThoughtCounter:
 
 
 def ids_of(pieces: Pieces, table: Any) -> list[int]:
-    """Return the token ids of a text, which follows another one."""
+    """Return the token ids of a text that follows another text."""
     return [i for piece in pieces for i in ([piece] if isinstance(piece, int) else table.tokenize_str(piece))]

@@ -12,8 +12,8 @@ from model.tokenization.tokenizer import Tokenizer
 _LONGEST = 1000
 """Bytes of the longest token that llguidance's table can hold; longer ones are never chosen under a grammar."""
 _BEFORE = ("", "\x02")
-"""Texts in front of which a forced text is tokenised. Tokenizers that mark spaces add a mark to the first word only, so
-a text after another one is free of it. No token joins U+0002 with the text after it.
+"""Prefixes with which a forced text is tokenised. Tokenizers that mark spaces add a mark to the first word only, which
+a text after another one lacks. No token joins U+0002 with the text after it.
 """
 
 
@@ -28,7 +28,7 @@ class Vocabulary:
 
 @dataclass(eq=False)
 class _Tokens:
-    """A tokenizer as llguidance reads it: these are the names that it looks for."""
+    """A tokenizer with the attributes that llguidance reads."""
 
     tokenizer: Tokenizer
     tokens: list[bytes]
@@ -37,14 +37,14 @@ class _Tokens:
     bos_token_id: int | None = None
     is_tokenizer_wrapper: bool = field(default=True, init=False)
     table: LLTokenizer | None = field(default=None, init=False)
-    """The table that is made of these tokens."""
+    """The table of these tokens."""
 
     def __post_init__(self) -> None:
         special = set(self.special_token_ids)
         self._texts = {i: token for i, token in enumerate(self.tokens) if i not in special}
 
     def __call__(self, text: str) -> list[int]:
-        """Return ids of tokens that spell a text inside another text: the tokenizer's choice, or else the longest."""
+        """Return ids of tokens that spell a text within another text: the tokenizer's choice, or else the longest."""
         wanted = text.encode()
         for before in _BEFORE:
             ids = self.tokenizer.encode(before + text, add_special_tokens=False).ids
@@ -59,17 +59,17 @@ class _Tokens:
 
 
 def read_vocabulary(folder: Path, vocab_size: int, eos_token_ids: Iterable[int]) -> Vocabulary:
-    """Return the table of the tokens of the model in `folder`, whose network chooses among `vocab_size`. A text may end
-    with the tokenizer's end-of-text tokens and with `eos_token_ids`.
+    """Return the token table of the model in `folder` with `vocab_size` tokens. A text may end with the tokenizer's
+    end-of-text tokens and with `eos_token_ids`.
 
-    Making it takes some 10 us a token. Raises TokenizerError where there is no tokenizer, and ValueError where there is
-    no end-of-text token.
+    It takes some 10 us a token. Raises TokenizerError if there is no tokenizer, and ValueError if there is no
+    end-of-text token.
     """
     return make_vocabulary(Tokenizer.from_folder(folder), vocab_size, eos_token_ids)
 
 
 def make_vocabulary(tokenizer: Tokenizer, vocab_size: int, eos_token_ids: Iterable[int] = ()) -> Vocabulary:
-    """Return the table of a tokenizer that was read already, as `read_vocabulary` does."""
+    """Return the table of a loaded tokenizer, as `read_vocabulary` does."""
     ends = [i for i in dict.fromkeys([*tokenizer.eos_token_ids, *eos_token_ids]) if i < vocab_size]
     if not ends:
         raise ValueError("the model has no end-of-text token, so that no grammar could end a text")

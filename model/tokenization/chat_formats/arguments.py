@@ -1,4 +1,4 @@
-"""Reads the arguments of a call out of a text that comes in pieces, and gives them as JSON. It knows no message."""
+"""Readers of a call's arguments in a text that comes in pieces; they return JSON. Independent of messages."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KIND_
 
 
 class ObjectReader:
-    """Reads arguments that are JSON: it finds where the object ends. `is_whole` once all of them were read."""
+    """Reader of arguments in JSON: finds the end of the object. `is_whole` is true after it."""
 
     _mark = re.compile(r'\\[\s\S]?|["{}\[\]]')
 
@@ -21,8 +21,8 @@ class ObjectReader:
         self._depth = 0
 
     def read(self, text: str, is_over: bool) -> tuple[str, int]:
-        """Return what is new of the arguments, and how many characters of the text that tells. What is not read is
-        passed again, with more; if the text `is_over`, nothing follows.
+        """Return the next part of the arguments, and the number of characters read from the text. The caller passes the
+        other characters again, with more text; if the text `is_over`, no more follows.
         """
         for mark in self._mark.finditer(text):
             if mark[0] == "\\" and not is_over:  # it needs the character that it escapes
@@ -41,10 +41,10 @@ _TEXT = frozenset({"string"})
 
 
 class PairReader:
-    """Reads arguments that are written one by one, each name and value between tags, and writes them as JSON."""
+    """Reader of arguments that are written one by one, each name and value between tags."""
 
     def __init__(self, syntax: PairSyntax, kinds_of: Callable[[str], frozenset[str]]) -> None:
-        """`kinds_of` returns the JSON types that the value of a name may have."""
+        """`kinds_of` returns the possible JSON types of the argument with a name."""
         self.is_whole = False
         self._syntax = syntax
         ends = [re.escape(each).replace(re.escape(ID), ID_CHARACTERS + "+") for each in syntax.name_ends]
@@ -52,9 +52,9 @@ class PairReader:
         self._kinds_of = kinds_of
         self._num_pairs = 0
         self._after_value = ""
-        """The text after the value that is being read; "" before it."""
+        """The text after the current value; "" before the value."""
         self._kinds: frozenset[str] | None = None
-        """The types that the value that is being read may have; None before a name."""
+        """The possible types of the current value; None before a name."""
 
     def read(self, text: str, is_over: bool) -> tuple[str, int]:
         if self._kinds is None:
@@ -80,7 +80,7 @@ class PairReader:
                 return "", 0
             name = text[begin + len(before) : end.start()]
             self._kinds = self._kinds_of(name)
-            if self._syntax.after_name_of_json and "string" in self._kinds:  # the syntax says which values are text
+            if self._syntax.after_name_of_json and "string" in self._kinds:  # the syntax marks the values that are text
                 self._kinds = _TEXT if end[0] == self._syntax.after_name else KINDS
             self._num_pairs += 1
             opening = "{" if self._num_pairs == 1 else ", "
@@ -102,7 +102,7 @@ class PairReader:
 
 
 class BareReader:
-    """Reads arguments whose names are bare and whose texts are literal, and writes them as JSON."""
+    """Reader of arguments with bare names and literal texts."""
 
     _name_pattern = re.compile(r"[^:,{}\[\]]*")
     _name_end = ":"
@@ -115,13 +115,13 @@ class BareReader:
         self.is_whole = False
         self._quotes = quotes
         self._quote = quotes[0]
-        """The quote of the text that is read."""
+        """The quote of the current text."""
         self._open: list[str] = []
-        """The brackets that are open."""
+        """The open brackets."""
         self._in_text = False
         self._is_name_next = False
         self._comma = ""
-        """A comma that is written before what follows, unless a bracket closes."""
+        """A comma that is written before the next part, unless that is a closing bracket."""
 
     def read(self, text: str, is_over: bool) -> tuple[str, int]:
         written: list[str] = []
@@ -139,7 +139,8 @@ class BareReader:
             position = end
         return "".join(written), position
 
-    # Each of these reads what is at a position, and returns JSON and the position behind it: the same, for more text.
+    # Each of these reads a part at a position, and returns JSON and the position after the part. The same position
+    # means that more text is needed.
 
     def _text(self, text: str, position: int, is_over: bool) -> tuple[str, int]:
         end = text.find(self._quote, position)
@@ -158,7 +159,7 @@ class BareReader:
         self._is_name_next = False
         if text.startswith(self._name_end, end):
             return f"{json.dumps(match[0].strip(), ensure_ascii=False)}: ", end + 1
-        return self._mark(text, end, is_over) if end == position else (match[0], end)  # it is none
+        return self._mark(text, end, is_over) if end == position else (match[0], end)
 
     def _mark(self, text: str, position: int, is_over: bool) -> tuple[str, int]:
         quote = next((each for each in self._quotes if text.startswith(each, position)), None)
@@ -191,32 +192,34 @@ _BRACES = str.maketrans("()", "{}")
 
 _HEX = "[0-9a-fA-F]"
 _BEGUN = rf"[0-3][0-7]?|x{_HEX}?|u{_HEX}{{0,3}}|u[dD][89abAB]{_HEX}{{2}}(\\(u{_HEX}{{0,3}})?)?|U{_HEX}{{0,7}}"
-"""The beginning of an escape, without its backslash. The first half of a pair may be the beginning of both."""
+"""The beginning of an escape, without its backslash. A high surrogate may be the beginning of a pair."""
 _ESCAPE = re.compile(
     rf"\\([0-3][0-7]{{2}}|x{_HEX}{{2}}|u[dD][89abAB]{_HEX}{{2}}\\u[dD][c-fC-F]{_HEX}{{2}}|u(?![dD][89a-fA-F]){_HEX}{{4}}"
     rf"|U(?!0000[dD][89a-fA-F])00(?:10|0{_HEX}){_HEX}{{4}}|[\s\S])"
 )
-"""An escape of a text in Python. Half a pair, which is no character, is none."""
+"""An escape of a text in Python. A lone surrogate is not an escape, since it is no character."""
 
 
 class PythonReader(BareReader):
-    """Reads the arguments of a call in Python, and writes them as JSON. A quote within a text needs no escape unless a
-    comma, a colon or a closing bracket follows it: some templates write none.
+    """Reader of the arguments of a call in Python. A quote within a text needs an escape only before a comma, a colon
+    or a closing bracket: some templates write no escapes.
     """
 
     _name_pattern = re.compile(r"[^=)]*")
     _name_end = "="
     _named = "("
     _word = re.compile(r"(?:[^\s,:()\[\]{}'\"]\s*)+")
-    """One or several words: literals without a comma between them are none."""
+    """One or several words. Several words without a comma are a text, not literals."""
     _inner: ClassVar = {
         quote: re.compile(rf"([^{quote}\\]|\\(?!({_BEGUN})?\Z)[\s\S]|{quote}(?![ \t\r\n]*([,:)\]}}]|\Z)))*+")
         for quote in ("'", '"')
     }
-    """The inside of a text, up to its end, or to a quote or an escape that needs more text."""
+    """The content of a text, up to its end, or to a quote or an escape that needs more text."""
 
     def __init__(self, *, is_strict: bool = False) -> None:
-        """If it `is_strict`, a word that is no literal stays as it is, which is no JSON; else it is a text."""
+        """If it `is_strict`, a word that is not a literal is returned unchanged, which is no JSON; otherwise it becomes
+        a text.
+        """
         super().__init__("'", '"')
         self._is_strict = is_strict
 
@@ -240,8 +243,8 @@ class PythonReader(BareReader):
 
 
 def _of_python(text: str) -> str:
-    """Return the inside of a Python text as the inside of a JSON text. Unknown escapes are text."""
-    pieces = _ESCAPE.split(text)  # every second one is an escape, without its backslash
+    """Return the content of a Python text as that of a JSON text. Unknown escapes are kept as text."""
+    pieces = _ESCAPE.split(text)  # every second piece is an escape, without its backslash
     return "".join([_escape(piece) if number % 2 else _escaped(piece) for number, piece in enumerate(pieces)])
 
 
@@ -254,7 +257,7 @@ def _escape(escape: str) -> str:
 
 
 def num_begun(text: str, tag: str) -> int:
-    """Return how many characters at the end of a text may be the beginning of a tag."""
+    """Return the number of characters at the end of a text that may be the beginning of a tag."""
     return next(n for n in range(len(tag) - 1, -1, -1) if text.endswith(tag[:n]))
 
 
@@ -264,11 +267,13 @@ def _escaped(text: str) -> str:
 
 _JSON_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _OF_PYTHON = {"True": "true", "False": "false", "None": "null"}
-"""Words that some templates write, and so their models, where others write JSON."""
+"""Python's constants, which some templates, and therefore their models, write in place of JSON's."""
 
 
 def _as_json(value: str, kinds: frozenset[str]) -> str:
-    """Return a value as JSON: itself if it is JSON of one of the types, or of any where none is text; else as text."""
+    """Return a value as JSON: unchanged if it is JSON of one of the types (of any type if none of them is text),
+    otherwise as a text.
+    """
     stripped = value.strip()
     written = stripped if kinds == KINDS else _OF_PYTHON.get(stripped, stripped)
     try:
@@ -286,7 +291,7 @@ def _as_json(value: str, kinds: frozenset[str]) -> str:
 
 
 ArgumentsReader = ObjectReader | PairReader | BareReader
-"""Reads the arguments of one call."""
+"""A reader of the arguments of one call."""
 
 
 def reader_of(form: CallSyntax, tool: Tool) -> ArgumentsReader:

@@ -1,8 +1,8 @@
-"""Writes grammars of answers in llguidance's dialect of Lark: reasoning, then free text, tool calls, or a body that has
-its own grammar. It knows no request, and does not load llguidance.
+"""Grammars of answers in llguidance's dialect of Lark: reasoning, then free text, tool calls, or a body with a grammar
+of its own. Independent of requests; it does not load llguidance.
 
-llguidance reads the longest lexeme that matches, so what may stand in the same place is kept apart here: free text is
-defined as that in which nothing else begins.
+llguidance reads the longest matching lexeme, so the alternatives at one place must be disjoint: free text is defined as
+text in which no other alternative begins.
 """
 
 import json
@@ -17,42 +17,42 @@ from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
 _LEXEMES = {"ANY": r"/(.|\n)*/", "SPACE": r"/[ \t\r\n]{0,8}/", "SPACES": r"/[ \t\r\n]*/"}
 _JSON_OPTIONS = {"whitespace_pattern": r"[ \n]{0,40}"}
-"""White space in arguments has an end: a model that has nothing to say would else write it until the last token."""
+"""White space in arguments is limited: otherwise some models write it until the last token."""
 _CALL_ID = f"/{ID_CHARACTERS}{{1,64}}/"
 _MOST_NOTED = 64
-"""Arguments of a tool for which llguidance notes whether they were given. Further ones may be left out and repeated."""
+"""Arguments of a tool that llguidance counts. Further ones may be left out and repeated."""
 _JSON_LEXEMES = re.compile(r'"[^"]*"|[:,] |.', re.DOTALL)
 _SHARED = ("$defs", "definitions", "x-guidance")
-"""What parts of a schema refer to, which stands at its top."""
+"""Keywords at the top of a schema that its parts refer to."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What may be answered."""
+    """The permitted answers."""
 
     tags: ThoughtTags | None = None
     start: Start = Start.ANSWER
     syntax: CallSyntax | None = None
     tools: Sequence[Tool] = ()
     calls: Literal["auto", "required"] = "auto"
-    """Whether there may be calls, or must be."""
+    """Whether calls are optional or required."""
     parallel: bool = True
-    """Whether there may be several."""
+    """Whether several calls are permitted."""
     body: str | None = None
-    """The grammar, in this dialect too, of an answer that calls no tool; None is free text."""
+    """The grammar, in the same dialect, of an answer without calls; None is free text."""
     special_ids: Mapping[str, int] | None = None
-    """The tokenizer's special tokens with their ids: where one is part of a tag it is matched as the token."""
+    """The tokenizer's special tokens with their ids: a special token within a tag is matched as a token."""
 
 
 def answer_grammar(answers: Answers) -> str:
-    """Return the grammar: reasoning, if there may be any, and then calls, or what is no call."""
+    """Return the grammar: optional reasoning, then calls, or an answer without calls."""
     if answers.body is not None and answers.syntax is None and answers.start is Start.ANSWER:
         return answers.body
     return _Writer(answers).grammar()
 
 
 def lenient(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON schema of which a grammar leaves out what it cannot hold, in place of being refused."""
+    """Return a JSON schema with llguidance's option to ignore unsupported keywords."""
     return _with_options(schema, {"lenient": True})
 
 
@@ -62,7 +62,7 @@ def _with_options(schema: Mapping[str, Any], options: Mapping[str, Any]) -> dict
 
 
 class _Writer:
-    """Writes one grammar, rule by rule."""
+    """Writer of one grammar."""
 
     def __init__(self, answers: Answers) -> None:
         self._answers = answers
@@ -104,7 +104,7 @@ class _Writer:
         self._rules["start"] = " | ".join(starts)
 
     def _until(self, name: str, end: list[str]) -> str:
-        """Return any text up to the first of these symbols, and the symbols."""
+        """Return any text up to the first of these symbols, with the symbols."""
         if _is_token(end[0]):
             self._lexemes[name.upper()] = "ANY"
             return " ".join([name.upper(), *end])
@@ -137,7 +137,7 @@ class _Writer:
             self._write_text_or_calls(forms, tag)
 
     def _calls_like_json(self, syntax: CallSyntax) -> str:
-        """Return a call that begins as JSON does, in the lexemes of JSON: a body that is JSON has the same."""
+        """Return a call that begins like JSON, in the lexemes of JSON, which a body in JSON shares."""
         heads = enumerate(syntax.heads(syntax.opening, [tool.name for tool in self._answers.tools]))
         calls = [f"{' '.join(map(_quoted, _JSON_LEXEMES.findall(head)))} arguments_{i}" for i, head in heads]
         return f"SPACE ({' | '.join(calls)})"
@@ -154,7 +154,7 @@ class _Writer:
         untagged = [form for form in forms.values() if form.opening and not form.is_tagged]
         heads = [head for form in untagged for head in self._heads(form) or [form.opening]]
         self._lexemes["TEXT"] = self._text_without(*(f"(SPACES {_quoted(head)} ANY)" for head in heads))
-        if tag and tags is not None and tags.closing:  # calls are messages of their own, after the text
+        if tag and tags is not None and tags.closing:  # calls are separate messages after the text
             texts = [f"{tag}TEXT", *(f"{' '.join(self._parts(other))} TEXT" for other in tags.other_answers)]
             self._rules["answer"] = f"({' | '.join(texts)}) ({' '.join(self._parts(tags.closing))} calls)? | calls"
             return
@@ -166,7 +166,7 @@ class _Writer:
                 continue
             trigger, *more = self._parts(form.trigger)
             rest = " ".join([*more, *self._parts(form.opening[len(form.trigger) :]), f"after_opening_{number}"])
-            if not re.search(r"\w", form.trigger):  # only the name after it makes it a call
+            if not re.search(r"\w", form.trigger):  # without a tool's name after it, this tag is text
                 for i, head in enumerate(form.heads(form.opening, [tool.name for tool in self._answers.tools])):
                     head = self._triggered(f"TRIGGERED_{number}_{i}", _quoted(head))
                     options.append(f"{tag}{head} arguments_{i} after_call_{number}")
@@ -180,13 +180,13 @@ class _Writer:
         self._rules["answer"] = " | ".join(options)
 
     def _triggered(self, name: str, trigger: str) -> str:
-        """Return the name of the rule of text up to a text in which a call begins."""
+        """Return the name of a rule: free text up to a text that begins a call."""
         lexeme = self._lexeme(name, f"(ANY {trigger}) & {self._text_without()}")
         self._rules[f"{lexeme.lower()}[lazy]"] = lexeme
         return lexeme.lower()
 
     def _text_without(self, *others: str) -> str:
-        """Return free text in which no reasoning begins, nor any of the others."""
+        """Return free text in which neither reasoning nor any of the others begins."""
         if "THOUGHT_BEGIN" in self._lexemes:
             others = ("(THOUGHT_BEGIN ANY)", *others)
         return " & ".join(["ANY", *(f"~{other}" for other in others)])
@@ -226,29 +226,29 @@ class _Writer:
         self._rules[call] = " | ".join(options)
 
     def _heads(self, form: CallSyntax) -> list[str]:
-        """Return the texts up to the arguments of a first call, by the tools' numbers, if calls begin as lists do, and
-        with no tag: another list is text.
+        """Return the texts up to the arguments of a first call, by the tools' numbers, if calls begin like lists and
+        without a tag: any other list is text.
         """
         if form.is_tagged or form.pairs is None or not form.pairs.is_python:
             return []
         return [f"{form.opening}{tool.name}{form.between}(" for tool in self._answers.tools]
 
     def _with_space(self, form_number: int, closing: list[str]) -> list[str]:
-        """Return the end of a call with white space after it, which may end the answer: a model that writes a newline
-        there, as some do always, would else have to call again, and again after that, until the last token.
+        """Return the end of a call with optional white space, after which the answer may end. Some models always write
+        a newline there; without this rule they would have to write calls until the last token.
         """
         if not closing or _is_token(closing[-1]):
             return [*closing, "SPACE"]
         return [*closing[:-1], self._lexeme(f"CLOSING_{form_number}", f"{closing[-1]} SPACE")]
 
     def _lexeme(self, name: str, lexeme: str) -> str:
-        """Return the name of a lexeme, which all forms share: two that match the same text would hide each other."""
+        """Return the name of a lexeme that all forms share: of two equal lexemes, llguidance would match only one."""
         name = next((each for each, other in self._lexemes.items() if other == lexeme), name)
         self._lexemes[name] = lexeme
         return name
 
     def _write_pairs(self, rule: str, tool: Tool, syntax: PairSyntax) -> None:
-        """Write arguments that stand one by one, in any order."""
+        """Write arguments that are separate, in any order."""
         after = self._parts(syntax.after_value)
         if after:
             self._rules["text_value"] = self._until("value_text", after)
@@ -275,7 +275,7 @@ class _Writer:
             self._rules[f"{rule}_pair::_"] = "\n  | ".join(pairs)
 
     def _pair(self, rule: str, tool: Tool, name: str, syntax: PairSyntax) -> str:
-        """Write a name and its value, as text where it may be text."""
+        """Return a name and its value, as text if it may be text."""
         schema, kinds = tool.argument(name), tool.kinds(name)
         after = self._parts(syntax.after_value)
         choices = [schema["const"]] if "const" in schema else schema.get("enum")
@@ -294,14 +294,14 @@ class _Writer:
         return " | ".join(f"{head} {value}" for head, (_, value) in zip(heads, values, strict=True))
 
     def _value(self, tool: Tool, name: str) -> str:
-        """Write the values of an argument that are no text between tags."""
+        """Return the values of an argument other than texts between tags."""
         if grammar := tool.value_grammars.get(name):
             return self._merged.start_of(grammar)
         shared = {key: tool.parameters[key] for key in _SHARED if key in tool.parameters}
         return _json({**shared, **tool.argument(name)})
 
     def _parts(self, text: str) -> list[str]:
-        """Return a text as symbols of the grammar: special tokens by their ids, and strings."""
+        """Return a text as symbols of the grammar: special tokens as ids, and strings."""
         if ID in text:
             self._lexemes["CALL_ID"] = _CALL_ID
             before, _, behind = text.partition(ID)
@@ -327,4 +327,4 @@ def _is_token(symbol: str) -> bool:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # which Lark does not take as it is
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # Lark needs DEL escaped

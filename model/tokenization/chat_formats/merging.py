@@ -1,16 +1,16 @@
-"""Adds the rules of other grammars to a grammar, equal ones once. It knows no tool, and does not load llguidance."""
+"""Merging of grammars: adds the rules of other grammars to one, equal rules once. It does not load llguidance."""
 
 import re
 
 HEADER = "%llguidance {}\n"
-"""The first line of a grammar: it names the dialect."""
+"""The first line of a grammar, which names the dialect."""
 
 _NAMES = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*"|/[^/\\]*(?:\\.[^/\\]*)*/|\b[rT][0-9]+\b)')
-"""The texts and patterns of a rule, and the names of rules and lexemes in it."""
+"""The texts and patterns of a rule, and its names of rules and lexemes."""
 
 
 class Merged:
-    """The grammars that were added to rules and lexemes, each by its name."""
+    """The grammars that were added to the rules and lexemes of another one."""
 
     def __init__(self, rules: dict[str, str], lexemes: dict[str, str]) -> None:
         self._rules = rules
@@ -19,20 +19,20 @@ class Merged:
         """The names of other grammars' rules and lexemes, by their bodies, and of their starts, by the grammars."""
 
     def start_of(self, grammar: str) -> str:
-        """Add the rules and lexemes of a grammar and return the name of its start: most rules of tools that take free
-        objects are equal.
+        """Add the rules and lexemes of a grammar and return the name of its start rule. Different schemas have many
+        equal rules, above all for free objects.
         """
         if grammar in self._names:
             return self._names[grammar]
         names: dict[str, str] = {}
         start, *lines = grammar.removeprefix(HEADER).splitlines()
-        for line in sorted(lines, key=lambda line: line[0] == "r"):  # lexemes, which use no others, first
+        for line in sorted(lines, key=lambda line: line[0] == "r"):  # lexemes first: they use no other names
             name, _, body = line.partition(": ")
             pieces, of, kind = [body], self._lexemes, "VALUE"
             if name[0] == "r":
                 pieces, of, kind = _NAMES.split(body), self._rules, "value"
             for each in pieces[1::2]:
-                if each[0] == "r":  # a rule that is used before its line has a name of its own
+                if each[0] == "r":  # a rule that is used before its line gets a unique name
                     names.setdefault(each, f"value_{len(self._names)}_{each}")
             body = "".join([names.get(piece, piece) for piece in pieces])
             if name not in names:

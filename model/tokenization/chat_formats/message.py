@@ -1,11 +1,11 @@
-"""Defines the parts of an assistant's message, as they grow: text, reasoning, tool calls. Standard library only."""
+"""Assistant's messages and their deltas: text, reasoning and tool calls. Standard library only."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallDelta:
-    """What is new of one tool call."""
+    """The new part of a tool call."""
 
     index: int
     """Number of the call within its message."""
@@ -14,16 +14,15 @@ class ToolCallDelta:
     name: str | None = None
     """The tool's name, with the call's first delta only."""
     arguments: str = ""
-    """What is new of the arguments, which are JSON."""
+    """The new part of the arguments, which are JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageDelta:
-    """What is new of a message."""
+    """The new part of a message."""
 
     content: str = ""
     reasoning: str = ""
-    """What the assistant thinks before it answers."""
     tool_calls: tuple[ToolCallDelta, ...] = ()
 
 
@@ -47,7 +46,7 @@ class Message:
 
 
 def joined(deltas: list[MessageDelta]) -> Message:
-    """Return the message that deltas, in their order, add up to."""
+    """Return the message of all deltas, in their order."""
     calls: dict[int, ToolCall] = {}
     arguments: dict[int, list[str]] = {}
     for call in (call for delta in deltas for call in delta.tool_calls):

@@ -1,4 +1,4 @@
-"""Reads an assistant's message out of its text as that comes."""
+"""Parser of an assistant's message in a text that comes in pieces."""
 
 import copy
 import re
@@ -12,11 +12,11 @@ from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
 _SPACE = " \t\r\n"
-"""White space, as the grammars of answers have it."""
+"""White space, as in the grammars of answers."""
 
 
 def new_call_id(form: tuple[str, int]) -> str:
-    """Return a new id: what it begins with, and so many random letters and digits."""
+    """Return a new id of this form: its beginning, and the number of random letters and digits after it."""
     beginning, length = form
     return beginning + "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(length))
 
@@ -29,11 +29,11 @@ class _Marks:
         self.pattern = re.compile("|".join(map(re.escape, self._marks)) or "(?!)")
 
     def may_grow(self, mark: str, text: str) -> bool:
-        """Return whether a text that begins with `mark` may become one that begins with a longer one."""
+        """Return whether more text may turn `mark`, with which a text begins, into a longer mark."""
         return any(each != mark and each.startswith(text) for each in self._marks)
 
     def num_held(self, text: str) -> int:
-        """Return how many characters at the end may be the beginning of a mark, or white space before it."""
+        """Return the number of characters at the end that may be the beginning of a mark, or white space before it."""
         if not self._marks:
             return 0
         keep = max(num_begun(text, mark) for mark in self._marks)
@@ -41,11 +41,11 @@ class _Marks:
 
 
 class TaggedText:
-    """The parser of a message that may begin with reasoning, and may call tools; without tags and tools all of it is
-    content. Nothing of the text is lost: what turns out to be no call and no reasoning is content.
+    """The parser of a message that may begin with reasoning and call tools. Without tags and tools, all text is
+    content. No text is lost: text that is neither a call nor reasoning is content.
 
-    Reasoning and calls are told by the texts around them; white space next to these belongs to them. A call is known as
-    one once its arguments begin: what is before is held back until then, and nothing else but what may begin a tag.
+    Reasoning and calls are recognised by the texts around them, which include the white space next to them. A call is
+    recognised when its arguments begin; until then its text is held back, as is a possible beginning of a tag.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class TaggedText:
         tools: Sequence[Tool] = (),
         special: Collection[str] = (),
     ) -> None:
-        """`special` are the special tokens that the text may hold: what is no tag of them is left out."""
+        """`special` are the special tokens that the text may contain. Those that are not part of a tag are left out."""
         self._tags = tags
         self._tags_of_thought = () if tags is None or not tags.opening else tuple(filter(None, tags.texts))
         self._syntax = syntax
         self._unread = ""
         self._num_pushed = self._num_known = 0
-        """Characters that have come, and how many of them are known: these are left out."""
+        """Numbers of characters: of all text, and of the known beginning, which is left out of the message."""
         self._is_over = False
         self._new = _NewParts()
         self._ids: tuple[str, ...] = ()
@@ -75,9 +75,9 @@ class TaggedText:
         self._form = syntax
         self._special = {*special, *filter(None, () if tags is None else [tags.end])}
         if start is Start.TAG and tags is not None and syntax is not None and syntax.next_call:
-            self._special.add(syntax.next_call + tags.answer)  # text after a call, as if it were one
+            self._special.add(syntax.next_call + tags.answer)  # text after a call that begins like another call
         self._triggers = {form.trigger for form in forms if form.is_tagged}
-        # Tags that are special tokens may come at any place.
+        # Tags that are special tokens may occur anywhere.
         anywhere = {tag for tag in self._tags_of_thought if tag.startswith(tuple(special))}
         marks = self._triggers | self._special | anywhere
         self._marks = _Marks(marks)
@@ -89,7 +89,7 @@ class TaggedText:
         self._read: Callable[[], bool] = self._answer if is_answer else starts[start]
 
     def push(self, text: str) -> MessageDelta:
-        """Return what is known of the message now that `text` has come, and was not before."""
+        """Take the next text, and return the new part of the message."""
         self._unread += text
         self._num_pushed += len(text)
         while self._read():
@@ -97,25 +97,25 @@ class TaggedText:
         return self._new.take()
 
     def flush(self) -> MessageDelta:
-        """Return what is left when the text is over."""
+        """End the text, and return the rest of the message."""
         self._is_over = True
         return self.push("")
 
     def skip(self, text: str) -> None:
-        """Read the beginning of a message, which is known: it is left out, but for a call that it leaves unfinished."""
+        """Read the known beginning of a message. It is left out of the deltas, except for an unfinished call."""
         calls = self.push(text).tool_calls
         if self._read == self._arguments:
             self._new.add_call(calls[-1].index, calls[-1].id, calls[-1].name, calls[-1].arguments)
         self._num_known = self._num_pushed
 
     def copy(self) -> "TaggedText":
-        """Return another parser at the same place of its text."""
+        """Return another parser in the same state."""
         other = copy.copy(self)
         other._new, other._arguments_reader = copy.deepcopy((self._new, self._arguments_reader))
         other._read = getattr(other, self._read.__name__)
         return other
 
-    # Each of these reads a part of what is unread, and returns whether there may be more to read in it.
+    # Each of these reads a part of the unread text, and returns whether the rest can be read now.
 
     def _maybe_thought(self) -> bool:
         assert self._tags is not None
@@ -166,7 +166,7 @@ class TaggedText:
         return self._text(self._marks)
 
     def _text(self, marks: _Marks) -> bool:
-        """Read text up to a tag, or as far as none can begin in it."""
+        """Read text up to a tag, or up to a possible beginning of one."""
         found = marks.pattern.search(self._unread)
         if found is None:
             self._release(len(self._unread) - (0 if self._is_over else marks.num_held(self._unread)))
@@ -188,11 +188,11 @@ class TaggedText:
             self._release(begin)
             self._unread = text[len(mark) :]
         else:
-            self._release(begin + 1)  # no call: the next may begin after this character
+            self._release(begin + 1)  # no call: the next one may begin after this character
         return bool(self._unread)
 
     def _release(self, number: int) -> None:
-        """Take so many characters as text: of the thought, or of the answer."""
+        """Add this number of characters to the reasoning or the content."""
         begin = self._num_pushed - len(self._unread)
         text, self._unread = self._unread[:number], self._unread[number:]
         new = text[max(0, self._num_known - begin) :]
@@ -203,11 +203,11 @@ class TaggedText:
             self._has_content = self._has_content or bool(text)
 
     def _release_before(self, begin: int) -> None:
-        """Take the text before a tag, without the white space next to the tag."""
+        """Release the text before a tag, without the white space next to the tag."""
         self._release(len(self._unread[:begin].rstrip(_SPACE)))
 
     def _begin_call(self, begin: int, heads: Heads) -> bool | None:
-        """Begin a call if the text from `begin` on has a head and arguments; return None if more text may have them."""
+        """Begin a call if a head and arguments follow at `begin`. Returns None if that needs more text."""
         text, may_begin = self._unread[begin:], False
         for head, (tool, form) in heads.items():
             length = num_matched(text, head)
@@ -223,7 +223,7 @@ class TaggedText:
         return None if may_begin and not self._is_over else False
 
     def _add_call(self, tool: str, form: CallSyntax, call_id: str) -> None:
-        while not call_id or call_id in self._ids:  # models repeat ids that they count
+        while not call_id or call_id in self._ids:  # models repeat ids that contain a counter
             before, colon, number = call_id.rpartition(":")
             is_counted = bool(colon) and number.isdecimal()
             call_id = f"{before}:{int(number) + 1}" if is_counted else new_call_id(form.id_form)
@@ -257,14 +257,14 @@ class TaggedText:
         is_begun = whole.startswith(text)
         if not self._is_over and (is_call is None or is_begun):
             return False
-        # Text that is cut within the tag is part of it: the call was whole.
+        # If the text ends within the closing tag, the call is complete nevertheless.
         self._unread = "" if is_begun else text.removeprefix(whole if text.startswith(whole) else closing)
         self._read = self._before_thought if self._is_thinking else self._before_answer
         return True
 
 
 class _NewParts:
-    """What came since the last delta."""
+    """The parts of the message since the last delta."""
 
     def __init__(self) -> None:
         self.content = ""

@@ -1,4 +1,4 @@
-"""Prefilled answers: the end of a prompt whose last message the answer continues."""
+"""Prefilled answers: the end of a prompt with a last message that the answer continues."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from model.tokenization.chat_formats.written_out import REASONING_FIELDS, Row
 from model.tokenization.template_client import ChatTemplateError
 
 _MARK = "ZqEndOfPrefill "
-"""Put behind the text that is continued. The space shows whether a template strips the text."""
+"""Mark after the text that is continued. The space shows whether a template strips the text."""
 
 
 def with_mark(rows: Sequence[Row]) -> list[Row]:
-    """Return messages with a mark behind the content of the last one, or behind its reasoning if it has no content."""
+    """Return messages with a mark after the content of the last one, or after its reasoning if it has no content."""
     *before, last = rows
     fields = [name for name in REASONING_FIELDS if last.get(name)] if not last["content"] else []
     return [*before, {**last, **{name: _marked(last[name]) for name in fields or ("content",)}}]
@@ -25,7 +25,7 @@ def _marked(content: str | list[dict[str, Any]]) -> Any:
 
 
 def until_mark(text: str) -> str:
-    """Return the prompt up to the mark, as transformers cuts it: without white space where the template strips texts.
+    """Return the prompt up to the mark, as in transformers: without white space if the template strips texts.
 
     Raises ChatTemplateError if the template does not write the text that is continued.
     """
@@ -36,7 +36,7 @@ def until_mark(text: str) -> str:
 
 
 def shared_end(prompt: str, text: str) -> str:
-    """Return the longest common end: templates may leave out the beginning of a text, and the white space behind it."""
+    """Return the longest common end: templates may leave out the beginning of a text, and the white space after it."""
     if not prompt.endswith(text[-1:]):
         text = text.rstrip()
     sizes = range(1, min(len(prompt), len(text)) + 1)

@@ -1,5 +1,5 @@
-"""Finds how a chat template writes tools and calls, by rendering conversations that hold words of no language. It knows
-no template's source.
+"""Detection of a chat template's syntax of tools and calls, from renderings of conversations with made-up words. It
+does not read the template's source.
 """
 
 import json
@@ -15,13 +15,13 @@ from model.tokenization.chat_formats.thoughts import end_before_token
 from model.tokenization.template_client import ChatTemplateError
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]] | None], str]
-"""Writes messages and tools as the template does, without a generation prompt. Raises ChatTemplateError."""
+"""Renders messages and tools with the template, without a generation prompt. Raises ChatTemplateError."""
 
 _NAMES = ("Zqfirst", "Zqsecond")
 _IDS = ("Zq0first1", "Zq0secnd2")
-"""Nine letters and digits, as Mistral's templates demand."""
+"""Ids of nine letters and digits, which Mistral's templates require."""
 _IDS_WITH_NAMES = [f"functions.{name}:{number}" for number, name in enumerate(_NAMES)]
-"""For templates that write an id only: the model writes the tool's name in it."""
+"""Ids for templates that write no name: the id contains the tool's name."""
 _ANY_ID = "|".join(_IDS)
 _ID_AFTER = rf',\s*"id":\s*"({_ANY_ID})"'
 """An id that some templates write after a call's arguments. The model may leave it out."""
@@ -49,29 +49,29 @@ UNWRITTEN = (
     PYTHON_CALLS,
     CallSyntax(opening='<|tool_call|>[{"name": "', between='", "arguments": ', next_call='}, {"name": "', closing="}]"),
 )
-"""The calls of models with templates that write tools, but no calls: LFM2, and Granite 3."""
+"""The calls of models with templates that write tools but no calls: LFM2 and Granite 3."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """How conversations with tools are written."""
+    """The form of conversations with tools."""
 
     syntax: CallSyntax
     by_template: bool
-    """Whether the template writes tools, calls and results itself. If not, they are written into the messages."""
+    """Whether the template writes tools, calls and results. If not, they are written into the messages."""
     writes_calls: bool = True
-    """True if the template writes calls, not only tools and their results."""
+    """Whether the template writes calls, and not only tools and their results."""
     takes_system: bool = True
     """Whether the template writes a system message."""
     arguments_as_text: bool = False
-    """Whether the template wants the arguments of past calls as JSON, not as objects."""
+    """Whether the template expects the arguments of past calls as JSON, not as objects."""
 
 
 def find_tool_use(render: Render, special: Collection[str] = (), end: str = "", thought_end: str = "") -> ToolUse:
-    """Return how a template's conversations with tools are written.
+    """Return the form of a template's conversations with tools.
 
-    `special` are the tokenizer's special tokens, `end` the one that ends a text, and `thought_end` the tag that closes
-    reasoning.
+    `special` are the tokenizer's special tokens, `end` the one at the end of a text, and `thought_end` the tag that
+    closes reasoning.
     """
     render = _lenient(render)
     if "Zqtool" in render([_USER], [_TOOL]):
@@ -91,7 +91,7 @@ def find_tool_use(render: Render, special: Collection[str] = (), end: str = "", 
 
 
 def _lenient(render: Render) -> Render:
-    """Return a function that renders as `render` does, and returns "" for a refused conversation."""
+    """Return a function that renders like `render`, and returns "" for a refused conversation."""
 
     def written(messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> str:
         try:
@@ -107,7 +107,7 @@ _TEXT = "Zq<zq>&\n"
 
 
 def _with_quotes(render: Render, pairs: PairSyntax) -> PairSyntax:
-    """Return a syntax of arguments with the quotes of texts between tags."""
+    """Return the syntax with the quotes of texts between tags."""
     text = render(_with_calls(1, {"zqone": _TEXT}), [_TOOL])
     around = re.escape(_TEXT).join([re.escape(pairs.after_name) + r"(\S*?)", r"(\S*?)" + re.escape(pairs.after_value)])
     found = re.search(around, text[max(text.find(_NAMES[0]), 0) :])
@@ -118,9 +118,9 @@ _PARTS = [{"type": "text", "text": "Zqone"}, {"type": "text", "text": "Zqtwo"}]
 
 
 def find_part_roles(render: Render, arguments_as_text: bool) -> frozenset[str]:
-    """Return the roles whose content a template reads as a list of text parts, with tools and without.
+    """Return the roles for which a template reads the content as a list of text parts, with tools and without.
 
-    `arguments_as_text` is that of the template's `ToolUse`.
+    `arguments_as_text` is a field of the template's `ToolUse`.
     """
     calls = _with_calls(1, json.dumps(_OBJECT) if arguments_as_text else _OBJECT)
     before: dict[str, list[dict[str, Any]]] = {"user": [], "assistant": [_USER], "tool": calls}
@@ -133,7 +133,8 @@ def _parts_are_read(render: Render, messages: Sequence[Mapping[str, Any]]) -> It
     for tools in (None, [_TOOL]):
         text = render(messages, tools)
         found, _, rest = text.partition("Zqone")[2].partition("Zqtwo")
-        yield bool(rest or text.endswith("Zqtwo")) and not re.search("[\"']text[\"']", found)  # the list as it is
+        # The key "text" between the parts means that the template wrote the list itself.
+        yield bool(rest or text.endswith("Zqtwo")) and not re.search("[\"']text[\"']", found)
 
 
 _OBJECT = {"zqone": 1}
@@ -143,19 +144,19 @@ _AS_PAIRS = re.compile(r"zqone(.{1,80}?)Zqtext(.{1,80}?)zqtwo(.{1,80}?)7531", re
 _AS_PYTHON = re.compile(r"""\(zqone=(['"]?)Zqtext\1, zqtwo=(['"]?)7531\2\)""")
 """A call in Python. Some templates write no quotes, others write them around numbers too."""
 _NESTED = {"zqtwo": {"zqin": [True], "zqbare": 'Zq"\\\n'}, "zqone": ["Zqtext", 1]}
-"""Arguments whose names are not sorted, with a text that no escapes may change."""
+"""Arguments with unsorted names, and with a text that escapes would change."""
 _AS_BARE = re.compile(r"zqone(:\s*)\[(.{1,40}?)Zqtext\2(,\s*)1\]", re.DOTALL)
 
 
 def _ways(render: Render) -> Iterator[tuple[Any, re.Pattern[str], BareSyntax | None]]:
-    """Return arguments, and how each way of writing arguments writes them."""
+    """Return arguments for each syntax of arguments, with the pattern of their text."""
     yield _OBJECT, _AS_JSON, None
     bare = _bare_syntax(render)
     if bare is not None:
         yield _NESTED, re.compile(re.escape(bare.written(_NESTED))), bare
     yield _PAIRS, _AS_PYTHON, None
     yield _PAIRS, _AS_PAIRS, None
-    # Only now text: templates of other forms may write it as it is, between tags of their own.
+    # Arguments as text come last: templates of other forms may write them unchanged, between tags of their own.
     yield json.dumps(_OBJECT), _AS_JSON, None
 
 
@@ -169,7 +170,7 @@ def _bare_syntax(render: Render) -> BareSyntax | None:
 
 
 def _with_calls(number: int, arguments: Any, ids: Sequence[str] = _IDS) -> list[dict[str, Any]]:
-    """Return a conversation whose last message has so many calls."""
+    """Return a conversation with this number of calls in its last message."""
     functions = [{"name": name, "arguments": arguments} for name in _NAMES[:number]]
     calls = [{"id": i, "type": "function", "function": each} for i, each in zip(ids, functions, strict=False)]
     return [_USER, {"role": "assistant", "content": "", "tool_calls": calls}]
@@ -178,7 +179,7 @@ def _with_calls(number: int, arguments: Any, ids: Sequence[str] = _IDS) -> list[
 def _syntax(
     calls: Callable[[int], Any], render: Render, pattern: re.Pattern[str], end: str, thought_end: str
 ) -> CallSyntax | None:
-    """Return the texts around calls, or None where arguments are not written as the pattern says."""
+    """Return the texts around calls, or None if the text of the arguments does not match the pattern."""
     text, plain = render(calls(1), [_TOOL]), render([_USER, _PLAIN], [_TOOL])
     name = text.find(_NAMES[0])
     written = pattern.search(text, max(name, 0))
@@ -196,12 +197,12 @@ def _syntax(
         between, _ = _with_counts(between, next_between)
         if opening and next_call.endswith(opening):
             end_of_each = next_call.removesuffix(opening).rstrip()
-            # Text behind the end of a call, such as a token that announces results, is no part of it.
+            # Text after the end of a call, such as a token that announces results, is no part of it.
             closing = end_of_each if end_of_each and closing.startswith(end_of_each) else closing
     end_of_calls = end_before_token(text[written.end() :].rstrip().removeprefix(closing))
     optional_id = "" if id_after is None else re.sub(_ANY_ID, ID, id_after[0])
     syntax = CallSyntax(opening, between, closing, next_call, end_of_calls, optional_id)
-    if not opening:  # text and calls begin alike, and the generation prompt ends with that
+    if not opening:  # text and calls have the same beginning, with which the generation prompt ends
         if not next_call or not text.endswith(next_call, 0, name):
             return None
         syntax = replace(syntax, others=(replace(syntax, opening=next_call),))
@@ -213,7 +214,7 @@ def _syntax(
 
 
 def _closing(after: str, end_of_plain: str, end: str) -> str:
-    """Return the text that ends calls; `after` also holds the text that ends a message, which is no part of it."""
+    """Return the text at the end of calls. `after` also contains the end of a message, which is no part of it."""
     after, end_of_plain = after.rstrip(), end_of_plain.rstrip()
     shared = _shared(after, end_of_plain, at_end=True)
     if end_of_plain and not shared:  # messages with calls end with a tag of their own
@@ -222,8 +223,8 @@ def _closing(after: str, end_of_plain: str, end: str) -> str:
 
 
 def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_number: str) -> CallSyntax | None:
-    """Return the syntax of calls whose arguments stand one by one: `inner` is what stands between two of them, and
-    `around` has with its own texts what stands before the first name and after the last value.
+    """Return the syntax of calls with arguments written one by one. `inner` is the text between two arguments. The
+    texts of `around` include those before the first name and after the last value.
     """
     before_name = _shared(inner, around.between, at_end=True)
     after_value = inner.removesuffix(before_name)
@@ -243,18 +244,18 @@ def _in_pairs(around: CallSyntax, after_name: str, inner: str, after_number: str
 
 
 _TAGS = re.compile(r"<[^<>\n]*>|\[/?[A-Z_]+\]|\w+|.", re.DOTALL)
-"""Tags, words and other characters: texts are compared by these, so that none is cut."""
+"""Tags, words and other characters: the units in which texts are compared, so that none is cut."""
 
 
 def _shared(one: str, other: str, *, at_end: bool = False) -> str:
-    """Return the parts with which both texts begin, or end."""
+    """Return the common beginning, or end, of two texts."""
     order = -1 if at_end else 1
     pairs = zip(_TAGS.findall(one)[::order], _TAGS.findall(other)[::order], strict=False)
     return "".join([ours for ours, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)][::order])
 
 
 def _next_call(render: Render, calls: Callable[[int], Any], pattern: re.Pattern[str]) -> tuple[str | None, str]:
-    """Return the text between two calls, which is None where there are none, and that after the second one's name."""
+    """Return the text between two calls, None if there is only one, and the text after the second call's name."""
     text = render(calls(2), [_TOOL])
     first, second = pattern.search(text, max(text.find(_NAMES[0]), 0)), text.find(_NAMES[1])
     if first is None or second < first.end():
@@ -265,12 +266,12 @@ def _next_call(render: Render, calls: Callable[[int], Any], pattern: re.Pattern[
 
 
 def _without_ids(text: str) -> str:
-    """Leave out an id where the server makes it, not the model, and put ID where other templates write one."""
+    """Replace ids by ID, and leave out an id that the server creates, not the model."""
     return re.sub(_ANY_ID, ID, re.sub(rf"{_ID_AFTER}|\[CALL_ID\]({_ANY_ID})", "", text))
 
 
 def _with_counts(one: str, other: str) -> tuple[str, str]:
-    """Return two texts that end alike but for numbers, which count the calls, with ID in their place."""
+    """Return two texts with ID in place of the numbers that count calls: the texts end alike except for these."""
     ours, theirs = (re.split(r"(\d+)", text) for text in (one, other))
     for place in range(2, min(len(ours), len(theirs)), 2):
         if ours[1 - place] != theirs[1 - place]:
@@ -281,16 +282,16 @@ def _with_counts(one: str, other: str) -> tuple[str, str]:
 
 
 _PYTHON_TAGS = (("<|python_tag|>", ""), ("<|python_start|>", "<|python_end|>"))
-"""The tokens that Llama's models write around some calls, and never around text."""
+"""The tokens that Llama's models write around some calls, but never around text."""
 _CHANNELS = ("commentary", "analysis")
-"""Channels of gpt-oss's calls; one of `_ENDS` follows the tool's name. The template writes another form."""
+"""Channels of gpt-oss's calls. One of `_ENDS` follows the tool's name. The template writes another form."""
 _ENDS = (" <|constrain|>json<|message|>", "<|constrain|>json<|message|>", " json<|message|>", "<|message|>")
 _TAG_IN_TAG = re.compile(r"<([^<>\s]+)>\s*(<[^<>]+)")
 
 
 def with_other_forms(syntax: CallSyntax, special: Collection[str]) -> CallSyntax:
-    """Return a template's syntax with other forms of calls, which models use although their templates do not; `special`
-    are the tokenizer's special tokens.
+    """Return a template's syntax with the other forms of calls that models use, but not their templates. `special` are
+    the tokenizer's special tokens.
     """
     others = list(syntax.others)
     if syntax.opening and not syntax.is_tagged:

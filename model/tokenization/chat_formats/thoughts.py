@@ -1,4 +1,4 @@
-"""Finds where an answer's reasoning is: the tags that a template has for it, and whether a prompt opens it already."""
+"""Tags of an answer's reasoning: those of a template, and whether a prompt has opened it."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,21 +12,21 @@ from model.tokenization.template_client import ChatTemplateError
 
 @dataclass(frozen=True, slots=True)
 class ThoughtTags:
-    """What stands around reasoning."""
+    """The tags around reasoning and answers."""
 
     opening: str
-    """Empty, as `closing` is, for a template without reasoning, which has only `answer`."""
+    """Empty, like `closing`, for a template without reasoning, which has only `answer`."""
     closing: str
     answer: str = ""
-    """What stands before an answer in text, with reasoning or without."""
+    """The tag before an answer in text, with reasoning or without."""
     other_answers: tuple[str, ...] = ()
-    """Other texts that some answers have in the place of `answer`."""
+    """Other texts that some answers have in place of `answer`."""
     end: str = ""
-    """The text that ends an answer, before the token that ends the message; "" where it is that token only."""
+    """The text between an answer and the token that ends the message, or ""."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """Return all of them."""
+        """Return all tags except `end`."""
         return (self.opening, self.closing, self.answer, *self.other_answers)
 
 
@@ -44,25 +44,25 @@ KNOWN = (
         ("<|channel|>commentary<|message|>",),
     ),
 )
-"""The tags that families of models have, most of them <think>; the last are those of gpt-oss."""
+"""The tags of families of models, most of them <think>; the last ones are gpt-oss's."""
 
 
 class Start(Enum):
-    """What an answer begins with."""
+    """The beginning of an answer."""
 
     THOUGHT = "thought"
-    """Reasoning: the prompt has opened it."""
+    """Reasoning, which the prompt has opened."""
     MAYBE = "maybe"
-    """Reasoning, if its opening tag is there."""
+    """Reasoning, if the answer begins with its opening tag."""
     TAG = "tag"
-    """The tag before the answer; there is no reasoning."""
+    """The tag before the answer, without reasoning."""
     ANSWER = "answer"
-    """The answer: there is no reasoning."""
+    """The answer itself, without reasoning."""
 
 
 def find_tags(source: str, special: Iterable[str] = ()) -> ThoughtTags | None:
-    """Return the tags that a template's source names, or None. `special` are the tokenizer's special tokens: some
-    templates write a tag as a variable, and never in their source.
+    """Return the tags in a template's source, or None. `special` are the tokenizer's special tokens: some templates
+    write a tag as a variable, so that it is not in their source.
     """
     tokens = set(special if "reasoning" in source else ())
     named = (tags for tags in KNOWN if (tags.opening if tags.answer else tags.closing) in source)
@@ -70,8 +70,8 @@ def find_tags(source: str, special: Iterable[str] = ()) -> ThoughtTags | None:
 
 
 def probed_tags(render: Callable[[Sequence[Mapping[str, Any]], bool], str]) -> ThoughtTags | None:
-    """Return the tags around the reasoning of a message, or those of a template without reasoning that writes a text
-    between the generation prompt and an answer; None if the template writes neither. `render` writes messages, with a
+    """Return the tags around the reasoning of a message, or the tag of a template without reasoning that writes a text
+    between the generation prompt and an answer; None if the template has neither. `render` renders messages, with a
     generation prompt or without.
     """
     user, plain = {"role": "user", "content": "Zquser"}, {"role": "assistant", "content": "Zqplain"}
@@ -92,7 +92,7 @@ def probed_tags(render: Callable[[Sequence[Mapping[str, Any]], bool], str]) -> T
         tag = ""
     one, other = sorted((prompt, before), key=len)
     opening = other.removeprefix(one).strip() if other.startswith(one) else ""
-    if not opening or opening.startswith(closing):  # it is the shortest unique text before the reasoning
+    if not opening or opening.startswith(closing):  # use the shortest unique text before the reasoning
         parts = re.split("(?=<)", before.partition("Zquser")[2])
         ends = ("".join(parts[number:]) for number in range(len(parts) - 1, -1, -1))
         opening = next((each for each in ends if (before + closing).count(each) == 1), "")
@@ -100,19 +100,19 @@ def probed_tags(render: Callable[[Sequence[Mapping[str, Any]], bool], str]) -> T
 
 
 def end_before_token(text: str) -> str:
-    """Return the text before the last tag of the end of a message; "" if there are tags only, as each may end it."""
+    """Return the text before the last tag of the end of a message; "" if it has only tags, each of which may end it."""
     text = re.sub(r"<[^<>]*>\s*$", "", text)
     return text if re.search(r">\w+<", text) else ""
 
 
 def start_of(tags: ThoughtTags | None, prompt: str) -> Start:
-    """Return what the answer to a prompt begins with."""
+    """Return the beginning of the answer to a prompt."""
     if tags is None:
         return Start.ANSWER
     end = prompt.rstrip()
     if tags.opening and end.endswith(tags.opening.rstrip()):
         return Start.THOUGHT
-    # An empty thought, which templates write if thinking is off, or an answer that continues a text.
+    # The prompt ends with an empty thought, which templates write without thinking, or with a prefilled answer.
     if end.endswith(tags.closing + tags.answer.rstrip()):
         return Start.ANSWER
     return Start.MAYBE if tags.opening else Start.TAG

@@ -1,4 +1,4 @@
-"""Messages for templates that lack tools, calls and their results, a role, or text parts."""
+"""Messages for templates without tools, calls and their results, a role, or text parts."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -7,10 +7,10 @@ from typing import Any
 from model.tokenization.chat_formats.call_syntax import CallSyntax
 
 Row = Mapping[str, Any]
-"""One message as templates get it."""
+"""One message as a variable of a template."""
 
 REASONING_FIELDS = ("reasoning_content", "thinking", "reasoning")
-"""The names under which templates read reasoning."""
+"""The fields from which templates read reasoning."""
 
 _ABOUT_TOOLS = """\
 You can call these tools, each described by a line of JSON:
@@ -23,20 +23,20 @@ What a tool returns is then told to you between <tool_response> and </tool_respo
 
 
 def write_out(rows: Sequence[Row], tools: Sequence[Row], syntax: CallSyntax, *, takes_system: bool) -> list[Row]:
-    """Return messages of system, users and assistants alone, the first of which describes the tools, if there are any.
+    """Return messages of system, users and assistants only. The first one describes the tools, if there are any.
 
-    What a user says right after a tool's result joins it: many templates demand that users and assistants alternate.
+    A user's message right after a tool's result is joined to it: many templates require that users and assistants
+    alternate.
     """
     written: list[dict[str, Any]] = []
-    told_before = False
+    follows_result = False
     for row in rows:
-        told = _written(row, syntax)
-        is_result = row["role"] == "tool"
-        if told_before and told["role"] == "user":
-            written[-1]["content"] += f"\n{told['content']}"
+        message = _written(row, syntax)
+        if follows_result and message["role"] == "user":
+            written[-1]["content"] += f"\n{message['content']}"
         else:
-            written.append(told)
-        told_before = is_result or (told_before and told["role"] == "user")
+            written.append(message)
+        follows_result = row["role"] == "tool" or (follows_result and message["role"] == "user")
     return _with_tools(written, tools, syntax, takes_system) if tools else list[Row](written)
 
 
@@ -47,7 +47,7 @@ def _written(row: Row, syntax: CallSyntax) -> dict[str, Any]:
 
 
 def with_written_calls(row: Row, syntax: CallSyntax) -> Row:
-    """Return a message with its calls as a part of its content."""
+    """Return a message with its calls as part of its content."""
     content, calls = row.get("content") or "", [call["function"] for call in row.get("tool_calls") or ()]
     written = {key: value for key, value in row.items() if key != "tool_calls"}
     if calls:
@@ -71,7 +71,7 @@ def _with_tools(rows: list[dict[str, Any]], tools: Sequence[Row], syntax: CallSy
 
 
 def with_arguments_as_text(rows: Sequence[Row]) -> list[Row]:
-    """Return messages in which the arguments of calls are JSON, for templates that expect it."""
+    """Return messages with the arguments of calls as JSON, for templates that expect it."""
     return [
         {**row, "tool_calls": [_as_text(call) for call in row["tool_calls"]]} if row.get("tool_calls") else row
         for row in rows
@@ -84,8 +84,8 @@ def _as_text(call: Row) -> Row:
 
 
 def with_known_names(rows: Sequence[Row], source: str) -> list[Row]:
-    """Return messages with their reasoning under every name that templates read. The role `developer` becomes `system`
-    if the template's source does not name it.
+    """Return messages with their reasoning in every field that templates read. The role `developer` becomes `system`
+    if the template's source does not contain it.
     """
     roles = {} if "developer" in source else {"developer": "system"}
     thoughts = [row.get("reasoning_content") for row in rows]
@@ -98,7 +98,7 @@ def with_known_names(rows: Sequence[Row], source: str) -> list[Row]:
 
 
 def with_parts_for(rows: Sequence[Row], roles: Collection[str]) -> list[Row]:
-    """Return messages that have lists of text parts for these roles only, and one text for the others."""
+    """Return messages with lists of text parts for these roles only, and one text for the others."""
     return [
         {**row, "content": joined_parts(row["content"])}
         if isinstance(row.get("content"), list) and row["role"] not in roles
