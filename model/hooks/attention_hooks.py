@@ -107,14 +107,14 @@ def _written_patterns(
     taps: list[AttentionTap] = []
     table = PatternOutput(len(batch.spans), attended.q.shape[1])
     for tap in layer_hooks.attention:
-        if tap.room is None or tap.cross != attended.cross or tap.kind != "pattern" or table.has(tap.span):
+        if tap.cross != attended.cross or tap.kind != "pattern" or table.has(tap.span):
             continue
         every_row = range(batch.first_rows[tap.span], batch.first_rows[tap.span + 1])
         if list(tap.rows) != list(every_row):
             continue
-        room = tap.room(layer_hooks.layer, attended.key_range.num_keys(tap.span))
+        room = tap.sink.room(layer_hooks.layer, attended.key_range.num_keys(tap.span))
         if room is not None:
-            table.add(tap.span, every_row[0], tap.heads[layer_hooks.layer], room)
+            table.add(tap.span, every_row[0], tap.pairs.heads[layer_hooks.layer], room)
             taps.append(tap)
     return taps, table
 
@@ -183,16 +183,14 @@ def _apply(
 
 def _serve(attended: Attended, tap: AttentionTap, layer: int, changed: Sequence[_Changed]) -> None:
     """Recompute the rows of a tap and hand them out, a bounded piece at a time."""
-    heads = tap.heads[layer]
-    if not heads:
-        return
+    heads = tap.pairs.heads[layer]
     piece = attended.piece(tap.span, len(heads))
     for i in range(0, len(tap.rows), piece):
         rows = tap.rows[i : i + piece]
         found = attended.rows(rows, heads, tap.span, tap.kind)
         for each in changed:
             each.write_over(found, rows, heads, tap.kind)
-        tap.deliver(layer, i, found)
+        tap.sink.take(layer, i, found)
 
 
 def deliver_results(

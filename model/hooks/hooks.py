@@ -7,13 +7,13 @@ and nothing here runs. Rows of other sequences are never touched: they stay bit-
 Axes: T rows of the step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
-from model.hooks.asked_pairs import AskedPairs
+from model.hooks.head_pairs import HeadPairs
 from model.layers.norm import Norm
 
 
@@ -49,16 +49,31 @@ class Change:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class AllPatterns:
-    """A tap's way to take the patterns of all layers and heads at once, where they are there at once."""
+class RowSink:
+    """The receiver of one tap's attention rows. This class discards them; a subclass keeps them.
 
-    pairs: AskedPairs
-    """The layer and head of each pattern, in the order wanted."""
-    deliver: Callable[[torch.Tensor], None]
-    """A callback, called instead of the tap's with [pair, len(rows), keys]; the callee may keep the tensor."""
-    dtype: torch.dtype
-    """The type in which the numbers may come: float32, or float16 if no more of them is kept."""
+    Rows reach a sink in one of three ways: the hooks of a layer call `take`, on a CPU attention writes patterns into
+    `room` while it computes them, and a step on a GPU calls `take_all` at its end.
+    """
+
+    row_dtype = torch.float32
+    """Number type of the patterns of `take_all`; float16 if the sink keeps no more precision."""
+
+    def take(self, layer: int, first: int, rows: torch.Tensor) -> None:
+        """Take rows [heads of the layer, n, keys] of the batch rows `AttentionTap.rows[first : first + n]`. Layers and
+        `first` ascend. The sink may keep the tensor.
+        """
+
+    def room(self, layer: int, num_keys: int) -> torch.Tensor | None:
+        """Return zeros [heads of the layer, rows, num_keys], float32 or float16, for a pattern that then needs no
+        `take`; None if the sink needs `take`.
+        """
+        return None
+
+    def take_all(self, pairs: HeadPairs, rows: torch.Tensor) -> None:
+        """Take the rows [pair, rows, keys] of all layers together. The sink may keep the tensor."""
+        for layer in sorted(pairs.places):
+            self.take(layer, 0, rows[index_of(pairs.places[layer])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +83,12 @@ class AttentionTap:
     span: int
     rows: Sequence[int]
     """Batch rows, all of that span."""
-    heads: Mapping[int, Sequence[int]]
-    """The heads of each layer."""
+    pairs: HeadPairs
     kind: str
     """pattern | scores | dots, as in `model.layers.attention.Attention.rows`."""
-    deliver: Callable[[int, int, torch.Tensor], None]
-    """A callback, called with (layer, i, [heads of that layer, n, keys]) for `rows[i : i + n]`, layers and i ascending;
-    the callee may keep the tensor.
-    """
+    sink: RowSink
     cross: bool = False
     """Whether the tap is on cross attention instead of self-attention."""
-    room: Callable[[int, int], torch.Tensor | None] | None = None
-    """A function (layer, keys) -> [heads of that layer, n, keys] of all rows, float32 or float16, zeros: where a
-    pattern may be written while attention computes it, instead of being delivered. If it is None or returns None, the
-    pattern is delivered.
-    """
-    at_once: AllPatterns | None = None
-    """The way to take all patterns together, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +262,7 @@ class Hooks:
             for change in self.changes:
                 of(change.layer).changes.setdefault(change.point, []).append(change)
             for tap in self.attention:
-                for layer in tap.heads:
+                for layer in tap.pairs.heads:
                     of(layer).attention.append(tap)
             for attention_change in self.attention_changes:
                 of(attention_change.layer).attention_changes.append(attention_change)

@@ -122,7 +122,7 @@ class TritonStep:
         """
         if hooks is not None and not self.serves_hooks:
             return None
-        return PatternPlan.of(hooks or Hooks(), batch, len(self._blocks), self.num_heads)
+        return PatternPlan.of(hooks or Hooks(), batch)
 
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], plan: PatternPlan) -> Tensor:
         """Run a batch through embedding, blocks and final norm, and hand out patterns; return what a `Stack` returns.

@@ -65,7 +65,7 @@ class ActiveRequest:
             output.tensors = output.tensors | found.arrays()
             if found.prompt_logprobs is not None:
                 output.prompt_logprobs = PromptLogprobs.of(found.prompt_logprobs)
-            found = RequestCaptures(patches=found.patches, row_pairs=found.row_pairs)
+            found = RequestCaptures(patches=found.patches, row_sink=found.row_sink)
         if seq.is_finished:
             timing = replace(timing, finished=now)
             output.finish_reason = seq.finish_reason

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from model.config import ModelConfig
-from model.hooks.asked_pairs import group_by_layer
-from model.hooks.hooks import AttentionTap, Read
-from model.hooks.point_names import sizes
+from model.hooks.head_pairs import HeadPairs
+from model.hooks.hooks import AttentionTap, Read, RowSink
+from model.hooks.point_names import sizes, stack_config
 from model.hooks.points import BY_NAME
 from model.layers.fixed_shapes import aligned_rows
 from model.network.pooling import RunningPooling, finished
@@ -264,7 +264,7 @@ class LensSink(Sink):
         return {f"lens.{name}": as_array(numbers) for name, numbers in found.items()}
 
 
-class HeadScoresSink(Sink):
+class HeadScoresSink(Sink, RowSink):
     """Rows of attention in a few numbers each: [pair, query, measure], float32.
 
     Raises ValueError for a head that the model lacks.
@@ -276,7 +276,10 @@ class HeadScoresSink(Sink):
         self.stage = "encoder" if task.part == "encoder" else "decoder"
         self._ids = torch.tensor(token_ids)
         self._offsets = task.offsets
-        self._heads, self._slots = group_by_layer(task.pairs)
+        own = stack_config(model.config, task.part)
+        self._pairs = HeadPairs.of(task.pairs, own.num_layers, own.num_heads)
+        self._queries = torch.empty(0, dtype=torch.int64)
+        """Positions of the window's rows."""
         self._scores = torch.zeros(len(task.pairs), len(token_ids), NUM_MEASURES + len(task.offsets))
 
     @property
@@ -287,13 +290,13 @@ class HeadScoresSink(Sink):
         positions = window.find(np.arange(len(self._ids)))
         if not len(positions):
             return []
-        queries = torch.from_numpy(positions)
+        self._queries = torch.from_numpy(positions)
+        return [AttentionTap(window.span, window.rows(positions), self._pairs, "pattern", self)]
 
-        def deliver(layer: int, i: int, rows: torch.Tensor) -> None:
-            here = queries[i : i + rows.shape[1]]
-            self._scores[torch.tensor(self._slots[layer])[:, None], here] = self._measure(rows.cpu(), here)
-
-        return [AttentionTap(window.span, window.rows(positions), self._heads, "pattern", deliver)]
+    def take(self, layer: int, first: int, rows: torch.Tensor) -> None:
+        queries = self._queries[first : first + rows.shape[1]]
+        slots = torch.tensor(self._pairs.places[layer])
+        self._scores[slots[:, None], queries] = self._measure(rows.cpu(), queries)
 
     def _measure(self, rows: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
         """Return [heads, n, measure] of rows [heads, n, keys] of these queries. Sums are in float64, so that the

@@ -6,15 +6,16 @@ requests.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from msgspec import structs
 
-from model.hooks.asked_pairs import AskedPairs
 from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
 from model.hooks.point_names import stack_config
 from model.network.transformer import Transformer
-from server.engine.captures.attention_sink import AttentionSink, asked_pairs, check_heads
+from server.engine.captures.attention_sink import AttentionSink, check_heads, head_pairs
 from server.engine.captures.interventions import MAPS, Patch, patches_of
 from server.engine.captures.point_sinks import (
     ClassifierSink,
@@ -47,17 +48,20 @@ class RequestCaptures:
     sinks: list[Sink] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
-    row_pairs: AskedPairs | None = None
-    """The pairs of the attention rows that come with each token."""
+    row_sink: Callable[[int], AttentionSink] | None = None
+    """Makes the sink of the attention row that chooses a token, from the row's position."""
 
     @classmethod
     def of(cls, seq: Sequence, model: Transformer) -> "RequestCaptures":
         """Make the captures of a request. Raises ValueError for an intervention that makes no sense, or for heads or
         positions that are not there; MemoryError or RuntimeError without memory.
         """
-        rows = seq.row_capture
+        rows, row_sink = seq.row_capture, None
         if rows is not None:
             check_heads(rows.pairs, rows.part, model.config)
+            pairs = head_pairs(rows, model.config)
+            rows = structs.replace(rows, queries=None, keys=None, resize=None)
+            row_sink = partial(AttentionSink.of_token, rows, model.config, pairs, seq.num_cross_tokens, seq.is_changed)
         scored = seq.sampling_params is not None and seq.sampling_params.prompt_logprobs is not None
         patches = patches_of(seq.request.interventions, model.config)
         # In deeper layers, which other sequences may need, it has no rows.
@@ -66,7 +70,7 @@ class RequestCaptures:
             sinks=[_SINKS[type(capture)](capture, seq, model) for capture in seq.task.captures()],
             patches=[patch for patch in patches if patch.layer is None or patch.layer < depths[patch.stack]],
             prompt_logprobs=[None] if scored else None,
-            row_pairs=None if rows is None else asked_pairs(rows, model.config),
+            row_sink=row_sink,
         )
 
     @property
@@ -156,7 +160,9 @@ def _attention_sink(capture: AttentionCapture, seq: Sequence, model: Transformer
     length, encoder_length = seq.num_prompt_tokens, len(seq.encoder_token_ids)
     num_queries = encoder_length if capture.part == "encoder" else length
     num_keys = length if capture.part == "decoder" else encoder_length
-    return AttentionSink(capture, model.config, num_queries=num_queries, num_keys=num_keys, is_changed=seq.is_changed)
+    return AttentionSink.of_prompt(
+        capture, model.config, num_queries=num_queries, num_keys=num_keys, is_changed=seq.is_changed
+    )
 
 
 def _point_sink(capture: PointCapture, seq: Sequence, model: Transformer) -> Sink:

@@ -15,9 +15,9 @@ from model.kv_cache import KVCache
 from model.layers.lora import AdaptedRows
 from model.network.transformer import Transformer
 from model.sampling.logprobs import prompt_logprobs
+from server.engine.captures.attention_sink import AttentionSink
 from server.engine.captures.point_sinks import EmbeddingSink
 from server.engine.captures.request_captures import HooksBuilder, RequestCaptures
-from server.engine.captures.row_sink import RowSink
 from server.engine.captures.window import Window
 from server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
 from server.engine.execution.started_step import StartedStep, seconds_of
@@ -178,27 +178,20 @@ class ModelRunner:
         batch = Batch(spans, self.cache.block_size, self.model.device, check)
         return batch, [Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
 
+    @staticmethod
     def _hooks(
-        self, asking: ReadOnlySequence[Placed], captures: Mapping[int, RequestCaptures]
-    ) -> tuple[Hooks | None, dict[int, RowSink]]:
+        asking: ReadOnlySequence[Placed], captures: Mapping[int, RequestCaptures]
+    ) -> tuple[Hooks | None, dict[int, AttentionSink]]:
         builder = HooksBuilder("decoder")
-        row_sinks: dict[int, RowSink] = {}
+        row_sinks: dict[int, AttentionSink] = {}
         for at in asking:
             chunk, seq = at.chunk, at.chunk.sequence
             found = captures[seq.uid]
             if found.sinks or found.patches:
                 builder.add(found, at.window)
-            if seq.row_capture is not None and seq.needs_sample(chunk):
-                assert found.row_pairs is not None
-                row_sinks[seq.uid] = sink = RowSink(
-                    seq.row_capture,
-                    found.row_pairs,
-                    self.model.config,
-                    Window(at.span, at.last_row, chunk.end - 1, 1),
-                    seq.num_cross_tokens,
-                    is_changed=seq.is_changed,
-                )
-                builder.found.append(sink.hook())
+            if found.row_sink is not None and seq.needs_sample(chunk):
+                row_sinks[seq.uid] = sink = found.row_sink(chunk.end - 1)
+                builder.found.append(sink.tap(at.span, (at.last_row,)))
         return builder.hooks(), row_sinks
 
     def _read(

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 
 from model.hooks.hooks import Hooks
+from server.engine.captures.attention_sink import AttentionSink
 from server.engine.captures.request_captures import RequestCaptures
-from server.engine.captures.row_sink import RowSink
 from server.engine.execution.device_runner import DevicePass
 from server.engine.execution.step_result import StepResult
 from server.engine.execution.token_choice import Placed, TokenChoice
@@ -27,8 +27,8 @@ class StartedStep:
     sampling: Sequence[Placed] = ()
     """The chunks from whose last rows tokens are chosen."""
     hooks: Hooks | None = None
-    row_sinks: Mapping[int, RowSink] = field(default_factory=dict)
-    """Those of the attention rows that choose tokens, by uid."""
+    row_sinks: Mapping[int, AttentionSink] = field(default_factory=dict)
+    """The sinks of the attention rows that choose tokens, by uid."""
     passed: DevicePass | None = None
     """The step on the device, or None if it is done."""
 

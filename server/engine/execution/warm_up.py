@@ -10,7 +10,8 @@ import torch
 
 from model.batch import TILE_ROWS, Batch, Span
 from model.config import ModelConfig
-from model.hooks.hooks import AttentionTap, Hooks
+from model.hooks.head_pairs import HeadPairs
+from model.hooks.hooks import AttentionTap, Hooks, RowSink
 from model.kernels.library import num_threads
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
@@ -76,7 +77,8 @@ def _depth(config: ModelConfig) -> int:
 def _hook(config: ModelConfig) -> Hooks:
     """Return hooks for one row of one head, so that the code that serves captures has run too."""
     layer = config.attention_layers[0]
-    return Hooks(attention=[AttentionTap(0, [0], {layer: [0]}, "pattern", lambda layer, i, rows: None)])
+    pairs = HeadPairs.of([(layer, 0)], config.num_layers, config.num_heads)
+    return Hooks(attention=[AttentionTap(0, [0], pairs, "pattern", RowSink())])
 
 
 @torch.inference_mode()
