@@ -1,8 +1,8 @@
-"""Reads and changes the numbers of a forward pass while a batch runs, each for the sequence that asked for it.
+"""Hooks: read and change the numbers of a forward pass while a batch runs, each for one sequence.
 
 A `Read` or a `Change` is one sequence's hook at one point in one step. The network calls `LayerHooks` where it computes
-the point's numbers; what is kept, in which type and order, is up to the hook. Without hooks, `Hooks.at` returns None
-and nothing here runs. Rows of other sequences are never touched: they stay bit-identical.
+the point's numbers. Without hooks, `Hooks.at` returns None and nothing here runs. Rows of other sequences stay
+bit-identical.
 
 Axes: T rows of the step.
 """
@@ -35,8 +35,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An intervention on chosen rows of one span. It is not for hook_attn_scores and hook_pattern: see
-    AttentionChange.
+    """An intervention on chosen rows of one span, at any point except hook_attn_scores and hook_pattern (see
+    AttentionChange).
     """
 
     point: str
@@ -44,9 +44,7 @@ class Change:
     rows: Sequence[int]
     heads: Sequence[int] | None
     apply: Callable[[torch.Tensor], torch.Tensor]
-    """A function of [len(rows), ...] (of `heads` alone, if given) that returns the same shape, to be written in its
-    place.
-    """
+    """A function of [len(rows), ...] (with the axis of `heads`, if given) that returns the new numbers."""
 
 
 class RowSink:
@@ -137,10 +135,11 @@ class LayerHooks:
         return TensorRegion(rows, sorted({head for request in requested for head in request.heads or ()}))
 
     def __call__(self, point: str, x: torch.Tensor, region: "TensorRegion | None" = None) -> torch.Tensor:
-        """Change and hand out the numbers x [T, ...] of `point`, and return what the network goes on with.
+        """Change and capture the numbers x [T, ...] of `point`, and return the numbers with which the network
+        continues.
 
-        With `region`, x [n, ...] holds these rows and heads only, in order; they must include all that the hooks need.
-        x itself is not written to. A row that no hook changes keeps its bits.
+        With `region`, x [n, ...] holds only these rows and heads, in order; they must include those of all hooks. x
+        itself is not written to. A row without changes keeps its bits.
         """
         region = region or WHOLE_TENSOR
         changes = self.changes.get(point)
@@ -153,7 +152,7 @@ class LayerHooks:
         return x
 
     def derive(self, point: str, compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Hand out a point that the network does not need: `compute` takes batch rows [n] (int64) and returns [n, ...]
+        """Capture a point that the network does not need: `compute` takes batch rows [n] (int64) and returns [n, ...]
         for them; it is called only if a hook reads the point.
         """
         for read in self.reads.get(point, ()):
@@ -161,7 +160,7 @@ class LayerHooks:
             read.deliver(found if read.heads is None else found[:, list(read.heads)])
 
     def of_norm(self, name: str, norm: Norm, x: torch.Tensor, normed: torch.Tensor) -> None:
-        """Hand out the points of a norm that took x [T, d] and returned `normed`."""
+        """Capture the points of a norm that took x [T, d] and returned `normed`."""
         self.derive(f"{name}.hook_scale", lambda rows: norm.scale(x[rows.to(x.device)]))
         self.derive(f"{name}.hook_normalized", lambda rows: norm.normalized(x[rows.to(x.device)]))
         self(f"{name}.hook_out", normed)
@@ -173,7 +172,7 @@ def hooked(layer_hooks: LayerHooks | None, point: str, x: torch.Tensor) -> torch
 
 
 def normed(norm: Norm | None, name: str, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
-    """Return x [T, d] after a norm whose points begin with `name`; without a norm, x itself."""
+    """Return x [T, d] after a norm; without a norm, x itself. name: prefix of the norm's points."""
     if norm is None:
         return x
     y = norm(x)
@@ -184,7 +183,7 @@ def normed(norm: Norm | None, name: str, x: torch.Tensor, layer_hooks: LayerHook
 
 @dataclass(frozen=True, slots=True)
 class TensorRegion:
-    """The rows and heads of a batch that a tensor holds, or that a hook is about."""
+    """The rows and heads of a batch in a tensor, or of a hook."""
 
     rows: Sequence[int] | None
     """Batch rows, ascending; None is all rows of the batch."""
@@ -204,7 +203,7 @@ WHOLE_TENSOR = TensorRegion(None, None)
 
 
 def index_of(numbers: Sequence[int]) -> slice | torch.Tensor:
-    """Return an index that takes these rows or heads: a slice if they are consecutive, which costs a tenth."""
+    """Return an index of these rows or heads: a slice if they are consecutive, which takes a tenth of the time."""
     first, last = numbers[0], numbers[-1]
     if len(numbers) == 1 or (last - first + 1 == len(numbers) and list(numbers) == list(range(first, last + 1))):
         return slice(first, last + 1)
@@ -249,7 +248,7 @@ class Hooks:
 
     @property
     def _by_layer(self) -> dict[int | None, LayerHooks]:
-        """Return the hooks of each layer. They are sorted when somebody asks: a card's step of patterns does not."""
+        """Return the hooks of each layer, sorted at first use: a GPU step that captures only patterns needs none."""
         if self._found is None:
             found: dict[int | None, LayerHooks] = {}
             self._found = found
@@ -274,9 +273,9 @@ class Hooks:
         return sum(layer_hooks.attention_seconds for layer_hooks in (self._found or {}).values())
 
     def serve_by(self, make: Callable[[LayerHooks], LayerHooks]) -> None:
-        """Replace each layer's hooks by what `make` returns for them, before the step runs."""
+        """Replace each layer's hooks by the result of `make`, before the step runs."""
         self._found = {layer: make(layer_hooks) for layer, layer_hooks in self._by_layer.items()}
 
     def at(self, layer: int | None) -> LayerHooks | None:
-        """Return the hooks of block `layer`, or those of the points outside the blocks, or None if there are none."""
+        """Return the hooks of block `layer`, or with None of the points outside the blocks; None if there are none."""
         return self._by_layer.get(layer)

@@ -1,7 +1,7 @@
-"""Plans the patterns that a card's attention writes in a step, all in one tensor, and hands them out from there.
+"""Plan of the patterns that attention on a GPU writes in a step, all in one tensor.
 
-The patterns of one span are [slots, rows, keys]: a slot for each layer and head that anybody asks for, in this order,
-of all rows that anybody asks for.
+The patterns of one span are [slots, rows, keys], with one slot for each captured layer and head, in this order, and all
+captured rows.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from model.hooks.hooks import AttentionTap, Hooks
 from model.layers.device_batch import PatternRoom
 
 MOST_BYTES = 256 << 20
-"""Most bytes of one step's patterns. More are computed again afterwards, a piece at a time."""
+"""Most bytes of one step's patterns. Larger patterns are recomputed after the step, a piece at a time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,13 +28,13 @@ class PatternPlan:
     rooms: Sequence[PatternRoom]
     """The place of each span's patterns."""
     size: int
-    """Numbers of all patterns together."""
+    """Count of the numbers of all patterns."""
     taps: Sequence[tuple[AttentionTap, PatternRoom]]
-    """Who asks for them, and where they are."""
+    """The taps, each with the place of its span's patterns."""
 
     @classmethod
     def of(cls, hooks: Hooks, batch: Batch) -> Self | None:
-        """Return the plan of a step, or None if hooks ask for anything that attention does not write."""
+        """Return the plan of a step, or None if a hook needs more than patterns of self-attention."""
         if hooks.reads or hooks.changes or hooks.attention_changes:
             return None
         if any(tap.kind != "pattern" or tap.cross for tap in hooks.attention):
@@ -43,13 +43,13 @@ class PatternPlan:
         for tap in hooks.attention:
             by_span.setdefault(tap.span, []).append(tap)
         rooms, taps, size = [], [], 0
-        for span, asking in by_span.items():
-            slots = _slots(asking)
-            rows = sorted({row for tap in asking for row in tap.rows})
+        for span, own in by_span.items():
+            slots = _slots(own)
+            rows = sorted({row for tap in own for row in tap.rows})
             room = PatternRoom(rows, slots, size, batch.spans[span].num_keys)
             size += (int(slots.max()) + 1) * len(rows) * room.num_keys
             rooms.append(room)
-            taps += [(tap, room) for tap in asking]
+            taps += [(tap, room) for tap in own]
         return None if 4 * size > MOST_BYTES else cls(rooms, size, taps)
 
     @property
@@ -58,7 +58,7 @@ class PatternPlan:
         return torch.float16 if {tap.sink.row_dtype for tap, _ in self.taps} == {torch.float16} else torch.float32
 
     def deliver(self, numbers: Tensor) -> None:
-        """Hand out the patterns, numbers [size] of `dtype` or float32 on the host."""
+        """Give each tap its patterns. numbers: [size] of `dtype` or float32, on the host."""
         for tap, room in self.taps:
             num_slots = int(room.slots.max()) + 1
             whole = numbers[room.start : room.start + num_slots * len(room.rows) * room.num_keys]

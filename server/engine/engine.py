@@ -32,11 +32,9 @@ from server.engine.loading import device_runner_for, load
 from server.engine.outputs import EngineStats, Failure, RequestOutput, StepOutput, failure_of, raise_exit, with_forced
 from server.engine.request import EngineRequest
 from server.engine.scheduling.block_manager import BlockManager
-from server.engine.scheduling.progress import retreat
 from server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
 from server.engine.scheduling.schedule import Schedule
-from server.engine.scheduling.scheduler import Scheduler
-from server.engine.scheduling.scheduler_config import SchedulerConfig
+from server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from server.engine.scheduling.step_budgets import StepBudgets
 from server.engine.sequence import Sequence
 from server.engine.state import engine_state
@@ -273,7 +271,7 @@ class Engine:
         ends = [(uid, failure) for uid, failure in failures.items() if uid not in short]
         outputs = [self._active.end(uid, failure.reason, failure.message) for uid, failure in ends]
         if step.is_advanced:
-            retreat(schedule.of(short))
+            schedule.of(short).retreat()
         settle = self._scheduler.settle if step.is_advanced else self._scheduler.commit
         settle(schedule.without(short), result.tokens)
         for seq in [seq for seq in schedule.sequences if seq.uid in self._active and seq.uid not in short]:

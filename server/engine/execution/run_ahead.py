@@ -13,7 +13,6 @@ from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.started_step import StartedStep
 from server.engine.execution.step_result import StepResult
 from server.engine.outputs import raise_exit
-from server.engine.scheduling.progress import advance, retreat
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Sequence
 
@@ -28,7 +27,7 @@ class Step:
     """CLOCK_MONOTONIC seconds at which it was scheduled."""
     started: StartedStep | None = None
     is_advanced: bool = False
-    """Whether its sequences are past it (`server.engine.scheduling.progress`)."""
+    """Whether its sequences are past it (`Schedule.advance`)."""
 
 
 class RunAhead:
@@ -63,7 +62,7 @@ class RunAhead:
         except BaseException:
             self._drop_next()
             if step.is_advanced:
-                retreat(step.schedule)
+                step.schedule.retreat()
                 step.is_advanced = False
             raise
 
@@ -78,7 +77,7 @@ class RunAhead:
 
     @staticmethod
     def _advance(step: Step) -> None:
-        advance(step.schedule)
+        step.schedule.advance()
         step.is_advanced = True
 
     def _start_next(self, runner: ModelRunner, running: StartedStep) -> None:
