@@ -31,7 +31,7 @@ POLICY = (
     "scheduling.scheduler", "scheduling.schedule", "scheduling.deadlines", "scheduling.fair_queue",
     "scheduling.block_contents",
     "scheduling.block_manager", "scheduling.capture_budget", "scheduling.prompt_budget", "sequence",
-    "sampling_params", "request", "outputs", "base_task", "required_layers", "grammar",
+    "sampling_params", "request", "outputs", "base_task", "grammar",
     "memory.memory_retry", "memory.memory_limit", "memory.cgroups", "execution.step_cancellation",
 )  # fmt: skip
 

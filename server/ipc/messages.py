@@ -10,7 +10,6 @@ import msgspec
 
 from server.engine.outputs import Array, EngineInfo, EngineStats, PromptLogprobs, RequestOutput, StepOutput
 from server.engine.request import EngineRequest
-from server.ipc.adapter_messages import AdapterLoaded, DropAdapter, LoadAdapter
 from server.ipc.frames import Buffer
 
 T = TypeVar("T")
@@ -30,6 +29,28 @@ class Describe(msgspec.Struct, tag="describe", array_like=True, frozen=True):
     """API to worker: report your state, in a `Described` with the same number."""
 
     number: int
+
+
+class LoadAdapter(msgspec.Struct, tag="load-adapter", array_like=True, frozen=True):
+    """API to worker: load the LoRA adapter in this folder; requests will name it by this number."""
+
+    number: int
+    folder: str
+    root: str | None = None
+    """The folder that the adapter's files must be in once links are followed; None means anywhere."""
+
+
+class DropAdapter(msgspec.Struct, tag="drop-adapter", array_like=True, frozen=True):
+    """API to worker: forget this adapter; requests that have begun keep it."""
+
+    number: int
+
+
+class AdapterLoaded(msgspec.Struct, tag="adapter", array_like=True, frozen=True):
+    """Worker to API: the adapter is loaded, or why it cannot be served, in one line."""
+
+    number: int
+    error: str | None
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from server.engine.memory.memory_limit import give_back_memory
 from server.engine.outputs import RequestOutput, StepOutput, failure_of, raise_exit
 from server.ipc import messages
-from server.ipc.adapter_messages import AdapterLoaded, DropAdapter, LoadAdapter
 from server.ipc.link import WorkerLink
+from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
 
 if TYPE_CHECKING:  # the API process imports this module, and no torch
     from server.engine.engine import Engine

@@ -22,6 +22,7 @@ from model.network.pooling import RunningPooling, finished
 from model.network.splade import splade
 from model.network.transformer import Transformer
 from model.sampling.row_search import ordered_top_ids
+from server.engine.base_task import stage_of
 from server.engine.captures.attention_sink import (
     TORCH_DTYPES,
     as_array,
@@ -33,7 +34,6 @@ from server.engine.captures.sink import Sink
 from server.engine.captures.window import Window
 from server.engine.outputs import Array
 from server.engine.request import ClassifyTask, EmbedTask, HeadScoresTask, LensTask, PointCapture, SparseTask
-from server.engine.required_layers import stage_of
 from server.engine.sequence import Sequence
 
 _LENS_NUMBERS = 1 << 22

@@ -15,6 +15,7 @@ from msgspec import structs
 from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
 from model.hooks.point_names import stack_config
 from model.network.transformer import Transformer
+from server.engine.base_task import Stage
 from server.engine.captures.attention_sink import AttentionSink, check_heads, head_pairs
 from server.engine.captures.interventions import MAPS, Patch, patches_of
 from server.engine.captures.point_sinks import (
@@ -37,7 +38,6 @@ from server.engine.request import (
     PointCapture,
     SparseTask,
 )
-from server.engine.required_layers import Stage
 from server.engine.sequence import Sequence
 
 

@@ -4,8 +4,8 @@ The cost of a prompt token depends on the model, the machine and its position in
 time of a step with prompts over the decode steps before it. One prompt gets as many tokens as take about the time of
 the streams' own step, or a share of it. So during a prompt of any length, the streams run at about half their speed,
 and the prompt takes twice as long as on an idle machine. `PromptBudget.tokens` describes the budget of several prompts.
-A few tokens may always run: a step with prompts has a fixed cost, so a budget that shrank with the cost of a token would
-raise this cost further. Answers do not depend on how prompts are divided into steps.
+A few tokens may always run: a step with prompts has a fixed cost, so a budget that shrank with the cost of a token
+would raise this cost further. Answers do not depend on how prompts are divided into steps.
 """
 
 from collections import deque
