@@ -103,8 +103,8 @@ class Sequence:
     first_forced: list[int] = field(init=False, default_factory=list)
     """Tokens that the grammar forced before the first chosen one, until they are sent."""
 
-    block_table: array[int] = field(init=False, default_factory=lambda: array("i"))  # of int32: every step copies it
-    cross_block_table: array[int] = field(init=False, default_factory=lambda: array("i"))
+    block_table: "array[int]" = field(init=False, default_factory=lambda: array("i"))  # of int32: every step copies it
+    cross_block_table: "array[int]" = field(init=False, default_factory=lambda: array("i"))
     """Blocks of the encoder's positions."""
     states: tuple[int, int] = field(init=False, default=NO_STATES)
     """States of layers without attention: the one that the next step reads, and the one that it writes."""
