@@ -1,7 +1,6 @@
-"""Gathers the numbers of named points while a request runs: hidden states, traces, the lens and head scores.
+"""Sinks of named points: hidden states, traces, the logit lens and head scores.
 
-It knows requests and tensors; it knows no scheduling and no wire. As with attention
-(`server.engine.captures.attention_sink`), each number depends on its own row alone.
+As with attention (`server.engine.captures.attention_sink`), each number depends only on its own row.
 """
 
 import math
@@ -37,9 +36,9 @@ from server.engine.request import ClassifyTask, EmbedTask, HeadScoresTask, LensT
 from server.engine.sequence import Sequence
 
 _LENS_NUMBERS = 1 << 22
-"""Logits held at once while a lens is read: 16 MB in float32, and some 100 MB with what is computed from them."""
+"""Most logits of a lens at a time: 16 MB in float32, and about 100 MB with the numbers computed from them."""
 NUM_MEASURES = 6
-"""Measures of a row of attention, before the offsets asked for: see HeadScoresTask."""
+"""Number of measures of a row of attention, without the offsets: see HeadScoresTask."""
 
 
 def stream_read(layer: int, rows: ReadOnlySequence[int], deliver: Callable[[torch.Tensor], None]) -> Read:
@@ -52,8 +51,7 @@ def stream_read(layer: int, rows: ReadOnlySequence[int], deliver: Callable[[torc
 class PointSink(Sink):
     """The numbers of one point with a position axis: [position, ...], in the order asked for.
 
-    Raises ValueError for a position that the input does not have (no row would ever be written there), or a head or
-    unit that the point does not have.
+    Raises ValueError for a position that the input does not have, or a head or unit that the point does not have.
     """
 
     def __init__(self, capture: PointCapture, config: ModelConfig, length: int, encoder_length: int) -> None:
@@ -84,7 +82,7 @@ class PointSink(Sink):
         places = window.find(self._positions)
         if not len(places):
             return []
-        # A position may be asked for twice; the network hands each row out once, in order.
+        # The request may name a position twice; the network delivers each row once, in order.
         positions, inverse = np.unique(self._positions[places], return_inverse=True)
         where, source = torch.from_numpy(places), torch.from_numpy(inverse)
         capture = self._capture
@@ -103,9 +101,9 @@ class PointSink(Sink):
 
 
 class EmbeddingSink(Sink):
-    """The hidden states of one sequence, pooled once the last is there: [d], or [token, d] when pooling is none.
+    """The pooled hidden states of one sequence: [d], or [token, d] when pooling is none.
 
-    Without a layer they are what the stack returns; `take` is given them.
+    Without a layer they are the stack's output, which `take_hidden` receives.
     """
 
     def __init__(self, task: EmbedTask, seq: Sequence, model: Transformer) -> None:
@@ -115,7 +113,7 @@ class EmbeddingSink(Sink):
         modes = task.modes or (task.pooling,)
         self._pooled = [RunningPooling(mode) for mode in modes]
         self.reads_first_alone = task.layer is None and set(modes) == {"cls"}
-        """Whether the vector is made of the state of the first token alone."""
+        """Whether the vector needs only the state of the first token."""
 
     @property
     def num_bytes(self) -> int:
@@ -127,8 +125,8 @@ class EmbeddingSink(Sink):
             return []
         return [stream_read(self._task.layer, rows, self._keep)]
 
-    def take(self, window: Window, hidden: torch.Tensor) -> None:
-        """Take what the stack returned, [T, d] of the whole batch."""
+    def take_hidden(self, window: Window, hidden: torch.Tensor) -> None:
+        """Take the stack's output, [T, d] of the whole batch."""
         rows = self._rows(window)
         if self.reads_first_alone:
             rows = rows[:1]
@@ -164,7 +162,7 @@ class EmbeddingSink(Sink):
 
 
 class ClassifierSink(EmbeddingSink):
-    """Gathers the state that the classification head reads; the answer is the head's logits [label].
+    """Gathers the input state of the classification head; the answer is the head's logits [label].
 
     Raises ValueError when the model has no such head.
     """
@@ -180,7 +178,7 @@ class ClassifierSink(EmbeddingSink):
 
 
 class SparseSink(EmbeddingSink):
-    """Gathers the states of all tokens; the answer is the words that the head finds in them, with their weights.
+    """Gathers the states of all tokens; the answer is the head's words, with their weights.
 
     Raises ValueError when the model is no encoder with a head.
     """
@@ -198,9 +196,9 @@ class SparseSink(EmbeddingSink):
 
 
 class LensSink(Sink):
-    """The logit lens at each layer, reduced at once: [layer, position, ...] of what LensTask names.
+    """The logit lens at each layer: the numbers of LensTask, [layer, position, ...].
 
-    Raises ValueError when the model has no head, or makes its logits of several streams.
+    Raises ValueError when the model has no head, or computes its logits from several streams.
     """
 
     def __init__(self, task: LensTask, seq: Sequence, model: Transformer) -> None:
@@ -243,13 +241,13 @@ class LensSink(Sink):
         return [stream_read(layer, rows, partial(deliver, i)) for i, layer in enumerate(self._layers)]
 
     def _keep(self, i: int, where: torch.Tensor, logits: torch.Tensor) -> None:
-        """Keep what logits [n, vocab] of positions `where` of the answer say, at the `i`-th of its layers."""
+        """Keep the numbers of logits [n, vocab] of the answer's positions `where`, at the `i`-th of its layers."""
         logprobs = aligned_rows(logits).log_softmax(-1)[:, : logits.shape[1]]  # [n, vocab]
         if self._ids.shape[-1]:
             ids = ordered_top_ids(logits, self._ids.shape[-1])
             self._ids[i, where] = ids.int().cpu()
             self._logprobs[i, where] = logprobs.gather(1, ids).float().cpu()
-        # In float64: a sum of float32 over one row alone is not added in the order of that over many.
+        # In float64: torch adds float32 numbers of one row in another order than of many rows.
         self._entropy[i, where] = torch.special.entr(logprobs.double().exp()).sum(-1).float().cpu()
         if len(self._targets):
             wanted = self._targets.to(logits.device)
@@ -265,7 +263,7 @@ class LensSink(Sink):
 
 
 class HeadScoresSink(Sink, RowSink):
-    """Rows of attention in a few numbers each: [pair, query, measure], float32.
+    """A few measures of each row of attention: [pair, query, measure], float32.
 
     Raises ValueError for a head that the model lacks.
     """
@@ -299,8 +297,8 @@ class HeadScoresSink(Sink, RowSink):
         self._scores[slots[:, None], queries] = self._measure(rows.cpu(), queries)
 
     def _measure(self, rows: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
-        """Return [heads, n, measure] of rows [heads, n, keys] of these queries. Sums are in float64, so that the
-        keys of later chunks, which weigh nothing, change nothing.
+        """Return [heads, n, measure] of rows [heads, n, keys] of these queries. Sums are in float64, so that keys of
+        later chunks, with weight 0, change nothing.
         """
         keys = torch.arange(rows.shape[2])
         before = torch.zeros(len(queries), len(keys), dtype=torch.bool)  # the key after an earlier copy of the query
@@ -321,7 +319,7 @@ class HeadScoresSink(Sink, RowSink):
 
     @staticmethod
     def _at(rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Return the weight on one key of each row, 0 where there is no such key: keys [n] -> [heads, n]."""
+        """Return the weight on one key of each row, 0 if there is no such key: keys [n] -> [heads, n]."""
         there = (keys >= 0) & (keys < rows.shape[2])
         return rows[:, torch.arange(len(keys)), keys.clamp(0, rows.shape[2] - 1)] * there
 

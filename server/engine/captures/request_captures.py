@@ -1,8 +1,4 @@
-"""Holds what one request captures of the network's numbers, and what it changes.
-
-It joins the sinks in which numbers gather with the request's interventions; it knows nothing of batches or of other
-requests.
-"""
+"""The captures and the interventions of one request."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -53,8 +49,8 @@ class RequestCaptures:
 
     @classmethod
     def of(cls, seq: Sequence, model: Transformer) -> "RequestCaptures":
-        """Make the captures of a request. Raises ValueError for an intervention that makes no sense, or for heads or
-        positions that are not there; MemoryError or RuntimeError without memory.
+        """Make the captures of a request. Raises ValueError for an invalid intervention, or for heads or positions that
+        do not exist; MemoryError or RuntimeError without memory.
         """
         rows, row_sink = seq.row_capture, None
         if rows is not None:
@@ -64,7 +60,7 @@ class RequestCaptures:
             row_sink = partial(AttentionSink.of_token, rows, model.config, pairs, seq.num_cross_tokens, seq.is_changed)
         scored = seq.sampling_params is not None and seq.sampling_params.prompt_logprobs is not None
         patches = patches_of(seq.request.interventions, model.config)
-        # In deeper layers, which other sequences may need, it has no rows.
+        # The request has no rows in deeper layers, which other sequences may need.
         depths = {"encoder": seq.num_encoder_layers_needed, "decoder": seq.num_layers_needed}
         return cls(
             sinks=[_SINKS[type(capture)](capture, seq, model) for capture in seq.task.captures()],
@@ -84,31 +80,31 @@ class RequestCaptures:
 
     @property
     def problem(self) -> str | None:
-        """Return what was captured and cannot be represented in the type asked for, or None."""
+        """Return the error if a captured number cannot be represented in the requested type, or None."""
         return next((sink.problem for sink in self.sinks if sink.problem is not None), None)
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no step need ask it for anything."""
+        """Return whether there are neither captures nor interventions."""
         return not (self.sinks or self.patches) and self.prompt_logprobs is None
 
     @property
     def is_gathering(self) -> bool:
-        """Return whether a step may add to what was captured."""
+        """Return whether a step may add to the captures."""
         return bool(self.sinks) or self.prompt_logprobs is not None
 
     def mark(self) -> Callable[[], None]:
-        """Return a function that takes back whatever is gathered from now on, should the next step fail."""
+        """Return a function that undoes later captures, for a step that fails."""
         undo = [sink.mark() for sink in self.sinks]
         num_scored = 0 if self.prompt_logprobs is None else len(self.prompt_logprobs)
 
-        def take_back() -> None:
+        def undo_all() -> None:
             for each in undo:
                 each()
             if self.prompt_logprobs is not None:
                 del self.prompt_logprobs[num_scored:]
 
-        return take_back
+        return undo_all
 
     def change_logits(self, logits: torch.Tensor, position: int) -> None:
         """Apply the interventions on logits [n, vocab] of positions `position`, `position` + 1, ..., in place."""
@@ -117,7 +113,7 @@ class RequestCaptures:
                 patch.apply_at(logits, position)
 
     def arrays(self) -> dict[str, Array]:
-        """Return all that was gathered, by the names of the answer."""
+        """Return the answer's tensors, by name."""
         found: dict[str, Array] = {}
         for sink in self.sinks:
             found |= sink.arrays()
@@ -132,8 +128,8 @@ class HooksBuilder:
         self.found: list[Read | AttentionTap | Change | AttentionChange] = []
 
     def add(self, found: RequestCaptures, window: Window, *, is_new: bool = True) -> None:
-        """Add the hooks of one request on its window. Without `is_new` its numbers were captured before, and only
-        its changes count.
+        """Add the hooks of one request on its window. is_new: whether its captures are still needed, as well as its
+        changes.
         """
         for patch in found.patches:
             if patch.stage == self._stage and (change := patch.change(window)) is not None:
@@ -144,7 +140,7 @@ class HooksBuilder:
                     self.found += sink.hooks(window)
 
     def hooks(self) -> Hooks | None:
-        """Return the hooks, or None if there are none: the network then does nothing for them."""
+        """Return the hooks, or None if there are none."""
         if not self.found:
             return None
         return Hooks(

@@ -279,7 +279,7 @@ def _span(chunk: Chunk, last_tokens: Mapping[int, int]) -> Span:
 def _give_hidden(found: RequestCaptures, window: Window, hidden: torch.Tensor) -> None:
     for sink in found.sinks:
         if isinstance(sink, EmbeddingSink):
-            sink.take(window, hidden)
+            sink.take_hidden(window, hidden)
 
 
 def _reads_first_alone(found: RequestCaptures) -> bool:

@@ -77,6 +77,11 @@ class MemoryRetry:
         """Return whether a request that holds nothing is tried again in a coming step."""
         return bool(self._retrying)
 
+    @property
+    def is_memory_short(self) -> bool:
+        """Return whether a new request that gathers must wait."""
+        return bool(self._line or self._blames)
+
     def is_last_try(self, uid: int) -> bool:
         """Return whether the request, which has begun, ends if it finds no memory."""
         return uid in self._blames
@@ -104,7 +109,7 @@ class MemoryRetry:
 
     def wait_behind(self, request: EngineRequest) -> bool:
         """Queue a new request that gathers if others wait. Returns whether it waits here; it must then hold nothing."""
-        if not (self._line or self._blames):
+        if not self.is_memory_short:
             return False
         self.add(request, is_to_blame=False)
         return True
