@@ -9,6 +9,7 @@ Axes: T rows of the step.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import torch
@@ -236,6 +237,9 @@ def _write(x: torch.Tensor, region: TensorRegion, apply: Callable[[torch.Tensor]
     x[where] = apply(x[where]).to(x.dtype)
 
 
+Hook = Read | Change | AttentionTap | AttentionChange
+
+
 @dataclass(slots=True)
 class Hooks:
     """All hooks of one stack in one step."""
@@ -245,6 +249,18 @@ class Hooks:
     attention: Sequence[AttentionTap] = ()
     attention_changes: Sequence[AttentionChange] = ()
     _found: dict[int | None, LayerHooks] | None = field(init=False, default=None)
+
+    @classmethod
+    def of(cls, hooks: Sequence[Hook]) -> Self | None:
+        """Return hooks of any kinds together, or None if there are none."""
+        if not hooks:
+            return None
+        return cls(
+            reads=[hook for hook in hooks if isinstance(hook, Read)],
+            changes=[hook for hook in hooks if isinstance(hook, Change)],
+            attention=[hook for hook in hooks if isinstance(hook, AttentionTap)],
+            attention_changes=[hook for hook in hooks if isinstance(hook, AttentionChange)],
+        )
 
     @property
     def _by_layer(self) -> dict[int | None, LayerHooks]:

@@ -89,6 +89,7 @@ class Engine:
             lambda task, check: weights.answer(model.config, live, task.question, task.options, check),
             lambda: read_vocabulary(config.model, model.config.vocab_size, model.config.eos_token_ids),
         )
+        self._memory_retry = self._intake.memory_retry
         self._outputs: list[RequestOutput] = []
         """The outputs of the next report, also of requests that end between steps."""
         self._send: Callable[[StepOutput], None] | None = None
@@ -132,7 +133,7 @@ class Engine:
         """Call `let_answers_go` when memory is short: it returns when the answers of earlier steps are sent and freed,
         or when that takes too long.
         """
-        self._intake.memory_retry.call_when_short(let_answers_go)
+        self._memory_retry.call_when_short(let_answers_go)
 
     def add_request(self, request: EngineRequest) -> None:
         """Queue a request. Without memory for its captures, it waits for memory or ends with the next step.
@@ -169,7 +170,7 @@ class Engine:
         self._send_first_forced(schedule)
         run = partial(self._ahead.run, self._runner, step, wanted)
         try:
-            with self._intake.memory_retry.reserve():
+            with self._memory_retry.reserve():
                 result = run_isolated(self._runner, schedule, step.captures, wanted, run)
         except StepCancelled:
             self._cancel(schedule, wanted.aborted)
@@ -192,7 +193,7 @@ class Engine:
         return EngineStats(
             **self._counted,
             num_requests_running=self._scheduler.num_running,
-            num_requests_waiting=self._scheduler.num_waiting + len(self._intake.memory_retry),
+            num_requests_waiting=self._scheduler.num_waiting + len(self._memory_retry),
             kv_cache_usage_ratio=self._blocks.usage,
             kv_cache_committed_bytes=self._blocks.num_committed_blocks * self._block_bytes
             + self._blocks.num_committed_states * self._state_bytes,
@@ -213,13 +214,13 @@ class Engine:
             raise AssertionError(f"requests {sorted(known)} are scheduled, but {sorted(self._active)} are tracked")
         self._budgets.check_integrity()
         unreported = {output.uid for output in self._outputs}
-        self._intake.memory_retry.check_integrity(known | self._intake.uids | unreported)
+        self._memory_retry.check_integrity(known | self._intake.uids | unreported)
 
     def state(self) -> dict[str, Any]:
         """Return the engine's state for a debug dump, without tokens."""
         return engine_state(self._scheduler, self._budgets.captures) | {
             "num_steps_abandoned": self.stats().steps_abandoned_total,
-            "set_aside": self._intake.memory_retry.uids,
+            "set_aside": self._memory_retry.uids,
             "capture_bytes": self.capture_bytes,
         }
 
@@ -229,7 +230,7 @@ class Engine:
         self._outputs += self._intake.ends
         self._intake.ends = []
         self._outputs += [self._active.end(seq.uid, "deadline") for seq in self._scheduler.expired(time.monotonic())]
-        self._intake.memory_retry.forget(*[output.uid for output in self._outputs])
+        self._memory_retry.forget(*[output.uid for output in self._outputs])
 
     def _plan(self) -> Step | None:
         """Schedule the next step, or return None if there is nothing to compute."""
@@ -274,9 +275,9 @@ class Engine:
         for seq in [seq for seq in schedule.sequences if seq.uid in self._active and seq.uid not in short]:
             if seq.uid in result.tokens or seq.is_finished:
                 outputs += self._outputs_or_end(seq, result, now)
-        if short or self._intake.memory_retry.is_trying:
+        if short or self._memory_retry.is_trying:
             outputs += self._retry_or_end(schedule, short)
-        self._intake.memory_retry.forget(*[output.uid for output in outputs])
+        self._memory_retry.forget(*[output.uid for output in outputs])
         captured = sum(len(array.data) for output in outputs if output.tensors for array in output.tensors.values())
         self._count(
             generation_tokens_total=sum([output.token_id is not None for output in outputs]),
@@ -301,8 +302,8 @@ class Engine:
             named = {"request_id": seq.request.request_id}
             logger.warning("the answer of request %d failed", seq.uid, exc_info=True, extra={"fields": named})
             failure = failure_of(error)
-            if self._intake.memory_retry.should_withdraw(seq.uid, failure, is_gathering=active.is_gathering):
-                self._intake.memory_retry.add(self._active.withdraw(seq.uid))
+            if self._memory_retry.should_withdraw(seq.uid, failure, is_gathering=active.is_gathering):
+                self._memory_retry.add(self._active.withdraw(seq.uid))
                 return []
             return [self._active.end(seq.uid, failure.reason, failure.message)]
         if is_first:  # the prompt is complete
@@ -316,12 +317,12 @@ class Engine:
         scheduled = [seq.uid for seq in schedule.sequences]
         holders = [uid for uid, active in self._active.items() if active.is_gathering]
         others_gather = self._intake.has_questions
-        decision = self._intake.memory_retry.decide(short, holders, scheduled, others_gather=others_gather)
+        decision = self._memory_retry.decide(short, holders, scheduled, others_gather=others_gather)
         for uid in decision.requeued:
-            self._intake.memory_retry.add(self._active.withdraw(uid))
+            self._memory_retry.add(self._active.withdraw(uid))
         ends = [self._active.end(uid, "memory", short[uid].message) for uid in decision.ending]
         if decision.is_hopeless:
-            self._intake.memory_retry.run_with_reserve(self._runner.check)
+            self._memory_retry.run_with_reserve(self._runner.check)
         return ends
 
     def _report(self, num_tokens: int = 0) -> StepOutput:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from server.engine.memory.memory_limit import give_back_memory
 from server.engine.outputs import RequestOutput, StepOutput, failure_of, raise_exit
+from server.engine.request import EngineRequest
 from server.ipc import messages
 from server.ipc.link import WorkerLink
-from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
 
 if TYPE_CHECKING:  # the API process imports this module, and no torch
     from server.engine.engine import Engine
@@ -138,7 +138,7 @@ class _Taken:
 
 def _send_loaded(link: WorkerLink, number: int, error: str | None) -> None:
     with contextlib.suppress(ConnectionError):  # the API process is gone: the loop's thread ends this process
-        link.send(*messages.encode(AdapterLoaded(number, error)))
+        link.send(*messages.encode(messages.AdapterLoaded(number, error)))
 
 
 def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken:
@@ -151,28 +151,29 @@ def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken
         except messages.MessageError as error:
             taken.refusals.append(messages.RequestRefused(messages.uid_of(frame.header), str(error)))
             continue
-        if isinstance(message, messages.Abort):
-            engine.abort(message.uid)
-            continue
-        if isinstance(message, messages.Describe):
-            taken.questions.append(message.number)
-            continue
-        if isinstance(message, LoadAdapter):
-            done = partial(_send_loaded, link, message.number)
-            root = None if message.root is None else Path(message.root)
-            engine.adapters.begin(message.number, Path(message.folder), done, root=root)
-            continue
-        if isinstance(message, DropAdapter):
-            engine.adapters.drop(message.number)
-            continue
-        try:
-            engine.add_request(message)
-        except ValueError as error:
-            taken.refusals.append(messages.RequestRefused(message.uid, str(error)))
-        except BaseException as error:
-            raise_exit(error)
-            named = {"request_id": message.request_id}
-            logger.exception("request %d could not be begun", message.uid, extra={"fields": named})
-            failure = failure_of(error)
-            taken.failures.append(RequestOutput(uid=message.uid, finish_reason=failure.reason, error=failure.message))
+        match message:
+            case EngineRequest():
+                _add_request(engine, message, taken)
+            case messages.Abort(uid):
+                engine.abort(uid)
+            case messages.Describe(number):
+                taken.questions.append(number)
+            case messages.LoadAdapter(number, folder, root):
+                done = partial(_send_loaded, link, number)
+                engine.adapters.begin(number, Path(folder), done, root=None if root is None else Path(root))
+            case messages.DropAdapter(number):
+                engine.adapters.drop(number)
     return taken
+
+
+def _add_request(engine: "Engine", request: EngineRequest, taken: _Taken) -> None:
+    try:
+        engine.add_request(request)
+    except ValueError as error:
+        taken.refusals.append(messages.RequestRefused(request.uid, str(error)))
+    except BaseException as error:
+        raise_exit(error)
+        named = {"request_id": request.request_id}
+        logger.exception("request %d could not be begun", request.uid, extra={"fields": named})
+        failure = failure_of(error)
+        taken.failures.append(RequestOutput(uid=request.uid, finish_reason=failure.reason, error=failure.message))

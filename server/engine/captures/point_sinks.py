@@ -30,7 +30,7 @@ from server.engine.captures.attention_sink import (
     why_not,
 )
 from server.engine.captures.sink import Sink
-from server.engine.captures.window import Window
+from server.engine.captures.window import Positions, Window
 from server.engine.outputs import Array
 from server.engine.request import ClassifyTask, EmbedTask, HeadScoresTask, LensTask, PointCapture, SparseTask
 from server.engine.sequence import Sequence
@@ -46,6 +46,15 @@ def stream_read(layer: int, rows: ReadOnlySequence[int], deliver: Callable[[torc
     if layer == 0:
         return Read("hook_resid_pre", 0, rows, None, deliver)
     return Read("hook_resid_post", layer - 1, rows, None, deliver)
+
+
+def _rows_of(window: Window, positions: Positions) -> tuple[list[int], torch.Tensor, torch.Tensor]:
+    """Return the batch rows of these positions in a window, each row once; the indices of the positions found; and for
+    each of these the index of its row.
+    """
+    places = window.find(positions)
+    found, inverse = np.unique(positions[places], return_inverse=True)
+    return window.rows(found), torch.from_numpy(places), torch.from_numpy(inverse)
 
 
 class PointSink(Sink):
@@ -79,12 +88,9 @@ class PointSink(Sink):
         return self._values.nbytes
 
     def hooks(self, window: Window) -> list[Read]:
-        places = window.find(self._positions)
-        if not len(places):
+        rows, where, source = _rows_of(window, self._positions)
+        if not rows:
             return []
-        # The request may name a position twice; the network delivers each row once, in order.
-        positions, inverse = np.unique(self._positions[places], return_inverse=True)
-        where, source = torch.from_numpy(places), torch.from_numpy(inverse)
         capture = self._capture
 
         def deliver(found: torch.Tensor) -> None:
@@ -94,7 +100,7 @@ class PointSink(Sink):
             self.problem = self.problem or why_not(found, capture.name, self._values.dtype)
             self._values[where] = found.to(self._values.dtype)[source]
 
-        return [Read(capture.point, capture.layer, window.rows(positions), capture.heads, deliver)]
+        return [Read(capture.point, capture.layer, rows, capture.heads, deliver)]
 
     def arrays(self) -> dict[str, Array]:
         return {self._capture.name: as_array(self._values)}
@@ -226,18 +232,15 @@ class LensSink(Sink):
         return sum(each.nbytes for each in kept)
 
     def hooks(self, window: Window) -> list[Read]:
-        places = window.find(self._positions)
-        if not len(places):
+        rows, where, source = _rows_of(window, self._positions)
+        if not rows:
             return []
-        positions, inverse = np.unique(self._positions[places], return_inverse=True)
-        where, source = torch.from_numpy(places), torch.from_numpy(inverse)
 
         def deliver(i: int, stream: torch.Tensor) -> None:
             for first in range(0, len(where), self._piece):
                 part = slice(first, first + self._piece)
                 self._keep(i, where[part], self._logits_of(stream[source[part].to(stream.device)]))
 
-        rows = window.rows(positions)
         return [stream_read(layer, rows, partial(deliver, i)) for i, layer in enumerate(self._layers)]
 
     def _keep(self, i: int, where: torch.Tensor, logits: torch.Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from msgspec import structs
 
-from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
+from model.hooks.hooks import Hook
 from model.hooks.point_names import stack_config
 from model.network.transformer import Transformer
 from server.engine.base_task import Stage
@@ -93,6 +93,18 @@ class RequestCaptures:
         """Return whether a step may add to the captures."""
         return bool(self.sinks) or self.prompt_logprobs is not None
 
+    def hooks(self, stage: Stage, window: Window, *, is_new: bool = True) -> list[Hook]:
+        """Return the hooks for a window in one stage of a step. is_new: whether captures are still needed, as well as
+        changes.
+        """
+        changes = (patch.change(window) for patch in self.patches if patch.stage == stage)
+        found: list[Hook] = [change for change in changes if change is not None]
+        if is_new:
+            for sink in self.sinks:
+                if sink.stage == stage:
+                    found += sink.hooks(window)
+        return found
+
     def mark(self) -> Callable[[], None]:
         """Return a function that undoes later captures, for a step that fails."""
         undo = [sink.mark() for sink in self.sinks]
@@ -118,37 +130,6 @@ class RequestCaptures:
         for sink in self.sinks:
             found |= sink.arrays()
         return found
-
-
-class HooksBuilder:
-    """Collects the hooks of many requests on one stage of a step."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self.found: list[Read | AttentionTap | Change | AttentionChange] = []
-
-    def add(self, found: RequestCaptures, window: Window, *, is_new: bool = True) -> None:
-        """Add the hooks of one request on its window. is_new: whether its captures are still needed, as well as its
-        changes.
-        """
-        for patch in found.patches:
-            if patch.stage == self._stage and (change := patch.change(window)) is not None:
-                self.found.append(change)
-        if is_new:
-            for sink in found.sinks:
-                if sink.stage == self._stage:
-                    self.found += sink.hooks(window)
-
-    def hooks(self) -> Hooks | None:
-        """Return the hooks, or None if there are none."""
-        if not self.found:
-            return None
-        return Hooks(
-            reads=[hook for hook in self.found if isinstance(hook, Read)],
-            changes=[hook for hook in self.found if isinstance(hook, Change)],
-            attention=[hook for hook in self.found if isinstance(hook, AttentionTap)],
-            attention_changes=[hook for hook in self.found if isinstance(hook, AttentionChange)],
-        )
 
 
 def _attention_sink(capture: AttentionCapture, seq: Sequence, model: Transformer) -> AttentionSink:

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from model.batch import Batch, Check, Span
-from model.hooks.hooks import Hooks
+from model.hooks.hooks import Hook, Hooks
 from model.kv_cache import KVCache
 from model.layers.lora import AdaptedRows
 from model.network.transformer import Transformer
 from model.sampling.logprobs import prompt_logprobs
 from server.engine.captures.attention_sink import AttentionSink
 from server.engine.captures.point_sinks import EmbeddingSink
-from server.engine.captures.request_captures import HooksBuilder, RequestCaptures
+from server.engine.captures.request_captures import RequestCaptures
 from server.engine.captures.window import Window
 from server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
 from server.engine.execution.started_step import StartedStep, seconds_of
@@ -130,11 +130,13 @@ class ModelRunner:
             first_alone=all(not seq.token_ids and _reads_first_alone(captures[seq.uid]) for seq in ordered),
         )  # fmt: skip
         windows = [Window(i, batch.first_rows[i], 0, len(seq.encoder_token_ids)) for i, seq in enumerate(ordered)]
-        inside, entering = HooksBuilder("encoder"), HooksBuilder("cross")
+        inside: list[Hook] = []
+        entering: list[Hook] = []
         for seq, window in zip(ordered, windows, strict=True):
-            for builder in (inside, entering):
-                builder.add(captures[seq.uid], window, is_new=not seq.encoder_is_captured)
-        hooks = inside.hooks()
+            is_new = not seq.encoder_is_captured
+            inside += captures[seq.uid].hooks("encoder", window, is_new=is_new)
+            entering += captures[seq.uid].hooks("cross", window, is_new=is_new)
+        hooks = Hooks.of(inside)
         hidden = self.model.encode(batch, hooks)
         step.result.attention_seconds += seconds_of(hooks)
         for seq, window in zip(ordered, windows, strict=True):
@@ -147,7 +149,7 @@ class ModelRunner:
             step.check()
             slots = np.concatenate([self._cross_slots(seq) for seq in followed])
             adapted = AdaptedRows.of(batch)
-            self.model.write_cross_kv(hidden[: len(slots)], self.cache, slots, entering.hooks(), adapted)
+            self.model.write_cross_kv(hidden[: len(slots)], self.cache, slots, Hooks.of(entering), adapted)
 
     def _cross_slots(self, seq: Sequence) -> np.ndarray:
         """Return the cache slot of each of the encoder's positions."""
@@ -171,17 +173,17 @@ class ModelRunner:
     def _hooks(
         self, capturing: ReadOnlySequence[Placed], captures: Mapping[int, RequestCaptures]
     ) -> tuple[Hooks | None, dict[int, AttentionSink]]:
-        builder = HooksBuilder("decoder")
+        hooks: list[Hook] = []
         row_sinks: dict[int, AttentionSink] = {}
         for at in capturing:
             chunk, seq = at.chunk, at.chunk.sequence
             found = captures[seq.uid]
             if found.sinks or found.patches:
-                builder.add(found, at.window)
+                hooks += found.hooks("decoder", at.window)
             if found.row_sink is not None and seq.needs_sample(chunk):
                 row_sinks[seq.uid] = sink = found.row_sink(chunk.end - 1)
-                builder.found.append(sink.tap(at.span, (at.last_row,)))
-        return builder.hooks(), row_sinks
+                hooks.append(sink.tap(at.span, (at.last_row,)))
+        return Hooks.of(hooks), row_sinks
 
     def _read(self, capturing: ReadOnlySequence[Placed], hidden: torch.Tensor, step: StartedStep) -> None:
         """Capture hidden states and the prompt's logits."""

@@ -98,14 +98,11 @@ class RunAhead:
 def _may_begin(step: Step, running: StartedStep, runner: ModelRunner) -> bool:
     """Return whether a step may begin before the tokens of the running one are known."""
     places = running.places
-    return not step.schedule.encodes and all(
-        _is_plain(seq, step.captures[seq.uid], runner) and (not seq.awaits_token or seq.uid in places)
-        for seq in step.schedule.sequences
-    )
 
+    def may_begin(seq: Sequence) -> bool:
+        rows = seq.row_capture
+        serves_rows = rows is None or (runner.serves_patterns and (rows.kind, rows.part) == ("pattern", "decoder"))
+        is_plain = serves_rows and seq.adapter is None and not seq.chooses_on_host
+        return is_plain and step.captures[seq.uid].is_empty and (not seq.awaits_token or seq.uid in places)
 
-def _is_plain(seq: Sequence, captures: RequestCaptures, runner: ModelRunner) -> bool:
-    """Return whether a sequence's next step can run on the device before its newest token is known on the host."""
-    rows = seq.row_capture
-    serves_rows = rows is None or (runner.serves_patterns and (rows.kind, rows.part) == ("pattern", "decoder"))
-    return captures.is_empty and serves_rows and seq.adapter is None and not seq.chooses_on_host
+    return not step.schedule.encodes and all(map(may_begin, step.schedule.sequences))
