@@ -33,7 +33,7 @@ class ActiveRequest:
 
     @property
     def is_gathering(self) -> bool:
-        """Return whether it holds memory for an answer of which no output was sent yet."""
+        """Return whether it holds memory for an answer that was not sent yet."""
         return self.captures.num_bytes > 0
 
     @property

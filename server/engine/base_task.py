@@ -42,6 +42,11 @@ class Depths(NamedTuple):
     decoder: Depth | None
 
 
+def input_depths(stacks: Stacks, depth: Depth) -> Depths:
+    """Return the depths of a task that reads only the first stack: the encoder, if there is one."""
+    return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
+
+
 class BaseTask(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The base of all tasks. By default, a task inspects the whole decoder; a task that reads less overrides these
     declarations, and the rest is not computed.

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from model.hooks.points import BY_NAME, Stack, reads_encoder
 from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
-from server.engine.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks
+from server.engine.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks, input_depths
 from server.engine.outputs import Array, FinishReason, RequestOutput, Timing
 from server.engine.sampling_params import SamplingParams
 
@@ -142,8 +142,7 @@ class EmbedTask(BaseTask, frozen=True, kw_only=True):
 
     def depths(self, stacks: Stacks) -> Depths:
         num_layers = stacks.encoder or stacks.decoder
-        depth = Depth(num_layers if self.layer is None else max(1, self.layer), needs_output=True)
-        return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
+        return input_depths(stacks, Depth(num_layers if self.layer is None else max(1, self.layer), needs_output=True))
 
     def captured_positions(self, num_tokens: int) -> Sequence[int]:
         modes = set(self.modes or (self.pooling,))
@@ -164,8 +163,7 @@ class ClassifyTask(BaseTask, frozen=True, kw_only=True):
         return range(num_tokens - 1, num_tokens)
 
     def depths(self, stacks: Stacks) -> Depths:
-        depth = Depth(stacks.encoder or stacks.decoder, needs_output=True)
-        return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
+        return input_depths(stacks, Depth(stacks.encoder or stacks.decoder, needs_output=True))
 
 
 class SparseTask(BaseTask, frozen=True, kw_only=True):
@@ -301,7 +299,7 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_
     """
 
     uid: int = 0
-    """Identifier that is unique among the requests of one API process."""
+    """Identifier, unique among the requests of one API process."""
     prompt_token_ids: tuple[int, ...]
     """Tokens of the only stack; of an encoder-decoder, the decoder's."""
     task: Task

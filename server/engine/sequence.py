@@ -71,7 +71,7 @@ class Sequence:
     is_changed: bool = field(init=False)
     """Whether interventions change the numbers: then no prefix is shared with other sequences."""
     only_captures: bool = field(init=False)
-    """Whether the sequence neither generates nor embeds text: while others do, it may wait."""
+    """Whether the sequence only inspects: while others generate or embed text, it may wait."""
     publishes_prefix: bool = field(init=False)
     """Whether other sequences may reuse the blocks: only if these hold every layer, without changes."""
 

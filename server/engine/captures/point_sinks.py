@@ -250,7 +250,7 @@ class LensSink(Sink):
             ids = ordered_top_ids(logits, self._ids.shape[-1])
             self._ids[i, where] = ids.int().cpu()
             self._logprobs[i, where] = logprobs.gather(1, ids).float().cpu()
-        # In float64: torch adds float32 numbers of one row in another order than of many rows.
+        # In float64: torch adds the float32 numbers of a single row in another order.
         self._entropy[i, where] = torch.special.entr(logprobs.double().exp()).sum(-1).float().cpu()
         if len(self._targets):
             wanted = self._targets.to(logits.device)

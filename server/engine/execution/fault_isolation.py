@@ -83,7 +83,7 @@ def _logged(sequences: ReadOnlySequence[Sequence], error: BaseException) -> Fail
 
 @dataclass(frozen=True, slots=True)
 class _Isolation:
-    """One step's work, any part of which can be undone and run again."""
+    """One step's work, in parts that can be undone and run again."""
 
     runner: ModelRunner
     schedule: Schedule

@@ -32,8 +32,8 @@ class ProfileRun:
 
     @torch.inference_mode()
     def prefill(self) -> None:
-        """Run the most rows of a step: divided among the most sequences, each of which then gets a token; and as the
-        end of one longest context.
+        """Run the most rows of a step: divided among the most sequences, with a token for each; and as the end of one
+        longest context.
         """
         model, rows = self.model, self.max_num_batched_tokens
         num_seqs = min(self.max_num_seqs, rows)

@@ -43,8 +43,8 @@ should stay under twice the step without.
 
 
 def adapted(known: float | None, measured: float) -> float:
-    """Return the expected seconds per token after a measurement, of which only a part counts: the machine may have
-    delayed the step.
+    """Return the expected seconds per token after a measurement. A large change counts only in part, since the machine
+    may have delayed the step.
     """
     return measured if known is None else min(2 * known, max(known / 1.5, measured))
 

@@ -29,7 +29,7 @@ def load_shared(
     max_model_len: int,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[LeadingTransformer, Ranks]:
-    """Start `config.tensor_parallel` - 1 more processes, each of which loads its part; this process loads the first.
+    """Start `config.tensor_parallel` - 1 more processes, and load a part in each of them; this process loads the first.
 
     Afterwards this process ends when one of them ends. Raises ModelLoadError for a model or a setting that does not
     work with tensor parallelism, and if one of the processes ends before.
