@@ -108,10 +108,6 @@ class TritonStep:
         return self._embedding.tokens.device
 
     @property
-    def num_heads(self) -> int:
-        return self._blocks[0].self_attention.num_heads
-
-    @property
     def serves_hooks(self) -> bool:
         """Return whether attention writes patterns for hooks: all heads are here."""
         return self._blocks[0].self_attention.heads.are_all
