@@ -120,7 +120,6 @@ class Intake:
             self._active.withdraw(uid)
 
     def _take_answers(self) -> None:
-        """Take the answers to questions about the weights."""
         for output in self._weight_queries.take_results():
             request = self._questions.pop(output.uid)
             if output.finish_reason == "memory":
@@ -144,13 +143,13 @@ class Intake:
     def _take_turns(self) -> None:
         """Begin or end the next requests that waited for memory."""
         for turn in self.memory_retry.turns(time.monotonic(), self.is_anyone_gathering):
-            if turn.ends is not None:
-                self._end(turn.request, turn.ends, turn.error)
+            if isinstance(turn, RequestOutput):
+                self.ends.append(turn)
                 continue
             try:
-                self._begin(turn.request)
+                self._begin(turn)
             except BaseException as error:
-                self._fail(turn.request, error)
+                self._fail(turn, error)
 
     def _fail(self, request: EngineRequest, error: BaseException) -> None:
         raise_exit(error)

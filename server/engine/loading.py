@@ -120,7 +120,6 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
 
 
 def _log_cache(model: Transformer, config: EngineConfig, num_blocks: int, use: CardUse | None) -> None:
-    """Log the size of the KV cache and its bound."""
     size = num_blocks * KVCache.bytes_per_block(model.cache_config, config.block_size, model.dtype)
     size += config.max_num_seqs * model.config.state_bytes(model.dtype.itemsize)
     tokens = 0 if model.decoder is None else (num_blocks - 1) * config.block_size

@@ -178,7 +178,7 @@ class StepGraphs:
         return BatchShape(rows, spans, spans, -(-rows // TILE_ROWS) + _MORE_TILES, num_words(self.padded(spans)))
 
     def _capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Return the function as a graph on a card; on a CPU return itself."""
+        """Return the function as a CUDA graph; on a CPU return the function itself."""
         if self._pool is None:
             return run
         run()  # the first call sets up libraries and compiles kernels, which cannot be captured

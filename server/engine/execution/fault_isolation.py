@@ -135,7 +135,6 @@ class _Isolation:
         return failure
 
     def _clean_up(self, uids: Iterable[int], failure: Failure) -> None:
-        """Undo the captures of a failed pass, and free its memory."""
         self.take_back(uids)
         if failure.reason == "memory":
             give_back_memory()

@@ -186,7 +186,6 @@ class ModelRunner:
         return Hooks.of(hooks), row_sinks
 
     def _read(self, capturing: ReadOnlySequence[Placed], hidden: torch.Tensor, step: StartedStep) -> None:
-        """Capture hidden states and the prompt's logits."""
         for at in capturing:
             chunk, seq = at.chunk, at.chunk.sequence
             found = step.captures[seq.uid]

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from server.engine.memory.memory_limit import give_back_memory, reserve
-from server.engine.outputs import Failure, FinishReason
+from server.engine.outputs import Failure, RequestOutput
 from server.engine.request import EngineRequest
 
 _MOST_BLAMES = 2
@@ -39,15 +39,6 @@ class RetryDecision:
     """Requests to withdraw and to add to the queue."""
     is_hopeless: bool = False
     """Whether a request ends although no other holds memory: then the network itself may be unable to run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """The outcome for a request that has waited: it begins, or ends with a reason."""
-
-    request: EngineRequest
-    ends: FinishReason | None = None
-    error: str | None = None
 
 
 class MemoryRetry:
@@ -158,20 +149,20 @@ class MemoryRetry:
         if is_to_blame:
             self._blames[request.uid] += 1
 
-    def turns(self, now: float, is_anyone_gathering: Callable[[], bool]) -> Iterator[Turn]:
-        """Remove and yield, before a step, the requests that begin or end now. The caller handles each before the next
-        one. now: CLOCK_MONOTONIC seconds.
+    def turns(self, now: float, is_anyone_gathering: Callable[[], bool]) -> Iterator[EngineRequest | RequestOutput]:
+        """Remove, before a step, the requests that begin now, and yield them, and the last outputs of those that end.
+        The caller handles each before the next one. now: CLOCK_MONOTONIC seconds.
         """
         if self.is_trying:
             self.free_memory()
         for late in self.expired(now):
-            yield Turn(late, "deadline")
+            yield late.unbegun("deadline")
         while (first := self.next(is_anyone_gathering)) is not None:
             self.free_memory()
             if self.has_had_its_tries(first.uid):
-                yield Turn(first, "memory", "no memory for it while other requests write")
+                yield first.unbegun("memory", "no memory for it while other requests write")
             else:
-                yield Turn(first)
+                yield first
 
     def next(self, is_anyone_gathering: Callable[[], bool]) -> EngineRequest | None:
         """Remove and return the next request if it may begin now, or return None."""

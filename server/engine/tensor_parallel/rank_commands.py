@@ -51,6 +51,5 @@ def _load(follower: Follower, command: Load) -> None:
 
 
 def _settle(command: Settle, device: str) -> None:
-    """Limit memory as a loaded worker does."""
     freeze_garbage()
     limit_memory(command.memory, num_processes=command.num_processes, device=device)
