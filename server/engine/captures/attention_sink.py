@@ -167,7 +167,7 @@ class AttentionSink(Sink, RowSink):
             self._thumbnail.add(slots, where, rows)
             return
         if self._indices is not None:
-            rows, indices = self._largest(layer, rows, self._queries[where])
+            rows, indices = self._largest(layer, rows, self._queries[where.numpy()])
             self._indices[slots[:, None], where] = indices
         values[slots[:, None], where] = _cast(rows, self._dtype)
 
