@@ -3,7 +3,7 @@
 It knows only model/: no engine, no server. Axes are those of `model.hooks.points`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,8 @@ import torch
 
 from model.batch import Batch, Span
 from model.config import ModelConfig
-from model.hooks.hooks import AttentionTap, Hooks, Read
+from model.hooks.head_pairs import HeadPairs
+from model.hooks.hooks import AttentionTap, Hooks, Read, RowSink
 from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, why_absent
 from model.hooks.points import Point, Stack, reads_encoder
 from model.kv_cache import KVCache
@@ -128,13 +129,23 @@ class _Looked:
                 self.points[name] = torch.full(shape, unseen, dtype=found.dtype)
             self.points[name][:, start + first : start + first + found.shape[1], : found.shape[2]] = found
 
-        heads = {layer: range(own.num_heads)}
-        return AttentionTap(0, range(rows), heads, MAPS[short], keep, cross=short != point.name)
+        pairs = HeadPairs.of([(layer, head) for head in range(own.num_heads)], own.num_layers, own.num_heads)
+        return AttentionTap(0, range(rows), pairs, MAPS[short], CallingSink(keep), cross=short != point.name)
 
     def keep(self, name: str, length: tuple[int, ...], start: int, found: torch.Tensor) -> None:
         if name not in self.points:
             self.points[name] = torch.full(length + found.shape[1:], float("nan"), dtype=found.dtype)
         self.points[name][start : start + len(found)] = found
+
+
+class CallingSink(RowSink):
+    """A sink that calls a function with the arguments of `take`."""
+
+    def __init__(self, call: Callable[[int, int, torch.Tensor], None]) -> None:
+        self._call = call
+
+    def take(self, layer: int, first: int, rows: torch.Tensor) -> None:
+        self._call(layer, first, rows)
 
 
 def _places(config: ModelConfig, stack: Stack) -> Iterator[tuple[Point, int | None]]:

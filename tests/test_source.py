@@ -28,10 +28,10 @@ MAX_DOOR_LINES = 150
 SHELL_LIBRARIES = {"litserve", "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "httpx"}
 
 POLICY = (
-    "scheduling.scheduler", "scheduling.scheduler_config", "scheduling.schedule", "scheduling.progress",
-    "scheduling.deadlines", "scheduling.fair_queue", "scheduling.block_contents",
+    "scheduling.scheduler", "scheduling.schedule", "scheduling.deadlines", "scheduling.fair_queue",
+    "scheduling.block_contents",
     "scheduling.block_manager", "scheduling.capture_budget", "scheduling.prompt_budget", "sequence",
-    "sampling_params", "request", "outputs", "base_task", "required_layers", "grammar",
+    "sampling_params", "request", "outputs", "base_task", "grammar",
     "memory.memory_retry", "memory.memory_limit", "memory.cgroups", "execution.step_cancellation",
 )  # fmt: skip
 

@@ -21,7 +21,8 @@ from model.batch import Batch, Span
 from model.checkpoint.registry import read_config
 from model.checkpoint.weight_files import load_weights
 from model.config import ModelConfig
-from model.hooks.hooks import AttentionTap, Hooks
+from model.hooks.head_pairs import HeadPairs
+from model.hooks.hooks import AttentionTap, Hooks, RowSink
 from model.kernels.choice import KernelConfig
 from model.kv_cache import KVCache
 from model.loading.loader import build_model
@@ -158,8 +159,8 @@ def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object
         return lambda: runner.run(Batch(spans, BLOCK, CUDA), hooks, rows)
 
     def looking(i: int) -> AttentionTap:
-        every = {layer: range(heads) for layer in range(layers)}
-        return AttentionTap(i, [i], every, "pattern", lambda *_: None)
+        every = HeadPairs.of([(layer, head) for layer in range(layers) for head in range(heads)], layers, heads)
+        return AttentionTap(i, [i], every, "pattern", RowSink())
 
     single = [span(1, 40, i) for i in range(32)]
     yield "decode 32 rows", decode, forward(single)

@@ -1,7 +1,6 @@
-"""Hands out or changes what is inside one attention: scores, patterns and each head's result.
+"""Hooks inside one attention: captures and changes of scores, patterns and each head's result.
 
-It knows the attention that has just run; it knows no requests. What is handed out is recomputed for the rows asked for,
-by the steps that the network itself takes, so both agree to the last bit.
+Captured rows are recomputed after attention has run, by the operations of the network itself: the bits are the same.
 
 Axes: T rows of the batch, H query heads, D head dimension, S keys of one sequence, d model width.
 """
@@ -22,10 +21,9 @@ from model.kv_cache import LayerCache
 from model.layers.attention import Attention, AttentionRows, AttentionRule, CachedKV, NativeAttention
 
 Projection = Callable[[torch.Tensor, Sequence[int]], torch.Tensor]
-"""Computes x [n, H D] -> x W_O^T [n, d], without the bias, given which row of the batch each is of."""
+"""Computes x [n, H D] -> x W_O^T [n, d], without the bias, from x and the batch row of each of its rows."""
 TAP_BYTES = 64 << 20
-"""Most bytes of attention rows in flight at a time: a long prompt's rows are handed out, and changed, in pieces of
-this size."""
+"""Most bytes of attention rows in memory at a time; the rows of a long prompt are processed in pieces of this size."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,13 +48,13 @@ class Attended:
         return CachedKV(self.cache, self.key_range, span)
 
     def piece(self, span: int, num_heads: int) -> int:
-        """Return how many rows of one span are computed together."""
+        """Return the number of rows of one span that are computed together."""
         return max(1, TAP_BYTES // (4 * num_heads * max(1, self.key_range.num_keys(span))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Changed:
-    """Scores and patterns of a piece of one span's rows, some of which were changed."""
+    """Changed scores and patterns of a piece of one span's rows."""
 
     rows: Sequence[int]
     heads: Sequence[int]
@@ -64,8 +62,8 @@ class _Changed:
     """The numbers [heads, rows, S] by kind."""
 
     def write_over(self, found: torch.Tensor, rows: Sequence[int], heads: Sequence[int], kind: str) -> None:
-        """Write what was changed into found [heads, rows, S], which was computed as if nothing had been."""
-        if kind not in self.numbers:  # the bare dots stay as they are
+        """Write the changed numbers into found [heads, rows, S], which was computed without the changes."""
+        if kind not in self.numbers:  # dots never change
             return
         to_row = np.flatnonzero(np.isin(rows, self.rows))
         to_head = np.flatnonzero(np.isin(heads, self.heads))
@@ -87,7 +85,7 @@ def _places(
 
 
 def attend_with_hooks(attention: Attention, attended: Attended, batch: Batch, layer_hooks: LayerHooks) -> torch.Tensor:
-    """Run a batch's attention and return z [T, H, D], changed as the hooks ask; the rows asked for are handed out."""
+    """Run a batch's attention with a layer's hooks, and return z [T, H, D] with their changes."""
     arguments = attended.q, attended.cache, batch, attended.key_range, attended.rule
     if isinstance(attention, NativeAttention) and not layer_hooks.attention_changes:
         written, table = _written_patterns(attended, batch, layer_hooks)
@@ -100,21 +98,21 @@ def attend_with_hooks(attention: Attention, attended: Attended, batch: Batch, la
 def _written_patterns(
     attended: Attended, batch: Batch, layer_hooks: LayerHooks
 ) -> tuple[list[AttentionTap], PatternOutput]:
-    """Return the taps whose patterns one layer's attention can write itself, and the table that it writes by; the taps
-    keep alive what it points to.
+    """Return the taps with patterns that one layer's attention writes itself, and the table of their addresses. The
+    taps' sinks own the memory.
     """
     assert layer_hooks.layer is not None
     taps: list[AttentionTap] = []
     table = PatternOutput(len(batch.spans), attended.q.shape[1])
     for tap in layer_hooks.attention:
-        if tap.room is None or tap.cross != attended.cross or tap.kind != "pattern" or table.has(tap.span):
+        if tap.cross != attended.cross or tap.kind != "pattern" or table.has(tap.span):
             continue
         every_row = range(batch.first_rows[tap.span], batch.first_rows[tap.span + 1])
         if list(tap.rows) != list(every_row):
             continue
-        room = tap.room(layer_hooks.layer, attended.key_range.num_keys(tap.span))
+        room = tap.sink.room(layer_hooks.layer, attended.key_range.num_keys(tap.span))
         if room is not None:
-            table.add(tap.span, every_row[0], tap.heads[layer_hooks.layer], room)
+            table.add(tap.span, every_row[0], tap.pairs.heads[layer_hooks.layer], room)
             taps.append(tap)
     return taps, table
 
@@ -122,8 +120,8 @@ def _written_patterns(
 def apply_hooks(
     attended: Attended, z: torch.Tensor, layer_hooks: LayerHooks, written: Sequence[AttentionTap] = ()
 ) -> torch.Tensor:
-    """Change the attention that gave z [T, H, D] as the hooks ask, hand out the rows asked for and not yet written, and
-    return the new z.
+    """Apply a layer's hooks to the attention with the result z [T, H, D], and return the new z. written: taps that have
+    their rows already.
     """
     began = time.perf_counter()
     all_changes = [change for change in layer_hooks.attention_changes if change.cross == attended.cross]
@@ -144,7 +142,7 @@ def deliver_rows(
     changed: Mapping[int, Sequence[_Changed]] = MappingProxyType({}),
     written: Sequence[AttentionTap] = (),
 ) -> None:
-    """Hand out the rows asked for and not yet written, with what was changed in them, by span."""
+    """Give each tap its rows, except those in `written`. changed: by span, the rows that hooks have changed."""
     began = time.perf_counter()
     assert layer_hooks.layer is not None
     for tap in layer_hooks.attention:
@@ -155,7 +153,7 @@ def deliver_rows(
 
 
 def _change(attended: Attended, span: int, changes: Sequence[AttentionChange], z: torch.Tensor) -> Iterator[_Changed]:
-    """Change z [T, H, D] in place, a bounded piece of rows at a time, and yield what was changed in each."""
+    """Change z [T, H, D] in place, a bounded piece of rows at a time, and yield the changed numbers of each piece."""
     every_row = sorted({row for change in changes for row in change.rows})
     heads = sorted({head for change in changes for head in change.heads})
     size = attended.piece(span, len(heads))
@@ -182,25 +180,23 @@ def _apply(
 
 
 def _serve(attended: Attended, tap: AttentionTap, layer: int, changed: Sequence[_Changed]) -> None:
-    """Recompute the rows of a tap and hand them out, a bounded piece at a time."""
-    heads = tap.heads[layer]
-    if not heads:
-        return
+    """Recompute the rows of a tap, a bounded piece at a time."""
+    heads = tap.pairs.heads[layer]
     piece = attended.piece(tap.span, len(heads))
     for i in range(0, len(tap.rows), piece):
         rows = tap.rows[i : i + piece]
         found = attended.rows(rows, heads, tap.span, tap.kind)
         for each in changed:
             each.write_over(found, rows, heads, tap.kind)
-        tap.deliver(layer, i, found)
+        tap.sink.take(layer, i, found)
 
 
 def deliver_results(
     point: str, project: Projection, z: torch.Tensor, out: torch.Tensor, layer_hooks: LayerHooks
 ) -> torch.Tensor:
-    """Hand out and change each head's part of the attention's output, z_h W_O,h, without the bias.
+    """Capture and change each head's part of the attention's output, z_h W_O,h, without the bias.
 
-    `project` multiplies by W_O; z is [T, H, D]; out [T, d] is what W_O made of z. Returns `out` plus what was changed.
+    `project` multiplies by W_O; z is [T, H, D]; out [T, d] is its product with W_O. Returns `out` plus the changes.
     """
     region = layer_hooks.region(point)
     if region is None:
@@ -222,8 +218,8 @@ def deliver_results(
 def _results(project: Projection, z: torch.Tensor, rows: Sequence[int], heads: Sequence[int]) -> torch.Tensor:
     """Return z_h W_O,h of these rows and heads, [n, heads, d].
 
-    Each is a row of its own in a product with the whole of W_O, with zeros for all other heads: that is more arithmetic
-    than W_O,h alone takes, but W_O is stored packed, and to unpack it costs a step far more than its few rows do.
+    Each is one row of a product with the whole W_O, with zeros for all other heads. That is more arithmetic than a
+    product with W_O,h, but W_O is stored packed, and unpacking it takes longer than a few rows.
     """
     own = z[index_of(rows)]  # [n, H, D]
     size = max(1, TAP_BYTES // (len(heads) * own[0].nbytes))

@@ -1,19 +1,20 @@
-"""Reads and changes the numbers of a forward pass while a batch runs, each for the sequence that asked for it.
+"""Hooks: read and change the numbers of a forward pass while a batch runs, each for one sequence.
 
 A `Read` or a `Change` is one sequence's hook at one point in one step. The network calls `LayerHooks` where it computes
-the point's numbers; what is kept, in which type and order, is up to the hook. Without hooks, `Hooks.at` returns None
-and nothing here runs. Rows of other sequences are never touched: they stay bit-identical.
+the point's numbers. Without hooks, `Hooks.at` returns None and nothing here runs. Rows of other sequences stay
+bit-identical.
 
 Axes: T rows of the step.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 import torch
 
-from model.hooks.asked_pairs import AskedPairs
+from model.hooks.head_pairs import HeadPairs
 from model.layers.norm import Norm
 
 
@@ -35,8 +36,8 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """An intervention on chosen rows of one span. It is not for hook_attn_scores and hook_pattern: see
-    AttentionChange.
+    """An intervention on chosen rows of one span, at any point except hook_attn_scores and hook_pattern (see
+    AttentionChange).
     """
 
     point: str
@@ -44,21 +45,34 @@ class Change:
     rows: Sequence[int]
     heads: Sequence[int] | None
     apply: Callable[[torch.Tensor], torch.Tensor]
-    """A function of [len(rows), ...] (of `heads` alone, if given) that returns the same shape, to be written in its
-    place.
+    """A function of [len(rows), ...] (with the axis of `heads`, if given) that returns the new numbers."""
+
+
+class RowSink:
+    """The receiver of one tap's attention rows. This class discards them; a subclass keeps them.
+
+    Rows reach a sink in one of three ways: the hooks of a layer call `take`, on a CPU attention writes patterns into
+    `room` while it computes them, and a step on a GPU calls `take_all` at its end.
     """
 
+    row_dtype = torch.float32
+    """Number type of the patterns of `take_all`; float16 if the sink keeps no more precision."""
 
-@dataclass(frozen=True, slots=True)
-class AllPatterns:
-    """A tap's way to take the patterns of all layers and heads at once, where they are there at once."""
+    def take(self, layer: int, first: int, rows: torch.Tensor) -> None:
+        """Take rows [heads of the layer, n, keys] of the batch rows `AttentionTap.rows[first : first + n]`. Layers and
+        `first` ascend. The sink may keep the tensor.
+        """
 
-    pairs: AskedPairs
-    """The layer and head of each pattern, in the order wanted."""
-    deliver: Callable[[torch.Tensor], None]
-    """A callback, called instead of the tap's with [pair, len(rows), keys]; the callee may keep the tensor."""
-    dtype: torch.dtype
-    """The type in which the numbers may come: float32, or float16 if no more of them is kept."""
+    def room(self, layer: int, num_keys: int) -> torch.Tensor | None:
+        """Return zeros [heads of the layer, rows, num_keys], float32 or float16, for a pattern that then needs no
+        `take`; None if the sink needs `take`.
+        """
+        return None
+
+    def take_all(self, pairs: HeadPairs, rows: torch.Tensor) -> None:
+        """Take the rows [pair, rows, keys] of all layers together. The sink may keep the tensor."""
+        for layer in sorted(pairs.places):
+            self.take(layer, 0, rows[index_of(pairs.places[layer])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,23 +82,12 @@ class AttentionTap:
     span: int
     rows: Sequence[int]
     """Batch rows, all of that span."""
-    heads: Mapping[int, Sequence[int]]
-    """The heads of each layer."""
+    pairs: HeadPairs
     kind: str
     """pattern | scores | dots, as in `model.layers.attention.Attention.rows`."""
-    deliver: Callable[[int, int, torch.Tensor], None]
-    """A callback, called with (layer, i, [heads of that layer, n, keys]) for `rows[i : i + n]`, layers and i ascending;
-    the callee may keep the tensor.
-    """
+    sink: RowSink
     cross: bool = False
     """Whether the tap is on cross attention instead of self-attention."""
-    room: Callable[[int, int], torch.Tensor | None] | None = None
-    """A function (layer, keys) -> [heads of that layer, n, keys] of all rows, float32 or float16, zeros: where a
-    pattern may be written while attention computes it, instead of being delivered. If it is None or returns None, the
-    pattern is delivered.
-    """
-    at_once: AllPatterns | None = None
-    """The way to take all patterns together, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +136,11 @@ class LayerHooks:
         return TensorRegion(rows, sorted({head for request in requested for head in request.heads or ()}))
 
     def __call__(self, point: str, x: torch.Tensor, region: "TensorRegion | None" = None) -> torch.Tensor:
-        """Change and hand out the numbers x [T, ...] of `point`, and return what the network goes on with.
+        """Change and capture the numbers x [T, ...] of `point`, and return the numbers with which the network
+        continues.
 
-        With `region`, x [n, ...] holds these rows and heads only, in order; they must include all that the hooks need.
-        x itself is not written to. A row that no hook changes keeps its bits.
+        With `region`, x [n, ...] holds only these rows and heads, in order; they must include those of all hooks. x
+        itself is not written to. A row without changes keeps its bits.
         """
         region = region or WHOLE_TENSOR
         changes = self.changes.get(point)
@@ -149,7 +153,7 @@ class LayerHooks:
         return x
 
     def derive(self, point: str, compute: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Hand out a point that the network does not need: `compute` takes batch rows [n] (int64) and returns [n, ...]
+        """Capture a point that the network does not need: `compute` takes batch rows [n] (int64) and returns [n, ...]
         for them; it is called only if a hook reads the point.
         """
         for read in self.reads.get(point, ()):
@@ -157,7 +161,7 @@ class LayerHooks:
             read.deliver(found if read.heads is None else found[:, list(read.heads)])
 
     def of_norm(self, name: str, norm: Norm, x: torch.Tensor, normed: torch.Tensor) -> None:
-        """Hand out the points of a norm that took x [T, d] and returned `normed`."""
+        """Capture the points of a norm that took x [T, d] and returned `normed`."""
         self.derive(f"{name}.hook_scale", lambda rows: norm.scale(x[rows.to(x.device)]))
         self.derive(f"{name}.hook_normalized", lambda rows: norm.normalized(x[rows.to(x.device)]))
         self(f"{name}.hook_out", normed)
@@ -169,7 +173,7 @@ def hooked(layer_hooks: LayerHooks | None, point: str, x: torch.Tensor) -> torch
 
 
 def normed(norm: Norm | None, name: str, x: torch.Tensor, layer_hooks: LayerHooks | None) -> torch.Tensor:
-    """Return x [T, d] after a norm whose points begin with `name`; without a norm, x itself."""
+    """Return x [T, d] after a norm; without a norm, x itself. name: prefix of the norm's points."""
     if norm is None:
         return x
     y = norm(x)
@@ -180,7 +184,7 @@ def normed(norm: Norm | None, name: str, x: torch.Tensor, layer_hooks: LayerHook
 
 @dataclass(frozen=True, slots=True)
 class TensorRegion:
-    """The rows and heads of a batch that a tensor holds, or that a hook is about."""
+    """The rows and heads of a batch in a tensor, or of a hook."""
 
     rows: Sequence[int] | None
     """Batch rows, ascending; None is all rows of the batch."""
@@ -200,7 +204,7 @@ WHOLE_TENSOR = TensorRegion(None, None)
 
 
 def index_of(numbers: Sequence[int]) -> slice | torch.Tensor:
-    """Return an index that takes these rows or heads: a slice if they are consecutive, which costs a tenth."""
+    """Return an index of these rows or heads: a slice if they are consecutive, which takes a tenth of the time."""
     first, last = numbers[0], numbers[-1]
     if len(numbers) == 1 or (last - first + 1 == len(numbers) and list(numbers) == list(range(first, last + 1))):
         return slice(first, last + 1)
@@ -233,6 +237,9 @@ def _write(x: torch.Tensor, region: TensorRegion, apply: Callable[[torch.Tensor]
     x[where] = apply(x[where]).to(x.dtype)
 
 
+Hook = Read | Change | AttentionTap | AttentionChange
+
+
 @dataclass(slots=True)
 class Hooks:
     """All hooks of one stack in one step."""
@@ -243,9 +250,21 @@ class Hooks:
     attention_changes: Sequence[AttentionChange] = ()
     _found: dict[int | None, LayerHooks] | None = field(init=False, default=None)
 
+    @classmethod
+    def of(cls, hooks: Sequence[Hook]) -> Self | None:
+        """Return hooks of any kinds together, or None if there are none."""
+        if not hooks:
+            return None
+        return cls(
+            reads=[hook for hook in hooks if isinstance(hook, Read)],
+            changes=[hook for hook in hooks if isinstance(hook, Change)],
+            attention=[hook for hook in hooks if isinstance(hook, AttentionTap)],
+            attention_changes=[hook for hook in hooks if isinstance(hook, AttentionChange)],
+        )
+
     @property
     def _by_layer(self) -> dict[int | None, LayerHooks]:
-        """Return the hooks of each layer. They are sorted when somebody asks: a card's step of patterns does not."""
+        """Return the hooks of each layer, sorted at first use: a GPU step that captures only patterns needs none."""
         if self._found is None:
             found: dict[int | None, LayerHooks] = {}
             self._found = found
@@ -258,7 +277,7 @@ class Hooks:
             for change in self.changes:
                 of(change.layer).changes.setdefault(change.point, []).append(change)
             for tap in self.attention:
-                for layer in tap.heads:
+                for layer in tap.pairs.heads:
                     of(layer).attention.append(tap)
             for attention_change in self.attention_changes:
                 of(attention_change.layer).attention_changes.append(attention_change)
@@ -270,9 +289,9 @@ class Hooks:
         return sum(layer_hooks.attention_seconds for layer_hooks in (self._found or {}).values())
 
     def serve_by(self, make: Callable[[LayerHooks], LayerHooks]) -> None:
-        """Replace each layer's hooks by what `make` returns for them, before the step runs."""
+        """Replace each layer's hooks by the result of `make`, before the step runs."""
         self._found = {layer: make(layer_hooks) for layer, layer_hooks in self._by_layer.items()}
 
     def at(self, layer: int | None) -> LayerHooks | None:
-        """Return the hooks of block `layer`, or those of the points outside the blocks, or None if there are none."""
+        """Return the hooks of block `layer`, or with None of the points outside the blocks; None if there are none."""
         return self._by_layer.get(layer)

@@ -1,6 +1,6 @@
-"""Says which points a model has, how large they are, how their names may be written, and what a misspelt name may mean.
+"""The points of one model: their sizes, the accepted spellings of their names, and similar names for misspelt ones.
 
-The points themselves are in `model.hooks.points`. It never imports torch.
+`model.hooks.points` lists all points. This module never imports torch.
 """
 
 import difflib
@@ -12,7 +12,7 @@ from model.hooks.points import BY_NAME, OF_A_NORM, POINTS, Axis, Point, Stack, i
 
 
 class UnknownPoint(ValueError):
-    """There is no such point in this model; the message says why and lists near names."""
+    """There is no such point in this model; the message gives the reason and similar names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
-"""Lists the named points of a forward pass, by TransformerLens's names. It knows names and axes; it never imports
-torch.
+"""The named points of a forward pass, with their axes, by TransformerLens's names. This module never imports torch.
 
 A full name is `{stack}blocks.{layer}.{point}` for a point of a block and `{stack}{point}` for one outside; stack is ""
 for a model of one stack, "encoder." or "decoder." for an encoder-decoder. The network calls its hooks by the short name
-(`attn.hook_q`); `model.hooks.hooks` hands out the numbers.
+(`attn.hook_q`).
 """
 
 from dataclasses import dataclass
@@ -18,14 +17,14 @@ Axis = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One point. `axes` are those of the answer for one input; the first is along the sequence, except that scores and
-    patterns are [head, query, key]. "one" is an axis of length 1, which TransformerLens keeps in `hook_scale`.
+    """One point. `axes` are the axes of the answer for one input; the first is along the sequence, except that scores
+    and patterns are [head, query, key]. "one" is an axis of length 1, which TransformerLens keeps in `hook_scale`.
     """
 
     name: str
     axes: tuple[Axis, ...]
     formula: str
-    """How the numbers are computed from those of other points."""
+    """How the numbers are computed from other points."""
     about: str = ""
     """The operations that the numbers have and have not been through: gain, rotation, scale."""
     in_block: bool = True
@@ -43,9 +42,7 @@ _EXPERTS: tuple[Axis, ...] = ("position", "expert")
 
 
 def _norm(name: str, of: str, in_block: bool = True) -> tuple[Point, ...]:
-    """Return the points of a norm. They are read only: change the norm's input, or what the next sublayer makes of its
-    output.
-    """
+    """Return the points of a norm. They are read-only: an intervention can change the norm's input instead."""
     points = (
         ("hook_scale", _SCALE, "sqrt(mean((x - mean(x))^2) + eps); RMSNorm: sqrt(mean(x^2) + eps)", f"x is {of}"),
         (
@@ -63,7 +60,7 @@ def _norm(name: str, of: str, in_block: bool = True) -> tuple[Point, ...]:
 
 
 def _attention(name: str, x: str, keys: str) -> tuple[Point, ...]:
-    """Return the points of one attention whose queries are made from `x` and whose keys and values from `keys`."""
+    """Return the points of one attention. x: the input of its queries; keys: the input of its keys and values."""
     cross = "; positions are the encoder's" if keys != x else ""
     gated = "before the sigmoid; one number for each of hook_z"
     gate = () if cross else (Point(f"{name}.hook_gate", _HEADS, f"{x} W_gate + b_gate", gated),)

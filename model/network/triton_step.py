@@ -104,10 +104,6 @@ class TritonStep:
         return self._embedding.tokens.device
 
     @property
-    def num_heads(self) -> int:
-        return self._blocks[0].self_attention.num_heads
-
-    @property
     def serves_hooks(self) -> bool:
         """Return whether attention writes patterns for hooks, which requires all heads."""
         return self._blocks[0].self_attention.heads.are_all
@@ -119,7 +115,7 @@ class TritonStep:
         """
         if hooks is not None and not self.serves_hooks:
             return None
-        return PatternPlan.of(hooks or Hooks(), batch, len(self._blocks), self.num_heads)
+        return PatternPlan.of(hooks or Hooks(), batch)
 
     def __call__(self, batch: Batch, caches: Sequence[LayerCache], plan: PatternPlan) -> Tensor:
         """Run a batch, deliver the patterns, and return the result of `Stack.__call__`.

@@ -6,11 +6,10 @@ point are gathered first. Only rank 0 delivers reads. It also applies changes, a
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from model.hooks.hooks import Hooks, LayerHooks, TensorRegion
+from model.hooks.hooks import Hooks, LayerHooks, RowSink, TensorRegion
 from model.sharding.group import Group
 from model.sharding.shares import Shares
 
@@ -20,7 +19,7 @@ def requests_of(hooks: Hooks) -> Hooks:
     return Hooks(
         [replace(each, deliver=_nothing) for each in hooks.reads],
         [replace(each, apply=_same) for each in hooks.changes],
-        [replace(each, heads=dict(each.heads), deliver=_nothing, room=None, at_once=None) for each in hooks.attention],
+        [replace(each, sink=RowSink()) for each in hooks.attention],
         [replace(each, apply=_same) for each in hooks.attention_changes],
     )
 
@@ -71,6 +70,20 @@ class SplitLayerHooks(LayerHooks):
         super().derive(point, compute if share is None else lambda rows: share.whole(compute(rows), 1))
 
 
+class _CatchingSink(RowSink):
+    """A sink that collects the exceptions of another one."""
+
+    def __init__(self, sink: RowSink, problems: list[Exception]) -> None:
+        self._sink = sink
+        self._problems = problems
+
+    def take(self, layer: int, first: int, rows: torch.Tensor) -> None:
+        try:
+            self._sink.take(layer, first, rows)
+        except Exception as problem:
+            self._problems.append(problem)
+
+
 class Leading:
     """The hooks of one pass on rank 0.
 
@@ -104,7 +117,9 @@ class Leading:
             point: [replace(change, apply=self._sent(change.apply)) for change in changes]
             for point, changes in layer_hooks.changes.items()
         }
-        layer_hooks.attention = [replace(tap, deliver=self._kept(tap.deliver)) for tap in layer_hooks.attention]
+        layer_hooks.attention = [
+            replace(tap, sink=_CatchingSink(tap.sink, self._problems)) for tap in layer_hooks.attention
+        ]
         layer_hooks.attention_changes = [
             replace(change, apply=self._sent(change.apply)) for change in layer_hooks.attention_changes
         ]
@@ -112,15 +127,6 @@ class Leading:
 
     def _later(self, deliver: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
         return lambda found: self._found.append((deliver, found))
-
-    def _kept(self, deliver: Callable[..., None]) -> Callable[..., None]:
-        def kept(*found: Any) -> None:
-            try:
-                deliver(*found)
-            except Exception as problem:
-                self._problems.append(problem)
-
-        return kept
 
     def _sent(self, apply: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         def sent(x: torch.Tensor, *some: slice) -> torch.Tensor:

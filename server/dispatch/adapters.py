@@ -19,7 +19,7 @@ from server.dispatch.served_adapter import ServedAdapter
 from server.dispatch.worker_state import WorkerState, unready
 from server.engine.request import Task, WeightsTask
 from server.http.errors import BadRequest, NotFound
-from server.ipc.adapter_messages import AdapterLoaded, DropAdapter, LoadAdapter
+from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ from server.engine.outputs import EngineInfo, EngineStats
 from server.engine.request import EngineRequest, GenerateTask
 from server.http.errors import ApiError, Unavailable, WorkerLost
 from server.ipc import messages
-from server.ipc.adapter_messages import AdapterLoaded
 from server.observability.metrics import ClientCounters, WorkerNumbers
 
 logger = logging.getLogger(__name__)
@@ -233,7 +232,7 @@ class EngineClient:
         match message:
             case messages.StepMessage():
                 self._take_step(worker, message)
-            case AdapterLoaded():
+            case messages.AdapterLoaded():
                 self.adapters.take(worker, message)
             case messages.Described():
                 self._questions.take(message)

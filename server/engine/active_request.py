@@ -1,7 +1,4 @@
-"""Keeps the requests that have begun: what each has captured, its clock and its outputs.
-
-It knows what a step returned; it decides nothing.
-"""
+"""Active requests: the requests that have begun, each with its captures, times and outputs."""
 
 import logging
 import time
@@ -23,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class NoCaptureMemory(Exception):
-    """There is no memory for what a request captures. It has not begun."""
+    """There is no memory for a request's captures. It has not begun."""
 
 
 @dataclass(slots=True)
@@ -36,16 +33,16 @@ class ActiveRequest:
 
     @property
     def is_gathering(self) -> bool:
-        """Return whether it holds memory for its answer; no output was sent for it yet."""
+        """Return whether it holds memory for an answer that was not sent yet."""
         return self.captures.num_bytes > 0
 
     @property
     def has_answered(self) -> bool:
-        """Return whether an output was sent for it: all that its prompt gave goes out with the first."""
+        """Return whether an output was sent; the first one includes all captures of the prompt."""
         return self.timing.first_token is not None
 
     def answer(self, result: StepResult, now: float) -> RequestOutput:
-        """Return its output after a step that brought it a token, or its end. If this raises, nothing has changed.
+        """Return its output after a step with a token for it, or with its end. If this raises, nothing has changed.
 
         now: CLOCK_MONOTONIC seconds.
         """
@@ -65,7 +62,7 @@ class ActiveRequest:
             output.tensors = output.tensors | found.arrays()
             if found.prompt_logprobs is not None:
                 output.prompt_logprobs = PromptLogprobs.of(found.prompt_logprobs)
-            found = RequestCaptures(patches=found.patches, row_pairs=found.row_pairs)
+            found = RequestCaptures(patches=found.patches, row_sink=found.row_sink)
         if seq.is_finished:
             timing = replace(timing, finished=now)
             output.finish_reason = seq.finish_reason
@@ -77,7 +74,7 @@ class ActiveRequest:
 
 
 class ActiveRequests(dict[int, ActiveRequest]):
-    """All requests that have begun, by uid. Each is known here and to the scheduler, or to neither."""
+    """All requests that have begun, by uid: the same ones as in the scheduler."""
 
     def __init__(self, scheduler: Scheduler, model: Transformer, adapters: Adapters) -> None:
         super().__init__()
@@ -87,11 +84,11 @@ class ActiveRequests(dict[int, ActiveRequest]):
         self._stacks = stacks_of(model.config)
 
     def begin(self, request: EngineRequest, grammar: Grammar | None = None) -> None:
-        """Queue a request whose text keeps to `grammar`, or to none, and make room for what it captures.
+        """Queue a request and allocate memory for its captures.
 
-        Raises NoCaptureMemory where there is none, ValueError when it cannot run: too long for the cache, an empty
-        prompt, a token that the network lacks, a uid in use, an adapter that is not loaded, or an intervention that
-        makes no sense. Nothing has changed then, nor after any other exception.
+        Raises NoCaptureMemory without memory for them, and ValueError if the request cannot run: too long for the
+        cache, an empty prompt, a token that the network lacks, a uid in use, an adapter that is not loaded, or an
+        invalid intervention. After any exception, nothing has changed.
         """
         self._check_tokens(request)
         seq = Sequence(request, self._stacks, self._adapters.of(request.adapter), grammar)
@@ -115,7 +112,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
                 raise ValueError(f"request {request.uid}: there is no token {wrong}; 0 to {size - 1} are accepted")
 
     def captures_of(self, schedule: Schedule, now: float) -> dict[int, RequestCaptures]:
-        """Return the captures of all in a step, by uid, and note when each was in one first.
+        """Return the captures of a step's requests, by uid, and set the time of each request's first step.
 
         now: CLOCK_MONOTONIC seconds.
         """
@@ -128,7 +125,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
         return captures
 
     def withdraw(self, uid: int) -> EngineRequest:
-        """Take back a request for which no output was sent; all it holds is free at once."""
+        """Remove and return a request without outputs, and free all its memory."""
         seq = self.pop(uid).sequence
         self._scheduler.finish(seq, "memory")
         named = {"request_id": seq.request.request_id}
@@ -136,7 +133,7 @@ class ActiveRequests(dict[int, ActiveRequest]):
         return seq.request
 
     def end(self, uid: int, reason: FinishReason, error: str | None = None) -> RequestOutput:
-        """End a request before it is complete; its blocks are free at once. Returns its last word."""
+        """End a request early, and free its blocks. Returns its last output."""
         self._scheduler.abort(uid, reason)
         timing = replace(self.pop(uid).timing, finished=time.monotonic())
         return RequestOutput(uid=uid, finish_reason=reason, error=error, timing=timing)

@@ -1,6 +1,4 @@
-"""Keeps the LoRA adapters of an engine, by number, and loads them while requests run. It never knows their names on
-the wire, nor which request uses one.
-"""
+"""LoRA adapters of an engine, by number; they can be loaded while requests run."""
 
 import contextlib
 import logging
@@ -20,23 +18,23 @@ from server.engine.config import AdapterFolder
 logger = logging.getLogger(__name__)
 
 _NICENESS = 10
-"""Of the threads that load: steps go first."""
+"""Niceness of the loading threads: steps have priority."""
 
 
 class Adapters:
-    """The adapters of one network. `begin` loads in a thread of its own; the other methods are for the engine's."""
+    """The adapters of one network. `begin` loads in its own thread; the other methods are for the engine's thread."""
 
     def __init__(self, model: Transformer, folders: Sequence[AdapterFolder], max_rank: int) -> None:
-        """Load what is there from the start. Raises ModelLoadError for an adapter that cannot be served."""
+        """Load the first adapters. Raises ModelLoadError for an adapter that cannot be served."""
         self._model = model
         self._max_rank = max_rank
         self._loaded = {each.number: load_adapter(each.folder, model, max_rank=max_rank) for each in folders}
         self._dropped: set[int] = set()
-        """Numbers whose adapter is no longer wanted; a number is never used again."""
+        """Numbers of adapters that were dropped; a number is never used again."""
         self._one_by_one = threading.Lock()
 
     def of(self, number: int) -> Adapter | None:
-        """Return the adapter of a number; 0 is the network as it is. Raises ValueError if it is not loaded."""
+        """Return the adapter of a number, or None for 0. Raises ValueError if it is not loaded."""
         if number == 0:
             return None
         if number not in self._loaded:
@@ -44,20 +42,20 @@ class Adapters:
         return self._loaded[number]
 
     def begin(self, number: int, folder: Path, done: Callable[[str | None], None], *, root: Path | None = None) -> None:
-        """Load an adapter, and call `done` with None, or with why it cannot be served, in one line. It is called from
-        another thread. root: a folder that the adapter's files must be in.
+        """Load an adapter, then call `done`, from another thread, with None or with the reason of a failure, in one
+        line. root: a folder that must contain the adapter's files.
         """
         args = (number, folder, root, done)
         thread = threading.Thread(target=self._load, args=args, name="adapter-loader", daemon=True)
         thread.start()
 
     def drop(self, number: int) -> None:
-        """Forget an adapter. Its memory is free when the requests that use it have ended."""
+        """Remove an adapter. Its memory is free when its requests have ended."""
         self._dropped.add(number)
         self._loaded.pop(number, None)
 
     def _load(self, number: int, folder: Path, root: Path | None, done: Callable[[str | None], None]) -> None:
-        torch.set_num_threads(1)  # of this thread alone
+        torch.set_num_threads(1)  # only of this thread
         with contextlib.suppress(OSError, AttributeError):  # a system that has no niceness of threads
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         with self._one_by_one:
@@ -66,7 +64,7 @@ class Adapters:
             except ModelLoadError as error:
                 done(str(error))
                 return
-            except BaseException as error:  # of one adapter: it must not end what runs
+            except BaseException as error:  # other requests continue
                 logger.exception("the adapter in %s could not be loaded", folder)
                 done(f"the adapter in {folder} could not be loaded ({type(error).__name__})")
                 return

@@ -1,13 +1,16 @@
-"""Defines what a task declares: how deep each stack must run, which positions the answer holds, and what to capture.
-
-It knows numbers and the names of points; it knows no particular task and no tensor.
-"""
+"""Tasks: their declarations of the depth of each stack, the positions of the answer, and the captures."""
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
+from model.hooks.points import BY_NAME, Stack, reads_encoder
+
+Stage = Literal["encoder", "cross", "decoder", "logits"]
+"""Parts of a step, in the order in which they run; in "cross" the decoder's blocks compute keys and values of the
+encoder's output.
+"""
 BEFORE_OUTPUT = frozenset(
     ["hook_resid_pre"] + [f"attn.hook_{name}" for name in ("q", "k", "v", "rot_q", "rot_k", "attn_scores", "pattern")]
 )
@@ -29,6 +32,9 @@ class Depth(NamedTuple):
     """Whether the last of these blocks must run beyond its queries, keys and values."""
 
 
+NOT_AT_ALL = Depth(0, needs_output=False)
+
+
 class Depths(NamedTuple):
     """The depth of each stack, None for a stack that the answer does not read."""
 
@@ -36,9 +42,14 @@ class Depths(NamedTuple):
     decoder: Depth | None
 
 
+def input_depths(stacks: Stacks, depth: Depth) -> Depths:
+    """Return the depths of a task that reads only the first stack: the encoder, if there is one."""
+    return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
+
+
 class BaseTask(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The base of all tasks. Its declarations are those of a task that inspects the whole decoder; a task that reads
-    less overrides them, and the rest is not computed.
+    """The base of all tasks. By default, a task inspects the whole decoder; a task that reads less overrides these
+    declarations, and the rest is not computed.
     """
 
     is_inspection: ClassVar[bool] = True
@@ -55,7 +66,36 @@ class BaseTask(msgspec.Struct, frozen=True, tag=True, array_like=True):
         return range(num_tokens)
 
     def captures(self) -> Sequence[object]:
-        """Return what to gather while the prompt is computed. For the class of each of these objects,
-        `server.engine.captures.request_captures` names the sink that gathers it. By default it is the task itself.
+        """Return the captures of the prompt, by default the task itself. `server.engine.captures.request_captures` has
+        a sink for each of their classes.
         """
         return (self,)
+
+
+def required_depths(task: BaseTask, stacks: Stacks, *, is_changed: bool) -> tuple[Depth, Depth | None]:
+    """Return how deep the encoder and the decoder must run for a task; None if the decoder has no part in the answer.
+
+    is_changed: whether interventions change the numbers. Raises ValueError if the task needs a stack that the model
+    lacks.
+    """
+    encoder, decoder = task.depths(stacks)
+    for name, depth, has in (("encoder", encoder, stacks.encoder), ("decoder", decoder, stacks.decoder)):
+        if depth is not None and not has:
+            raise ValueError(f"{type(task).__name__} needs the {name}; this model has none")
+    encoder = encoder or NOT_AT_ALL
+    if decoder is not None:  # a decoder reads the encoder's output
+        encoder = max(encoder, Depth(stacks.encoder, needs_output=True))
+    if is_changed:
+        # Changed patterns are recomputed where they are used, so the last block must use them.
+        encoder = encoder._replace(needs_output=True)
+        decoder = decoder and decoder._replace(needs_output=True)
+    return encoder, decoder
+
+
+def stage_of(stack: Stack, name: str) -> Stage:
+    """Return the stage in which the network reaches a point of a stack."""
+    if name == "logits":
+        return "logits"
+    if stack == "encoder":
+        return "encoder"
+    return "cross" if reads_encoder(BY_NAME[name]) else "decoder"

@@ -1,6 +1,5 @@
-"""Describes how one engine is to be built. Standard library only: it is pickled from the API process to the worker.
-
-It knows nothing of flags or HTTP limits; those are in `server.config.settings`.
+"""Configuration of one engine. It is pickled from the API process to the worker, so it needs only the standard
+library.
 """
 
 from collections.abc import Callable
@@ -20,7 +19,7 @@ class AdapterFolder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """Everything the worker needs to build its engine; "auto" and None are resolved by the engine, once."""
+    """The settings with which a worker builds its engine; the engine resolves "auto" and None, once."""
 
     model: Path
     """A model folder that exists on this machine."""
@@ -38,21 +37,18 @@ class EngineConfig:
     max_num_batched_tokens: int = 2048
     """Token budget of one step."""
     max_capture_tokens: int | None = None
-    """Most tokens of that budget for inspection requests while text is generated; None lets `Engine.from_folder`
-    choose by the device.
+    """Most tokens of that budget for inspection requests while text is generated; None means a number for the device.
     """
     kv_cache_bytes: int | None = None
-    """Bytes of the KV cache on each of the worker's devices; None lets the engine choose from the free memory."""
+    """Bytes of the KV cache on each of the worker's devices; None means a part of the free memory."""
     gpu_memory_utilization: float = 0.9
-    """Share of a card's whole memory that the worker may use there, KV cache included; `kv_cache_bytes` wins."""
+    """Share of a GPU's whole memory that the worker may use, KV cache included; `kv_cache_bytes` overrides it."""
     memory_share: int | None = None
-    """Bytes of the machine's memory that belong to this worker when other workers start next to it; None means all
-    that is free.
-    """
+    """Bytes of the machine's memory for this worker when other workers start next to it; None means all free memory."""
     num_workers: int = 1
-    """Workers of the server; they share what a container's CPU quota allows."""
+    """Workers of the server; they share a container's CPU quota."""
     worker_memory: int | None = None
-    """Most bytes of each of the worker's processes; None means what a container, if there is one, leaves it."""
+    """Most bytes of each of the worker's processes; None means most of the free memory of the machine or container."""
     block_size: int = 32
     """Tokens per KV block."""
     enable_prefix_caching: bool = True

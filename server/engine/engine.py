@@ -1,6 +1,6 @@
-"""The engine: requests in, steps out. Joins policy (scheduler, memory retries) and numbers (model runner).
+"""The engine: requests in, steps out. It joins policy (scheduler, memory retries) and numbers (model runner).
 
-It knows nothing of HTTP, sockets or text. Use it from one thread:
+Use it from one thread:
 
     engine = Engine.from_folder(EngineConfig(model=folder))
     engine.add_request(request)
@@ -32,11 +32,9 @@ from server.engine.loading import device_runner_for, load
 from server.engine.outputs import EngineStats, Failure, RequestOutput, StepOutput, failure_of, raise_exit, with_forced
 from server.engine.request import EngineRequest
 from server.engine.scheduling.block_manager import BlockManager
-from server.engine.scheduling.progress import retreat
 from server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
 from server.engine.scheduling.schedule import Schedule
-from server.engine.scheduling.scheduler import Scheduler
-from server.engine.scheduling.scheduler_config import SchedulerConfig
+from server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from server.engine.scheduling.step_budgets import StepBudgets
 from server.engine.sequence import Sequence
 from server.engine.state import engine_state
@@ -57,7 +55,7 @@ class Engine:
             cache.num_blocks,
             cache.block_size,
             cache.num_sequences,
-            # A card computes some tokens more in the time that it takes to begin a copy of each layer.
+            # A GPU computes a few more tokens in the time that it needs to start a copy of each layer.
             copies_blocks=caching and on_cpu and config.tensor_parallel == 1,
         )
         self._scheduler = Scheduler(
@@ -67,7 +65,7 @@ class Engine:
                 max_capture_tokens=config.max_capture_tokens,
                 enable_prefix_caching=caching,
                 rotary_switch=model.rotary_switch,
-                takes_forced=on_cpu,  # on a card a step of single tokens is a graph, others are not
+                takes_forced=on_cpu,  # on a GPU a step of single tokens runs faster, as a graph
             ),
             self._blocks,
         )
@@ -78,11 +76,11 @@ class Engine:
         self._budgets = StepBudgets(config.max_capture_tokens, limits)
         self._ahead = RunAhead(self._plan)
         self._committed = 0.0
-        """CLOCK_MONOTONIC seconds at which the last step was accounted for."""
-        self._can_cancel = on_cpu  # `server.engine.execution.step_cancellation` says why
+        """CLOCK_MONOTONIC seconds at which the last step was committed."""
+        self._can_cancel = on_cpu  # `server.engine.execution.step_cancellation` gives the reason
         self._new_aborts: Callable[[], Iterable[int]] = lambda: ()
         self._must_complete = False
-        """Whether the next step must complete: the last one was cancelled although some request still wanted it."""
+        """Whether the next step must complete: the last one was cancelled despite an active request."""
         self.adapters = Adapters(model, config.adapters, config.max_lora_rank)
         self._active = ActiveRequests(self._scheduler, model, self.adapters)
         live = weights_of(model)
@@ -91,8 +89,9 @@ class Engine:
             lambda task, check: weights.answer(model.config, live, task.question, task.options, check),
             lambda: read_vocabulary(config.model, model.config.vocab_size, model.config.eos_token_ids),
         )
+        self._memory_retry = self._intake.memory_retry
         self._outputs: list[RequestOutput] = []
-        """The outputs of the next report; requests may end between steps too."""
+        """The outputs of the next report, also of requests that end between steps."""
         self._send: Callable[[StepOutput], None] | None = None
         self._counted: dict[str, Any] = {}
         """The counters of `EngineStats`, by field name."""
@@ -112,41 +111,40 @@ class Engine:
         return bool(self._scheduler.has_work or self._ahead.is_running or self._outputs or self._intake.has_work)
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """Call `wake`, from another thread, when there is something to report that did not come from a step."""
+        """Call `wake`, from another thread, when there is an output that needs no step."""
         self._intake.call_when_ready(wake)
 
     def prepare_grammars(self) -> None:
-        """Begin to read what grammars need to know of the tokens, so that the first of them need not wait for it."""
+        """Start to read the vocabulary of grammars, so that the first grammar need not wait for it."""
         self._intake.grammars.warm_up()
 
     def watch_aborts(self, new_aborts: Callable[[], Iterable[int]]) -> None:
-        """Call `new_aborts` while a step runs to ask which uids were aborted since the last call: a step that too
-        few requests still want is cancelled. The caller may still call `abort` for these uids, and must for those
-        that are not known yet.
+        """Call `new_aborts` while a step runs: it returns the uids that were aborted since its last call, and a step
+        with too few active requests is cancelled. The caller may also call `abort` for these uids, and must do so for
+        requests that were not added yet.
         """
         self._new_aborts = new_aborts
 
     def send_early(self, send: Callable[[StepOutput], None]) -> None:
-        """Call `send` with outputs that are there before their step has run; else they are reported with the step's."""
+        """Call `send` with outputs that are known before their step has run; otherwise the step reports them."""
         self._send = send
 
     def call_when_short(self, let_answers_go: Callable[[], object]) -> None:
-        """Call `let_answers_go` when memory is short: it returns when nothing holds the answers of earlier steps any
-        more, or when that takes too long.
+        """Call `let_answers_go` when memory is short: it returns when the answers of earlier steps are sent and freed,
+        or when that takes too long.
         """
-        self._intake.memory_retry.call_when_short(let_answers_go)
+        self._memory_retry.call_when_short(let_answers_go)
 
     def add_request(self, request: EngineRequest) -> None:
-        """Queue a request. If there is no memory for its captures, it waits for memory or ends with the next step.
+        """Queue a request. Without memory for its captures, it waits for memory or ends with the next step.
 
         Raises ValueError if the request cannot run: too long for the cache, an empty prompt, a token that the network
-        lacks, a uid in use, or an invalid intervention. After this or any other exception the engine is as it was
-        before.
+        lacks, a uid in use, or an invalid intervention. After any exception the engine is unchanged.
         """
         self._intake.add(request)
 
     def abort(self, uid: int) -> None:
-        """End a request early; its blocks are free at once and the next step reports it. Unknown uids are ignored."""
+        """End a request early, and free its blocks. The next step reports the end. Unknown uids are ignored."""
         if uid in self._active:
             self._outputs.append(self._active.end(uid, "abort"))
         else:
@@ -172,7 +170,7 @@ class Engine:
         self._send_first_forced(schedule)
         run = partial(self._ahead.run, self._runner, step, wanted)
         try:
-            with self._intake.memory_retry.reserve():
+            with self._memory_retry.reserve():
                 result = run_isolated(self._runner, schedule, step.captures, wanted, run)
         except StepCancelled:
             self._cancel(schedule, wanted.aborted)
@@ -183,19 +181,19 @@ class Engine:
 
     @property
     def capture_bytes(self) -> int:
-        """Return the bytes that unfinished requests have captured or reserved. It asks all of them, so don't call it
+        """Return the bytes that unfinished requests have captured or reserved. It reads all of them, so don't call it
         in every step.
         """
         return sum(active.captures.num_bytes for active in self._active.values())
 
     def stats(self, iteration_tokens: int = 0) -> EngineStats:
-        """Return a snapshot of gauges and counters, except `inflight_capture_bytes`: captures are in flight until
-        they are sent, which the engine does not see.
+        """Return a snapshot of gauges and counters, except `inflight_capture_bytes`, which depends on the sending of
+        captures.
         """
         return EngineStats(
             **self._counted,
             num_requests_running=self._scheduler.num_running,
-            num_requests_waiting=self._scheduler.num_waiting + len(self._intake.memory_retry),
+            num_requests_waiting=self._scheduler.num_waiting + len(self._memory_retry),
             kv_cache_usage_ratio=self._blocks.usage,
             kv_cache_committed_bytes=self._blocks.num_committed_blocks * self._block_bytes
             + self._blocks.num_committed_states * self._state_bytes,
@@ -209,33 +207,33 @@ class Engine:
         )
 
     def check_integrity(self) -> None:
-        """Check the bookkeeping for contradictions, between two steps. Raises AssertionError with the facts."""
+        """Check the engine's state for contradictions, between two steps. Raises AssertionError with the facts."""
         self._scheduler.check_integrity()
         known = {seq.uid for seq in self._scheduler.sequences}
         if known != self._active.keys():
             raise AssertionError(f"requests {sorted(known)} are scheduled, but {sorted(self._active)} are tracked")
         self._budgets.check_integrity()
         unreported = {output.uid for output in self._outputs}
-        self._intake.memory_retry.check_integrity(known | self._intake.uids | unreported)
+        self._memory_retry.check_integrity(known | self._intake.uids | unreported)
 
     def state(self) -> dict[str, Any]:
-        """Return what the engine is doing, for a debug dump, without any tokens."""
+        """Return the engine's state for a debug dump, without tokens."""
         return engine_state(self._scheduler, self._budgets.captures) | {
             "num_steps_abandoned": self.stats().steps_abandoned_total,
-            "set_aside": self._intake.memory_retry.uids,
+            "set_aside": self._memory_retry.uids,
             "capture_bytes": self.capture_bytes,
         }
 
     def _expire(self) -> None:
-        """End the requests that need no further step, and begin those that have waited for memory long enough."""
+        """Begin the requests that no longer need to wait, and end those without further steps."""
         self._intake.take_ready()
         self._outputs += self._intake.ends
         self._intake.ends = []
         self._outputs += [self._active.end(seq.uid, "deadline") for seq in self._scheduler.expired(time.monotonic())]
-        self._intake.memory_retry.forget(*[output.uid for output in self._outputs])
+        self._memory_retry.forget(*[output.uid for output in self._outputs])
 
     def _plan(self) -> Step | None:
-        """Choose what the next step computes, or return None if there is nothing to compute."""
+        """Schedule the next step, or return None if there is nothing to compute."""
         if not self._scheduler.has_work:
             return None
         schedule, began = self._budgets.schedule(self._scheduler), time.monotonic()
@@ -243,7 +241,7 @@ class Engine:
         return Step(schedule, self._active.captures_of(schedule, began), began)
 
     def _send_first_forced(self, schedule: Schedule) -> None:
-        """Send the tokens that grammars force at the beginning of texts whose first step is to run."""
+        """Send the tokens that grammars force at the beginning of texts, before their first step."""
         tokens = [
             (seq.uid, token) for seq in schedule.sequences if seq.first_forced for token in seq.pop_first_forced()
         ]
@@ -254,9 +252,7 @@ class Engine:
                 self._send(self._report())
 
     def _cancel(self, schedule: Schedule, aborted: Iterable[int]) -> None:
-        """Account for a cancelled step and return the ends of the aborted requests. The others are where they were
-        before it.
-        """
+        """Account for a cancelled step: end its aborted requests. The others keep their state from before the step."""
         for uid in aborted:
             self.abort(uid)
         self._expire()
@@ -264,7 +260,7 @@ class Engine:
         self._count(steps_abandoned_total=1)
 
     def _commit(self, step: Step, result: StepResult) -> None:
-        """Commit a step that ran, and note each request's output."""
+        """Commit a step that ran, and collect its outputs."""
         schedule, now = step.schedule, time.monotonic()
         began, self._committed = max(step.began, self._committed), now
         self._must_complete = False
@@ -273,15 +269,15 @@ class Engine:
         ends = [(uid, failure) for uid, failure in failures.items() if uid not in short]
         outputs = [self._active.end(uid, failure.reason, failure.message) for uid, failure in ends]
         if step.is_advanced:
-            retreat(schedule.of(short))
+            schedule.of(short).retreat()
         settle = self._scheduler.settle if step.is_advanced else self._scheduler.commit
         settle(schedule.without(short), result.tokens)
         for seq in [seq for seq in schedule.sequences if seq.uid in self._active and seq.uid not in short]:
             if seq.uid in result.tokens or seq.is_finished:
                 outputs += self._outputs_or_end(seq, result, now)
-        if short or self._intake.memory_retry.is_trying:
+        if short or self._memory_retry.is_trying:
             outputs += self._retry_or_end(schedule, short)
-        self._intake.memory_retry.forget(*[output.uid for output in outputs])
+        self._memory_retry.forget(*[output.uid for output in outputs])
         captured = sum(len(array.data) for output in outputs if output.tensors for array in output.tensors.values())
         self._count(
             generation_tokens_total=sum([output.token_id is not None for output in outputs]),
@@ -296,7 +292,7 @@ class Engine:
             self._budgets.note(time.monotonic() - began, schedule)
 
     def _outputs_or_end(self, seq: Sequence, result: StepResult, now: float) -> list[RequestOutput]:
-        """Return a request's outputs, or its end if they cannot be made; none if it waits to begin again."""
+        """Return a request's outputs, or its end if that fails; none if the request waits to begin again."""
         active = self._active[seq.uid]
         is_first = not active.has_answered
         try:
@@ -306,30 +302,31 @@ class Engine:
             named = {"request_id": seq.request.request_id}
             logger.warning("the answer of request %d failed", seq.uid, exc_info=True, extra={"fields": named})
             failure = failure_of(error)
-            if self._intake.memory_retry.should_withdraw(seq.uid, failure, is_gathering=active.is_gathering):
-                self._intake.memory_retry.add(self._active.withdraw(seq.uid))
+            if self._memory_retry.should_withdraw(seq.uid, failure, is_gathering=active.is_gathering):
+                self._memory_retry.add(self._active.withdraw(seq.uid))
                 return []
             return [self._active.end(seq.uid, failure.reason, failure.message)]
-        if is_first:  # the prompt is done, and so is all that it gave
+        if is_first:  # the prompt is complete
             self._count(prompt_tokens_total=len(seq.encoder_token_ids) + seq.num_prompt_tokens)
         if seq.is_finished:
             del self._active[seq.uid]
         return with_forced(output, seq.forced) if seq.forced else [output]
 
     def _retry_or_end(self, schedule: Schedule, short: Mapping[int, Failure]) -> list[RequestOutput]:
-        """Let the requests of a step that found no memory try again, and end those that have already tried again."""
-        scheduled, asked = [seq.uid for seq in schedule.sequences], self._intake.has_questions
+        """Queue the requests of a step without memory again, or end them after their last try."""
+        scheduled = [seq.uid for seq in schedule.sequences]
         holders = [uid for uid, active in self._active.items() if active.is_gathering]
-        decision = self._intake.memory_retry.decide(short, holders, scheduled, others_gather=asked)
+        others_gather = self._intake.has_questions
+        decision = self._memory_retry.decide(short, holders, scheduled, others_gather=others_gather)
         for uid in decision.requeued:
-            self._intake.memory_retry.add(self._active.withdraw(uid))
+            self._memory_retry.add(self._active.withdraw(uid))
         ends = [self._active.end(uid, "memory", short[uid].message) for uid in decision.ending]
         if decision.is_hopeless:
-            self._intake.memory_retry.run_with_reserve(self._runner.check)
+            self._memory_retry.run_with_reserve(self._runner.check)
         return ends
 
     def _report(self, num_tokens: int = 0) -> StepOutput:
-        """Return all outputs that are due. num_tokens: the tokens that the step computed."""
+        """Return all collected outputs. num_tokens: the tokens that the step computed."""
         outputs, self._outputs = tuple(self._outputs), []
         return StepOutput(outputs=outputs, stats=self.stats(num_tokens))
 

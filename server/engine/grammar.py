@@ -1,14 +1,11 @@
-"""Defines the grammar of one text as the engine sees it; `model.sampling.grammar.matcher` implements it.
-
-Standard library only.
-"""
+"""The grammar of one text, for the scheduler; `model.sampling.grammar.matcher` implements it."""
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
 class Grammar(Protocol):
-    """The grammar that a text keeps to, at the place that the text has reached."""
+    """The grammar of a text, at the end of the text so far."""
 
     @property
     def is_complete(self) -> bool:
@@ -16,7 +13,7 @@ class Grammar(Protocol):
 
     @property
     def error(self) -> str | None:
-        """Return why the text cannot be followed any further, in one line, or None if it can."""
+        """Return the reason why no continuation is possible, in one line, or None."""
 
     @property
     def forced(self) -> Sequence[int]:
@@ -27,7 +24,7 @@ class Grammar(Protocol):
         """Return whether the text is complete after the tokens that must come next."""
 
     def accept(self, token_id: int) -> None:
-        """Go past the next token."""
+        """Append a token to the text."""
 
     def take_forced(self, most: int) -> list[int]:
-        """Go past at most so many of the tokens that must come next, and return them."""
+        """Append and return the tokens that must come next, at most `most`."""

@@ -1,4 +1,4 @@
-"""Describes an engine to its callers: the limits it settled on, and the stacks that its requests may name."""
+"""Description of an engine: its limits, kernels and stored weights."""
 
 import logging
 
@@ -36,8 +36,8 @@ def engine_info(model: Transformer, cache: KVCache, max_model_len: int) -> Engin
 
 
 def log_stored_weights(model: Transformer, *, is_kept: bool) -> None:
-    """Log how many matrices of a checkpoint that stores them quantised stay so. is_kept: unless they are quantised
-    otherwise.
+    """Log the number of matrices that stay quantised as in the checkpoint. is_kept: whether no other quantisation
+    replaces it.
     """
     if model.config.stored_as is not None:
         grouped = _grouped(model) if is_kept else []
@@ -52,7 +52,7 @@ def log_stored_weights(model: Transformer, *, is_kept: bool) -> None:
 
 
 def _grouped(model: Transformer) -> list[GroupedWeight]:
-    """Return the matrices that are kept as whole numbers and scales of groups."""
+    """Return the matrices that are stored as integers with scales of groups."""
     return [matrix.weight for matrix in model.matrices if isinstance(matrix.weight, GroupedWeight)]
 
 

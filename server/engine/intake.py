@@ -1,5 +1,5 @@
-"""Begins requests: at once, or once what they wait for is there, which is a grammar or memory. Answers those that need
-no step. It knows queues of requests; it chooses and runs no step.
+"""Intake: begins requests, at once or after waiting for a grammar or for memory, and answers those that need no
+step.
 """
 
 import logging
@@ -19,24 +19,24 @@ logger = logging.getLogger(__name__)
 
 
 class Intake:
-    """The requests that have come and are in no step: they wait, or are answered elsewhere."""
+    """The requests outside the steps: they wait, or another thread answers them."""
 
     def __init__(self, active: ActiveRequests, answer: Answer, read_vocabulary: Callable[[], Any]) -> None:
-        """Begin requests by putting them into `active`; questions about the weights go to `answer`, and grammars are
-        compiled for the tokens that `read_vocabulary` returns.
+        """active: gets the requests that begin; answer: answers questions about the weights; read_vocabulary: returns
+        the vocabulary of grammars.
         """
         self.memory_retry = MemoryRetry()
         self.grammars = GrammarCompiler(read_vocabulary)
         self.ends: list[RequestOutput] = []
-        """The outputs that requests have ended with, and that nobody has taken yet."""
+        """The last outputs of ended requests, for the next report."""
         self._active = active
         self._weight_queries = WeightQueries(answer)
         self._questions: dict[int, EngineRequest] = {}
-        """Questions about the weights that are not answered yet, by uid."""
+        """Open questions about the weights, by uid."""
 
     @property
     def has_work(self) -> bool:
-        """Return whether `take_ready` has anything to do, or an end was not taken yet."""
+        """Return whether `take_ready` has work, or `ends` is not empty."""
         if self.ends or self._weight_queries.has_results or self.grammars.has_results:
             return True
         return self.memory_retry.may_begin(self.is_anyone_gathering)
@@ -48,11 +48,11 @@ class Intake:
 
     @property
     def uids(self) -> set[int]:
-        """Return the uids of requests that have not begun, but for those that wait for memory."""
+        """Return the uids of requests that have not begun, except those that wait for memory."""
         return {*self._questions, *self.grammars.requests, *[output.uid for output in self.ends]}
 
     def is_anyone_gathering(self) -> bool:
-        """Return whether a request holds memory for its answer, or may."""
+        """Return whether a request holds memory for its answer, or may do so."""
         return self.has_questions or any(active.is_gathering for active in self._active.values())
 
     def call_when_ready(self, wake: Callable[[], None]) -> None:
@@ -61,8 +61,8 @@ class Intake:
         self.grammars.call_when_ready(wake)
 
     def add(self, request: EngineRequest) -> None:
-        """Begin a request, or let it wait. Raises ValueError, or another exception, if it cannot run: nothing has
-        changed then.
+        """Begin a request, or let it wait. Raises ValueError or another exception if it cannot run; then nothing has
+        changed.
         """
         if request.uid in self.memory_retry or request.uid in self.grammars.requests:
             raise ValueError(f"request uid {request.uid} is already in use")
@@ -80,13 +80,13 @@ class Intake:
             self._weight_queries.abort(uid)
 
     def take_ready(self) -> None:
-        """Begin the requests whose waiting is over, and end those that are answered, or cannot begin."""
+        """Begin the requests that no longer need to wait, and end those that are answered or cannot begin."""
         self._take_answers()
         self._take_grammars()
         self._take_turns()
 
     def wait_or_end(self, request: EngineRequest, error: str) -> None:
-        """Let a request that found no memory wait for it, or end it."""
+        """Queue a request without memory again, or end it."""
         if not self.memory_retry.wait_again(request):
             self.ends.append(request.unbegun("memory", error))
 
@@ -114,13 +114,12 @@ class Intake:
             self.wait_or_end(request, str(error))
 
     def _let_others_first(self, request: EngineRequest) -> None:
-        """Let a request that has begun wait, if it holds memory and others waited for some before it."""
+        """Withdraw a request that has begun, if it holds memory and others waited for memory before it."""
         uid = request.uid
         if uid in self._active and self._active[uid].is_gathering and self.memory_retry.wait_behind(request):
             self._active.withdraw(uid)
 
     def _take_answers(self) -> None:
-        """Take the answers to questions about the weights that have come."""
         for output in self._weight_queries.take_results():
             request = self._questions.pop(output.uid)
             if output.finish_reason == "memory":
@@ -129,7 +128,7 @@ class Intake:
                 self.ends.append(output)
 
     def _take_grammars(self) -> None:
-        """Begin the requests whose grammars were compiled, and end those whose could not be."""
+        """Begin the requests with compiled grammars, and end those with failed ones."""
         for compiled in self.grammars.take_results():
             request, failure = compiled.request, compiled.failure
             if failure is not None:
@@ -142,15 +141,15 @@ class Intake:
                 self._fail(request, error)
 
     def _take_turns(self) -> None:
-        """Begin or end the requests that waited for memory and are next."""
+        """Begin or end the next requests that waited for memory."""
         for turn in self.memory_retry.turns(time.monotonic(), self.is_anyone_gathering):
-            if turn.ends is not None:
-                self._end(turn.request, turn.ends, turn.error)
+            if isinstance(turn, RequestOutput):
+                self.ends.append(turn)
                 continue
             try:
-                self._begin(turn.request)
+                self._begin(turn)
             except BaseException as error:
-                self._fail(turn.request, error)
+                self._fail(turn, error)
 
     def _fail(self, request: EngineRequest, error: BaseException) -> None:
         raise_exit(error)

@@ -1,7 +1,6 @@
-"""Loads a model folder for an engine: threads, device, dtype, the network, its cache, and one step to warm them up.
-On a card the largest steps run before the cache is made, since it gets the memory that they leave.
-
-It resolves what a configuration leaves open, once. It knows no requests.
+"""Loading of an engine: threads, device, dtype, the network, its cache, and warm-up steps. It resolves the "auto" and
+None of a configuration, once. On a GPU the largest steps run before the cache is made, which gets the rest of the
+memory.
 """
 
 import logging
@@ -37,7 +36,7 @@ from server.engine.tensor_parallel.ranks import Ranks
 logger = logging.getLogger(__name__)
 
 _CAPTURE_TOKENS = {"cpu": 32, "cuda": 256}
-"""Most rows of captures in a step with running text; `capture_budget` measures how many there are."""
+"""Most rows of captures in a step with running text, by device; `capture_budget` adapts their number."""
 
 
 class Loaded(NamedTuple):
@@ -46,7 +45,7 @@ class Loaded(NamedTuple):
     model: Transformer
     cache: KVCache
     config: EngineConfig
-    """With the number of capture tokens that suits the device."""
+    """With the number of capture tokens for the device."""
     max_model_len: int
     """Most tokens of prompt and answer together."""
 
@@ -61,7 +60,7 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
     device = resolve_device(config.device)
     if device.type == "cuda":
         use_writable_cache(config.folder)
-    if device.index is not None:  # one of several cards: compiled kernels run on the current one
+    if device.index is not None:  # one of several GPUs: compiled kernels run on the current one
         torch.cuda.set_device(device)
     dtype = resolve_dtype(config.dtype, model_config, device)
     quantize = resolve_quantization(config.quantize, dtype, device)
@@ -73,7 +72,7 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
     if config.tensor_parallel > 1:
         model, ranks = load_shared(config, model_config, dtype, device, kernels, max_model_len, progress)
     else:
-        # Also before: tables as long as a context that has no room would fill the memory.
+        # Checked before loading too: the tables of a context that does not fit would fill the memory.
         empty = None if card is None else card.before_loading()
         num_cache_blocks(config, model_config, dtype, device, max_model_len, empty)
         model = load_model(
@@ -121,7 +120,6 @@ def load(config: EngineConfig, progress: Callable[[int, int], None] | None = Non
 
 
 def _log_cache(model: Transformer, config: EngineConfig, num_blocks: int, use: CardUse | None) -> None:
-    """Log how much memory the KV cache takes, and what bounds it."""
     size = num_blocks * KVCache.bytes_per_block(model.cache_config, config.block_size, model.dtype)
     size += config.max_num_seqs * model.config.state_bytes(model.dtype.itemsize)
     tokens = 0 if model.decoder is None else (num_blocks - 1) * config.block_size
@@ -131,9 +129,8 @@ def _log_cache(model: Transformer, config: EngineConfig, num_blocks: int, use: C
 
 
 def measure(card: CardMemory, model: Transformer, config: EngineConfig, max_model_len: int) -> CardUse:
-    """Return what the network, now loaded, takes of a card in its largest steps.
-
-    Raises ModelLoadError if these find no memory.
+    """Return the memory that the loaded network takes of a GPU in its largest steps. Raises ModelLoadError if they find
+    no memory.
     """
     largest = ProfileRun(
         model=model,
@@ -151,8 +148,8 @@ def measure(card: CardMemory, model: Transformer, config: EngineConfig, max_mode
 def device_runner_for(
     model: Transformer, cache: KVCache, config: EngineConfig, max_model_len: int
 ) -> DeviceRunner | None:
-    """Return the runner of a network that a card's kernels run, with captured graphs unless they are turned off; None
-    if there is no such network here.
+    """Return the runner of a network with GPU kernels, with captured graphs unless they are turned off; None for other
+    networks.
     """
     if model.decoder is None or model.decoder.triton_step is None:
         return None

@@ -1,6 +1,4 @@
-"""Defines what the engine answers, as plain data. An `Array` is a tensor as raw bytes with its numpy dtype and its
-shape.
-"""
+"""The engine's outputs, as plain data. An `Array` is a tensor as raw bytes with its numpy dtype and shape."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,8 +8,7 @@ from typing import Literal, overload
 import msgspec
 
 LOGPROBS_PIECE = 64
-"""Positions of a prompt whose log-probabilities are written and read together, which takes one to a few milliseconds.
-"""
+"""Number of prompt positions whose log-probabilities are encoded together, in one to a few milliseconds."""
 
 _ALTERNATIVE = Struct("<id")
 """Token id and log-probability of a packed alternative."""
@@ -20,15 +17,15 @@ FinishReason = Literal[
     "stop", "length", "done", "abort", "deadline", "error", "memory", "overflow", "grammar", "prefix"
 ]  # fmt: skip
 """Why a request ended. stop: an end or stop token, or a grammar after which nothing may follow; length: max_tokens;
-done: a task without tokens is complete; memory: there was no memory for it; overflow: what it asks for produced
-non-finite numbers where finite ones are needed; grammar: its grammar cannot be compiled or followed; prefix: its
-grammar does not allow the text that is continued; the other names explain themselves.
+done: a task without tokens is complete; memory: there was no memory for it; overflow: the request produced non-finite
+numbers in place of finite ones; grammar: its grammar cannot be compiled or followed; prefix: its grammar does not allow
+the beginning of the text; the other names explain themselves.
 """
 
 
 class Array:
-    """One tensor, in C order and little endian. Its bytes travel next to the message: msgspec would write those of a
-    dataclass into the message itself.
+    """One tensor, in C order and little endian. Its bytes travel next to the message; msgspec would write the bytes of
+    a dataclass into the message.
     """
 
     __slots__ = ("data", "dtype", "shape")
@@ -52,8 +49,7 @@ class Array:
 class TokenLogprobs:
     """Log-probabilities (natural logarithm) at one position, from the model's own distribution (before temperature).
 
-    The alternatives are packed: an answer may hold millions, which would fill memory as objects and make each garbage
-    collection take long.
+    The alternatives are packed: an answer may hold millions, too many for objects and for garbage collection.
     """
 
     token_id: int
@@ -80,14 +76,12 @@ _decoder: msgspec.msgpack.Decoder[tuple[TokenLogprobs | None, ...]] = msgspec.ms
 
 
 class PromptLogprobs(Sequence[TokenLogprobs | None]):
-    """Log-probabilities of a prompt's tokens, as bytes that are read a piece at a time.
-
-    The message that brings an answer is read at once and holds up the event loop; a long prompt's log-probabilities
-    would do so for tens of milliseconds. So their bytes travel next to the message.
+    """Log-probabilities of a prompt's tokens, as bytes next to the message that are decoded a piece at a time: decoding
+    all of them with the message would block the event loop for tens of milliseconds.
     """
 
     def __init__(self, length: int, pieces: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Raises ValueError if there are not as many pieces as `length` log-probabilities have."""
+        """Raises ValueError if the number of pieces is wrong for `length` log-probabilities."""
         if length < 0 or len(pieces) != -(-length // LOGPROBS_PIECE):
             raise ValueError(f"{length} log-probabilities in {len(pieces)} pieces")
         self._length = length
@@ -123,7 +117,7 @@ class Timing:
     arrival: float
     scheduled: float | None = None
     first_token: float | None = None
-    """When the first token was there that a step chose; those that a grammar forces before it are sent at once."""
+    """Time of the first chosen token; forced tokens before it are sent earlier."""
     finished: float | None = None
 
 
@@ -138,8 +132,8 @@ class RequestOutput(msgspec.Struct, kw_only=True, array_like=True):
     prompt_logprobs: PromptLogprobs | None = None
     """Log-probabilities of the prompt's tokens, sent with the first generated token; the first entry is None."""
     tensors: dict[str, Array] = {}
-    """The tensors by name: attention | attention.indices | attention.prompt | attention.prompt.indices | embedding, and
-    those that the tasks of `server.engine.request` document.
+    """The tensors by name: attention | attention.indices | attention.prompt | attention.prompt.indices | embedding, or
+    the names in the documentation of each task (`server.engine.request`).
 
     `attention` of an AttentionTask is [pair, query, key]; of a generated token [pair, key]. `embedding` is [d], or
     [token, d] when pooling is none, float32.
@@ -155,7 +149,7 @@ class RequestOutput(msgspec.Struct, kw_only=True, array_like=True):
 
 
 def with_forced(output: RequestOutput, forced: Sequence[int]) -> list[RequestOutput]:
-    """Return an output and one for each token that a grammar forced after its token, the last of which has the end."""
+    """Return an output and one for each forced token after its token; the last one has the end of the request."""
     following = [RequestOutput(uid=output.uid, token_id=token_id) for token_id in forced]
     if following and output.finish_reason is not None:
         last = following[-1]
@@ -176,7 +170,7 @@ class EngineInfo:
     dtype: str
     device: str
     reuses_prefixes: bool = True
-    """Whether a sequence may begin with what the cache holds of another."""
+    """Whether the prefix cache can serve this network."""
     batch_invariant: bool = False
     """Whether an answer's bits depend on its own request alone."""
     kernels: str = "torch"
@@ -190,9 +184,9 @@ class EngineInfo:
     num_matrices: int = 0
     """Matrices of the network's blocks and head."""
     num_grouped: int = 0
-    """Those of them that are kept as whole numbers and scales of groups."""
+    """Number of these matrices that are stored as integers with scales of groups."""
     grouped_bytes: int = 0
-    """Bytes that these take."""
+    """Bytes of these."""
     memory_room: int | None = None
     """Bytes that the worker's process may take in addition to the loaded model; None if nothing limits it."""
 
@@ -223,7 +217,7 @@ class EngineStats:
     """Requests with a grammar that was already compiled."""
     grammar_compile_seconds_total: float = 0.0
     forced_tokens_total: int = 0
-    """Generated tokens that a grammar forced, and that were taken without a step of their own."""
+    """Generated tokens that a grammar forced, without a step each."""
     iteration_tokens: int = 0
     """Tokens of the last step."""
 
@@ -235,29 +229,31 @@ class StepOutput:
 
 
 def raise_exit(error: BaseException) -> None:
-    """Raise an exception again that asks to end. A panic in Rust is a failure of work, though it is no Exception."""
+    """Raise an exception that ends the process again. A panic in Rust only fails its work, though it is no
+    Exception.
+    """
     if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
         raise error
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why one request ended."""
+    """The reason and message of a request that failed."""
 
     reason: FinishReason
     message: str
 
 
 _NO_MEMORY = ("allocate memory", "out of memory", "bad_alloc", "could not create a primitive")
-"""What torch's allocators, the C++ library and oneDNN say where Python would raise MemoryError. The last is
-oneDNN's: it can plan a product of any size, so what it lacks is memory for the code.
+"""Messages of torch's allocators, the C++ library and oneDNN for a lack of memory. oneDNN's is the last one: it can
+plan a product of any size, so only memory for the code can be missing.
 """
 
 
 def failure_of(error: BaseException) -> Failure:
     """Return the failure of the request whose work raised `error`: "memory" if an allocation failed, else "error".
 
-    Its message is for clients, so it holds no word of the error's: that is for the log.
+    Its message is for clients, so it contains no part of the error; that is for the log.
     """
     if isinstance(error, MemoryError) or any(words in str(error).lower() for words in _NO_MEMORY):
         return Failure("memory", "an allocation failed")

@@ -1,6 +1,6 @@
-"""Defines the engine's requests and tasks. The routes build them, and they cross the socket as msgpack.
+"""Requests and tasks of the engine. The routes build them; they are sent to the worker as msgpack.
 
-Each task says itself what it needs of the network (`BaseTask`), so that a new one is a class here and a name in `Task`.
+Each task declares the needed part of the network (`BaseTask`); a new task is a class here and a name in `Task`.
 """
 
 import time
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from model.hooks.points import BY_NAME, Stack, reads_encoder
 from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
-from server.engine.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks
+from server.engine.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks, input_depths
 from server.engine.outputs import Array, FinishReason, RequestOutput, Timing
 from server.engine.sampling_params import SamplingParams
 
@@ -28,7 +28,7 @@ WeightsOption = int | float | str | tuple[int | float | tuple[int, int], ...] | 
 
 
 class AttentionCapture(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """The attention numbers to keep. Indices are absolute and in range: the API process resolved them."""
+    """The attention numbers to capture. Indices are absolute and in range: the API process resolved them."""
 
     pairs: tuple[tuple[int, int], ...]
     """Pairs (layer, head), in the order of the answer's first axis."""
@@ -46,7 +46,7 @@ class AttentionCapture(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
     resize: int | None = None
     """Side length n of an area mean to n x n."""
     dtype: CaptureDtype | Literal["float64"] = "float32"
-    """float64 is for what is computed with, in a network that computes in it."""
+    """float64 is for results that are computed with, in a network of float64."""
     part: Part = "decoder"
     name: str = "attention"
     """The key of the answer's tensor."""
@@ -61,7 +61,7 @@ class AttentionCapture(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
 
 
 class PointCapture(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """One named point of the forward pass (`model.hooks.points`) and which of its numbers to keep."""
+    """One named point of the forward pass (`model.hooks.points`), and the selection of its numbers."""
 
     name: str
     """The key of the answer's tensor: the full name, e.g. "decoder.blocks.0.attn.hook_q"."""
@@ -79,11 +79,11 @@ class PointCapture(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     keys: tuple[int, ...] | None = None
     """Key positions of scores and patterns."""
     units: tuple[int, ...] | None = None
-    """Indices into each position's numbers, heads side by side (numbered after `heads` chose): the answer is then
-    [position, unit]. None means all, with the point's own axes. It does not apply to scores and patterns.
+    """Indices into each position's numbers, with the chosen `heads` side by side: the answer is then [position, unit].
+    None means all, with the point's own axes. It does not apply to scores and patterns.
     """
     dtype: Literal["float32", "float16", "float64"] = "float32"
-    """float64 is for what is computed with, in a network that computes in it."""
+    """float64 is for results that are computed with, in a network of float64."""
 
     def depth(self, stacks: Stacks) -> Depth:
         """Return how deep the point's own stack must run."""
@@ -105,7 +105,7 @@ class GenerateTask(BaseTask, frozen=True, kw_only=True):
     attention_prompt: bool = False
     """Also the prompt's rows, once, with the first token, as `attention.prompt`."""
     grammar: str | None = None
-    """The grammar that the text keeps to, as llguidance reads it, or None for free text."""
+    """The grammar of the text, in llguidance's syntax, or None for free text."""
     grammar_prefix: Pieces = ()  # the end of the prompt with which the grammar's text begins
     thought_limit: ThoughtLimit | None = None  # of the thoughts with which that text may begin
 
@@ -133,7 +133,7 @@ class EmbedTask(BaseTask, frozen=True, kw_only=True):
     """
     pooling: Pooling = "last"
     modes: tuple[PoolingMode, ...] = ()
-    """Ways of pooling whose vectors are put one after the other, in place of `pooling`; () for that alone."""
+    """Ways of pooling with concatenated vectors, in place of `pooling`; () means only `pooling`."""
     normalize: bool = True
     dimensions: int | None = None
     """Number of leading dimensions to keep, before normalisation (Matryoshka)."""
@@ -142,8 +142,7 @@ class EmbedTask(BaseTask, frozen=True, kw_only=True):
 
     def depths(self, stacks: Stacks) -> Depths:
         num_layers = stacks.encoder or stacks.decoder
-        depth = Depth(num_layers if self.layer is None else max(1, self.layer), needs_output=True)
-        return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
+        return input_depths(stacks, Depth(num_layers if self.layer is None else max(1, self.layer), needs_output=True))
 
     def captured_positions(self, num_tokens: int) -> Sequence[int]:
         modes = set(self.modes or (self.pooling,))
@@ -153,9 +152,9 @@ class EmbedTask(BaseTask, frozen=True, kw_only=True):
 
 
 class ClassifyTask(BaseTask, frozen=True, kw_only=True):
-    """Scores or labels text, or a pair of texts, with the head that the checkpoint has for it. The answer is logits
-    [label], float32 (float64 in float64), before any sigmoid or softmax. A decoder's head reads the last token,
-    whatever it is (`ModelConfig.labelled_ids`).
+    """Scores or labels text, or a pair of texts, with the checkpoint's head. The answer is logits [label], float32
+    (float64 in float64), before any sigmoid or softmax. A decoder's head reads the last token
+    (`ModelConfig.labelled_ids`).
     """
 
     is_inspection: ClassVar[bool] = False
@@ -164,12 +163,11 @@ class ClassifyTask(BaseTask, frozen=True, kw_only=True):
         return range(num_tokens - 1, num_tokens)
 
     def depths(self, stacks: Stacks) -> Depths:
-        depth = Depth(stacks.encoder or stacks.decoder, needs_output=True)
-        return Depths(encoder=depth, decoder=None) if stacks.encoder else Depths(encoder=None, decoder=depth)
+        return input_depths(stacks, Depth(stacks.encoder or stacks.decoder, needs_output=True))
 
 
 class SparseTask(BaseTask, frozen=True, kw_only=True):
-    """Weighs words by a head's logits (SPLADE): sparse.indices int32, sparse.values float32 of those with a weight."""
+    """Weighs words by a head's logits (SPLADE): sparse.indices int32, sparse.values float32, without zeros."""
 
     is_inspection: ClassVar[bool] = False
 
@@ -218,7 +216,7 @@ class TraceTask(BaseTask, frozen=True, kw_only=True):
 
 
 class LensTask(BaseTask, frozen=True, kw_only=True):
-    """What each layer would predict next: its residual stream through final norm and head (nostalgebraist 2020).
+    """Logit lens: the prediction of each layer, its residual stream through final norm and head (nostalgebraist 2020).
 
     The answer, for l layers and p positions: lens.ids int32 [l, p, k], lens.logprobs [l, p, k], lens.entropy [l, p]
     (nats), and with targets lens.target_logprobs [l, p, target], lens.target_ranks int32 [l, p, target] (1 is the
@@ -257,9 +255,8 @@ class HeadScoresTask(BaseTask, frozen=True, kw_only=True):
 
 
 class WeightsTask(BaseTask, frozen=True, kw_only=True):
-    """A question about the weights alone. It is answered in a thread of the worker, next to the steps;
-    `prompt_token_ids` is empty. `options` are those of the function that answers it (`model.analysis.weights`), and
-    so are the tensors.
+    """A question about the weights, without a prompt. A thread of the worker answers it, next to the steps. `options`
+    are arguments of the function that answers it (`model.analysis.weights`), which also names the tensors.
     """
 
     question: str
@@ -302,18 +299,18 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_
     """
 
     uid: int = 0
-    """Identifier that is unique among the requests of one API process."""
+    """Identifier, unique among the requests of one API process."""
     prompt_token_ids: tuple[int, ...]
-    """Tokens that the only stack of an encoder or a decoder reads; for an encoder-decoder, what the decoder reads."""
+    """Tokens of the only stack; of an encoder-decoder, the decoder's."""
     task: Task
     encoder_token_ids: tuple[int, ...] = ()
     """Tokens that the encoder of an encoder-decoder reads."""
     second_segment: int | None = None
-    """Position of the first token of type 1, which begins the second text of a pair, or None if all are of type 0."""
+    """Position of the first token of the second text of a pair, of type 1; None if all tokens are of type 0."""
     interventions: tuple[Intervention, ...] = ()
-    """Interventions, applied in this order. A request with any neither takes from the prefix cache nor adds to it."""
+    """Interventions, applied in this order. A request with interventions does not use the prefix cache."""
     capture_bytes: int = 0
-    """Bytes that the tensors of its answer will take."""
+    """Bytes of the answer's tensors."""
 
     arrival_time: float = 0.0
     """Arrival in CLOCK_MONOTONIC seconds, the same clock in every process of the machine."""
@@ -322,23 +319,23 @@ class EngineRequest(msgspec.Struct, frozen=True, kw_only=True, tag="new", array_
     priority: int = 0
     """Scheduling priority; lower runs earlier."""
     client: str = ""
-    """The client, by the name of its API key; clients are served round robin."""
+    """Name of the client's API key; clients are served round robin."""
     request_id: str = ""
     """Id of the HTTP request that this request is part of, for the log."""
     adapter: int = 0
-    """Number of the LoRA adapter that changes the network for it; 0 is the network as it is."""
+    """Number of the LoRA adapter; 0 means none."""
     cache_salt: str = ""
     """Salt of the prefix cache: only requests with the same salt share cached blocks."""
 
     def unbegun(self, reason: FinishReason, error: str | None = None) -> RequestOutput:
-        """Return its last output, if it was in no step."""
+        """Return the last output of a request that was in no step."""
         timing = Timing(self.arrival_time, finished=time.monotonic())
         return RequestOutput(uid=self.uid, finish_reason=reason, error=error, timing=timing)
 
 
 def _depths_of_attention(part: Part, layers: Sequence[int]) -> Depths:
-    """Return what the attention of these layers needs. A decoder looks at its encoder with what its attention to its
-    own text gave.
+    """Return the depths for the attention of these layers. The queries of cross attention come from the output of
+    self-attention.
     """
     depth = Depth(max(layers, default=-1) + 1, needs_output=part == "cross")
     return Depths(encoder=depth, decoder=None) if part == "encoder" else Depths(encoder=None, decoder=depth)

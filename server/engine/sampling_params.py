@@ -1,4 +1,4 @@
-"""Defines how the tokens of one request are chosen. It is validated at the HTTP border and trusted here."""
+"""Sampling parameters of one request. The API process validates them."""
 
 import msgspec
 
@@ -34,9 +34,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
     logprobs: int | None = None
     """Number of alternatives to report with each token; 0 reports the chosen token only, None nothing."""
     logprob_token_ids: tuple[int, ...] = ()
-    """Tokens that are reported with each token, in this order, in place of the likeliest alternatives, where `logprobs`
-    asks for any.
-    """
+    """Tokens to report with each token, in this order, in place of the most likely alternatives of `logprobs`."""
     prompt_logprobs: int | None = None
     """Number of alternatives to report with each of the prompt's tokens, as in `logprobs`."""
 
@@ -47,10 +45,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
         return frozenset(eos) | frozenset(self.stop_token_ids)
 
     def edits_logits(self, num_generated: int = 0) -> bool:
-        """Return whether logits are changed before the token after `num_generated` is chosen: by penalties, biases or
-        bans.
-
-        No other place asks which parameters do that. What is false for the first token remains false.
+        """Return whether penalties, biases or bans change the logits of the token after `num_generated`. If False for
+        the first token, it is False for all. This is the only list of the parameters that change logits.
         """
         return bool(
             self.repetition_penalty != 1.0
@@ -62,5 +58,5 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
 
     @property
     def takes_largest_logit(self) -> bool:
-        """Return whether every token is that of the largest unedited logit, and nothing else is reported of it."""
+        """Return whether every token is the one with the largest unedited logit, without log-probabilities."""
         return not self.temperature and not self.edits_logits() and self.logprobs is None

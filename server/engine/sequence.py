@@ -1,32 +1,27 @@
-"""Holds the state of one request in the engine: its tokens, how many of them are computed, and where their K/V are
-stored.
+"""The state of one request in the engine: its tokens, the number of computed ones, and the places of their K/V.
 
-A sequence has up to two parts. What an encoder reads is computed first, whole, in one step. What a decoder reads and
-writes is computed in chunks, with K/V in the cache; in an encoder-decoder it also sees the encoder's output, whose K/V
-are stored in separate blocks. It knows nothing of tensors, of which sequences own blocks, or of other sequences.
-Standard library only.
+A sequence has up to two parts. An encoder's input is computed first, whole, in one step. A decoder's tokens are
+computed in chunks, with K/V in the cache; in an encoder-decoder the decoder also sees the encoder's output, with its
+K/V in separate blocks.
 """
 
 from array import array
 from bisect import bisect_left
+from collections.abc import Sequence as ReadOnlySequence
+from dataclasses import InitVar, dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from server.engine.base_task import Stacks
+from server.engine.base_task import NOT_AT_ALL, Stacks, required_depths
 from server.engine.grammar import Grammar
 from server.engine.outputs import FinishReason
 from server.engine.request import AttentionCapture, EngineRequest, GenerateTask, Task
-from server.engine.required_layers import NOT_AT_ALL, required_depths
 from server.engine.sampling_params import SamplingParams
 
 UNKNOWN = -1
-"""A token that a step which still runs will choose."""
-
-
+"""A token that a running step will choose."""
 NO_STATES = (0, 0)
-"""The states of a sequence that has none, or whose network keeps none."""
-
-
+"""The states of a sequence without any, or of a network without recurrence."""
 MOST_FORCED = 64
 """Most tokens that a sequence takes at a time without a step for each."""
 
@@ -46,123 +41,108 @@ class Rank(NamedTuple):
     arrival: int
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Sequence:
-    """The state of one request. Only the scheduler and the block manager change it.
+    """The state of one request. Only the scheduler, the schedule and the block manager change it.
 
     Positions are absolute: position p is the p-th token of prompt + generated, from 0. Positions below
-    `num_computed_tokens` have their K/V in the cache; `block_table[p // block_size]` is the block that holds p.
+    `num_computed_tokens` have their K/V in the cache, position p in block `block_table[p // block_size]`.
+
+    Raises ValueError if a stack has an empty input.
     """
 
-    __slots__ = (
-        "_captured_positions",
-        "adapter",
-        "block_hashes",
-        "block_table",
-        "captured_upto",
-        "cross_block_table",
-        "encoder_is_captured",
-        "encoder_is_computed",
-        "encoder_token_ids",
-        "finish_reason",
-        "first_forced",
-        "forced",
-        "grammar",
-        "is_changed",
-        "max_num_computed_tokens",
-        "needs_encoder_output",
-        "needs_output",
-        "num_cached_tokens",
-        "num_computed_tokens",
-        "num_encoder_layers_needed",
-        "num_layers_needed",
-        "num_preemptions",
-        "num_prompt_tokens",
-        "num_published_blocks",
-        "only_captures",
-        "publishes_prefix",
-        "rank",
-        "request",
-        "rotary_start",
-        "row_capture",
-        "sampling_params",
-        "states",
-        "status",
-        "stopping_ids",
-        "takes_largest_logit",
-        "token_ids",
-        "uid",
-    )
+    request: EngineRequest
+    stacks: InitVar[Stacks]
+    adapter: object | None = None
+    """The adapter that changes the model for this request, or None."""
+    grammar: Grammar | None = None
+    """The grammar of the text, or None. It survives preemption, as `token_ids` do."""
 
-    def __init__(
-        self, request: EngineRequest, stacks: Stacks, adapter: object | None = None, grammar: Grammar | None = None
-    ) -> None:
-        """Start `request` on a model with these stacks; `adapter` is what changes the model for it, or None, and
-        `grammar` what its text keeps to, or None. Raises ValueError if what a stack is to read is empty.
-        """
-        self.is_changed = is_changed = bool(request.interventions)
-        """Whether interventions change its numbers: no other sequence may reuse them, and it reuses no other's."""
-        encoder, decoder = required_depths(request.task, stacks, is_changed=is_changed)
-        is_encoder = not stacks.decoder
+    uid: int = field(init=False)
+    rank: Rank = field(init=False)
+    """The place among the other sequences; the scheduler sets it."""
+    status: SequenceStatus = field(init=False, default=SequenceStatus.WAITING)
+    finish_reason: FinishReason | None = field(init=False, default=None)
+    sampling_params: SamplingParams | None = field(init=False, default=None)
+    row_capture: AttentionCapture | None = field(init=False, default=None)
+    """The attention row that chose a token, captured with each token."""
+    stopping_ids: frozenset[int] = field(init=False, default=frozenset())
+    takes_largest_logit: bool = field(init=False)
+    is_changed: bool = field(init=False)
+    """Whether interventions change the numbers: then no prefix is shared with other sequences."""
+    only_captures: bool = field(init=False)
+    """Whether the sequence only inspects: while others generate or embed text, it may wait."""
+    publishes_prefix: bool = field(init=False)
+    """Whether other sequences may reuse the blocks: only if these hold every layer, without changes."""
+
+    encoder_token_ids: tuple[int, ...] = field(init=False)
+    encoder_is_computed: bool = field(init=False)
+    """Whether the encoder's part is computed, or there is none. A preemption discards the encoder's K/V."""
+    encoder_is_captured: bool = field(init=False, default=False)
+    """Whether the encoder's captures were delivered; it survives preemption, as the captures do."""
+    num_encoder_layers_needed: int = field(init=False)
+    needs_encoder_output: bool = field(init=False)
+
+    token_ids: list[int] = field(init=False, default_factory=list)
+    """The decoder's tokens, prompt and generated; empty if the decoder has no part in the answer."""
+    num_layers_needed: int = field(init=False)
+    """Number of decoder blocks to run: only these layers have K/V."""
+    needs_output: bool = field(init=False)
+    """Whether anything after the last block's queries, keys and values is needed."""
+    num_prompt_tokens: int = field(init=False)
+    num_computed_tokens: int = field(init=False, default=0)
+    num_cached_tokens: int = field(init=False, default=0)
+    """Prompt tokens from the prefix cache when the sequence first ran (not after a preemption)."""
+    max_num_computed_tokens: int = field(init=False)
+    """Most positions that the decoder may compute; the cache must be able to hold them."""
+    num_preemptions: int = field(init=False, default=0)
+    captured_upto: int = field(init=False, default=0)
+    """Prompt positions below this one are captured; it survives preemption, as the captures do."""
+    forced: list[int] = field(init=False, default_factory=list)
+    """The last of `token_ids`, which the grammar forced after the last chosen one."""
+    first_forced: list[int] = field(init=False, default_factory=list)
+    """Tokens that the grammar forced before the first chosen one, until they are sent."""
+
+    block_table: "array[int]" = field(init=False, default_factory=lambda: array("i"))  # of int32: every step copies it
+    cross_block_table: "array[int]" = field(init=False, default_factory=lambda: array("i"))
+    """Blocks of the encoder's positions."""
+    states: tuple[int, int] = field(init=False, default=NO_STATES)
+    """States of layers without attention: the one that the next step reads, and the one that it writes."""
+    rotary_start: int = field(init=False, default=0)
+    """The row of the rotary tables for position 0."""
+    block_hashes: list[bytes] = field(init=False, default_factory=list)
+    """Chained digests of the first full blocks, as far as the block manager has needed them."""
+    num_published_blocks: int = field(init=False, default=0)
+    """Blocks at the start of the table that the prefix cache knows."""
+    _captured_positions: ReadOnlySequence[int] = field(init=False, default=())
+
+    def __post_init__(self, stacks: Stacks) -> None:
+        request, task = self.request, self.request.task
+        self.is_changed = bool(request.interventions)
+        encoder, decoder = required_depths(task, stacks, is_changed=self.is_changed)
         _check_inputs(request, stacks, reads_prompt=decoder is not None)
-        generation = request.task if isinstance(request.task, GenerateTask) else None
-        self.request = request
         self.uid = request.uid
-        self.adapter = adapter
         self.rank = Rank(request.priority, 0, 0)
-        """Its place among the other sequences; the scheduler sets it when the sequence is added."""
-        self.sampling_params: SamplingParams | None = generation.sampling if generation else None
-        self.row_capture: AttentionCapture | None = generation.attention if generation else None
-        """The attention row that chose a token, captured with each token."""
-        params = self.sampling_params
-        self.stopping_ids: frozenset[int] = params.stopping_ids if params else frozenset()
-        self.grammar = grammar
-        """What the text keeps to. It survives preemption, as `token_ids` do."""
-        self.forced: list[int] = []
-        """The tokens that the grammar forced after the last one that was chosen, the last of `token_ids`."""
-        self.first_forced: list[int] = []
-        """The tokens that the grammar forced before any was chosen, until they are sent."""
-        self.takes_largest_logit = params is not None and grammar is None and params.takes_largest_logit
-        self.encoder_token_ids = request.prompt_token_ids if is_encoder else request.encoder_token_ids
+        self.takes_largest_logit = False
+        max_tokens = 0
+        if isinstance(task, GenerateTask):
+            self.sampling_params = params = task.sampling
+            self.row_capture = task.attention
+            self.stopping_ids = params.stopping_ids
+            self.takes_largest_logit = self.grammar is None and params.takes_largest_logit
+            max_tokens = params.max_tokens
+        self.encoder_token_ids = request.encoder_token_ids if stacks.decoder else request.prompt_token_ids
         self.encoder_is_computed = not stacks.encoder
-        """Whether the encoder's part is computed, or there is none. A preemption discards the encoder's K/V and
-        resets this.
-        """
-        self.encoder_is_captured = False
-        """Whether the encoder's captures were delivered; this survives preemption, as the captured data must."""
-        self.token_ids: list[int] = list(request.prompt_token_ids) if decoder is not None else []
-        """Tokens that the decoder has read and written; empty if the decoder has no part in the answer."""
-        self.num_prompt_tokens = len(self.token_ids)
-        self.num_computed_tokens = 0
-        self.num_cached_tokens = 0
-        """Prompt tokens taken from the prefix cache when the sequence first ran (not after a preemption)."""
-        self.num_preemptions = 0
-        self.block_table = array("i")  # of int32, since every step copies it
-        self.cross_block_table = array("i")
-        """Blocks of the encoder's positions."""
-        self.states = NO_STATES  # of layers without attention: which one the next step reads, and which it writes
-        self.rotary_start = 0  # the row of the rotary tables for position 0
-        self.block_hashes: list[bytes] = []
-        """Chained digests of the full blocks, from the first, as far as the block manager has asked for them."""
-        self.num_published_blocks = 0
-        """Blocks at the start of the table that the prefix cache has already seen."""
-        self.status = SequenceStatus.WAITING
-        self.finish_reason: FinishReason | None = None
-        self.captured_upto = 0
-        """Prompt positions below this one are captured; this survives preemption, as the captured data must."""
-        self.num_layers_needed, self.needs_output = decoder or NOT_AT_ALL
-        """Number of decoder blocks to run for this sequence, since its K/V exist in these layers only; and whether
-        anything after the last block's queries, keys and values is needed.
-        """
-        self.only_captures = request.task.is_inspection
-        """Whether the sequence neither generates text nor embeds it: while others do, it may wait."""
         self.num_encoder_layers_needed, self.needs_encoder_output = encoder
-        self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed
-        """Whether other sequences may reuse the blocks: only if these hold every layer as the model computes it."""
-        self._captured_positions = () if decoder is None else request.task.captured_positions(self.num_prompt_tokens)
-        max_tokens = params.max_tokens if params else 0
-        # The last generated token is never fed back, so it needs no room.
+        if decoder is not None:
+            self.token_ids = list(request.prompt_token_ids)
+            self._captured_positions = task.captured_positions(len(self.token_ids))
+        self.num_layers_needed, self.needs_output = decoder or NOT_AT_ALL
+        self.num_prompt_tokens = len(self.token_ids)
+        # The last generated token is never computed, so it needs no room.
         self.max_num_computed_tokens = self.num_prompt_tokens + max(0, max_tokens - 1)
-        """Most positions that the decoder will ever compute, which the cache must be able to hold."""
+        self.only_captures = task.is_inspection
+        self.publishes_prefix = self.num_layers_needed == stacks.decoder and not self.is_changed
 
     @property
     def task(self) -> Task:
@@ -184,12 +164,12 @@ class Sequence:
 
     @property
     def awaits_token(self) -> bool:
-        """Return whether a step that still runs chooses its newest token."""
+        """Return whether a running step chooses its newest token."""
         return bool(self.token_ids) and self.token_ids[-1] == UNKNOWN
 
     @property
     def has_all_work_running(self) -> bool:
-        """Return whether a step that still runs completes it, or may, so that nothing is left to be scheduled."""
+        """Return whether nothing is left to schedule, because a running step completes it or may do so."""
         if self.num_computed_tokens == len(self.token_ids):
             return self.encoder_is_computed
         params = self.sampling_params
@@ -203,12 +183,10 @@ class Sequence:
 
     @property
     def first_needed_position(self) -> int:
-        """Return the first position whose forward pass must really run; everything below may come from the prefix
-        cache.
+        """Return the first position that must be computed; those before it may come from the prefix cache.
 
-        It is the first position that the request captures and that has not been captured yet, or at the latest the
-        newest token, whose logits or hidden state are always needed. It is 0 if the request has interventions, since
-        every position's numbers are then its own.
+        It is the first position that is still to be captured, at the latest the newest token; 0 with interventions,
+        which change the numbers of every position.
         """
         if self.is_changed:
             return 0
@@ -217,19 +195,19 @@ class Sequence:
         return positions[index] if index < len(positions) else max(0, len(self.token_ids) - 1)
 
     def rotate_from(self, rotary_start: int) -> None:
-        """Set the row of the rotary tables for position 0, before anything is computed."""
+        """Set `rotary_start`, before anything is computed."""
         if rotary_start != self.rotary_start:
             self.rotary_start = rotary_start
             self.block_hashes.clear()
 
     def take_first_forced(self) -> None:
-        """Take the tokens that the grammar forces before any is chosen, so that one step computes them and the prompt.
-        It must be called before the sequence runs.
+        """Append the tokens that the grammar forces first, so that one step computes them and the prompt. Call it
+        before the sequence runs.
         """
         params, grammar = self.sampling_params, self.grammar
         if params is None or grammar is None or self._notes_each_token:
             return
-        if params.prompt_logprobs is not None:  # it may begin anew for lack of memory, and nothing may be sent before
+        if params.prompt_logprobs is not None:  # for lack of memory it may begin again, after which nothing may be sent
             return
         room = min(MOST_FORCED, max(0, params.max_tokens - 1))
         if not grammar.ends_with_forced and self.stopping_ids.isdisjoint(grammar.forced[:room]):  # only a step ends it
@@ -237,13 +215,13 @@ class Sequence:
             self.token_ids += self.first_forced
 
     def pop_first_forced(self) -> list[int]:
-        """Return the tokens that were forced before any was chosen, which are to be sent now."""
+        """Return the forced tokens before the first chosen one, to be sent now."""
         tokens, self.first_forced = self.first_forced, []
         return tokens
 
     def take_token(self, token_id: int, takes_forced: bool) -> None:
-        """Take the token that a step has chosen in the place of the unknown one. If `takes_forced`, also take those
-        that the grammar then forces, unless something is captured of each token.
+        """Replace the unknown token by the one that a step has chosen. If `takes_forced`, also append the tokens that
+        the grammar then forces, unless each token has captures or log-probabilities.
         """
         self.token_ids[-1] = token_id
         params = self.sampling_params
@@ -261,20 +239,20 @@ class Sequence:
 
     @property
     def _notes_each_token(self) -> bool:
-        """Return whether something comes with each token that only a step of its own finds."""
+        """Return whether each token has captures or log-probabilities, and so needs its own step."""
         params = self.sampling_params
         return self.row_capture is not None or (params is not None and params.logprobs is not None)
 
     @property
     def chooses_on_host(self) -> bool:
-        """Return whether the host must see its logits: a device knows no grammar, and reports no tokens but the
-        likeliest.
+        """Return whether the host must see its logits: a device applies no grammar, and reports only the most likely
+        tokens.
         """
         params = self.sampling_params
         return self.grammar is not None or (params is not None and bool(params.logprob_token_ids))
 
     def needs_sample(self, chunk: "Chunk") -> bool:
-        """Return whether a token is to be sampled from the last position of `chunk`."""
+        """Return whether a token is sampled from the last position of `chunk`."""
         return (
             self.sampling_params is not None
             and chunk.start + chunk.num_tokens == len(self.token_ids)
@@ -282,16 +260,15 @@ class Sequence:
         )
 
     def completion(self) -> FinishReason | None:
-        """Return why the sequence is complete now, or None if it is not.
+        """Return the reason why the sequence is complete now, or None if it is not.
 
         Generation ends with a stopping token or where the grammar allows no more ("stop"), or at max_tokens ("length");
-        with max_tokens 0, once the prompt is computed. Other tasks are "done" once the prompt is computed, by the
-        encoder and by the decoder.
+        with max_tokens 0, once the prompt is computed. Other tasks are "done" once the prompt is computed.
         """
         params = self.sampling_params
         num_generated = len(self.token_ids) - self.num_prompt_tokens
         if params is not None and num_generated and self.token_ids[-1] in self.stopping_ids:
-            return "stop"  # even if it was preempted while this token was chosen, and has nothing computed any more
+            return "stop"  # also if it was preempted while this token was chosen
         if self.grammar is not None and num_generated and self.grammar.is_complete:
             return "stop"
         if not self.encoder_is_computed:
@@ -310,7 +287,7 @@ class Sequence:
 
 
 def _check_inputs(request: EngineRequest, stacks: Stacks, *, reads_prompt: bool) -> None:
-    """Raise ValueError where a stack has nothing to read, or there is no stack that would."""
+    """Raise ValueError for a stack without input, or an input without a stack."""
     is_encoder = not stacks.decoder
     if request.encoder_token_ids and (is_encoder or not stacks.encoder):
         raise ValueError(f"request {request.uid}: encoder_token_ids are given; this model is no encoder-decoder")
@@ -321,9 +298,8 @@ def _check_inputs(request: EngineRequest, stacks: Stacks, *, reads_prompt: bool)
 
 
 class Chunk(NamedTuple):
-    """The positions [start, start + num_tokens) of one sequence, to be computed in one step.
-
-    It is a named tuple because one is created for every running sequence in every step.
+    """The positions [start, start + num_tokens) of one sequence, to be computed in one step. It is a named tuple since
+    every step creates one for each running sequence.
     """
 
     sequence: Sequence
@@ -336,9 +312,7 @@ class Chunk(NamedTuple):
 
     @property
     def capture_start(self) -> int:
-        """Return the first position of this chunk that has not been captured before.
-
-        Positions below it (there are some only after a preemption) run again for their K/V; capturing them again would
-        duplicate them. The value is valid until the step is committed.
+        """Return the first position of this chunk that was not captured before. After a preemption, earlier positions
+        run again only for their K/V. The value is valid until the step is committed.
         """
         return max(self.start, min(self.sequence.captured_upto, self.end))

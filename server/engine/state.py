@@ -1,7 +1,4 @@
-"""Reports what an engine is doing, in plain numbers and names for a debug dump: never a token, so never a prompt.
-
-It only reads. Standard library only.
-"""
+"""The state of an engine for a debug dump: plain numbers and names, but no tokens, so no prompts."""
 
 import os
 import time

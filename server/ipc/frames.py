@@ -1,9 +1,8 @@
-"""Encodes and decodes frames: a header and raw buffers in one message, as bytes.
+"""Frames: a header and raw buffers in one message, as bytes.
 
     u32 header length, u32 number of buffers n, n x u64 buffer sizes, header, buffers      (little endian)
 
-An invalid frame ends the connection, as its sender cannot be trusted with the next one. This module never knows what a
-header says, and touches no socket.
+An invalid frame ends the connection.
 """
 
 import struct
@@ -19,16 +18,16 @@ _PREFIX = struct.Struct("<II")
 _SCRATCH_BYTES = 256 * 1024
 MAX_HEADER_BYTES = 1 << 28
 MAX_BUFFERS = 1 << 19
-"""Most buffers of a frame. A step may end hundreds of traces at once, each of all the points of a deep network, some
-25 a layer.
+"""Most buffers of a frame. A step may end hundreds of traces at once, each of all points of a deep network, about 25 in
+each layer.
 """
 MAX_BUFFER_BYTES = 1 << 34
 _LARGE = 4 << 20
-"""Bytes from which a buffer gets its own mapping, in huge pages, which cost the kernel little time."""
+"""Least bytes of a buffer with its own mapping, in huge pages, which take the kernel little time."""
 
 
 class FrameError(ConnectionError):
-    """Raised when the other end sent something that is not a frame."""
+    """Raised for bytes that are not a frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +37,7 @@ class Frame:
 
 
 def frame_parts(header: bytes, buffers: Sequence[Buffer] = ()) -> list[memoryview]:
-    """Return a frame as pieces to be sent one after another; the buffers are not copied."""
+    """Return the pieces of a frame, in order; the buffers are not copied."""
     views = [memoryview(buffer).cast("B") for buffer in buffers]
     sizes = struct.pack(f"<{len(views)}Q", *(view.nbytes for view in views))
     return [
@@ -63,7 +62,7 @@ class FrameDecoder:
         self._filled = 0  # of the last buffer
 
     def space(self) -> memoryview:
-        """Return the memory that the next bytes are to be read into; it is never empty."""
+        """Return the memory for the next bytes; it is never empty."""
         if self._is_filling():
             return memoryview(self._buffers[-1])[self._filled :]
         if self._start == self._end:
@@ -124,9 +123,7 @@ class FrameDecoder:
         return False
 
     def _make_room(self, needed: int) -> None:
-        """Make the scratch buffer hold `needed` bytes from its start on, and at least one byte more than it holds
-        now.
-        """
+        """Make room for `needed` bytes from the start of the data, and for at least one more byte than it holds now."""
         if self._start + needed <= len(self._scratch):
             return
         held = self._scratch[self._start : self._end]

@@ -1,5 +1,5 @@
-"""Carries frames over the Unix socket between the API process and a worker. The worker's end blocks, the API's is
-asyncio. Neither knows what the frames say.
+"""Link: carries frames over the Unix socket between the API process and a worker. The worker's end blocks, the API's
+end uses asyncio.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class WorkerLink:
         self._outbox: deque[memoryview] = deque()
         self._changed = threading.Condition()
         self._lost = False
-        # Never closed: a thread may still wake when the link has ended, and the process ends soon after it.
+        # Never closed: a thread may still call `wake` after the link's end, and the process ends soon.
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll = select.poll()
         self._poll.register(connected, select.POLLIN)
@@ -64,7 +64,7 @@ class WorkerLink:
         """Return the frames that have arrived since the last call, without waiting. The next `poll` returns them
         too, in order, and raises if the link has ended; `peek` does not raise.
         """
-        if not self._poll.poll(0):  # a fifth of what it costs to be told that there is nothing to read
+        if not self._poll.poll(0):  # takes a fifth of the time of a read without data
             return []
         num_known = len(self._inbox)
         try:
@@ -76,7 +76,7 @@ class WorkerLink:
         return self._inbox[num_known:]
 
     def _receive(self) -> None:
-        """Read what has arrived, without waiting. Raises ConnectionError once the link has ended."""
+        """Read the data that has arrived, without waiting. Raises ConnectionError after the link's end."""
         while True:
             try:
                 count = self._socket.recv_into(self._decoder.space(), flags=socket.MSG_DONTWAIT)
@@ -91,7 +91,7 @@ class WorkerLink:
         os.eventfd_write(self._woken, 1)
 
     def send(self, header: bytes, buffers: Sequence[Buffer] = ()) -> None:
-        """Send a frame; what the socket does not take at once is left to the sender thread.
+        """Send a frame; the sender thread sends the bytes that the socket does not take at once.
 
         The buffers must not change afterwards. Raises ConnectionError if the other end is gone.
         """
@@ -115,7 +115,7 @@ class WorkerLink:
             return self._changed.wait_for(lambda: not self._outbox or self._lost, timeout) and not self._lost
 
     def watch(self, on_lost: Callable[[], None]) -> None:
-        """Call `on_lost`, from a thread, as soon as the other end is gone, however busy this process is."""
+        """Call `on_lost`, from a separate thread, as soon as the other end is gone."""
 
         def wait() -> None:
             hangup = select.poll()
@@ -134,7 +134,7 @@ class WorkerLink:
         self._socket.close()
 
     def _send_some(self, parts: deque[memoryview], flags: int = 0) -> None:
-        """Send with one system call, and remove from `parts` what was sent."""
+        """Send with one system call, and remove the sent bytes from `parts`."""
         sent = self._socket.sendmsg([part for _, part in zip(range(_PARTS_PER_CALL), parts, strict=False)], [], flags)
         while sent:
             part = parts.popleft()
@@ -187,7 +187,7 @@ class LinkProtocol(asyncio.BufferedProtocol):
         try:
             for frame in self._decoder.advance(nbytes):
                 self._on_frame(self, frame)
-        except Exception as error:  # a worker whose frames make no sense is lost; the others go on
+        except Exception as error:  # a worker with invalid frames is lost; the others continue
             self.abort(f"it sent nonsense: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -210,7 +210,7 @@ def listen(folder: str) -> socket.socket:
     """Return a listening Unix socket, `engine.sock` in `folder`. Only this user may enter the folder; this process
     removes it when it ends, unless it is killed.
     """
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # a signal may end the start before anyone else would
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)  # also if a signal ends the start
     os.chmod(folder, 0o700)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(os.path.join(folder, "engine.sock"))
@@ -220,7 +220,7 @@ def listen(folder: str) -> socket.socket:
 
 
 def is_listened_to(path: str, patience: float = 1.0) -> bool:
-    """Return whether a process listens on the socket. One that is just ending gets `patience` seconds to go."""
+    """Return whether a process listens on the socket, and still does after `patience` seconds."""
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         probe.connect(path)

@@ -1,7 +1,4 @@
-"""Defines the messages between the API process and a worker: msgpack headers, with the bytes of tensors next to them.
-
-It knows nothing of sockets (`server.ipc.link`), of HTTP or of the engine's work.
-"""
+"""Messages between the API process and a worker: msgpack headers, with the bytes of tensors next to them."""
 
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
@@ -10,7 +7,6 @@ import msgspec
 
 from server.engine.outputs import Array, EngineInfo, EngineStats, PromptLogprobs, RequestOutput, StepOutput
 from server.engine.request import EngineRequest
-from server.ipc.adapter_messages import AdapterLoaded, DropAdapter, LoadAdapter
 from server.ipc.frames import Buffer
 
 T = TypeVar("T")
@@ -32,6 +28,28 @@ class Describe(msgspec.Struct, tag="describe", array_like=True, frozen=True):
     number: int
 
 
+class LoadAdapter(msgspec.Struct, tag="load-adapter", array_like=True, frozen=True):
+    """API to worker: load the LoRA adapter in this folder, under this number."""
+
+    number: int
+    folder: str
+    root: str | None = None
+    """The folder that must contain the adapter's files, after following links; None means any folder."""
+
+
+class DropAdapter(msgspec.Struct, tag="drop-adapter", array_like=True, frozen=True):
+    """API to worker: remove this adapter; requests that have begun keep it."""
+
+    number: int
+
+
+class AdapterLoaded(msgspec.Struct, tag="adapter", array_like=True, frozen=True):
+    """Worker to API: the adapter is loaded, or the reason why it cannot be served, in one line."""
+
+    number: int
+    error: str | None
+
+
 class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
     """Worker to API, first: the worker's identity. The model is not loaded yet."""
 
@@ -40,7 +58,7 @@ class Hello(msgspec.Struct, tag="hello", array_like=True, frozen=True):
 
 
 class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True):
-    """Worker to API: how much of the weights is read, in the loader's own units."""
+    """Worker to API: the progress of loading, in the loader's units."""
 
     done: int
     total: int
@@ -53,13 +71,13 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
 
 
 class LoadFailed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
-    """Worker to API, last: why the engine could not be built, in one line."""
+    """Worker to API, last: the reason why the engine could not be built, in one line."""
 
     message: str
 
 
 class Heartbeat(msgspec.Struct, tag="beat", array_like=True, frozen=True):
-    """Worker to API: the engine loop runs, with nothing to do, or a step or a load has made progress."""
+    """Worker to API: the engine loop is idle, or a step or a load has made progress."""
 
     is_idle: bool = True
 
@@ -72,30 +90,30 @@ class Described(msgspec.Struct, tag="described", array_like=True, frozen=True):
 
 
 class IntegrityFailed(msgspec.Struct, tag="broken", array_like=True, frozen=True):
-    """Worker to API, last: how the engine's counters contradict each other, in one line."""
+    """Worker to API, last: the contradiction in the engine's state, in one line."""
 
     message: str
 
 
 class RequestRefused(msgspec.Struct, array_like=True, frozen=True):
-    """A request that the engine refused; the message says why."""
+    """A request that the engine rejected, with the reason."""
 
     uid: int
     message: str
 
 
 class StepMessage(msgspec.Struct, tag="step", array_like=True, frozen=True):
-    """Worker to API: everything that one engine step brought. It is also sent without outputs when a gauge changed."""
+    """Worker to API: the outputs of one engine step. It is also sent without outputs when a gauge changed."""
 
     outputs: tuple[RequestOutput, ...]
     stats: EngineStats
     refusals: tuple[RequestRefused, ...] = ()
     stepped: bool = True
-    """Whether an engine step caused the message; False if only gauges changed, or its tokens are those that grammars
-    force before a prompt is read.
+    """Whether an engine step caused the message; False if only gauges changed, or grammars forced the tokens before
+    their prompt was computed.
     """
     token_uids: tuple[int, ...] = ()
-    """Uids of requests to which the step brought a token and nothing else: they are in no other output."""
+    """Uids of requests with a token and nothing else from this step: they have no other output."""
     token_ids: tuple[int, ...] = ()
     """The tokens of these requests, in the same order."""
 
@@ -168,7 +186,7 @@ class _Decoder(Generic[T]):
             self._buffers = ()
 
     def _fetch(self, kind: type, sent: Any) -> Array | PromptLogprobs:
-        """Return what `set_aside` was given. Raises ValueError if a buffer is missing."""
+        """Return the value that `set_aside` took. Raises ValueError if a buffer is missing."""
         num_buffers = len(self._buffers)
         if kind is Array:
             tensor = msgspec.convert(sent, _SentArray)
@@ -213,10 +231,10 @@ def decode_from_worker(header: Buffer, buffers: Sequence[Buffer] = ()) -> FromWo
 def step_message(step: StepOutput, refusals: Sequence[RequestRefused] = (), *, stepped: bool = True) -> StepMessage:
     """Return the message of a step."""
     outputs, token_uids, token_ids = [], [], []
-    told: set[int] = set()  # a request may have several tokens, and the bare ones are read before all others
+    others: set[int] = set()  # a request may have several tokens, and the bare ones are read first
     for output in step.outputs:
-        if output.token_id is None or not is_bare(output) or output.uid in told:
-            told.add(output.uid)
+        if output.token_id is None or not is_bare(output) or output.uid in others:
+            others.add(output.uid)
             outputs.append(output)
         else:
             token_uids.append(output.uid)
@@ -225,9 +243,7 @@ def step_message(step: StepOutput, refusals: Sequence[RequestRefused] = (), *, s
 
 
 def is_bare(output: RequestOutput) -> bool:
-    """Return whether an output says no more than its token. The number of tokens from the prefix cache was sent with
-    the first output, and is sent again with the last.
-    """
+    """Return whether an output contains only a token. (The first and the last output contain `num_cached_tokens`.)"""
     return (
         output.timing is None
         and output.logprobs is None

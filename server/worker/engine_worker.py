@@ -1,7 +1,6 @@
-"""Runs a worker process: makes the engine and the link to the API process, and then runs the loop.
+"""Worker process: makes the engine and the link to the API process, and then runs the loop.
 
-The API process imports this module too, so torch and the engine are imported in `setup` alone, by name. It knows
-nothing of how requests run (`server.worker.loop`), nor of what starts it (`server.lifecycle.litserve_adapter`).
+The API process imports this module too, so torch and the engine are imported only in `setup`, by name.
 """
 
 import contextlib
@@ -39,14 +38,14 @@ ENGINE_FACTORY = "server.engine.engine:Engine.from_folder"
 
 @dataclass(eq=False)
 class EngineWorker:
-    """An engine in a process of its own. It is pickled to that process: its fields are what is needed there."""
+    """An engine in its own process, to which this object is pickled."""
 
     config: EngineConfig
     socket_path: str
     """The path of the Unix socket on which the API process listens."""
     _: KW_ONLY
     model_files: Fingerprint
-    """The fingerprint of the files that the API process has read: the worker serves no others."""
+    """The fingerprint of the files that the API process has read: the worker serves only these."""
     core_groups: Sequence[Sequence[int]] = ()
     """The CPU cores of each worker, or nothing if all workers use all of them."""
     engine_factory: str = ENGINE_FACTORY
@@ -56,8 +55,8 @@ class EngineWorker:
     _link: WorkerLink = field(init=False, repr=False)
 
     def setup(self, worker_id: int, device: str) -> None:
-        """Greet the API process, then make the engine. A failure of any kind is reported in one line and ends this
-        process, so that no exception gets out of here.
+        """Connect to the API process, then make the engine. Any failure is reported in one line and ends this process;
+        no exception is raised.
         """
         link: WorkerLink | None = None
         try:
@@ -66,7 +65,7 @@ class EngineWorker:
             self._make_ready(link, device)
         except BaseException as error:
             line = " ".join(str(error).split()) or type(error).__name__
-            if link is None or not isinstance(error, ValueError | OSError):  # not the checkpoint's fault: show where
+            if link is None or not isinstance(error, ValueError | OSError):  # an error of the code: log its place
                 logger.exception("worker %d could not start", worker_id)
                 line = f"the worker could not start: {line}"
             if link is not None:
@@ -77,7 +76,7 @@ class EngineWorker:
             os._exit(3)
 
     def _greet(self, worker_id: int) -> WorkerLink:
-        """Return the link to the API process, which now knows this worker."""
+        """Return the link to the API process, after the first message."""
         if self.core_groups:
             bind_to_cores(self.core_groups[worker_id])  # before torch counts the cores
         try:
@@ -91,14 +90,14 @@ class EngineWorker:
         return link
 
     def _make_ready(self, link: WorkerLink, device: str) -> None:
-        """Make the engine, and tell the API process when it can serve. Raises whatever prevents that."""
+        """Make the engine, and send `Ready`. Raises the error that prevents this."""
         self.config = replace(
             self.config,
             folder=Path(self.socket_path).parent,
             start_logging=partial(configure_logging, self.log_level, self.log_format),
         )
         if self.config.device == "cuda":
-            self.config = replace(self.config, device=device)  # this worker's card
+            self.config = replace(self.config, device=device)  # this worker's GPU
         self._engine = self._make_engine(link)
         memory_room = limit_memory(
             self.config.worker_memory, self.config.memory_share, self.config.tensor_parallel, self._engine.info.device
@@ -106,7 +105,7 @@ class EngineWorker:
         freeze_garbage()
         self._link = link
         self._engine.prepare_grammars()
-        release = Timer(3.0, let_go_of_libraries)  # the first answers come before, and the vocabulary of the grammars
+        release = Timer(3.0, let_go_of_libraries)  # after the first answers and the grammars' vocabulary
         release.daemon = True
         release.start()
         link.send(*messages.encode(messages.Ready(replace(self._engine.info, memory_room=memory_room))))
@@ -116,14 +115,14 @@ class EngineWorker:
         try:
             run_engine(self._engine, self._link)
         except ConnectionError:
-            self.leave()  # the API process is gone, and with it every client
+            self.leave()  # the API process is gone, and every client too
         except BaseException:
             logger.exception("worker %d ends: its engine failed", worker_id)
             logging.shutdown()
             os._exit(1)
 
     def leave(self) -> None:
-        """End this process, as the link is gone. If the API process was killed, this process removes its socket."""
+        """End this process after the link's end. If the API process was killed, this process removes its socket."""
         if not is_listened_to(self.socket_path):
             shutil.rmtree(os.path.dirname(self.socket_path), ignore_errors=True)
         os._exit(0)

@@ -1,7 +1,7 @@
-"""The worker's main loop: take the messages that came, run one engine step, send one message, and repeat.
+"""The worker's main loop: receive messages, run one engine step, send one message, and repeat.
 
-A step that raises ends the worker with an error: what the engine holds can no longer be trusted, and the API process
-fails the requests and starts another worker. It knows nothing of HTTP, and of the engine only its few calls.
+A step that raises ends the worker with an error, since the engine's state can no longer be trusted. The API process
+then fails the requests and starts another worker.
 """
 
 import contextlib
@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from server.engine.memory.memory_limit import give_back_memory
 from server.engine.outputs import RequestOutput, StepOutput, failure_of, raise_exit
+from server.engine.request import EngineRequest
 from server.ipc import messages
-from server.ipc.adapter_messages import AdapterLoaded, DropAdapter, LoadAdapter
 from server.ipc.link import WorkerLink
 
 if TYPE_CHECKING:  # the API process imports this module, and no torch
@@ -27,20 +27,20 @@ logger = logging.getLogger(__name__)
 IDLE_INTERVAL = 0.5
 """Seconds between two heartbeats of an idle worker."""
 IDLE_BEFORE_CHECK = 2.0
-"""Seconds of idleness before the engine's counters are checked and the memory that its steps have freed is given
-back: the next request should not wait for that.
+"""Seconds of idleness before the engine's state is checked and freed memory is returned to the system, so that the next
+request rarely waits for this.
 """
 CHECK_INTERVAL = 10.0
 """Least seconds between two checks."""
 _LAST_WORDS = 1.0
 _MOST_ABORT_BYTES = 64
-"""Most bytes of the header of an Abort: a longer one need not be decoded twice."""
+"""Most bytes of the header of an Abort; longer headers are not decoded when looking for aborts."""
 _BEAT = messages.encode(messages.Heartbeat())
 
 
 def run_engine(engine: "Engine", link: WorkerLink) -> None:
-    """Run the loop. It ends by an exception only: ConnectionError when the link ends, or what the engine raised."""
-    engine.call_when_ready(link.wake)  # an answer that needs no step must not wait for one
+    """Run the loop. It ends only by an exception: ConnectionError when the link ends, or an error of the engine."""
+    engine.call_when_ready(link.wake)  # for answers that need no step
     engine.watch_aborts(lambda: _new_aborts(link))
     engine.send_early(lambda early: _send(link, early, stepped=False))
     engine.call_when_short(lambda: link.flush(_LAST_WORDS))
@@ -53,7 +53,7 @@ def run_engine(engine: "Engine", link: WorkerLink) -> None:
             watch.begin()
             step, stepped = engine.step(), True
             watch.end()
-        elif taken.is_any:  # an abort freed something: the gauges must not wait for the next request
+        elif taken.is_any:  # an abort may have changed the gauges
             step, stepped = StepOutput(outputs=(), stats=engine.stats()), False
         else:
             link.send(*_BEAT)
@@ -63,7 +63,7 @@ def run_engine(engine: "Engine", link: WorkerLink) -> None:
             continue
         step = replace(step, outputs=(*taken.failures, *step.outputs))
         _send(link, step, taken.refusals, stepped=stepped)
-        del step, taken  # or the next step would hold this one's answers in addition to its own
+        del step, taken  # frees the answers before the next step
 
 
 def _send(
@@ -73,7 +73,7 @@ def _send(
 
 
 def _check(engine: "Engine", link: WorkerLink) -> None:
-    """Check the engine's counters. Raises AssertionError if they disagree: nothing it holds can be trusted then."""
+    """Check the engine's state. Raises AssertionError for a contradiction: the engine is then unusable."""
     try:
         engine.check_integrity()
     except AssertionError as error:
@@ -83,7 +83,7 @@ def _check(engine: "Engine", link: WorkerLink) -> None:
 
 
 class StepWatch:
-    """Records when the engine last stepped, how long that took, and so when its counters should be checked."""
+    """Records the time and duration of the last step, and decides when to check the engine's state."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -99,7 +99,7 @@ class StepWatch:
         self._num_steps += 1
 
     def should_check(self) -> bool:
-        """Return True once in each period of idleness, after some seconds of it. The loop calls this while idle."""
+        """Return True once in each idle period, after some seconds of it. The loop calls this while idle."""
         now = self._clock()
         is_due = now - self._ended >= IDLE_BEFORE_CHECK and now - self._checked >= CHECK_INTERVAL
         if self._num_steps == self._num_checked_steps or not is_due:
@@ -116,8 +116,8 @@ class StepWatch:
 
 
 def _new_aborts(link: WorkerLink) -> list[int]:
-    """Return the uids of the Aborts that came since the last check. They keep their places in the queue, so that
-    none overtakes the request it ends: for one that the engine does not know yet, this check is too early.
+    """Return the uids of the Aborts since the last check. The messages stay in the queue, so that an Abort does not
+    overtake its request.
     """
     short = (frame for frame in link.peek() if len(frame.header) <= _MOST_ABORT_BYTES)
     uids = (messages.aborted_uid(frame.header) for frame in short)
@@ -126,24 +126,23 @@ def _new_aborts(link: WorkerLink) -> list[int]:
 
 @dataclass(slots=True)
 class _Taken:
-    """The messages that came between two steps, sorted."""
+    """The messages between two steps, by kind."""
 
     is_any: bool
     refusals: list[messages.RequestRefused] = field(default_factory=list)
     failures: list[RequestOutput] = field(default_factory=list)
-    """Outputs of requests that the engine could not even begin."""
+    """Outputs of requests that the engine could not begin."""
     questions: list[int] = field(default_factory=list)
-    """Numbers of the questions about what the engine is doing."""
+    """Numbers of the `Describe` messages."""
 
 
 def _send_loaded(link: WorkerLink, number: int, error: str | None) -> None:
-    """Report that an adapter is loaded, or why it is not."""
-    with contextlib.suppress(ConnectionError):  # the API process is gone: the loop's own thread ends this process
-        link.send(*messages.encode(AdapterLoaded(number, error)))
+    with contextlib.suppress(ConnectionError):  # the API process is gone: the loop's thread ends this process
+        link.send(*messages.encode(messages.AdapterLoaded(number, error)))
 
 
 def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken:
-    """Give the engine all messages that have come. One that it fails to take must not cost the others their worker."""
+    """Give the engine all messages. An error of one message must not end the worker of the others."""
     frames = link.poll(timeout)
     taken = _Taken(bool(frames))
     for frame in frames:
@@ -152,28 +151,29 @@ def _take_messages(engine: "Engine", link: WorkerLink, timeout: float) -> _Taken
         except messages.MessageError as error:
             taken.refusals.append(messages.RequestRefused(messages.uid_of(frame.header), str(error)))
             continue
-        if isinstance(message, messages.Abort):
-            engine.abort(message.uid)
-            continue
-        if isinstance(message, messages.Describe):
-            taken.questions.append(message.number)
-            continue
-        if isinstance(message, LoadAdapter):
-            done = partial(_send_loaded, link, message.number)
-            root = None if message.root is None else Path(message.root)
-            engine.adapters.begin(message.number, Path(message.folder), done, root=root)
-            continue
-        if isinstance(message, DropAdapter):
-            engine.adapters.drop(message.number)
-            continue
-        try:
-            engine.add_request(message)
-        except ValueError as error:
-            taken.refusals.append(messages.RequestRefused(message.uid, str(error)))
-        except BaseException as error:
-            raise_exit(error)
-            named = {"request_id": message.request_id}
-            logger.exception("request %d could not be begun", message.uid, extra={"fields": named})
-            failure = failure_of(error)
-            taken.failures.append(RequestOutput(uid=message.uid, finish_reason=failure.reason, error=failure.message))
+        match message:
+            case EngineRequest():
+                _add_request(engine, message, taken)
+            case messages.Abort(uid):
+                engine.abort(uid)
+            case messages.Describe(number):
+                taken.questions.append(number)
+            case messages.LoadAdapter(number, folder, root):
+                done = partial(_send_loaded, link, number)
+                engine.adapters.begin(number, Path(folder), done, root=None if root is None else Path(root))
+            case messages.DropAdapter(number):
+                engine.adapters.drop(number)
     return taken
+
+
+def _add_request(engine: "Engine", request: EngineRequest, taken: _Taken) -> None:
+    try:
+        engine.add_request(request)
+    except ValueError as error:
+        taken.refusals.append(messages.RequestRefused(request.uid, str(error)))
+    except BaseException as error:
+        raise_exit(error)
+        named = {"request_id": request.request_id}
+        logger.exception("request %d could not be begun", request.uid, extra={"fields": named})
+        failure = failure_of(error)
+        taken.failures.append(RequestOutput(uid=request.uid, finish_reason=failure.reason, error=failure.message))

@@ -1,7 +1,7 @@
-"""Fingerprints the files of a model folder: would a process that reads them now serve what the others serve?
+"""Fingerprint of the files of a model folder, to detect changes after the start of the server.
 
-It is cheap: it takes small files by their content, and of large ones the size, the times, the file's number and the
-first mebibyte, which holds a safetensors file's header. It uses the standard library only.
+For small files it is a digest of the content; for large ones it is the size, the time, the inode and a digest of the
+first mebibyte, which contains a safetensors file's header.
 """
 
 import hashlib
@@ -14,13 +14,11 @@ Fingerprint = Mapping[str, str]
 _READ_BY_A_MODEL = (".json", ".safetensors", ".bin", ".gguf", ".txt", ".model", ".jinja")
 _WHOLE = 1 << 24
 _HEAD = 1 << 20
-"""Bytes: files of up to `_WHOLE` are read whole, of others the first `_HEAD`."""
+"""Bytes: files of up to `_WHOLE` are read whole, of others only the first `_HEAD`."""
 
 
 def fingerprint(folder: Path) -> Fingerprint:
-    """Return the fingerprint of the files that a model is read from, those of a sentence-transformers folder's
-    modules included.
-    """
+    """Return the fingerprint of a model's files, including the modules of a sentence-transformers folder."""
     files = [*folder.glob("*"), *folder.glob("*/config.json")]
     return {
         str(path.relative_to(folder)): _of_file(path)
@@ -30,9 +28,7 @@ def fingerprint(folder: Path) -> Fingerprint:
 
 
 def difference(before: Fingerprint, folder: Path) -> str | None:
-    """Return one line that says what has changed in the folder's files since `before`, or None when they are the
-    same.
-    """
+    """Return one line with the changes of the folder's files since `before`, or None without changes."""
     try:
         now = fingerprint(folder)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Reports to the API process, from a thread of its own, that this worker makes progress while it loads or runs a step.
+"""Progress reports: a thread reports to the API process that this worker makes progress while it loads or runs a step.
 
-A report is sent only if work has been done since the last one (`model.kernels.library`): a thread that beats whatever
-the others do would hide a loop that is stuck.
+A report is sent only after progress since the last one (`model.kernels.library`); an unconditional one would hide a
+stuck loop.
 """
 
 import contextlib

@@ -9,6 +9,7 @@ import torch
 
 from model.batch import Batch, Span
 from model.checkpoint.registry import read_config
+from model.hooks.head_pairs import HeadPairs
 from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
 from model.hooks.point_names import points_of, stack_config, why_absent
 from model.hooks.points import Point, Stack
@@ -17,6 +18,7 @@ from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
 from tests import tiny
+from tests.network import CallingSink
 
 CPU = torch.device("cpu")
 BLOCK = 8
@@ -138,11 +140,13 @@ def _hooks(
             reads.append(Read(name, layer, rows, None, _append(found.points, (name, layer))))
         if edited:
             changes += [Change(name, layer, edited_rows, None, edit) for (name, layer), edit in each.edits.items()]
-        all_heads = list(range(model.config.num_heads))
+        num_layers, num_heads = model.config.num_layers, model.config.num_heads
+        all_heads = list(range(num_heads))
+        every_pair = [(layer, head) for layer in range(num_layers) for head in all_heads]
+        pairs = HeadPairs.of(every_pair, num_layers, num_heads)
         for kind in each.kinds:
             for cross in (False, True)[: 1 + model.config.cross_attention]:
-                heads = dict.fromkeys(range(model.config.num_layers), all_heads)
-                taps.append(AttentionTap(span, rows, heads, kind, _keep(found, kind, cross), cross))
+                taps.append(AttentionTap(span, rows, pairs, kind, CallingSink(_keep(found, kind, cross)), cross))
         for (kind, layer, cross), edit in each.map_edits.items():
             heads_of_edit = all_heads if each.heads is None else each.heads
             apply = _of_a_piece(edit)

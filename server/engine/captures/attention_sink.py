@@ -1,79 +1,111 @@
-"""Gathers captured attention while a request runs: what was asked for and nothing else, in the type in which it will be
-sent.
+"""Attention sinks: gather the captured attention of a request, in the number type of its answer.
 
-It knows requests and tensors; it knows no scheduling and no wire. Each number depends on its own row alone, so an
-answer does not change with the chunks its prompt was cut into.
+Each number depends only on its own row, so an answer does not change with the chunks of its prompt.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import Self
 
 import numpy as np
 import torch
 
 from model.config import ModelConfig
-from model.hooks.asked_pairs import AskedPairs
-from model.hooks.hooks import AllPatterns, AttentionTap, corner, index_of
+from model.hooks.head_pairs import HeadPairs
+from model.hooks.hooks import AttentionTap, RowSink, corner, index_of
 from model.hooks.point_names import stack_config
+from server.engine.base_task import Stage
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Positions, Window, seen_keys
 from server.engine.memory.memory_limit import own_memory
 from server.engine.outputs import Array
 from server.engine.request import AttentionCapture, Part
-from server.engine.required_layers import Stage
 
 _LARGE = 2 << 20
-"""Bytes from which on what is gathered has a mapping of its own: a huge page. In small ones each first touch costs
-more than the heap does.
+"""Least bytes of an answer with its own memory mapping, in huge pages. The first use of small pages costs more than the
+heap.
 """
 _RANGES = {torch.float16: (-65504.0, 65504.0), torch.uint8: (0.0, 1.0)}
-"""The range of numbers that these types can surely hold."""
+"""Ranges of numbers that each type holds, rounded."""
 TORCH_DTYPES = {
     "float64": torch.float64, "float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8,
 }  # fmt: skip
 
 
-class AttentionSink(Sink):
-    """The attention of one request: [pair or layer, query, key] once it is complete."""
+_FIRST_QUERY = torch.zeros(1, dtype=torch.int64)
+
+
+class AttentionSink(Sink, RowSink):
+    """The attention of one prompt, [pair or layer, query, key], or the row that chooses one generated token,
+    [pair or layer, key]. It takes the rows of one window at a time.
+    """
 
     def __init__(
         self,
         capture: AttentionCapture,
         config: ModelConfig,
-        *,
-        num_queries: int,
+        pairs: HeadPairs,
+        queries: Positions,
         num_keys: int,
-        is_changed: bool = True,
-        pairs: AskedPairs | None = None,
+        *,
+        is_changed: bool,
+        is_token: bool = False,
     ) -> None:
-        """Make room for the capture. is_changed: whether the request may change what the network computes. pairs: the
-        capture's, if they are known.
+        """Prepare without memory for the numbers. queries: positions in the order of the answer. is_changed: whether
+        the request may change the numbers of the network. is_token: whether the answer has no axis of queries.
         """
-        self._is_surely_reported = is_surely_reported(capture, is_changed=is_changed)
         self.stage: Stage = "encoder" if capture.part == "encoder" else "decoder"
-        self._name = capture.name
         self._capture = capture
         self._config = config
-        self._hidden = 0.0 if capture.kind == "pattern" else float("-inf")
-        self._pairs = pairs or asked_pairs(capture, config)
-        self._heads, self._slots = self._pairs.heads, self._pairs.places
+        self._pairs = pairs
+        self._slots = pairs.places
         if capture.reduce is not None:
-            self._slots = {layer: [place] for place, layer in enumerate(self._heads)}
-        count = sum(map(len, self._slots.values()))
-        self._queries = np.arange(num_queries) if capture.queries is None else np.array(capture.queries, np.int64)
+            self._slots = {layer: [place] for place, layer in enumerate(pairs.heads)}
+        self._queries = queries
         self._keys = None if capture.keys is None else torch.tensor(capture.keys)
-        self._columns = num_keys if capture.keys is None else len(capture.keys)
-        dtype = TORCH_DTYPES[capture.dtype]
-        self._thumbnail = _Thumbnail(count, len(self._queries), capture.resize) if capture.resize else None
-        shape = (count, len(self._queries), capture.top_k or self._columns)
-        hidden = 0 if dtype == torch.uint8 else self._hidden
-        self._values = gathering(shape, dtype, hidden) if self._thumbnail is None else self._thumbnail.sums
-        self._indices = gathering(shape, torch.int32, -1) if capture.top_k else None
+        self._num_columns = num_keys if capture.keys is None else len(capture.keys)
+        self._dtype = TORCH_DTYPES[capture.dtype]
+        self._hidden = 0.0 if capture.kind == "pattern" else float("-inf")
+        self._is_token = is_token
+        self._is_kept_whole = capture.reduce is None and capture.keys is None and not (capture.top_k or capture.resize)
+        # A softmax returns numbers that any float holds.
+        self._always_fits = capture.kind == "pattern" and self._dtype in (torch.float16, torch.float32)
+        self._always_fits &= not is_changed
+        if self._always_fits and self._is_kept_whole:
+            self.row_dtype = self._dtype
+        self._where = _FIRST_QUERY
+        """Indices of the window's rows among the queries."""
+        self._values: torch.Tensor | None = None
+        self._indices: torch.Tensor | None = None
+        self._thumbnail: _Thumbnail | None = None
+
+    @classmethod
+    def of_prompt(
+        cls, capture: AttentionCapture, config: ModelConfig, *, num_queries: int, num_keys: int, is_changed: bool
+    ) -> Self:
+        """Return a sink that has all its memory. Raises MemoryError, or torch's RuntimeError."""
+        queries = np.arange(num_queries) if capture.queries is None else np.array(capture.queries, np.int64)
+        sink = cls(capture, config, head_pairs(capture, config), queries, num_keys, is_changed=is_changed)
+        sink._allocated()
+        return sink
+
+    @classmethod
+    def of_token(
+        cls,
+        capture: AttentionCapture,
+        config: ModelConfig,
+        pairs: HeadPairs,
+        num_cross_keys: int,
+        is_changed: bool,
+        position: int,
+    ) -> Self:
+        """Return a sink for the row of `position`. capture: without queries, keys and resize."""
+        num_keys = num_cross_keys if capture.part == "cross" else position + 1
+        return cls(capture, config, pairs, np.array([position]), num_keys, is_changed=is_changed, is_token=True)
 
     @property
     def num_bytes(self) -> int:
-        return self._values.nbytes + (0 if self._indices is None else self._indices.nbytes)
+        return sum(each.nbytes for each in (self._values, self._indices) if each is not None)
 
     def hooks(self, window: Window) -> list[AttentionTap]:
         places = window.find(self._queries)
@@ -81,64 +113,50 @@ class AttentionSink(Sink):
             return []
         if self._thumbnail is not None:  # its sums are over rows in the order of their positions, in any chunks
             places = places[np.argsort(self._queries[places], kind="stable")]
-        positions = self._queries[places]
-        where = torch.from_numpy(places)
+        self._where = torch.from_numpy(places)
+        return [self.tap(window.span, window.rows(self._queries[places]))]
 
-        def deliver(layer: int, i: int, rows: torch.Tensor) -> None:
-            self._keep(layer, where[i : i + rows.shape[1]], positions[i : i + rows.shape[1]], rows)
-
-        def deliver_all(rows: torch.Tensor) -> None:
-            self._write(slice(None), where, rows)
-
-        tap = AttentionTap(
-            span=window.span,
-            rows=window.rows(positions),
-            heads=self._heads,
-            kind=self._capture.kind,
-            deliver=deliver,
-            cross=self._capture.part == "cross",
-            room=partial(self._room, where),
-            at_once=AllPatterns(self._pairs, deliver_all, torch.float32) if self._is_kept_whole else None,
-        )
-        return [tap]
-
-    @property
-    def _is_kept_whole(self) -> bool:
-        """Return whether all that attention computes of the rows is kept."""
-        return self._capture.reduce is None and all(
-            each is None for each in (self._thumbnail, self._indices, self._keys)
-        )
-
-    def _room(self, where: torch.Tensor, layer: int, num_keys: int) -> torch.Tensor | None:
-        """Return where the pattern of queries `where` of the answer may be written as it is, for
-        `AttentionTap.room`, or None.
-        """
-        heads, values = self._heads[layer], self._values
-        if not (self._is_surely_reported and self._is_kept_whole) or len(set(heads)) < len(heads):
-            return None
-        place = corner(index_of(self._slots[layer]), index_of(where.tolist()))
-        return values[place][..., :num_keys] if all(isinstance(each, slice) for each in place) else None
+    def tap(self, span: int, rows: Sequence[int]) -> AttentionTap:
+        """Return a tap on batch rows of a span: those of the window, or the row of the token."""
+        capture = self._capture
+        return AttentionTap(span, rows, self._pairs, capture.kind, self, capture.part == "cross")
 
     def mark(self) -> Callable[[], None]:
-        """Return a function that takes back all that is added up from now on; the other numbers are written where
-        they belong.
-        """
+        """Return a function that undoes later additions to sums; other numbers are written in place."""
         thumbnail = self._thumbnail
-        sums = None if thumbnail is None else thumbnail.sums.clone()
+        if thumbnail is None:
+            return super().mark()
+        sums = thumbnail.sums.clone()
 
-        def take_back() -> None:
-            if thumbnail is not None and sums is not None:
-                thumbnail.sums.copy_(sums)
+        def undo() -> None:
+            thumbnail.sums.copy_(sums)
 
-        return take_back
+        return undo
 
-    def _keep(self, layer: int, where: torch.Tensor, positions: Positions, rows: torch.Tensor) -> None:
-        """Keep rows [heads, n, keys seen so far] of queries `where` of the answer, whose positions are given."""
-        rows = (rows if self._capture.dtype == "float64" else rows.float()).cpu()
+    def room(self, layer: int, num_keys: int) -> torch.Tensor | None:
+        heads = self._pairs.heads[layer]
+        if not (self._always_fits and self._is_kept_whole) or len(set(heads)) < len(heads):
+            return None
+        place = corner(index_of(self._slots[layer]), index_of(self._where.tolist()))
+        return self._allocated()[place][..., :num_keys] if all(isinstance(each, slice) for each in place) else None
+
+    def take_all(self, pairs: HeadPairs, rows: torch.Tensor) -> None:
+        if not self._is_kept_whole:
+            super().take_all(pairs, rows)
+        elif self._values is None:  # of a token: these rows are the answer
+            self._check(rows)
+            self._values = _cast(rows, self._dtype)
+        else:
+            self._write(slice(None), self._where, rows)
+
+    def take(self, layer: int, first: int, rows: torch.Tensor) -> None:
+        where = self._where[first : first + rows.shape[1]]
+        rows = (rows if self._dtype == torch.float64 else rows.float()).cpu()
         if self._capture.reduce == "mean":
             rows = _mean_in_order(rows)
         elif self._capture.reduce == "max":
             rows = rows.amax(0, keepdim=True)
+        values = self._allocated()
         if self._thumbnail is None and self._indices is None and self._keys is None:
             self._write(index_of(self._slots[layer]), where, rows)
             return
@@ -149,29 +167,44 @@ class AttentionSink(Sink):
             self._thumbnail.add(slots, where, rows)
             return
         if self._indices is not None:
-            rows, indices = self._largest(layer, rows, positions)
+            rows, indices = self._largest(layer, rows, self._queries[where.numpy()])
             self._indices[slots[:, None], where] = indices
-        self._values[slots[:, None], where] = _cast(rows, self._values.dtype)
+        values[slots[:, None], where] = _cast(rows, self._dtype)
+
+    def _allocated(self) -> torch.Tensor:
+        """Return the answer's values, which are allocated at the first call."""
+        if self._values is None:
+            capture, num_queries = self._capture, len(self._queries)
+            num_maps = sum(map(len, self._slots.values()))
+            shape = (num_maps, num_queries, capture.top_k or self._num_columns)
+            if capture.resize:
+                self._thumbnail = _Thumbnail(num_maps, num_queries, capture.resize)
+                self._values = self._thumbnail.sums
+            else:
+                self._values = gathering(shape, self._dtype, 0 if self._dtype == torch.uint8 else self._hidden)
+            self._indices = gathering(shape, torch.int32, -1) if capture.top_k else None
+        return self._values
 
     def _write(self, slots: slice | torch.Tensor, where: torch.Tensor, rows: torch.Tensor) -> None:
-        """Write all of rows [slots, n, keys so far], each number read once and cast on its way; what is there already
-        are the hidden keys after them.
+        """Write rows [slots, n, keys so far] to the answer, each number read once and cast on the way. The hidden keys
+        after them are there already.
         """
         self._check(rows)
-        numbers = rows if self._values.dtype.is_floating_point else _cast(rows, self._values.dtype)
+        values = self._allocated()
+        numbers = rows if self._dtype.is_floating_point else _cast(rows, self._dtype)
         place = corner(slots, index_of(where.tolist()))
         if all(isinstance(each, slice) for each in place):
-            self._values[place][..., : rows.shape[-1]].copy_(numbers)
+            values[place][..., : rows.shape[-1]].copy_(numbers)
         else:
-            self._values[..., : rows.shape[-1]][place] = numbers.to(self._values.dtype)
+            values[..., : rows.shape[-1]][place] = numbers.to(self._dtype)
 
     def _check(self, rows: torch.Tensor) -> None:
-        if not self._is_surely_reported:
-            self.problem = self.problem or why_not(rows, self._name, TORCH_DTYPES[self._capture.dtype])
+        if not self._always_fits:
+            self.problem = self.problem or why_not(rows, self._capture.name, self._dtype)
 
     def _select_keys(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return [.., columns of the answer] from [.., keys so far]; keys not seen yet are hidden."""
-        out = torch.full((*rows.shape[:-1], self._columns), self._hidden, dtype=rows.dtype)
+        """Return [.., columns of the answer] from [.., keys so far]; later keys are hidden."""
+        out = torch.full((*rows.shape[:-1], self._num_columns), self._hidden, dtype=rows.dtype)
         if self._keys is None:
             out[..., : rows.shape[-1]] = rows
         else:
@@ -180,11 +213,11 @@ class AttentionSink(Sink):
         return out
 
     def _largest(self, layer: int, rows: torch.Tensor, positions: Positions) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the top_k keys of each row, largest first, earlier keys first among equals; -1 where fewer are
-        visible.
+        """Return the values and keys of the `top_k` largest numbers of each row, [.., top_k], largest first, earlier
+        keys first among equals; -1 where fewer keys are visible.
         """
-        k = self._values.shape[-1]
-        keys = torch.arange(self._columns) if self._keys is None else self._keys
+        k = self._allocated().shape[-1]
+        keys = torch.arange(self._num_columns) if self._keys is None else self._keys
         unseen = ~seen_keys(self._config, self._capture.part, layer, positions, keys)  # [n, columns]
         values, order = rows.masked_fill(unseen, float("-inf")).sort(dim=-1, descending=True, stable=True)
         values, order = values[..., :k], order[..., :k]
@@ -195,18 +228,18 @@ class AttentionSink(Sink):
         return values, indices.int()
 
     def arrays(self) -> dict[str, Array]:
-        """Return what was gathered, under its name and, with top_k, "<name>.indices"."""
-        values = self._values
+        """Return the answer under its name and, with `top_k`, the keys under "<name>.indices"."""
+        values, name = self._allocated(), self._capture.name
         if self._thumbnail is not None:
-            values = _cast(self._thumbnail.mean(), TORCH_DTYPES[self._capture.dtype])
-        found = {self._name: as_array(values)}
+            values = _cast(self._thumbnail.mean(), self._dtype)
+        found = {name: values}
         if self._indices is not None:
-            found[f"{self._name}.indices"] = as_array(self._indices)
-        return found
+            found[f"{name}.indices"] = self._indices
+        return {key: as_array(tensor[:, 0] if self._is_token else tensor) for key, tensor in found.items()}
 
 
 class _Thumbnail:
-    """Area means of [map, row, key] patterns, each map n x n, gathered row by row: the rows themselves are not kept.
+    """Area means of [map, row, key] patterns, each map n x n, gathered row by row; it does not keep the rows.
 
     Cell i of n covers rows floor(i * rows / n) up to, not including, ceil((i + 1) * rows / n), as in torch's
     `adaptive_avg_pool2d`: neighbours share a row that is on their edge. Keys likewise.
@@ -217,13 +250,13 @@ class _Thumbnail:
         self._size = size
         row, cell = torch.arange(num_rows), torch.arange(size)
         self._first = row * size // max(1, num_rows)
-        """The first cell that each row is in."""
+        """First cell of each row."""
         self._num_cells = -(-(row + 1) * size // max(1, num_rows)) - self._first
         self._num_rows = -(-(cell + 1) * num_rows // size) - cell * num_rows // size
         """The number of rows of each cell."""
 
     def add(self, maps: torch.Tensor, where: torch.Tensor, rows: torch.Tensor) -> None:
-        """Add rows [maps, n, keys], which are rows `where` of `maps`, one after another."""
+        """Add rows [maps, n, keys]: the rows `where` of `maps`, in order."""
         narrow = torch.nn.functional.adaptive_avg_pool1d(rows, self._size)
         num_cells = self._num_cells[where]
         source = torch.arange(len(where)).repeat_interleave(num_cells)
@@ -234,17 +267,10 @@ class _Thumbnail:
         return self.sums / self._num_rows.clamp_min(1)[:, None]
 
 
-def asked_pairs(capture: AttentionCapture, config: ModelConfig) -> AskedPairs:
-    """Return the pairs of a capture as steps need them."""
+def head_pairs(capture: AttentionCapture, config: ModelConfig) -> HeadPairs:
+    """Return the indexed pairs of a capture."""
     own = stack_config(config, "encoder" if capture.part == "encoder" else "decoder")
-    return AskedPairs.of(capture.pairs, own.num_layers, own.num_heads)
-
-
-def is_surely_reported(capture: AttentionCapture, *, is_changed: bool) -> bool:
-    """Return whether the capture's type holds whatever may be captured: what a softmax returned fits any float.
-    is_changed: whether the request may change what the network computes.
-    """
-    return capture.kind == "pattern" and capture.dtype in ("float16", "float32") and not is_changed
+    return HeadPairs.of(capture.pairs, own.num_layers, own.num_heads)
 
 
 def check_heads(pairs: Sequence[tuple[int, int]], part: Part, config: ModelConfig) -> None:
@@ -261,24 +287,24 @@ def check_heads(pairs: Sequence[tuple[int, int]], part: Part, config: ModelConfi
 
 
 def gathering(shape: Sequence[int], dtype: torch.dtype, number: float = 0) -> torch.Tensor:
-    """Return room for numbers that a request gathers over its steps, each `number` for now. Raises MemoryError, or
-    torch's RuntimeError.
+    """Return a tensor for the numbers that a request gathers over its steps, filled with `number`. Raises MemoryError,
+    or torch's RuntimeError.
     """
     num_bytes = math.prod(shape) * dtype.itemsize
     if num_bytes < _LARGE:
         return torch.full(tuple(shape), number, dtype=dtype)
     zeros = torch.frombuffer(own_memory(num_bytes), dtype=dtype).view(tuple(shape))
-    return zeros.fill_(number) if number else zeros  # which the kernel makes as they are first used
+    return zeros.fill_(number) if number else zeros
 
 
 def as_array(tensor: torch.Tensor) -> Array:
-    """Return a tensor as the engine's answers carry it, sharing memory where it can."""
+    """Return a tensor in the form of the engine's answers; it shares memory if possible."""
     array = np.ascontiguousarray(tensor.cpu().numpy())
     return Array(array.dtype.name, array.shape, memoryview(array.data).cast("B") if array.size else b"")
 
 
 def _mean_in_order(rows: torch.Tensor) -> torch.Tensor:
-    """Return the mean over the first axis, added head by head: the same sum however many rows there are."""
+    """Return the mean over the first axis, added head by head: the same sum for any number of rows."""
     total = rows[0].clone()
     for head in rows[1:]:
         total += head
@@ -290,14 +316,14 @@ def _cast(rows: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def why_not(numbers: torch.Tensor, name: str, dtype: torch.dtype) -> str | None:
-    """Return which of these numbers the type cannot hold, or None if it holds all. Infinity remains what it is in
-    float16, but a number must not become infinite there; uint8 holds weights from 0 to 1 alone.
+    """Return an error that names a number which the type cannot hold, or None. float16 holds infinity, but no finite
+    number may become infinite; uint8 holds only weights from 0 to 1.
     """
     if dtype not in _RANGES or not numbers.numel():
         return None
     least, most = _RANGES[dtype]
     low, high = (float(bound) for bound in torch.aminmax(numbers))
-    if least <= low and high <= most:  # nearly always, and one pass shows it
+    if least <= low and high <= most:  # nearly always: one pass over the numbers is enough
         return None
     if dtype == torch.float16:
         lost = numbers.isfinite() & numbers.half().isinf()

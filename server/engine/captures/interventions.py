@@ -1,8 +1,7 @@
-"""Turns interventions into what the network takes: which rows of this step they change, and how.
+"""Interventions: the changes of rows in each step.
 
-What one request changes at one point of one layer is one `Patch`, prepared when the request comes: a step then costs a
-few array operations for each intervention, however many there are. This module knows positions, points and arithmetic;
-`model.hooks.hooks` and the network know where in the pass a change is made. A change writes its own rows and no others.
+A `Patch` holds all changes of one request at one point of one layer. It is prepared when the request begins, so that a
+step takes only a few array operations for each intervention. A change writes only its own rows.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,18 +15,18 @@ from model.hooks.hooks import AttentionChange, Change, corner, index_of
 from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME, Stack, is_cross
 from model.sampling.row_search import argmax
+from server.engine.base_task import Stage, stage_of
 from server.engine.captures.window import Positions, Window, seen_keys
 from server.engine.request import AttentionKind, Intervention, Op, Part
-from server.engine.required_layers import Stage, stage_of
 
 MAPS: Mapping[str, AttentionKind] = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
 """The kind of attention tap for each point that is a map: one number for each query and key."""
 
 
 def patches_of(interventions: Iterable[Intervention], config: ModelConfig) -> list["Patch"]:
-    """Return the interventions of one request by their point, those at one point in their order.
+    """Return the interventions of one request grouped by point, in their order.
 
-    Raises ValueError for an operation or a head that its point does not have, or a value that does not fit it.
+    Raises ValueError for an operation or a head that its point does not have, or a value of a wrong shape.
     """
     edits: dict[tuple[Stack, int | None, str], list[_Edit]] = {}
     for intervention in interventions:
@@ -59,7 +58,7 @@ class Patch:
         self._edits = edits
 
     def change(self, window: Window) -> Change | AttentionChange | None:
-        """Return what the network is to change in this window, or None if none of its rows is meant."""
+        """Return the change of this window's rows, or None if it has none of them."""
         end = window.start + window.num_rows
         edits = [edit for edit in self._edits if edit.reaches(window.start, end)]
         if not edits:
@@ -110,8 +109,8 @@ class Patch:
         )
 
     def apply_at(self, x: torch.Tensor, position: int) -> None:
-        """Change x [n, ...] of positions `position`, `position` + 1, ... in place: for logits, which no batch row
-        holds.
+        """Change x [n, ...] of positions `position`, `position` + 1, ... in place. Logits need this: they are not in
+        batch rows.
         """
         change = self.change(Window(0, 0, position, len(x)))
         if isinstance(change, Change):
@@ -119,7 +118,7 @@ class Patch:
 
 
 class _Edit:
-    """One intervention. Its numbers are [row, head, ...] as the point has them; of maps [head, row, key]."""
+    """One intervention. Its numbers have the point's axes: [row, head, ...], or [head, row, key] of maps."""
 
     def __init__(self, intervention: Intervention, config: ModelConfig) -> None:
         if intervention.op not in get_args(Op) or (
@@ -133,20 +132,20 @@ class _Edit:
         num_axes = len(BY_NAME[intervention.point].axes)
         place = (num_axes - 2 if self._is_map else 0) - num_axes + self._value.dim()
         self._rows_axis = place if place >= 0 and self._value.shape[place] > 1 else None
-        """The value's axis of rows, where it differs by position; None where one value serves all."""
+        """The value's axis of rows, or None for one value for all rows."""
         asked = intervention.positions
         if asked is None and self._rows_axis is not None:
             asked = tuple(range(self._value.shape[self._rows_axis]))
         _check_shape(intervention, config, self._value, self.heads, None if asked is None else len(asked))
         self.positions: Positions | None = None
-        """The positions, ascending; None is every one, those of generated tokens included."""
+        """The positions, ascending; None is all, including generated tokens."""
         if asked is not None:
             self.positions, self._places = np.unique(np.array(asked, np.int64), return_index=True)
             self._first, self._last = min(asked), max(asked)
         self._at_heads: slice | torch.Tensor = slice(None)
 
     def place_heads(self, among: Sequence[int] | None) -> None:
-        """Set which heads the numbers of `write` will have; None is all."""
+        """Set the heads of the numbers of `write`; None is all."""
         if self.heads is not None:
             self._at_heads = index_of(self.heads if among is None else [among.index(head) for head in self.heads])
 
@@ -154,15 +153,15 @@ class _Edit:
         """Return whether it changes any of the positions start .. end - 1."""
         if self.positions is None:
             return True
-        if not (self._first < end and start <= self._last):  # most steps are far past it: they must cost nothing
+        if not (self._first < end and start <= self._last):  # fast for the many steps after the last position
             return False
         first, last = np.searchsorted(self.positions, (start, end))
         return bool(first < last)
 
     def write(self, x: torch.Tensor, positions: Positions) -> None:
-        """Change x, the numbers of these positions (ascending), in place where this edit means them."""
+        """Change x, the numbers of these positions (ascending), in place at the edit's positions and heads."""
         rows: slice | torch.Tensor = slice(None)
-        value = self._value = self._value.to(x)  # which moves it once at most
+        value = self._value = self._value.to(x)  # moved at most once
         if self.positions is not None:
             first, last = np.searchsorted(self.positions, (positions[0], positions[-1] + 1))
             if first == last:
@@ -178,7 +177,7 @@ class _Edit:
         if self._op == "temperature":
             return _tempered(x, value)
         if self._is_map and value.dim() and 1 < value.shape[-1] != x.shape[-1]:
-            # Keys beyond the value's (of later chunks and generated tokens) stay.
+            # Keys after the value's (of later chunks and generated tokens) stay unchanged.
             num_keys = min(value.shape[-1], x.shape[-1])
             changed = x.clone()
             changed[..., :num_keys] = self._changed(x[..., :num_keys], value[..., :num_keys])
@@ -189,8 +188,8 @@ class _Edit:
 
 
 def _heads(intervention: Intervention, config: ModelConfig) -> tuple[int, ...] | None:
-    """Return the heads that are meant; None is all (of maps they are named), or a point that has none. Raises
-    ValueError.
+    """Return the heads of an intervention; None is all, or a point without heads. Of maps, all heads are listed. Raises
+    ValueError for heads that the point does not have.
     """
     point = BY_NAME[intervention.point]
     lengths = dict(zip(point.axes, sizes(config, intervention.stack, point, 1, 1, intervention.layer), strict=True))
@@ -209,9 +208,9 @@ def _check_shape(
     heads: Sequence[int] | None,
     num_rows: int | None,
 ) -> None:
-    """Raise ValueError for a value that does not fit: it must not fail the step it is first used in, where others run.
+    """Raise ValueError for a value of a wrong shape, which would otherwise fail a step with other requests.
 
-    num_rows: the number of positions by which it may differ; None is all, with one value.
+    num_rows: the number of positions, each of which may have its own value; None is one value for all positions.
     """
     shape = list(sizes(config, intervention.stack, BY_NAME[intervention.point], 1, 1, intervention.layer))
     is_map = "key" in BY_NAME[intervention.point].axes
@@ -228,9 +227,8 @@ def _check_shape(
 
 
 def _tempered(scores: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
-    """Return scores [head, query, key] divided by the temperature; 0 leaves only the first of the largest.
-
-    So does a temperature so near to 0 that a quotient overflows: infinite scores have no softmax.
+    """Return scores [head, query, key] divided by the temperature. With 0, or if a quotient overflows, the first of the
+    largest scores gets all weight: infinite scores have no softmax.
     """
     tempered = scores / temperature
     if (temperature >= 1).all():

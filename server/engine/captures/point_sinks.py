@@ -1,7 +1,6 @@
-"""Gathers the numbers of named points while a request runs: hidden states, traces, the lens and head scores.
+"""Sinks of named points: hidden states, traces, the logit lens and head scores.
 
-It knows requests and tensors; it knows no scheduling and no wire. As with attention
-(`server.engine.captures.attention_sink`), each number depends on its own row alone.
+As with attention (`server.engine.captures.attention_sink`), each number depends only on its own row.
 """
 
 import math
@@ -13,15 +12,16 @@ import numpy as np
 import torch
 
 from model.config import ModelConfig
-from model.hooks.asked_pairs import group_by_layer
-from model.hooks.hooks import AttentionTap, Read
-from model.hooks.point_names import sizes
+from model.hooks.head_pairs import HeadPairs
+from model.hooks.hooks import AttentionTap, Read, RowSink
+from model.hooks.point_names import sizes, stack_config
 from model.hooks.points import BY_NAME
 from model.layers.fixed_shapes import aligned_rows
 from model.network.pooling import RunningPooling, finished
 from model.network.splade import splade
 from model.network.transformer import Transformer
 from model.sampling.row_search import ordered_top_ids
+from server.engine.base_task import stage_of
 from server.engine.captures.attention_sink import (
     TORCH_DTYPES,
     as_array,
@@ -30,16 +30,15 @@ from server.engine.captures.attention_sink import (
     why_not,
 )
 from server.engine.captures.sink import Sink
-from server.engine.captures.window import Window
+from server.engine.captures.window import Positions, Window
 from server.engine.outputs import Array
 from server.engine.request import ClassifyTask, EmbedTask, HeadScoresTask, LensTask, PointCapture, SparseTask
-from server.engine.required_layers import stage_of
 from server.engine.sequence import Sequence
 
 _LENS_NUMBERS = 1 << 22
-"""Logits held at once while a lens is read: 16 MB in float32, and some 100 MB with what is computed from them."""
+"""Most logits of a lens at a time: 16 MB in float32, and about 100 MB with the numbers computed from them."""
 NUM_MEASURES = 6
-"""Measures of a row of attention, before the offsets asked for: see HeadScoresTask."""
+"""Number of measures of a row of attention, without the offsets: see HeadScoresTask."""
 
 
 def stream_read(layer: int, rows: ReadOnlySequence[int], deliver: Callable[[torch.Tensor], None]) -> Read:
@@ -49,11 +48,19 @@ def stream_read(layer: int, rows: ReadOnlySequence[int], deliver: Callable[[torc
     return Read("hook_resid_post", layer - 1, rows, None, deliver)
 
 
+def _rows_of(window: Window, positions: Positions) -> tuple[list[int], torch.Tensor, torch.Tensor]:
+    """Return the batch rows of these positions in a window, each row once; the indices of the positions found; and for
+    each of these the index of its row.
+    """
+    places = window.find(positions)
+    found, inverse = np.unique(positions[places], return_inverse=True)
+    return window.rows(found), torch.from_numpy(places), torch.from_numpy(inverse)
+
+
 class PointSink(Sink):
     """The numbers of one point with a position axis: [position, ...], in the order asked for.
 
-    Raises ValueError for a position that the input does not have (no row would ever be written there), or a head or
-    unit that the point does not have.
+    Raises ValueError for a position that the input does not have, or a head or unit that the point does not have.
     """
 
     def __init__(self, capture: PointCapture, config: ModelConfig, length: int, encoder_length: int) -> None:
@@ -81,12 +88,9 @@ class PointSink(Sink):
         return self._values.nbytes
 
     def hooks(self, window: Window) -> list[Read]:
-        places = window.find(self._positions)
-        if not len(places):
+        rows, where, source = _rows_of(window, self._positions)
+        if not rows:
             return []
-        # A position may be asked for twice; the network hands each row out once, in order.
-        positions, inverse = np.unique(self._positions[places], return_inverse=True)
-        where, source = torch.from_numpy(places), torch.from_numpy(inverse)
         capture = self._capture
 
         def deliver(found: torch.Tensor) -> None:
@@ -96,16 +100,16 @@ class PointSink(Sink):
             self.problem = self.problem or why_not(found, capture.name, self._values.dtype)
             self._values[where] = found.to(self._values.dtype)[source]
 
-        return [Read(capture.point, capture.layer, window.rows(positions), capture.heads, deliver)]
+        return [Read(capture.point, capture.layer, rows, capture.heads, deliver)]
 
     def arrays(self) -> dict[str, Array]:
         return {self._capture.name: as_array(self._values)}
 
 
 class EmbeddingSink(Sink):
-    """The hidden states of one sequence, pooled once the last is there: [d], or [token, d] when pooling is none.
+    """The pooled hidden states of one sequence: [d], or [token, d] when pooling is none.
 
-    Without a layer they are what the stack returns; `take` is given them.
+    Without a layer they are the stack's output, which `take_hidden` receives.
     """
 
     def __init__(self, task: EmbedTask, seq: Sequence, model: Transformer) -> None:
@@ -115,7 +119,7 @@ class EmbeddingSink(Sink):
         modes = task.modes or (task.pooling,)
         self._pooled = [RunningPooling(mode) for mode in modes]
         self.reads_first_alone = task.layer is None and set(modes) == {"cls"}
-        """Whether the vector is made of the state of the first token alone."""
+        """Whether the vector needs only the state of the first token."""
 
     @property
     def num_bytes(self) -> int:
@@ -127,8 +131,8 @@ class EmbeddingSink(Sink):
             return []
         return [stream_read(self._task.layer, rows, self._keep)]
 
-    def take(self, window: Window, hidden: torch.Tensor) -> None:
-        """Take what the stack returned, [T, d] of the whole batch."""
+    def take_hidden(self, window: Window, hidden: torch.Tensor) -> None:
+        """Take the stack's output, [T, d] of the whole batch."""
         rows = self._rows(window)
         if self.reads_first_alone:
             rows = rows[:1]
@@ -164,7 +168,7 @@ class EmbeddingSink(Sink):
 
 
 class ClassifierSink(EmbeddingSink):
-    """Gathers the state that the classification head reads; the answer is the head's logits [label].
+    """Gathers the input state of the classification head; the answer is the head's logits [label].
 
     Raises ValueError when the model has no such head.
     """
@@ -180,7 +184,7 @@ class ClassifierSink(EmbeddingSink):
 
 
 class SparseSink(EmbeddingSink):
-    """Gathers the states of all tokens; the answer is the words that the head finds in them, with their weights.
+    """Gathers the states of all tokens; the answer is the head's words, with their weights.
 
     Raises ValueError when the model is no encoder with a head.
     """
@@ -198,9 +202,9 @@ class SparseSink(EmbeddingSink):
 
 
 class LensSink(Sink):
-    """The logit lens at each layer, reduced at once: [layer, position, ...] of what LensTask names.
+    """The logit lens at each layer: the numbers of LensTask, [layer, position, ...].
 
-    Raises ValueError when the model has no head, or makes its logits of several streams.
+    Raises ValueError when the model has no head, or computes its logits from several streams.
     """
 
     def __init__(self, task: LensTask, seq: Sequence, model: Transformer) -> None:
@@ -228,28 +232,25 @@ class LensSink(Sink):
         return sum(each.nbytes for each in kept)
 
     def hooks(self, window: Window) -> list[Read]:
-        places = window.find(self._positions)
-        if not len(places):
+        rows, where, source = _rows_of(window, self._positions)
+        if not rows:
             return []
-        positions, inverse = np.unique(self._positions[places], return_inverse=True)
-        where, source = torch.from_numpy(places), torch.from_numpy(inverse)
 
         def deliver(i: int, stream: torch.Tensor) -> None:
             for first in range(0, len(where), self._piece):
                 part = slice(first, first + self._piece)
                 self._keep(i, where[part], self._logits_of(stream[source[part].to(stream.device)]))
 
-        rows = window.rows(positions)
         return [stream_read(layer, rows, partial(deliver, i)) for i, layer in enumerate(self._layers)]
 
     def _keep(self, i: int, where: torch.Tensor, logits: torch.Tensor) -> None:
-        """Keep what logits [n, vocab] of positions `where` of the answer say, at the `i`-th of its layers."""
+        """Keep the numbers of logits [n, vocab] of the answer's positions `where`, at the `i`-th of its layers."""
         logprobs = aligned_rows(logits).log_softmax(-1)[:, : logits.shape[1]]  # [n, vocab]
         if self._ids.shape[-1]:
             ids = ordered_top_ids(logits, self._ids.shape[-1])
             self._ids[i, where] = ids.int().cpu()
             self._logprobs[i, where] = logprobs.gather(1, ids).float().cpu()
-        # In float64: a sum of float32 over one row alone is not added in the order of that over many.
+        # In float64: torch adds the float32 numbers of a single row in another order.
         self._entropy[i, where] = torch.special.entr(logprobs.double().exp()).sum(-1).float().cpu()
         if len(self._targets):
             wanted = self._targets.to(logits.device)
@@ -264,8 +265,8 @@ class LensSink(Sink):
         return {f"lens.{name}": as_array(numbers) for name, numbers in found.items()}
 
 
-class HeadScoresSink(Sink):
-    """Rows of attention in a few numbers each: [pair, query, measure], float32.
+class HeadScoresSink(Sink, RowSink):
+    """A few measures of each row of attention: [pair, query, measure], float32.
 
     Raises ValueError for a head that the model lacks.
     """
@@ -276,7 +277,10 @@ class HeadScoresSink(Sink):
         self.stage = "encoder" if task.part == "encoder" else "decoder"
         self._ids = torch.tensor(token_ids)
         self._offsets = task.offsets
-        self._heads, self._slots = group_by_layer(task.pairs)
+        own = stack_config(model.config, task.part)
+        self._pairs = HeadPairs.of(task.pairs, own.num_layers, own.num_heads)
+        self._queries = torch.empty(0, dtype=torch.int64)
+        """Positions of the window's rows."""
         self._scores = torch.zeros(len(task.pairs), len(token_ids), NUM_MEASURES + len(task.offsets))
 
     @property
@@ -287,17 +291,17 @@ class HeadScoresSink(Sink):
         positions = window.find(np.arange(len(self._ids)))
         if not len(positions):
             return []
-        queries = torch.from_numpy(positions)
+        self._queries = torch.from_numpy(positions)
+        return [AttentionTap(window.span, window.rows(positions), self._pairs, "pattern", self)]
 
-        def deliver(layer: int, i: int, rows: torch.Tensor) -> None:
-            here = queries[i : i + rows.shape[1]]
-            self._scores[torch.tensor(self._slots[layer])[:, None], here] = self._measure(rows.cpu(), here)
-
-        return [AttentionTap(window.span, window.rows(positions), self._heads, "pattern", deliver)]
+    def take(self, layer: int, first: int, rows: torch.Tensor) -> None:
+        queries = self._queries[first : first + rows.shape[1]]
+        slots = torch.tensor(self._pairs.places[layer])
+        self._scores[slots[:, None], queries] = self._measure(rows.cpu(), queries)
 
     def _measure(self, rows: torch.Tensor, queries: torch.Tensor) -> torch.Tensor:
-        """Return [heads, n, measure] of rows [heads, n, keys] of these queries. Sums are in float64, so that the
-        keys of later chunks, which weigh nothing, change nothing.
+        """Return [heads, n, measure] of rows [heads, n, keys] of these queries. Sums are in float64, so that keys of
+        later chunks, with weight 0, change nothing.
         """
         keys = torch.arange(rows.shape[2])
         before = torch.zeros(len(queries), len(keys), dtype=torch.bool)  # the key after an earlier copy of the query
@@ -318,7 +322,7 @@ class HeadScoresSink(Sink):
 
     @staticmethod
     def _at(rows: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-        """Return the weight on one key of each row, 0 where there is no such key: keys [n] -> [heads, n]."""
+        """Return the weight on one key of each row, 0 if there is no such key: keys [n] -> [heads, n]."""
         there = (keys >= 0) & (keys < rows.shape[2])
         return rows[:, torch.arange(len(keys)), keys.clamp(0, rows.shape[2] - 1)] * there
 

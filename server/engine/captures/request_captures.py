@@ -1,20 +1,18 @@
-"""Holds what one request captures of the network's numbers, and what it changes.
-
-It joins the sinks in which numbers gather with the request's interventions; it knows nothing of batches or of other
-requests.
-"""
+"""The captures and the interventions of one request."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
+from msgspec import structs
 
-from model.hooks.asked_pairs import AskedPairs
-from model.hooks.hooks import AttentionChange, AttentionTap, Change, Hooks, Read
+from model.hooks.hooks import Hook
 from model.hooks.point_names import stack_config
 from model.network.transformer import Transformer
-from server.engine.captures.attention_sink import AttentionSink, asked_pairs, check_heads
+from server.engine.base_task import Stage
+from server.engine.captures.attention_sink import AttentionSink, check_heads, head_pairs
 from server.engine.captures.interventions import MAPS, Patch, patches_of
 from server.engine.captures.point_sinks import (
     ClassifierSink,
@@ -36,7 +34,6 @@ from server.engine.request import (
     PointCapture,
     SparseTask,
 )
-from server.engine.required_layers import Stage
 from server.engine.sequence import Sequence
 
 
@@ -47,26 +44,29 @@ class RequestCaptures:
     sinks: list[Sink] = field(default_factory=list)
     patches: list[Patch] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs | None] | None = None
-    row_pairs: AskedPairs | None = None
-    """The pairs of the attention rows that come with each token."""
+    row_sink: Callable[[int], AttentionSink] | None = None
+    """Makes the sink of the attention row that chooses a token, from the row's position."""
 
     @classmethod
     def of(cls, seq: Sequence, model: Transformer) -> "RequestCaptures":
-        """Make the captures of a request. Raises ValueError for an intervention that makes no sense, or for heads or
-        positions that are not there; MemoryError or RuntimeError without memory.
+        """Make the captures of a request. Raises ValueError for an invalid intervention, or for heads or positions that
+        do not exist; MemoryError or RuntimeError without memory.
         """
-        rows = seq.row_capture
+        rows, row_sink = seq.row_capture, None
         if rows is not None:
             check_heads(rows.pairs, rows.part, model.config)
+            pairs = head_pairs(rows, model.config)
+            rows = structs.replace(rows, queries=None, keys=None, resize=None)
+            row_sink = partial(AttentionSink.of_token, rows, model.config, pairs, seq.num_cross_tokens, seq.is_changed)
         scored = seq.sampling_params is not None and seq.sampling_params.prompt_logprobs is not None
         patches = patches_of(seq.request.interventions, model.config)
-        # In deeper layers, which other sequences may need, it has no rows.
+        # The request has no rows in deeper layers, which other sequences may need.
         depths = {"encoder": seq.num_encoder_layers_needed, "decoder": seq.num_layers_needed}
         return cls(
             sinks=[_SINKS[type(capture)](capture, seq, model) for capture in seq.task.captures()],
             patches=[patch for patch in patches if patch.layer is None or patch.layer < depths[patch.stack]],
             prompt_logprobs=[None] if scored else None,
-            row_pairs=None if rows is None else asked_pairs(rows, model.config),
+            row_sink=row_sink,
         )
 
     @property
@@ -80,31 +80,43 @@ class RequestCaptures:
 
     @property
     def problem(self) -> str | None:
-        """Return what was captured and cannot be represented in the type asked for, or None."""
+        """Return the error if a captured number cannot be represented in the requested type, or None."""
         return next((sink.problem for sink in self.sinks if sink.problem is not None), None)
 
     @property
     def is_empty(self) -> bool:
-        """Return whether no step need ask it for anything."""
+        """Return whether there are neither captures nor interventions."""
         return not (self.sinks or self.patches) and self.prompt_logprobs is None
 
     @property
     def is_gathering(self) -> bool:
-        """Return whether a step may add to what was captured."""
+        """Return whether a step may add to the captures."""
         return bool(self.sinks) or self.prompt_logprobs is not None
 
+    def hooks(self, stage: Stage, window: Window, *, is_new: bool = True) -> list[Hook]:
+        """Return the hooks for a window in one stage of a step. is_new: whether captures are still needed, as well as
+        changes.
+        """
+        changes = (patch.change(window) for patch in self.patches if patch.stage == stage)
+        found: list[Hook] = [change for change in changes if change is not None]
+        if is_new:
+            for sink in self.sinks:
+                if sink.stage == stage:
+                    found += sink.hooks(window)
+        return found
+
     def mark(self) -> Callable[[], None]:
-        """Return a function that takes back whatever is gathered from now on, should the next step fail."""
+        """Return a function that undoes later captures, for a step that fails."""
         undo = [sink.mark() for sink in self.sinks]
         num_scored = 0 if self.prompt_logprobs is None else len(self.prompt_logprobs)
 
-        def take_back() -> None:
+        def undo_all() -> None:
             for each in undo:
                 each()
             if self.prompt_logprobs is not None:
                 del self.prompt_logprobs[num_scored:]
 
-        return take_back
+        return undo_all
 
     def change_logits(self, logits: torch.Tensor, position: int) -> None:
         """Apply the interventions on logits [n, vocab] of positions `position`, `position` + 1, ..., in place."""
@@ -113,42 +125,11 @@ class RequestCaptures:
                 patch.apply_at(logits, position)
 
     def arrays(self) -> dict[str, Array]:
-        """Return all that was gathered, by the names of the answer."""
+        """Return the answer's tensors, by name."""
         found: dict[str, Array] = {}
         for sink in self.sinks:
             found |= sink.arrays()
         return found
-
-
-class HooksBuilder:
-    """Collects the hooks of many requests on one stage of a step."""
-
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self.found: list[Read | AttentionTap | Change | AttentionChange] = []
-
-    def add(self, found: RequestCaptures, window: Window, *, is_new: bool = True) -> None:
-        """Add the hooks of one request on its window. Without `is_new` its numbers were captured before, and only
-        its changes count.
-        """
-        for patch in found.patches:
-            if patch.stage == self._stage and (change := patch.change(window)) is not None:
-                self.found.append(change)
-        if is_new:
-            for sink in found.sinks:
-                if sink.stage == self._stage:
-                    self.found += sink.hooks(window)
-
-    def hooks(self) -> Hooks | None:
-        """Return the hooks, or None if there are none: the network then does nothing for them."""
-        if not self.found:
-            return None
-        return Hooks(
-            reads=[hook for hook in self.found if isinstance(hook, Read)],
-            changes=[hook for hook in self.found if isinstance(hook, Change)],
-            attention=[hook for hook in self.found if isinstance(hook, AttentionTap)],
-            attention_changes=[hook for hook in self.found if isinstance(hook, AttentionChange)],
-        )
 
 
 def _attention_sink(capture: AttentionCapture, seq: Sequence, model: Transformer) -> AttentionSink:
@@ -156,7 +137,9 @@ def _attention_sink(capture: AttentionCapture, seq: Sequence, model: Transformer
     length, encoder_length = seq.num_prompt_tokens, len(seq.encoder_token_ids)
     num_queries = encoder_length if capture.part == "encoder" else length
     num_keys = length if capture.part == "decoder" else encoder_length
-    return AttentionSink(capture, model.config, num_queries=num_queries, num_keys=num_keys, is_changed=seq.is_changed)
+    return AttentionSink.of_prompt(
+        capture, model.config, num_queries=num_queries, num_keys=num_keys, is_changed=seq.is_changed
+    )
 
 
 def _point_sink(capture: PointCapture, seq: Sequence, model: Transformer) -> Sink:

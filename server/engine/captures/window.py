@@ -1,6 +1,4 @@
-"""Finds where the rows of one sequence are in one pass of the network, and which keys its rows see. It knows
-positions only.
-"""
+"""Windows: the places of one sequence's rows in one pass of the network, and the keys that its rows see."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,10 +23,10 @@ class Window:
     start: int
     num_rows: int
     captured: int = 0
-    """Positions below this one were returned before (the request was preempted since)."""
+    """Positions below this one were captured before (the request was preempted since)."""
 
     def find(self, positions: Positions, *, again: bool = False) -> Positions:
-        """Return the indices into `positions` whose rows are in this span and, unless `again`, were not returned
+        """Return the indices of the `positions` that have rows in this span and, unless `again`, were not captured
         before.
         """
         first = self.start if again else max(self.start, self.captured)

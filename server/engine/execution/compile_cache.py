@@ -1,5 +1,5 @@
-"""Finds a folder for the code that Triton makes for a card, where the one that it is told cannot be used: with a
-read-only root and no volume, or as another user. It compiles nothing.
+"""Compile cache: a writable folder for Triton's compiled code, if the configured one is not usable, for example with a
+read-only root file system or as another user.
 """
 
 import logging
@@ -15,8 +15,8 @@ VARIABLE = "TRITON_CACHE_DIR"
 
 
 def use_writable_cache(folder: Path | None) -> None:
-    """Name a folder in `folder`, which only this server can write, in place of one that cannot be used; None makes one.
-    Without this every kernel of a card would fail.
+    """Replace an unusable folder for compiled code by one in `folder`, which only this server can write; None makes a
+    temporary one. Without a usable folder every GPU kernel would fail.
     """
     given = os.environ.get(VARIABLE)
     problem = _why_not_usable(Path(given)) if given else None
@@ -35,8 +35,8 @@ def use_writable_cache(folder: Path | None) -> None:
 
 
 def _why_not_usable(folder: Path) -> str | None:
-    """Return why code cannot be written to a folder, which is made if there is none, and run from it; None if it can.
-    What `docker run --tmpfs` mounts holds no code that runs.
+    """Return why code cannot be stored in a folder and run from it, or None if it can. The folder is made if it does
+    not exist. A mount of `docker run --tmpfs` forbids running code.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,11 @@
-"""Captures steps as CUDA graphs, one for each number of rows, so that a card does not wait for Python.
+"""CUDA graphs of steps, one for each number of rows, so that a GPU does not wait for Python.
 
-All that differs from step to step is in the graph's input, which lies on the device (`model.layers.device_batch`): the
-tokens, how long the texts are, where their keys are, whose patterns go where. So nothing else has a shape: rows that a
-step lacks are padding, which reads no key and writes none. Interpreted on a CPU, the same function is called instead of
-captured, which lets tests check it.
+The graph's input on the device (`model.layers.device_batch`) holds everything that differs from step to step: tokens,
+lengths of texts, places of keys, places of patterns. So a graph needs no other shapes: missing rows are padding, which
+reads and writes no key. In Triton's interpreter on a CPU, the same function is called instead of captured, for tests.
 
-A step of decodes is one graph, and another one if tokens are drawn. A step with pieces of prompts, a mixed one, has any
-number of rows and of tokens to choose: the network is a graph of so many rows, and the head one of so many tokens.
-
-It knows networks and batches, but no sequences and no requests.
+A step of decodes is one graph, and another one if tokens are drawn. A mixed step, with pieces of prompts, has any
+number of rows and of tokens to choose: one graph for the network's rows, and one for the head's tokens.
 """
 
 import gc
@@ -40,18 +37,18 @@ if TYPE_CHECKING:  # a CPU has no need of Triton
 logger = logging.getLogger(__name__)
 
 PATTERN_BYTES = 64 << 20
-"""Bytes of the patterns that a step may write: those of eight sequences of 2,000 tokens at 32 heads of 32 layers."""
+"""Most bytes of a step's patterns: eight sequences of 2,000 tokens at 32 heads of 32 layers."""
 _DRAWING = (Kind.RANDOM, Kind.RANDOM | Kind.TOP_P, Kind.RANDOM | Kind.TOP_K | Kind.TOP_P)
-"""The ways to draw tokens that are captured, the cheapest first."""
+"""The captured ways of drawing tokens, the cheapest first."""
 Numbers = TypeVar("Numbers", np.ndarray, Tensor)
 _GRAPH_BYTES, _TOKEN_BYTES = 1 << 23, 1 << 20
-"""Estimates of the bytes that the driver keeps for a graph of a network, and for one of a head or a draw."""
+"""Estimates of the driver's bytes for a graph of a network, and for a graph of a head or a draw."""
 _STEP = 8
-"""Rows from one graph of decodes to the next, above the smallest."""
+"""Difference in rows between the graphs of decodes, above the smallest ones."""
 MIXED_ROWS = (*range(64, 512, 64), *range(512, 1024, 128), *range(1024, 2048 + 1, 256))
 """Rows of the graphs of mixed steps. With more rows the device takes longer than Python."""
 _MORE_TILES = 32
-"""Tiles of several rows that a mixed step may have beside those that its rows fill: its pieces of prompts, mostly."""
+"""Tiles of several rows that a mixed step may have above its full tiles, mostly one for each piece of a prompt."""
 
 
 class StepSizes(NamedTuple):
@@ -70,7 +67,7 @@ class StepGraphs:
     def __init__(
         self, model: Transformer, step: "TritonStep", cache: KVCache, last_tokens: Tensor, sizes: StepSizes
     ) -> None:
-        """Prepare for steps of at most these sizes. `step` is the network's decoder; last_tokens [n] int64 are as in
+        """Prepare for steps of at most these sizes. step: the network's decoder; last_tokens: [n] int64, as in
         `DeviceBatch`.
         """
         self._model, self._step, self._cache = model, step, cache
@@ -83,7 +80,7 @@ class StepGraphs:
         arrays = max(shape.tail for shape in (_decode_shape(most), *self.mixed))
         self._numbers = torch.zeros(arrays + aligned_size(most * tables), dtype=torch.int32, device=device)
         self.patterns = torch.zeros(PATTERN_BYTES // 4, dtype=torch.float32, device=device)
-        # What all graphs leave: only one runs at a time, and each would keep a tensor of its own.
+        # The results of all graphs: one tensor for all of them, since only one graph runs at a time.
         num_rows = max(most, self.mixed[-1].rows)
         self.hidden = torch.zeros(num_rows, model.config.hidden_size, dtype=model.dtype, device=device)
         self.logits = torch.zeros(0, model.config.vocab_size, device=device)
@@ -94,7 +91,7 @@ class StepGraphs:
 
     @torch.inference_mode()
     def prepare(self) -> None:
-        """Capture all graphs. The largest come first: the others then fit into the memory that these took."""
+        """Capture all graphs, the largest first: the others then fit into their memory."""
         began = time.monotonic()
         for shape in reversed(self.mixed):
             self._graph(shape, None)
@@ -109,8 +106,8 @@ class StepGraphs:
     ) -> Packing | None:
         """Return how a batch fits a graph, or None if it does not: all its rows must need all layers.
 
-        rooms: where the patterns that are asked for go, `num_patterns` numbers in all. sampled: the rows that tokens
-        are chosen of.
+        rooms: the places of the captured patterns, `num_patterns` numbers in all. sampled: the rows from which tokens
+        are chosen.
         """
         num_rows, last = batch.num_rows, self._model.config.num_layers - 1
         if num_patterns > len(self.patterns) or batch.num_rows_at(last) != num_rows or not batch.needs_output_of(last):
@@ -122,15 +119,15 @@ class StepGraphs:
         return next((Packing(batch, shape, rooms) for shape in fitting), None)
 
     def padded(self, num_sampled: int) -> int:
-        """Return of how many rows graphs choose tokens if a step needs them of so many."""
+        """Return the number of rows of the graph that chooses `num_sampled` tokens."""
         return self.rows[bisect_left(self.rows, num_sampled)] if num_sampled else 0
 
     @torch.inference_mode()
     def run(self, packed: Tensor, shape: BatchShape, num_sampled: int, kind: Kind) -> Tensor | None:
         """Run a step, and return the tokens that `DeviceSampler` chooses, [num_sampled, 2], if it chooses any.
 
-        packed: [n] int32 on the device, which a `Packing` of these graphs wrote. num_sampled: what `padded` returns.
-        `hidden`, `logits` and `patterns` then hold the step's, until the next one.
+        packed: [n] int32 on the device, written by a `Packing` of these graphs. num_sampled: a result of `padded`.
+        `hidden`, `logits` and `patterns` then hold the step's numbers, until the next one.
         """
         self._numbers[: len(packed)] = packed
         self._graph(shape, None)()
@@ -143,8 +140,8 @@ class StepGraphs:
         return self._chosen[:num_sampled]
 
     def _graph(self, of: BatchShape | int, kind: Kind | None) -> Callable[[], None]:
-        """Return the graph of the network, for a batch of a shape; or of the head and the largest logit, or with
-        another kind of a draw from its logits, for a number of rows.
+        """Return the graph of the network for a shape of batch; or, for a number of rows, the graph of the head and the
+        largest logit, or of another kind of draw.
         """
         if (of, kind) not in self._captured:
             if isinstance(of, BatchShape):
@@ -181,10 +178,10 @@ class StepGraphs:
         return BatchShape(rows, spans, spans, -(-rows // TILE_ROWS) + _MORE_TILES, num_words(self.padded(spans)))
 
     def _capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Return the function as a graph on a card; on a CPU return itself."""
+        """Return the function as a CUDA graph; on a CPU return the function itself."""
         if self._pool is None:
             return run
-        run()  # at the first call libraries set themselves up and kernels are compiled, which cannot be captured
+        run()  # the first call sets up libraries and compiles kernels, which cannot be captured
         torch.cuda.synchronize(self._model.device)
         graph = torch.cuda.CUDAGraph()
         with _no_garbage_collection(), torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
@@ -194,7 +191,7 @@ class StepGraphs:
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Collect no garbage meanwhile: to destroy a graph that is garbage would end the capture of this one."""
+    """Disable garbage collection: destroying an unused graph would end the current capture."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -205,19 +202,19 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def has_graphs(model: Transformer, config: EngineConfig) -> bool:
-    """Return whether steps of this network run as graphs: those of decoders that write, and that a card's kernels
-    run.
+    """Return whether steps of this network run as graphs: the network must be a decoder with a head, and run by GPU
+    kernels.
     """
     if config.cuda_graphs == "off" or model.config.kind != "decoder" or not model.config.has_head:
         return False
-    if model.batch_invariant and config.quantize == "fp8":  # made of thousands of small products a step
+    if model.batch_invariant and config.quantize == "fp8":  # thousands of small products in each step
         return False
     return model.decoder is not None and model.decoder.triton_step is not None
 
 
 def kept_bytes(model: ModelConfig, dtype: torch.dtype, max_num_seqs: int, max_num_rows: int) -> int:
-    """Return an estimate of the bytes that all graphs keep: what they leave, and the driver's part of each. What they
-    need while they run is the memory of the largest one, which the others share.
+    """Return an estimate of the bytes that all graphs keep: their results, and the driver's part of each. The working
+    memory of the largest graph, which the others share, is not included.
     """
     sizes, mixed = _sizes(max_num_seqs), mixed_sizes(max_num_rows)
     hidden = max(sizes[-1], mixed[-1]) * model.hidden_size * dtype.itemsize
@@ -227,19 +224,17 @@ def kept_bytes(model: ModelConfig, dtype: torch.dtype, max_num_seqs: int, max_nu
 
 
 def sampling_words(words: Numbers, num_rows: int) -> Numbers:
-    """Return the place of what `device_rows.pack` writes, among the words of a batch with so many sampled rows, or
-    among all its numbers.
-    """
+    """Return the part of a batch's words, or of all its numbers, for the output of `device_rows.pack`."""
     return words[: 2 * packed_size(num_rows)]
 
 
 def row_words(words: Numbers, num_rows: int) -> Numbers:
-    """Return the place of the sampled rows' indices: two words each, as int64."""
+    """Return the part for the indices of the sampled rows: two words each, as int64."""
     return words[2 * packed_size(num_rows) : num_words(num_rows)]
 
 
 def num_words(num_rows: int) -> int:
-    """Return how many words of a batch so many sampled rows take."""
+    """Return the number of words in a batch with this number of sampled rows."""
     return 2 * (packed_size(num_rows) + num_rows)
 
 
@@ -252,13 +247,13 @@ def _is_of_decodes(shape: BatchShape) -> bool:
 
 
 def mixed_sizes(most: int) -> list[int]:
-    """Return the numbers of rows of mixed steps that have graphs, for steps of up to `most` rows."""
+    """Return the numbers of rows of the mixed graphs, for steps of up to `most` rows."""
     sizes = [size for size in MIXED_ROWS if size < most]
     return sizes if most > MIXED_ROWS[-1] else [*sizes, most]
 
 
 def _sizes(most: int) -> list[int]:
-    """Return the numbers of decodes that have graphs, up to the first that is not below `most`."""
+    """Return the numbers of rows of the decode graphs, up to the first that is not below `most`."""
     sizes = [1, 2, 4, _STEP]
     while sizes[-1] < most:
         sizes.append(sizes[-1] + _STEP)

@@ -1,8 +1,7 @@
-"""Carries out a step on a card: brings its numbers there, runs the network as a graph or kernel by kernel, and chooses
-tokens. Nothing in it makes the host wait.
+"""Device executor: runs a step on a GPU, as a graph or kernel by kernel, and chooses tokens. It never makes the host
+wait.
 
-A step is plain data, which ranks that share a network can send (`server.engine.tensor_parallel.device_steps`). It knows
-networks and numbers, but no hooks, no queue and no requests.
+A step is plain data, which ranks that share a network can send (`server.engine.tensor_parallel.device_steps`).
 """
 
 from collections.abc import Sequence
@@ -28,10 +27,10 @@ class Choice(NamedTuple):
     """The way in which the tokens of a step's rows are chosen."""
 
     num_rows: int
-    """Rows that a token is chosen of, with those of the padding."""
+    """Rows from which a token is chosen, padding included."""
     kind: Kind
     num_alternatives: int | None
-    """The most alternatives that any row asks for, or None if no row asks for log-probabilities."""
+    """The largest number of alternatives of any row, or None if no row needs log-probabilities."""
     edits: EditCapacity | None
     """The room of the edits of logits, or None if there are none."""
 
@@ -43,28 +42,28 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceStep:
-    """A step as a card is told of it. Its numbers, int32, are what a `Packing` wrote, and behind it the edits."""
+    """The description of a step. Its numbers, int32, are the output of a `Packing`, followed by the edits."""
 
     shape: BatchShape
     num_packed: int
-    """The numbers that the `Packing` wrote."""
+    """Count of the `Packing`'s numbers."""
     choice: Choice
     spans: Sequence[Span]
     """The spans of a step that runs kernel by kernel; none if a graph serves it."""
     block_size: int
     longest: int
-    """The most keys that any span sees."""
+    """The most keys of any span."""
     num_patterns: int
-    """The numbers of the patterns that attention writes."""
+    """Count of the numbers of the patterns that attention writes."""
 
 
 class DeviceResult(NamedTuple):
-    """The tensors that a step leaves on the device. A graph's next run overwrites them."""
+    """The results of a step on the device. A graph's next run overwrites them."""
 
     hidden: Tensor
     """[T, d] of the rows that need all layers."""
     chosen: Tensor | None
-    """The chosen tokens, as `DeviceSampler.sample` returns them, or None if the step chooses none."""
+    """The chosen tokens, in the form of `DeviceSampler.sample`, or None if the step chooses none."""
     patterns: Tensor | None
     """[num_patterns] float32, or None."""
 
@@ -75,8 +74,8 @@ class DeviceExecutor:
     def __init__(
         self, model: Transformer, cache: KVCache, sizes: StepSizes, has_graphs: bool, group: Group | None = None
     ) -> None:
-        """Prepare for a network whose decoder a card's kernels run; capture its graphs. group: the ranks that share
-        the network.
+        """Prepare for a network with a decoder that GPU kernels run, and capture its graphs. group: the ranks that
+        share the network.
         """
         self._group = group
         assert model.decoder is not None
@@ -84,7 +83,7 @@ class DeviceExecutor:
         self._model, self._cache = model, cache
         self._step = model.decoder.triton_step
         self._sampler = DeviceSampler(model.config.vocab_size)
-        # The tokens that a step chooses, with which the next one may begin before the host has heard of them.
+        # The tokens of a step: the next one may begin before the host knows them.
         self._last_tokens = torch.zeros(sizes.max_num_seqs, dtype=torch.int64, device=model.device)
         self.graphs: StepGraphs | None = None
         if has_graphs:
@@ -93,8 +92,8 @@ class DeviceExecutor:
 
     @torch.inference_mode()
     def run(self, step: DeviceStep, numbers: Tensor, batch: Batch | None = None) -> DeviceResult:
-        """Start a step. numbers: [n] int32 on the host, pinned on a card's. batch: that of `step.spans`, if there is
-        one already.
+        """Start a step. numbers: [n] int32 on the host, pinned for a GPU. batch: the batch of `step.spans`, if it
+        exists already.
         """
         numbers = device_batch.upload(numbers, self._model.device)
         if step.spans:
@@ -103,7 +102,7 @@ class DeviceExecutor:
         else:
             result = self._run_graph(step, numbers)
         if result.chosen is not None:
-            num_kept = min(len(result.chosen), len(self._last_tokens))  # the padding may be more than there are
+            num_kept = min(len(result.chosen), len(self._last_tokens))  # padding may exceed it
             self._last_tokens[:num_kept] = result.chosen[:num_kept, 0]
             if self._group is not None:  # cards of two kinds might draw differently
                 self._last_tokens.copy_(self._group.from_leader(self._last_tokens))
@@ -131,7 +130,7 @@ class DeviceExecutor:
         return DeviceResult(hidden, chosen, patterns)
 
     def _choose(self, choice: Choice, logits: Tensor, inputs: DeviceBatch, edits: Tensor) -> Tensor:
-        """Return the chosen tokens of logits [R, V]: what `DeviceSampler` returns. edits: [n] int32."""
+        """Return the tokens chosen from logits [R, V], in the form of `DeviceSampler.sample`. edits: [n] int32."""
         changed = None
         if choice.edits is not None:
             packed = edits.view(torch.int64)

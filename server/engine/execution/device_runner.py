@@ -1,7 +1,7 @@
-"""Runs an engine's steps on a card: writes what differs from step to step, and reads back once what a step has found.
+"""Device runner: runs steps on a GPU. It writes a step's input once, and reads its results back once.
 
-A step whose rows fit a graph is one; any other runs kernel by kernel (`device_executor`). It serves batches of which
-hooks ask for nothing but patterns. It knows networks, batches and rows of logits, but no queue and no requests.
+A step that fits a graph runs as a graph, any other kernel by kernel (`device_executor`). It serves batches with hooks
+that capture only patterns.
 """
 
 from collections.abc import Hashable, Sequence
@@ -26,11 +26,11 @@ from server.engine.execution.device_executor import Choice, DeviceExecutor, Devi
 
 
 class SampledRow(NamedTuple):
-    """A row of a batch that a token is chosen from."""
+    """A row of a batch from which a token is chosen."""
 
     row: int
     owner: Hashable
-    """The sequence, by which it is known from step to step."""
+    """The sequence, which identifies the row from step to step."""
     options: SamplerRow
 
 
@@ -48,21 +48,19 @@ class DevicePass:
     _done: torch.cuda.Event | None = field(default=None)
 
     def wait(self) -> None:
-        """Wait until the device is done."""
+        """Wait for the end of the step."""
         if self._done is not None:
             self._done.synchronize()
 
     def sampled(self) -> tuple[list[SampledToken], list[float]]:
-        """Return the chosen tokens of `rows`, and their logits, which are no number if a row holds one that is none.
-        The device must be done.
-        """
+        """Return the chosen tokens of `rows`, and their logits, NaN if a row contains NaN. Call `wait` before."""
         if self._chosen is None:
             return [], []
         found = self._chosen[: len(self.rows)].numpy()
         return unpack(found, [each.options for each in self.rows]), chosen_logits(found, len(self.rows))
 
     def deliver(self) -> None:
-        """Hand out the patterns. The device must be done."""
+        """Give the taps their patterns. Call `wait` before."""
         if self._patterns is not None:
             self._plan.deliver(self._patterns)
 
@@ -71,7 +69,6 @@ class DeviceRunner:
     """Runs the steps of one network and one cache."""
 
     def __init__(self, model: Transformer, executor: DeviceExecutor) -> None:
-        """Prepare for the network that `executor` runs."""
         assert model.decoder is not None
         assert model.decoder.triton_step is not None
         self._model, self._step, self._executor = model, model.decoder.triton_step, executor
@@ -83,7 +80,7 @@ class DeviceRunner:
         return self._step.serves_hooks
 
     def run(self, batch: Batch, hooks: Hooks | None, rows: Sequence[SampledRow]) -> DevicePass | None:
-        """Start a step, and choose a token of each of `rows`. Returns None if the card's kernels cannot serve hooks."""
+        """Start a step, and choose a token of each of `rows`. Returns None if GPU kernels cannot serve the hooks."""
         plan = self._step.plan(batch, hooks)
         if plan is None:
             return None
@@ -103,7 +100,7 @@ class DeviceRunner:
     def _step_of(
         self, packing: Packing, plan: PatternPlan, rows: Sequence[SampledRow], num_rows: int, *, is_graph: bool
     ) -> tuple[DeviceStep, Tensor]:
-        """Return a step, and its numbers on the host. num_rows: the number of `rows` with those of the padding."""
+        """Return a step, and its numbers on the host. num_rows: the number of `rows`, padding included."""
         options = [each.options for each in rows]
         edits = self._packed_edits(packing.batch, rows)
         capacity = None if edits is None else edits.least_capacity(num_rows)
@@ -135,7 +132,7 @@ class DeviceRunner:
 
 
 def download(tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], torch.cuda.Event | None]:
-    """Return copies on the host, and what tells when they are there, or None if they are."""
+    """Return copies on the host, and the event of their arrival, or None if they are complete."""
     if all(each is None or each.device.type == "cpu" for each in tensors):
         return [None if each is None else each.clone() for each in tensors], None
     found: list[Tensor | None] = []

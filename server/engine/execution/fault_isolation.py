@@ -1,8 +1,7 @@
-"""Runs a step; if it raises, runs it again in halves until the sequences that cause the failure are alone.
+"""Fault isolation: runs a failed step again in halves, until the sequences that cause the failure run alone.
 
-The others get what they would have got: keys and values are written again to the same places, what a failed pass had
-captured is taken back first, and numbers do not depend on which sequences share a pass. It knows no queue and no
-network.
+The others get the same results as without the failure: keys and values are written again to the same places, captures
+of a failed pass are undone first, and numbers do not depend on the sequences that share a pass.
 """
 
 import logging
@@ -26,31 +25,31 @@ def run_isolated(
     runner: ModelRunner,
     schedule: Schedule,
     captures: Mapping[int, RequestCaptures],
-    check: Callable[[], None] = lambda: None,
-    first: Callable[[], StepResult] | None = None,
+    check: Callable[[], None],
+    first: Callable[[], StepResult],
 ) -> StepResult:
-    """Return the step's result. Sequences that fail when they run alone are among its `failures`, and so are all of
-    them if not even one token finds memory: other requests may hold it.
+    """Return the step's result. Its `failures` are the sequences that fail when they run alone, or all of them if not
+    even one token finds memory: other requests may hold it.
 
-    first: the first attempt, if it is not to run all of the step. Raises whatever else `runner.check` raises: then no
-    sequence is to blame, and the engine cannot continue. Raises StepCancelled when `check`, which is called between
-    pieces of the work, raises it: then nothing of the step has been delivered.
+    first: the first attempt at the whole step. Raises the exception of `runner.check` if it is not a lack of memory:
+    then no sequence is the cause, and the engine cannot continue. Raises StepCancelled when `check`, which is called
+    between pieces of the work, raises it: then the step has delivered nothing.
     """
     everyone = schedule.sequences
     try:
         marks = {uid: found.mark() for uid, found in captures.items() if found.is_gathering}
         isolation = _Isolation(runner, schedule, captures, check, marks)
-    except BaseException as error:  # what takes a failed pass back needs memory too
+    except BaseException as error:  # marks need memory too
         return _all_short(everyone, error)
     try:
         try:
-            return first() if first else runner.run(schedule.chunks, captures, schedule.encodes, check)
+            return first()
         except StepCancelled:
             raise
         except BaseException as error:
             failure = _logged(everyone, error)
-        # Not in the handler: the exception keeps alive whatever the failed pass held, and memory may be short. What was
-        # planned meanwhile may have taken a sequence's blocks.
+        # Not in the handler: the exception keeps the tensors of the failed pass alive, and memory may be short. A plan
+        # for the next step may have taken a sequence's blocks.
         return isolation.result([seq for seq in everyone if seq.status is SequenceStatus.RUNNING], failure)
     except StepCancelled:
         isolation.take_back(captures.keys())
@@ -61,7 +60,7 @@ def run_isolated(
 
 
 def _all_short(sequences: ReadOnlySequence[Sequence], error: BaseException) -> StepResult:
-    """Return the result of a step for which there was no memory at all. Raises `error` if it has another cause."""
+    """Return the result of a step without any memory. Raises `error` if it has another cause."""
     failure = failure_of(error)
     if failure.reason != "memory":
         raise error
@@ -69,7 +68,7 @@ def _all_short(sequences: ReadOnlySequence[Sequence], error: BaseException) -> S
 
 
 def _logged(sequences: ReadOnlySequence[Sequence], error: BaseException) -> Failure:
-    """Log the failure of a pass over these sequences, and return it. Raises `error` if it asks the process to end."""
+    """Log the failure of a pass over these sequences, and return it. Raises `error` if it ends the process."""
     raise_exit(error)
     failure = failure_of(error)
     if len(sequences) == 1:
@@ -84,35 +83,33 @@ def _logged(sequences: ReadOnlySequence[Sequence], error: BaseException) -> Fail
 
 @dataclass(frozen=True, slots=True)
 class _Isolation:
-    """One step's work, of which any part can be taken back and run again."""
+    """One step's work, in parts that can be undone and run again."""
 
     runner: ModelRunner
     schedule: Schedule
     captures: Mapping[int, RequestCaptures]
     check: Callable[[], None]
     marks: Mapping[int, Callable[[], None]]
-    """By uid, what takes back all that a request has captured since the step began."""
+    """By uid, functions that undo the captures since the step began."""
 
     def result(self, everyone: ReadOnlySequence[Sequence], failure: Failure) -> StepResult:
-        """Return what the parts of the step give, once all of it together has failed. Raises what the runner raises."""
+        """Return the result of the step's parts, after the whole step has failed. Raises what the runner raises."""
         result = StepResult()
         self._clean_up(self.captures.keys(), failure)
         self.runner.check()
         with reserve():
             self._isolate(everyone, failure, result)
-        self.runner.check()  # what fails late, as a GPU does, may have failed since
+        self.runner.check()  # a GPU may report a failure late
         return result
 
     def take_back(self, uids: Iterable[int]) -> None:
-        """Discard what the step has captured for these requests."""
+        """Undo the step's captures for these requests."""
         for uid in uids:
             if uid in self.marks:
                 self.marks[uid]()
 
     def _isolate(self, sequences: ReadOnlySequence[Sequence], failure: Failure, result: StepResult) -> None:
-        """Add to `result` what sequences give that fail only because of others in the batch, and the failures of the
-        rest.
-        """
+        """Add to `result` the results of sequences that failed only because of others, and the failures of the rest."""
         if len(sequences) == 1:
             result.failures[sequences[0].uid] = failure
             return
@@ -125,11 +122,11 @@ class _Isolation:
                 self._isolate(half, part, result)
 
     def _attempt(self, sequences: ReadOnlySequence[Sequence]) -> StepResult | Failure:
-        """Return the result of these sequences, or why there is none; what they had captured is then taken back."""
+        """Return the result of these sequences, or their failure, after undoing their captures."""
         captures = {seq.uid: self.captures[seq.uid] for seq in sequences}
         part = self.schedule.of(captures.keys())
         try:
-            return self.runner.run(part.chunks, captures, part.encodes, self.check)
+            return self.runner.run(part, captures, self.check)
         except StepCancelled:
             raise
         except BaseException as error:
@@ -138,7 +135,6 @@ class _Isolation:
         return failure
 
     def _clean_up(self, uids: Iterable[int], failure: Failure) -> None:
-        """Release what a failed pass has left."""
         self.take_back(uids)
         if failure.reason == "memory":
             give_back_memory()

@@ -1,7 +1,6 @@
-"""Compiles the grammars of requests in a thread of its own, next to the steps, and keeps those that were used last.
+"""Grammar compiler: compiles the grammars of requests in its own thread, next to the steps, and caches them.
 
-A request waits here until its grammar is there; then the engine's thread takes it. It knows when a grammar is compiled,
-not what one is: that is in `model.sampling.grammar`.
+A request waits here until its grammar is compiled; then the engine's thread takes it.
 """
 
 import contextlib
@@ -21,12 +20,12 @@ from server.engine.request import EngineRequest, GenerateTask
 logger = logging.getLogger(__name__)
 
 MAX_KEPT = 64
-"""Grammars that are kept: some 100 kB each, and of very large ones some MB."""
+"""Number of cached grammars: about 100 kB each, very large ones some MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A request whose grammar was compiled, or was not."""
+    """A request with its compiled grammar, or the failure of the compilation."""
 
     request: EngineRequest
     matcher: GrammarMatcher | None
@@ -37,17 +36,17 @@ class GrammarCompiler:
     """A queue of requests with grammars, and the thread that compiles them. Its methods are for the engine's thread."""
 
     def __init__(self, read_vocabulary: Callable[[], Any]) -> None:
-        """Compile for the vocabulary that `read_vocabulary` returns; the thread calls it, until it does."""
+        """read_vocabulary: returns the vocabulary; the thread calls it until it succeeds."""
         self._read_vocabulary = read_vocabulary
         self._vocabulary: Any = None
         self._changed = threading.Condition()
         self._waiting: deque[EngineRequest | None] = deque()
-        """Requests whose grammars are to be compiled; None only asks for the vocabulary."""
+        """Requests with grammars to compile; None only reads the vocabulary."""
         self.requests: dict[int, EngineRequest] = {}
         """The requests that wait for their grammars, by uid."""
         self._results: list[Compiled] = []
         self._kept: OrderedDict[str, GrammarMatcher] = OrderedDict()
-        """A matcher at the beginning of each grammar, the one used last at the end."""
+        """A matcher at the beginning of each cached grammar, the most recently used last."""
         self._wake: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
         self.num_compiled = 0
@@ -65,12 +64,12 @@ class GrammarCompiler:
         self._wake = wake
 
     def warm_up(self) -> None:
-        """Begin to read the vocabulary, so that the first grammar need not wait for it."""
+        """Start to read the vocabulary, so that the first grammar need not wait for it."""
         self._queue(None)
 
     def matcher(self, task: GenerateTask) -> GrammarMatcher | None:
-        """Return a matcher at the beginning of a text, or None if that takes time: its grammar is not compiled, or
-        part of the text is there.
+        """Return a matcher at the beginning of a text, or None if that takes time, since its grammar is not cached or
+        part of the text exists.
         """
         kept = None if task.grammar_prefix else self._find(task.grammar or "")
         return None if kept is None else self._at_beginning(kept, task)
@@ -94,11 +93,11 @@ class GrammarCompiler:
         self._queue(request)
 
     def remove(self, uid: int) -> EngineRequest | None:
-        """Forget a request and return it, or None if it is not here."""
+        """Remove and return a request, or None if it does not wait here."""
         return self.requests.pop(uid, None)
 
     def take_results(self) -> list[Compiled]:
-        """Return the requests whose grammars were compiled, or could not be, since the last call."""
+        """Return the results since the last call."""
         with self._changed:
             results, self._results = self._results, []
         return [result for result in results if self.requests.pop(result.request.uid, None) is not None]
@@ -121,7 +120,7 @@ class GrammarCompiler:
             if request is None:
                 with self._changed:  # a second later: the first answer would wait for the interpreter's lock
                     self._changed.wait_for(lambda: self._waiting, 1.0)
-                # A panic of Rust code is no Exception; the first request with a grammar will be told why.
+                # A panic of Rust code is no Exception; the first request with a grammar reports the reason.
                 with contextlib.suppress(BaseException):
                     self._find_vocabulary()
             elif request.uid in self.requests:
@@ -135,7 +134,7 @@ class GrammarCompiler:
         assert request.task.grammar is not None
         grammar = request.task.grammar
         try:
-            matcher = self._find(grammar)  # since another request has asked for the same
+            matcher = self._find(grammar)  # another request may have had the same grammar
             if matcher is None:
                 began = time.monotonic()
                 matcher = GrammarMatcher.compile(grammar, self._find_vocabulary())
@@ -148,7 +147,7 @@ class GrammarCompiler:
             matcher = self._at_beginning(matcher, request.task)
         except ValueError as error:
             return Compiled(request, None, Failure("grammar", str(error)))
-        except BaseException as error:  # of one request, a panic of Rust code too: it must not end the others
+        except BaseException as error:  # a panic of Rust code too; other requests continue
             logger.exception("a grammar could not be compiled")
             return Compiled(request, None, failure_of(error))
         return Compiled(request, matcher, None)

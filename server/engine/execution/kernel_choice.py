@@ -1,4 +1,4 @@
-"""Chooses what computes, before a network is built, and reports the choice."""
+"""Kernel choice: native, Triton or torch, before a network is built."""
 
 import logging
 
@@ -14,9 +14,9 @@ logger = logging.getLogger(__name__)
 
 
 def choose_kernels(config: EngineConfig, dtype: torch.dtype, device: torch.device) -> KernelConfig:
-    """Choose as the engine's configuration says, for a network of this dtype on this device.
+    """Return the configured kernels for a network of this dtype on this device.
 
-    Raises ModelLoadError where `native` kernels cannot serve it, and for a level or a library that is not there.
+    Raises ModelLoadError if `native` kernels cannot serve it, and for a level or a library that does not exist here.
     """
     try:
         kernels = KernelConfig(config.kernels, config.kernel_arithmetic, config.activations)
@@ -45,13 +45,13 @@ def choose_kernels(config: EngineConfig, dtype: torch.dtype, device: torch.devic
 def kernels_in_use(
     kernels: KernelConfig, dtype: torch.dtype, device: torch.device
 ) -> tuple[str, str | None, str | None]:
-    """Return what computes for a network of this dtype on this device, `native`, `triton` or `torch`; for native
-    kernels also their level, and how they multiply by bfloat16 weights.
+    """Return the kernels in use for a network of this dtype on this device, `native`, `triton` or `torch`; for native
+    kernels also their level, and their arithmetic for bfloat16 weights.
     """
     if kernels.uses_triton(dtype, device):
         return "triton", None, None
     if kernels.why_not_native(dtype, device) is not None:
         return "torch", None, None
-    # Rows of float32 are multiplied in float32, whatever the weights are kept in.
+    # Rows of float32 are multiplied in float32, for any stored type of the weights.
     arithmetic = kernels.bfloat16_arithmetic() if dtype == torch.bfloat16 else WIDEN
     return "native", library.kernels().level, ARITHMETIC_NAMES[arithmetic]

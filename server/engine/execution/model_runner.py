@@ -1,5 +1,5 @@
-"""Runs one step of the network: the encoder's input, then a batch of chunks, captures, sampling. It knows sequences
-and tensors; it sets no policy and keeps no queue.
+"""Model runner: runs one step of the network, that is the encoder's inputs, a batch of chunks, captures and
+sampling.
 """
 
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from model.batch import Batch, Check, Span
-from model.hooks.hooks import Hooks
+from model.hooks.hooks import Hook, Hooks
 from model.kv_cache import KVCache
 from model.layers.lora import AdaptedRows
 from model.network.transformer import Transformer
 from model.sampling.logprobs import prompt_logprobs
+from server.engine.captures.attention_sink import AttentionSink
 from server.engine.captures.point_sinks import EmbeddingSink
-from server.engine.captures.request_captures import HooksBuilder, RequestCaptures
-from server.engine.captures.row_sink import RowSink
+from server.engine.captures.request_captures import RequestCaptures
 from server.engine.captures.window import Window
 from server.engine.execution.device_runner import DevicePass, DeviceRunner, SampledRow
 from server.engine.execution.started_step import StartedStep, seconds_of
@@ -25,16 +25,20 @@ from server.engine.execution.step_result import StepResult
 from server.engine.execution.token_choice import Placed, TokenChoice, not_finite, sampler_row
 from server.engine.outputs import TokenLogprobs
 from server.engine.scheduling.block_manager import NULL_BLOCK
+from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Chunk, Sequence
+
+_LOGIT_ROWS = 256
+"""Most prompt rows with logits in memory at a time."""
 
 
 class ModelRunner:
     """Runs sequences through one network and one cache."""
 
     def __init__(self, model: Transformer, cache: KVCache, on_device: DeviceRunner | None = None) -> None:
-        """Set up the runner. `on_device` is of this network and this cache, for the steps that it serves.
+        """on_device: runs the steps that it serves on a GPU, with this network and cache.
 
-        Raises ValueError for a cache that has no states, if the network keeps some.
+        Raises ValueError for a cache without states, if the network needs them.
         """
         if model.config.recurrence is not None and not cache.num_sequences:
             raise ValueError(f"{model.config.architecture} needs a cache with states of sequences")
@@ -43,68 +47,61 @@ class ModelRunner:
         self._on_device = on_device
         self._tokens = TokenChoice(model)
 
-    def run(
-        self,
-        chunks: ReadOnlySequence[Chunk],
-        captures: Mapping[int, RequestCaptures],
-        encodes: ReadOnlySequence[Sequence] = (),
-        check: Check = lambda: None,
-    ) -> StepResult:
-        """Run the encoder for `encodes`, then the chunks. Adds what they capture to `captures`, and samples for the
+    def run(self, schedule: Schedule, captures: Mapping[int, RequestCaptures], check: Check) -> StepResult:
+        """Run the encoder's inputs and the chunks of a step. Adds their captures to `captures`, and samples for the
         chunks that reach their last token.
 
-        Raises what `check` raises, which is called between pieces of the work.
+        check: called between pieces of the work; it may raise to end the step.
         """
-        return self.start(chunks, captures, encodes, check).finish()
+        return self.start(schedule, captures, check).finish()
 
     @property
     def can_run_ahead(self) -> bool:
-        """Return whether steps run on a device while the host goes on."""
+        """Return whether steps run on a device while the host continues."""
         return self._on_device is not None
 
     @property
     def serves_patterns(self) -> bool:
-        """Return whether steps that capture patterns may run on a device while the host goes on."""
+        """Return whether steps that capture patterns may run on a device while the host continues."""
         return self._on_device is not None and self._on_device.serves_patterns
 
     @torch.inference_mode()
     def start(
         self,
-        chunks: ReadOnlySequence[Chunk],
+        schedule: Schedule,
         captures: Mapping[int, RequestCaptures],
-        encodes: ReadOnlySequence[Sequence] = (),
-        check: Check = lambda: None,
+        check: Check,
         after: StartedStep | None = None,
     ) -> StartedStep:
-        """Start what `run` runs: on a device it goes on while the host does something else, elsewhere it is done.
+        """Start a step as `run` does. On a device it may still run on return, elsewhere it is complete.
 
-        after: the step before, if tokens that it has chosen are needed and nobody has heard of them yet. Raises
-        ValueError if they are, and the device does not serve this step.
+        after: the step before, if the host does not know its tokens yet. Raises ValueError if the step needs them, and
+        the device does not serve it.
         """
-        step = StartedStep(captures)
-        if encodes:
-            self._encode(encodes, captures, step.result, check)
-        if chunks:
-            batch, placed = self._place(chunks, check, {} if after is None else after.places)
-            asking = [
+        step = StartedStep(captures, check)
+        if schedule.encodes:
+            self._encode(schedule.encodes, step)
+        if schedule.chunks:
+            batch, placed = self._place(schedule.chunks, check, {} if after is None else after.places)
+            capturing = [
                 at
                 for at in placed
                 if at.chunk.sequence.row_capture is not None or not captures[at.chunk.sequence.uid].is_empty
             ]
-            step.hooks, step.row_sinks = self._hooks(asking, captures) if asking else (None, {})
+            step.hooks, step.row_sinks = self._hooks(capturing, captures) if capturing else (None, {})
             step.sampling = [at for at in placed if at.chunk.sequence.needs_sample(at.chunk)]
             step.passed = self._start(batch, step.hooks, step.sampling, captures)
-            if step.passed is None and any(chunk.sequence.awaits_token for chunk in chunks):
+            if step.passed is None and any(chunk.sequence.awaits_token for chunk in schedule.chunks):
                 raise ValueError("a step that the device does not serve needs to know the tokens of the one before")
             hidden = self.model.forward(batch, self.cache, step.hooks) if step.passed is None else step.passed.hidden
-            self._read(asking, hidden, captures, step.result, check)
+            self._read(capturing, hidden, step)
             if step.sampling and not (step.passed and step.passed.rows):
                 self._tokens.choose(step.sampling, hidden, captures, step.result)
         return step
 
     @torch.inference_mode()
     def check(self) -> None:
-        """Push one token through the network, in the null block. Raises if not even that works."""
+        """Run one token through the network, in the null block. Raises the network's exception if that fails."""
         model, kind = self.model, self.model.config.kind
         if kind == "encoder":
             model.encode(Batch.unchunked([[0]], self.cache.block_size, model.device, [model.config.num_layers]))
@@ -115,17 +112,10 @@ class ModelRunner:
         if model.device.type == "cuda":
             torch.cuda.synchronize(model.device)
 
-    def _encode(
-        self,
-        encodes: ReadOnlySequence[Sequence],
-        captures: Mapping[int, RequestCaptures],
-        result: StepResult,
-        check: Check,
-    ) -> None:
-        """Run whole sequences through the encoder; if a decoder follows, its blocks compute their keys and values at
-        once.
-        """
-        # Those whose output is needed come first, so that their rows lead the batch; all of those need every layer.
+    def _encode(self, encodes: ReadOnlySequence[Sequence], step: StartedStep) -> None:
+        """Run whole sequences through the encoder, and compute a decoder's keys and values of its output."""
+        captures = step.captures
+        # Sequences with a decoder part come first, so that their rows lead the batch; they need every layer.
         ordered = sorted(
             encodes, key=lambda seq: (not seq.token_ids, -seq.num_encoder_layers_needed, seq.request.adapter)
         )
@@ -136,28 +126,30 @@ class ModelRunner:
         has_types = self.model.config.num_token_types > 1
         second = [seq.request.second_segment if has_types else None for seq in ordered]
         batch = Batch.unchunked(
-            ids, self.cache.block_size, self.model.device, layers, check, outputs, adapters, second,
+            ids, self.cache.block_size, self.model.device, layers, step.check, outputs, adapters, second,
             first_alone=all(not seq.token_ids and _reads_first_alone(captures[seq.uid]) for seq in ordered),
         )  # fmt: skip
         windows = [Window(i, batch.first_rows[i], 0, len(seq.encoder_token_ids)) for i, seq in enumerate(ordered)]
-        inside, entering = HooksBuilder("encoder"), HooksBuilder("cross")
+        inside: list[Hook] = []
+        entering: list[Hook] = []
         for seq, window in zip(ordered, windows, strict=True):
-            for builder in (inside, entering):
-                builder.add(captures[seq.uid], window, is_new=not seq.encoder_is_captured)
-        hooks = inside.hooks()
+            is_new = not seq.encoder_is_captured
+            inside += captures[seq.uid].hooks("encoder", window, is_new=is_new)
+            entering += captures[seq.uid].hooks("cross", window, is_new=is_new)
+        hooks = Hooks.of(inside)
         hidden = self.model.encode(batch, hooks)
-        result.attention_seconds += seconds_of(hooks)
+        step.result.attention_seconds += seconds_of(hooks)
         for seq, window in zip(ordered, windows, strict=True):
             if not seq.encoder_is_captured:
                 _give_hidden(captures[seq.uid], window, hidden)
                 if self.model.decoder is None:  # else logits are the decoder's
-                    self._read_logits(seq, window, window.num_rows, hidden, captures[seq.uid], result, check)
+                    self._read_logits(seq, window, window.num_rows, hidden, step)
         followed = [seq for seq in ordered if seq.token_ids]
         if followed:
-            check()
+            step.check()
             slots = np.concatenate([self._cross_slots(seq) for seq in followed])
             adapted = AdaptedRows.of(batch)
-            self.model.write_cross_kv(hidden[: len(slots)], self.cache, slots, entering.hooks(), adapted)
+            self.model.write_cross_kv(hidden[: len(slots)], self.cache, slots, Hooks.of(entering), adapted)
 
     def _cross_slots(self, seq: Sequence) -> np.ndarray:
         """Return the cache slot of each of the encoder's positions."""
@@ -168,10 +160,10 @@ class ModelRunner:
     def _place(
         self, chunks: ReadOnlySequence[Chunk], check: Check, last_tokens: Mapping[int, int]
     ) -> tuple[Batch, list[Placed]]:
-        """Return the chunks as a batch, those that need most layers first, and the place of each in it. Among these,
-        those of one adapter are neighbours, so that their products are made together.
+        """Return the chunks as a batch, and the place of each in it. Chunks that need more layers come first; chunks of
+        one adapter are neighbours, so that they share its products.
 
-        last_tokens: by uid, the place of a token that is still unknown among those of the step before.
+        last_tokens: by uid, the index of a still unknown token among the tokens of the step before.
         """
         ordered = sorted(chunks, key=_place, reverse=True)
         spans = [_span(chunk, last_tokens) for chunk in ordered]
@@ -179,59 +171,35 @@ class ModelRunner:
         return batch, [Placed(chunk, i, batch.first_rows[i]) for i, chunk in enumerate(ordered)]
 
     def _hooks(
-        self, asking: ReadOnlySequence[Placed], captures: Mapping[int, RequestCaptures]
-    ) -> tuple[Hooks | None, dict[int, RowSink]]:
-        builder = HooksBuilder("decoder")
-        row_sinks: dict[int, RowSink] = {}
-        for at in asking:
+        self, capturing: ReadOnlySequence[Placed], captures: Mapping[int, RequestCaptures]
+    ) -> tuple[Hooks | None, dict[int, AttentionSink]]:
+        hooks: list[Hook] = []
+        row_sinks: dict[int, AttentionSink] = {}
+        for at in capturing:
             chunk, seq = at.chunk, at.chunk.sequence
             found = captures[seq.uid]
             if found.sinks or found.patches:
-                builder.add(found, at.window)
-            if seq.row_capture is not None and seq.needs_sample(chunk):
-                assert found.row_pairs is not None
-                row_sinks[seq.uid] = sink = RowSink(
-                    seq.row_capture,
-                    found.row_pairs,
-                    self.model.config,
-                    Window(at.span, at.last_row, chunk.end - 1, 1),
-                    seq.num_cross_tokens,
-                    is_changed=seq.is_changed,
-                )
-                builder.found.append(sink.hook())
-        return builder.hooks(), row_sinks
+                hooks += found.hooks("decoder", at.window)
+            if found.row_sink is not None and seq.needs_sample(chunk):
+                row_sinks[seq.uid] = sink = found.row_sink(chunk.end - 1)
+                hooks.append(sink.tap(at.span, (at.last_row,)))
+        return Hooks.of(hooks), row_sinks
 
-    def _read(
-        self,
-        asking: ReadOnlySequence[Placed],
-        hidden: torch.Tensor,
-        captures: Mapping[int, RequestCaptures],
-        result: StepResult,
-        check: Check,
-    ) -> None:
-        """Hand out the hidden states and the prompt's logits that are asked for."""
-        for at in asking:
+    def _read(self, capturing: ReadOnlySequence[Placed], hidden: torch.Tensor, step: StartedStep) -> None:
+        for at in capturing:
             chunk, seq = at.chunk, at.chunk.sequence
-            found = captures[seq.uid]
+            found = step.captures[seq.uid]
             if found.sinks:
                 _give_hidden(found, at.window, hidden)
             if found.is_gathering:
                 last = min(chunk.end, seq.num_prompt_tokens)
-                self._read_logits(seq, at.window, last, hidden, found, result, check)
+                self._read_logits(seq, at.window, last, hidden, step)
 
-    def _read_logits(
-        self,
-        seq: Sequence,
-        window: Window,
-        last: int,
-        hidden: torch.Tensor,
-        found: RequestCaptures,
-        result: StepResult,
-        check: Check,
-    ) -> None:
-        """Deliver the logits that are asked for of the window's positions before `last`, and the log-probabilities of
-        a prompt's tokens.
+    def _read_logits(self, seq: Sequence, window: Window, last: int, hidden: torch.Tensor, step: StartedStep) -> None:
+        """Capture the logits of the window's positions before `last`, and the log-probabilities of a prompt's
+        tokens.
         """
+        found = step.captures[seq.uid]
         sinks = found.logit_sinks if found.sinks else []
         if not sinks and found.prompt_logprobs is None:
             return
@@ -240,11 +208,11 @@ class ModelRunner:
             piece = Window(window.span, 0, start, end - start)
             reads = [read for sink in sinks for read in sink.hooks(piece)]
             first = 0
-            if found.prompt_logprobs is None:  # then only the rows between the first and the last that a hook reads
+            if found.prompt_logprobs is None:  # then only the rows from the first to the last captured one
                 if not reads:
                     continue
                 first, end = min(read.rows[0] for read in reads), start + 1 + max(read.rows[-1] for read in reads)
-            check()
+            step.check()
             row = window.first_row + start - window.start
             logits = self.model.logits(hidden[row + first : row + end - start])
             found.change_logits(logits, start + first)
@@ -253,7 +221,7 @@ class ModelRunner:
             if found.prompt_logprobs is not None:
                 unusable = (~logits.amax(-1).isfinite()).nonzero().flatten().tolist()
                 if unusable:
-                    result.failures[seq.uid] = not_finite(seq, start + unusable[0])
+                    step.result.failures[seq.uid] = not_finite(seq, start + unusable[0])
                     return
                 self._add_prompt_logprobs(seq, start, logits, found.prompt_logprobs)
 
@@ -261,9 +229,7 @@ class ModelRunner:
     def _add_prompt_logprobs(
         seq: Sequence, start: int, logits: torch.Tensor, found: list[TokenLogprobs | None]
     ) -> None:
-        """Add the log-probabilities of the tokens that follow positions `start`, ... of the prompt; no prompt token
-        follows its last position.
-        """
+        """Add the log-probabilities of the prompt's tokens after the positions `start`, ... of the logits."""
         params = seq.sampling_params
         assert params is not None
         assert params.prompt_logprobs is not None
@@ -278,15 +244,15 @@ class ModelRunner:
         sampling: ReadOnlySequence[Placed],
         captures: Mapping[int, RequestCaptures],
     ) -> DevicePass | None:
-        """Start the step on a card, or return None if it cannot serve it. Tokens are chosen there unless interventions
-        change logits, or `Sequence.chooses_on_host`.
+        """Start the step on a GPU, or return None if its kernels cannot serve it. The GPU chooses the tokens unless
+        interventions change logits, or `Sequence.chooses_on_host`.
         """
         if self._on_device is None or batch.is_adapted:
             return None
         rows: list[SampledRow] = []
         sequences = [at.chunk.sequence for at in sampling]
         if not any(captures[seq.uid].patches or seq.chooses_on_host for seq in sequences):
-            # A sequence is the owner, not its uid: a request that begins anew has the same uid, and other tokens.
+            # The sequence is the owner, not its uid: a request that begins again has the same uid but other tokens.
             rows = [SampledRow(at.last_row, at.chunk.sequence, sampler_row(at.chunk.sequence)) for at in sampling]
         return self._on_device.run(batch, hooks, rows)
 
@@ -295,7 +261,7 @@ _place = attrgetter("sequence.num_layers_needed", "sequence.request.adapter")
 
 
 def _span(chunk: Chunk, last_tokens: Mapping[int, int]) -> Span:
-    """Return a chunk as a span; `last_tokens` as in `_place`."""
+    """Return a chunk as a span. last_tokens: as in `ModelRunner._place`."""
     seq, start, num_tokens = chunk
     return Span(
         [-1 - last_tokens[seq.uid]] if seq.awaits_token else seq.token_ids[start : start + num_tokens],
@@ -314,13 +280,9 @@ def _span(chunk: Chunk, last_tokens: Mapping[int, int]) -> Span:
 def _give_hidden(found: RequestCaptures, window: Window, hidden: torch.Tensor) -> None:
     for sink in found.sinks:
         if isinstance(sink, EmbeddingSink):
-            sink.take(window, hidden)
+            sink.take_hidden(window, hidden)
 
 
 def _reads_first_alone(found: RequestCaptures) -> bool:
-    """Return whether no more is asked for of the encoder's output than its first row."""
+    """Return whether a request needs only the first row of the encoder's output."""
     return all(isinstance(sink, EmbeddingSink) and sink.reads_first_alone for sink in found.sinks)
-
-
-_LOGIT_ROWS = 256
-"""Most prompt rows whose logits exist at once."""

@@ -1,7 +1,6 @@
-"""Runs the largest steps that serving can need, so that their memory can be measured before the KV cache takes the
-rest.
+"""Profile run: the largest steps of serving, so that their memory can be measured before the KV cache gets the rest.
 
-It needs a cache of two blocks: all keys and values go to the null block, over and over. It measures nothing itself.
+It uses a cache of two blocks: all keys and values go to the null block.
 """
 
 from dataclasses import dataclass
@@ -33,8 +32,8 @@ class ProfileRun:
 
     @torch.inference_mode()
     def prefill(self) -> None:
-        """Run as many rows as a step may have: those of as many sequences as may run, each of which then gets a token;
-        and of one that ends at the longest context.
+        """Run the most rows of a step: divided among the most sequences, with a token for each; and as the end of one
+        longest context.
         """
         model, rows = self.model, self.max_num_batched_tokens
         num_seqs = min(self.max_num_seqs, rows)
@@ -52,8 +51,8 @@ class ProfileRun:
 
     @torch.inference_mode()
     def graphs(self) -> None:
-        """Run the largest steps that are graphs: a token of as many sequences as may run, each at the end of the
-        longest context; and beside these as much of a prompt as a graph has room for.
+        """Run the largest steps that are graphs: a token of the most sequences, each at the end of the longest context;
+        and the same with the largest piece of a prompt that a graph can hold.
         """
         decodes = [self._span(self.max_model_len - 1, 1)] * self.max_num_seqs
         self.model.logits(self._forward(decodes, self._cache()))
@@ -68,7 +67,7 @@ class ProfileRun:
         if model.decoder is None or model.decoder.triton_step is None:
             Sampler(model.config.vocab_size, model.device, model.kernels).sample(logits, rows)
             return
-        # Penalties take the most memory where they count tokens that only the device knows.
+        # Penalties take the most memory when they count tokens that only the device knows.
         size, edits = model.config.vocab_size, PackedEdits(model.config.vocab_size)
         for row, options in enumerate(rows):
             edits.add(row, RowEdits(options.params, size, 1), options.token_ids, newest=0)
@@ -83,7 +82,7 @@ class ProfileRun:
 
     @property
     def _encoder_len(self) -> int:
-        """Return the most tokens that the encoder reads."""
+        """Return the longest input of the encoder, in tokens."""
         encoder = self.model.config.encoder or self.model.config
         return min(self.max_model_len, encoder.max_model_len)
 
@@ -105,7 +104,7 @@ class ProfileRun:
         return self.model.forward(Batch(spans, self.block_size, self.model.device), cache)
 
     def _span(self, start: int, count: int) -> Span:
-        """Return so many rows from position `start`, all of whose keys are in the null block."""
+        """Return `count` rows from position `start`, with all keys in the null block."""
         table = [NULL_BLOCK] * -(-(start + count) // self.block_size)
         cross = self._encoder_len if self.model.config.cross_attention else 0
         cross_table = [NULL_BLOCK] * -(-cross // self.block_size)
@@ -113,6 +112,6 @@ class ProfileRun:
 
 
 def _shared_out(rows: int, num_seqs: int, longest: int) -> list[int]:
-    """Return how many rows each sequence has, as evenly as possible and at most `longest`."""
+    """Return the number of rows of each sequence, as evenly as possible and at most `longest`."""
     counts = [rows // num_seqs + (i < rows % num_seqs) for i in range(num_seqs)]
     return [min(count, longest) for count in counts]

@@ -1,8 +1,7 @@
-"""Starts a step while the one before still runs, with the tokens that this chooses and nobody knows yet.
+"""Run-ahead: starts a step on a device while the one before still runs, with tokens that the host does not know yet.
 
-A device then never waits for the host. What stops with such a token is noticed one step late, and what was computed for
-it is dropped. A step that runs an encoder, or captures more than patterns of the rows that chose its tokens, waits. It
-knows steps and when they begin; it knows no request.
+The device then never waits for the host. The end of a sequence is noticed one step late; its extra numbers are dropped.
+A step that runs an encoder, or captures more than patterns of the rows that chose its tokens, waits for the one before.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,7 +12,6 @@ from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.started_step import StartedStep
 from server.engine.execution.step_result import StepResult
 from server.engine.outputs import raise_exit
-from server.engine.scheduling.progress import advance, retreat
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Sequence
 
@@ -28,68 +26,67 @@ class Step:
     """CLOCK_MONOTONIC seconds at which it was scheduled."""
     started: StartedStep | None = None
     is_advanced: bool = False
-    """Whether its sequences are past it (`server.engine.scheduling.progress`)."""
+    """Whether its sequences are past it (`Schedule.advance`)."""
 
 
 class RunAhead:
     """The step that runs, and the one that was started after it."""
 
     def __init__(self, plan: Callable[[], Step | None]) -> None:
-        """Run the steps that `plan` returns: the next one, or None if nothing is left to do."""
+        """plan: returns the next step, or None if nothing is left to do."""
         self._plan = plan
         self._next: Step | None = None
 
     @property
     def is_running(self) -> bool:
-        """Return whether a step was started that nobody has taken."""
+        """Return whether a step was started and not taken yet."""
         return self._next is not None
 
     def take(self) -> Step | None:
-        """Return the next step: one that runs already, or a new one, or None if there is nothing to do."""
+        """Return the next step, which may run already, or None if there is nothing to do."""
         step, self._next = self._next or self._plan(), None
         return step
 
     def run(self, runner: ModelRunner, step: Step, check: Callable[[], None]) -> StepResult:
-        """Run a step to its end, and meanwhile start the next one if that can be. Raises what the runner raises."""
+        """Run a step to its end, and meanwhile start the next one if possible. Raises what the runner raises."""
         if not runner.can_run_ahead:
-            schedule = step.schedule
-            return runner.run(schedule.chunks, step.captures, schedule.encodes, check)
+            return runner.run(step.schedule, step.captures, check)
         try:
             if step.started is None:
-                step.started = _start(runner, step, check)
+                step.started = runner.start(step.schedule, step.captures, check)
                 self._advance(step)
             self._start_next(runner, step.started)
             return step.started.finish()
         except BaseException:
             self._drop_next()
             if step.is_advanced:
-                retreat(step.schedule)
+                step.schedule.retreat()
                 step.is_advanced = False
             raise
 
     def go_on(self, result: StepResult) -> None:
-        """Count the step that was started meanwhile, now that the one before is accounted for."""
+        """Advance the step that was started meanwhile, once the one before is committed."""
         if self._next is None:
             return
-        if result.failures:  # some of its sequences may begin anew
+        if result.failures:  # some of its sequences may begin again
             self._drop_next()
         else:
             self._advance(self._next)
 
     @staticmethod
     def _advance(step: Step) -> None:
-        advance(step.schedule)
+        step.schedule.advance()
         step.is_advanced = True
 
     def _start_next(self, runner: ModelRunner, running: StartedStep) -> None:
         step = self._plan()
         if step is None or not step.schedule.sequences or not _may_begin(step, running, runner):
-            return  # what was planned is planned again
+            return  # it is planned again later
         try:
-            step.started = _start(runner, step, lambda: None, running)
+            step.started = runner.start(step.schedule, step.captures, lambda: None, running)
         except BaseException as error:
             raise_exit(error)
-            return  # it will be run by itself, and fail there if it must
+            return  # it will run later, and fail there if it must
         self._next = step
 
     def _drop_next(self) -> None:
@@ -98,22 +95,14 @@ class RunAhead:
         self._next = None
 
 
-def _start(runner: ModelRunner, step: Step, check: Callable[[], None], after: StartedStep | None = None) -> StartedStep:
-    schedule = step.schedule
-    return runner.start(schedule.chunks, step.captures, schedule.encodes, check, after)
-
-
 def _may_begin(step: Step, running: StartedStep, runner: ModelRunner) -> bool:
     """Return whether a step may begin before the tokens of the running one are known."""
     places = running.places
-    return not step.schedule.encodes and all(
-        _is_plain(seq, step.captures[seq.uid], runner) and (not seq.awaits_token or seq.uid in places)
-        for seq in step.schedule.sequences
-    )
 
+    def may_begin(seq: Sequence) -> bool:
+        rows = seq.row_capture
+        serves_rows = rows is None or (runner.serves_patterns and (rows.kind, rows.part) == ("pattern", "decoder"))
+        is_plain = serves_rows and seq.adapter is None and not seq.chooses_on_host
+        return is_plain and step.captures[seq.uid].is_empty and (not seq.awaits_token or seq.uid in places)
 
-def _is_plain(seq: Sequence, captures: RequestCaptures, runner: ModelRunner) -> bool:
-    """Return whether a sequence's next step can run on the device before its newest token is known on the host."""
-    rows = seq.row_capture
-    serves_rows = rows is None or (runner.serves_patterns and (rows.kind, rows.part) == ("pattern", "decoder"))
-    return captures.is_empty and serves_rows and seq.adapter is None and not seq.chooses_on_host
+    return not step.schedule.encodes and all(map(may_begin, step.schedule.sequences))

@@ -1,16 +1,14 @@
-"""Holds a step that was started: on a device it may still run.
-
-It knows what is to be taken when the step is done; it starts nothing.
-"""
+"""A step that was started; on a device it may still run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
+from model.batch import Check
 from model.hooks.hooks import Hooks
+from server.engine.captures.attention_sink import AttentionSink
 from server.engine.captures.request_captures import RequestCaptures
-from server.engine.captures.row_sink import RowSink
 from server.engine.execution.device_runner import DevicePass
 from server.engine.execution.step_result import StepResult
 from server.engine.execution.token_choice import Placed, TokenChoice
@@ -22,26 +20,28 @@ class StartedStep:
     """A step that was started."""
 
     captures: Mapping[int, RequestCaptures]
+    check: Check
+    """Called between pieces of the work; it may raise to end the step."""
     result: StepResult = field(default_factory=StepResult)
-    """What is known so far."""
+    """The result so far."""
     sampling: Sequence[Placed] = ()
-    """The chunks from whose last rows tokens are chosen."""
+    """The chunks that need a token, which is chosen from their last rows."""
     hooks: Hooks | None = None
-    row_sinks: Mapping[int, RowSink] = field(default_factory=dict)
-    """Those of the attention rows that choose tokens, by uid."""
+    row_sinks: Mapping[int, AttentionSink] = field(default_factory=dict)
+    """The sinks of the attention rows that choose tokens, by uid."""
     passed: DevicePass | None = None
     """The step on the device, or None if it is done."""
 
     @property
     def places(self) -> dict[int, int]:
-        """Return, by uid, the place of each token that the device chooses among all of them."""
+        """Return, by uid, the index of each token that the device chooses."""
         if self.passed is None or not self.passed.rows:
             return {}
         return {at.chunk.sequence.uid: place for place, at in enumerate(self.sampling)}
 
     @torch.inference_mode()
     def finish(self) -> StepResult:
-        """Wait until the step is done, and return all that it gives."""
+        """Wait for the end of the step, and return its result."""
         result = self.result
         if self.passed is not None:
             self.passed.wait()
@@ -60,5 +60,5 @@ class StartedStep:
 
 
 def seconds_of(hooks: Hooks | None) -> float:
-    """Return the seconds that attention took for hooks."""
+    """Return the seconds that attention spent on hooks."""
     return 0.0 if hooks is None else hooks.attention_seconds

@@ -1,17 +1,16 @@
-"""Cancels a step, between two pieces of its work, when the requests that hold most of it no longer want it.
+"""Step cancellation: ends a step early when most of its work belongs to requests that were aborted meanwhile.
 
-A step that reads prompts may take most of a second. A client that disconnects meanwhile, or whose deadline passes,
-would keep its slot and its blocks until the end, and the others would wait for numbers that are never read. So the
-network checks as it runs, and a step of which too little is still wanted is cancelled: nothing of it is committed. The
-aborted requests end at once. The others are scheduled again and, where answers do not depend on the batch, get the same
-bits: keys and values are written again to the same places, and captures are taken back.
+A step with prompts may take most of a second. Without cancellation, a client that disconnects or reaches its deadline
+would keep its slot and blocks until the end, and the others would wait for unused numbers. So the network calls a check
+as it runs, and a step with too little useful work is cancelled: nothing of it is committed. The aborted requests end at
+once. The others are scheduled again and, unless answers depend on the batch, get the same bits: keys and values are
+written again to the same places, and captures are undone.
 
-No request starves. A step that some request still wants is cancelled only if the aborted ones hold more than half of
-its tokens, and never right after another such step was: a request loses at most every second step, however many others
-come and leave. A step that no request wants is always cancelled: that costs no request anything.
+No request starves. A step with an active request is cancelled only if the aborted ones have more than half of its
+tokens, and never directly after another such step: a request loses at most every second step. A step without active
+requests is always cancelled.
 
-On CUDA there is no check: there the network runs ahead of the device, so an answer would come late, and steps are
-short. Standard library only.
+On CUDA there is no check: the host runs ahead of the device, so the check would come late, and steps are short.
 """
 
 import math
@@ -22,16 +21,16 @@ from dataclasses import KW_ONLY, dataclass, field
 from server.engine.scheduling.schedule import Schedule
 
 ASK_INTERVAL = 0.001
-"""Seconds between two checks for aborted requests. A check costs a microsecond if there are none."""
+"""Seconds between two checks for aborted requests. A check takes a microsecond if there are none."""
 
 
 class StepCancelled(Exception):
-    """Raised when too little of the step is still wanted. It is no failure and must not be logged as one."""
+    """Raised when too little of the step is still useful. It is not a failure and must not be logged as one."""
 
 
 @dataclass(slots=True, eq=False)
 class CancellationCheck:
-    """A check to call often while a step runs: it raises StepCancelled once the step should be cancelled."""
+    """A check to call often while a step runs: it raises StepCancelled to cancel the step."""
 
     schedule: Schedule
     new_aborts: Callable[[], Iterable[int]]
@@ -40,9 +39,9 @@ class CancellationCheck:
     """The time (CLOCK_MONOTONIC seconds) before which no deadline ends, or None if there is no deadline."""
     _: KW_ONLY
     must_complete: bool
-    """Whether the step goes on as long as any request wants it: the step before was cancelled although one did."""
+    """Whether the step continues while any of its requests is active: the step before was cancelled despite one."""
     is_asking: bool = True
-    """Whether to look for aborts and deadlines at all; if not, the step runs to its end."""
+    """Whether to check for aborts and deadlines; if not, the step runs to its end."""
     clock: Callable[[], float] = time.monotonic
     aborted: set[int] = field(init=False, default_factory=set)
     """Uids that were aborted during the step, whether they are part of it or not."""
@@ -55,7 +54,7 @@ class CancellationCheck:
         if self.clock() < self._ask_again:
             return
         self.aborted.update(self.new_aborts())
-        now = self.clock()  # after the asking: a step of few rows, in one call, asks only once
+        now = self.clock()  # after the check: a step of few rows, in one call, checks only once
         self._ask_again = now + ASK_INTERVAL
         if not self.aborted and (self.next_deadline is None or now < self.next_deadline):
             return
@@ -64,7 +63,7 @@ class CancellationCheck:
             raise StepCancelled
 
     def _num_wanted_tokens(self, now: float) -> int:
-        """Return how many of the step's tokens belong to requests that are neither aborted nor past their deadline."""
+        """Return the number of the step's tokens that belong to active requests."""
         wanted = {
             seq.uid
             for seq in self.schedule.sequences

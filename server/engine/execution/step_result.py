@@ -1,4 +1,4 @@
-"""What one step of the network returns, by request."""
+"""The result of one step, by request."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ class StepResult:
     logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
     rows: dict[int, dict[str, Array]] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
-    """Failures of requests that get nothing else from this step, by uid."""
+    """Failures of requests, which get nothing else from this step."""
     attention_seconds: float = 0.0
 
     def add(self, other: "StepResult") -> None:

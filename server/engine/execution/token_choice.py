@@ -1,7 +1,4 @@
-"""Chooses the next token of each sequence of a step that needs one, or takes those that a card has chosen.
-
-It knows sequences and rows of hidden states; it keeps no queue.
-"""
+"""Token choice: the next token of each sequence of a step, chosen here or on a GPU."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as ReadOnlySequence
@@ -23,7 +20,7 @@ from server.engine.sequence import Chunk, Sequence
 
 
 class Placed(NamedTuple):
-    """A chunk and where its rows are in the batch. It is a named tuple for the same reason as `Chunk`."""
+    """A chunk and the place of its rows in the batch. It is a named tuple for the same reason as `Chunk`."""
 
     chunk: Chunk
     span: int
@@ -48,7 +45,7 @@ class TokenChoice:
 
     @staticmethod
     def take(sampling: ReadOnlySequence[Placed], passed: DevicePass, result: StepResult) -> None:
-        """Take the tokens that the device has chosen; it must be done."""
+        """Add the tokens of a device that has ended its step to `result`."""
         tokens, numbers = passed.sampled()
         _note_logprobs([at.chunk.sequence for at in sampling], tokens, result)
         _note_tokens(sampling, [token.token_id for token in tokens], numbers, result)
@@ -86,7 +83,7 @@ class TokenChoice:
     def _draw(
         self, logits: torch.Tensor, sequences: ReadOnlySequence[Sequence], result: StepResult
     ) -> tuple[list[int], list[float]]:
-        """Return the tokens that the sampler chooses, and their logits; log-probabilities go to `result`."""
+        """Return the sampler's tokens, and their logits; add log-probabilities to `result`."""
         scored = self._sampler.sample(logits, [sampler_row(seq) for seq in sequences])
         ids = [sampled.token_id for sampled in scored]
         _note_logprobs(sequences, scored, result)
@@ -99,9 +96,9 @@ def _note_tokens(
     numbers: ReadOnlySequence[float],
     result: StepResult,
 ) -> None:
-    """Note the chosen tokens, and the failures of those whose logits are no numbers."""
+    """Add the chosen tokens to `result`, and a failure for each logit that is not finite."""
     result.tokens = {at.chunk.sequence.uid: token_id for at, token_id in zip(sampling, ids, strict=True)}
-    # Of a row that holds infinity or no number, the token taken is one of those: no distribution has any other.
+    # A row with infinity or NaN always gives a token with such a logit.
     for i in [i for i, number in enumerate(numbers) if not isfinite(number)]:
         seq = sampling[i].chunk.sequence
         _fail(seq, not_finite(seq, sampling[i].chunk.end - 1), result)
@@ -122,7 +119,7 @@ def _note_logprobs(
 
 
 def sampler_row(seq: Sequence) -> SamplerRow:
-    """Return what the sampler reads of a sequence. Raises AssertionError for one that generates nothing."""
+    """Return the sampler's inputs for a sequence that generates."""
     params = seq.sampling_params
     assert params is not None
     grammar = seq.grammar if isinstance(seq.grammar, GrammarMatcher) else None
@@ -130,8 +127,8 @@ def sampler_row(seq: Sequence) -> SamplerRow:
 
 
 def not_finite(seq: Sequence, position: int) -> Failure:
-    """Return the failure for logits that allow no choice: the request caused it if it intervenes, otherwise the
-    server did.
+    """Return the failure for logits that allow no choice: the request's fault if it intervenes, otherwise the
+    server's.
     """
     what = f"the logits at position {position} are infinite or no numbers"
     if seq.is_changed:

@@ -1,8 +1,6 @@
-"""Runs the first steps before any request waits for them: threads start, libraries set themselves up, memory is
-touched.
+"""Warm-up: the first steps, which start threads, set up libraries and touch memory, before any request waits for them.
 
-The largest step that serving can need runs here, so that a server without enough memory for it fails at its start; what
-the tensors took is given back.
+They include the largest step of serving, so that a server without enough memory for it fails at its start.
 """
 
 import numpy as np
@@ -10,7 +8,8 @@ import torch
 
 from model.batch import TILE_ROWS, Batch, Span
 from model.config import ModelConfig
-from model.hooks.hooks import AttentionTap, Hooks
+from model.hooks.head_pairs import HeadPairs
+from model.hooks.hooks import AttentionTap, Hooks, RowSink
 from model.kernels.library import num_threads
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
@@ -19,21 +18,17 @@ from server.engine.memory.memory_limit import give_back_memory
 from server.engine.scheduling.block_manager import NULL_BLOCK
 
 _PROMPT = 96
-"""Prompt tokens, enough for the kernels that spread many rows over threads; one more token uses the kernels for a
-few rows.
-"""
+"""Prompt tokens, enough for the kernels of many rows; one more token uses the kernels of few rows."""
 _PIECE = 64
-"""Most rows of one sequence where only the matrix products matter: attention over a long sequence would take
-longest.
-"""
+"""Most rows of one sequence in steps that warm up only the matrix products: attention over a long one takes longer."""
 
 
 def warm_up(
     model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> None:
-    """Run a prompt through each stack, on a CPU through a decoder's first attention alone, then one more token, in the
-    cache's first blocks, which hold nothing yet. On a CPU, then run `max_num_batched_tokens` rows through one block,
-    and `max_num_seqs` rows through the head.
+    """Run a prompt through each stack (on a CPU, only through a decoder's first attention), then one more token, in the
+    cache's first blocks, which are still empty. On a CPU, then run `max_num_batched_tokens` rows through one block, and
+    `max_num_seqs` rows through the head.
     """
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     room = (cache.num_blocks - 1) * cache.block_size
@@ -58,7 +53,7 @@ def warm_up(
 def _warm_up_decoder(model: Transformer, cache: KVCache, room: int, num_cross: int) -> None:
     length = max(1, min(_PROMPT, room - 1))
     table = list(range(1, cache.num_blocks))[: length // cache.block_size + 1]
-    # A card's kernels are compiled for each kind of layer; a CPU's are there, and layers take their time.
+    # GPU kernels are compiled for each kind of layer; CPU kernels exist already, and each layer takes time.
     of_prompt = model.config.num_layers if model.device.type == "cuda" else _depth(model.config)
     for start, count, depth in ((0, length, of_prompt), (length - 1, 1, model.config.num_layers)):
         span = Span([0] * count, start, table, depth, range(1, cache.num_blocks), num_cross)
@@ -69,21 +64,22 @@ def _warm_up_decoder(model: Transformer, cache: KVCache, room: int, num_cross: i
 
 
 def _depth(config: ModelConfig) -> int:
-    """Return how many layers there are up to the first that has attention: those behind it are like these."""
+    """Return the number of layers up to the first with attention; the others are similar."""
     return config.attention_layers[0] + 1
 
 
 def _hook(config: ModelConfig) -> Hooks:
-    """Return hooks for one row of one head, so that the code that serves captures has run too."""
+    """Return hooks for one row of one head, to warm up the code of captures."""
     layer = config.attention_layers[0]
-    return Hooks(attention=[AttentionTap(0, [0], {layer: [0]}, "pattern", lambda layer, i, rows: None)])
+    pairs = HeadPairs.of([(layer, 0)], config.num_layers, config.num_heads)
+    return Hooks(attention=[AttentionTap(0, [0], pairs, "pattern", RowSink())])
 
 
 @torch.inference_mode()
 def _warm_up_rows(
     model: Transformer, cache: KVCache, max_model_len: int, max_num_seqs: int, max_num_batched_tokens: int
 ) -> None:
-    """Run rows through `_depth` blocks: the products of all others have the same shapes."""
+    """Run rows through `_depth` blocks: the products of the others have the same shapes."""
     rows, depth = max_num_batched_tokens, _depth(model.config)
     encoder = model.config if model.config.kind == "encoder" else model.config.encoder
     piece = min(_PIECE, max_model_len) if encoder is None else min(_PIECE, max_model_len, encoder.max_model_len)
@@ -95,7 +91,7 @@ def _warm_up_rows(
             model.decoder.blocks[0].cross_attention.kv(model.tokens.new_zeros(rows, encoder.hidden_size))
         spans = [_padding_span(n, depth, cache.block_size, model.config.cross_attention) for n in counts]
         model.forward(Batch(spans, cache.block_size, model.device), cache)
-        # Scores of the longest context, in every thread: of rows one by one, and of some that share their keys.
+        # Scores of the longest context in every thread: for single rows, and for rows that share their keys.
         for num_spans, num_rows in ((2 * num_threads(), 1), (1, min(TILE_ROWS, max_model_len))):
             last = _padding_span(max_model_len, depth, cache.block_size, model.config.cross_attention)
             span = last._replace(token_ids=[0] * num_rows, start=max_model_len - num_rows)
@@ -107,5 +103,5 @@ def _warm_up_rows(
 
 
 def _padding_span(count: int, num_layers: int, block_size: int, has_cross: bool) -> Span:
-    """Return rows for so many layers, whose keys and values all go to the null block."""
+    """Return `count` rows for `num_layers` layers, with all keys and values in the null block."""
     return Span([0] * count, 0, [NULL_BLOCK] * -(-count // block_size), num_layers, [NULL_BLOCK], 1 if has_cross else 0)

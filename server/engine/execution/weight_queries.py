@@ -1,8 +1,7 @@
-"""Answers questions about the weights in its own thread, next to the steps, one at a time and at low priority.
+"""Weight queries: answers questions about the weights in its own thread, one at a time, next to the steps.
 
-A question must never delay a step: the thread computes on one core, at a lower priority than the engine's thread, and
-the products and decompositions that take its time run without Python's lock. Results wait here until the engine's
-thread takes them; `call_when_ready` sets what to wake. It knows when a question is answered; the numbers come from
+A question must never delay a step: the thread uses one core, at a lower priority than the engine's thread, and its long
+products and decompositions run without Python's lock. Results wait here for the engine's thread. The numbers come from
 `model.analysis.weights`.
 """
 
@@ -23,13 +22,13 @@ from server.engine.request import EngineRequest, WeightsTask
 logger = logging.getLogger(__name__)
 
 Check = Callable[[], None]
-"""Called often while an answer is computed; it raises when no request waits for the answer any more."""
+"""Called often while an answer is computed; it raises when the request has ended."""
 Answer = Callable[[WeightsTask, Check], Mapping[str, torch.Tensor]]
 """Computes an answer; raises ValueError for an invalid question."""
 
 _NICENESS = 5
-"""Niceness of the thread, which gives it a third of the weight of the engine's thread. At 10, a tenth, a question of
-0.2 s took 11 s on a machine where eight other programs shared each core.
+"""Niceness of the thread: a third of the weight of the engine's thread. At 10, a tenth, a question of 0.2 s took 11 s
+on a machine with nine programs on each core.
 """
 
 
@@ -42,15 +41,15 @@ class WeightQueries:
 
     def __init__(self, answer: Answer) -> None:
         """Start the queue. Call it from the engine's thread, once its number of threads is set."""
-        # torch settles a thread's number of threads when the thread first asks for it, and takes the last one that any
-        # thread has set: it is settled for this thread before the inspector's sets its own.
+        # torch fixes a thread's number of threads at its first use, to the last one set by any thread. So it is fixed
+        # here, before the inspector's thread sets its own.
         torch.get_num_threads()
         self._answer = answer
         self._changed = threading.Condition()
         self._waiting: deque[EngineRequest] = deque()
         self._running: int | None = None
         self._aborted = False
-        """Whether the running question is to stop."""
+        """Whether the running question was aborted."""
         self._results: list[RequestOutput] = []
         self._wake: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
@@ -64,17 +63,17 @@ class WeightQueries:
         self._wake = wake
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a question; `request.task` is a WeightsTask. Admission bounds how many wait."""
-        if self._thread is None:  # started with the first question: most servers are never asked one
+        """Queue a question; `request.task` is a WeightsTask. Admission bounds the queue."""
+        if self._thread is None:  # most servers never need it
             thread = threading.Thread(target=self._run, name="inspector", daemon=True)
-            thread.start()  # raises where memory is short: then the next question tries again
+            thread.start()  # raises without memory; then the next question tries again
             self._thread = thread
         with self._changed:
             self._waiting.append(request)
             self._changed.notify()
 
     def abort(self, uid: int) -> bool:
-        """End a question early and return whether it was in this queue. Its end comes with the results."""
+        """End a question early and return whether it was in this queue. Its output is among the results."""
         with self._changed:
             if uid == self._running:
                 self._aborted = True
@@ -87,13 +86,13 @@ class WeightQueries:
         return False
 
     def take_results(self) -> list[RequestOutput]:
-        """Return the ends that have come since the last call."""
+        """Return the outputs since the last call."""
         with self._changed:
             results, self._results = self._results, []
         return results
 
     def _run(self) -> None:
-        torch.set_num_threads(1)  # of this thread alone: the engine's keeps its own
+        torch.set_num_threads(1)  # only of this thread
         with contextlib.suppress(OSError, AttributeError):  # a system that has no niceness of threads
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
@@ -123,7 +122,7 @@ class WeightQueries:
             output = RequestOutput(uid=request.uid, tensors=tensors, finish_reason="done")
         except _Stopped as stopped:
             output = RequestOutput(uid=request.uid, finish_reason=stopped.args[0])
-        except BaseException as error:  # of one question: it must not end the others
+        except BaseException as error:  # other questions continue
             logger.exception("a question about the weights failed: %s", request.task)
             failure = failure_of(error)
             output = RequestOutput(uid=request.uid, finish_reason=failure.reason, error=failure.message)

@@ -1,8 +1,7 @@
-"""Divides a card's memory: what one step of the largest kind takes is measured, and the KV cache gets what is left.
+"""Division of a GPU's memory: the largest steps are measured, and the KV cache gets the rest.
 
-As in vLLM, `--gpu-memory-utilization` is a share of the whole card, and the order is: weights, a run of the largest
-steps, the KV cache, then graphs. What is measured comes through a `CudaCard`; the arithmetic is `CardUse`. It never
-runs the network itself.
+As in vLLM, `--gpu-memory-utilization` is a share of the whole GPU, and the order is: weights, a run of the largest
+steps, the KV cache, then graphs. `CudaCard` measures, `CardUse` calculates.
 """
 
 import math
@@ -14,62 +13,60 @@ import torch
 from model.checkpoint.folder import ModelLoadError, one_line
 
 CAPTURE_BYTES = 1 << 28
-"""Estimate of the bytes that captures take beside a step: a few pieces of attention rows in flight
-(`model.hooks.attention_hooks.TAP_BYTES`).
-"""
+"""Estimate of the bytes of captures during a step: a few pieces of attention rows (`model.hooks.attention_hooks`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CudaCard:
-    """A card of this machine: its memory in bytes, as its driver and torch count it."""
+    """A GPU of this machine: its memory in bytes, as counted by its driver and torch."""
 
     device: torch.device
 
     def total(self) -> int:
-        """Return the size of the card."""
+        """Return the size of the GPU's memory."""
         return int(torch.cuda.mem_get_info(self.device)[1])
 
     def free(self) -> int:
-        """Return what no process has taken."""
+        """Return the free bytes."""
         return int(torch.cuda.mem_get_info(self.device)[0])
 
     def reserved(self) -> int:
-        """Return what torch has taken in this process, in use or kept for later."""
+        """Return the bytes that torch holds in this process, used or cached."""
         return int(torch.cuda.memory_reserved(self.device))
 
     def allocated(self) -> int:
-        """Return what this process's tensors take now."""
+        """Return the bytes of this process's tensors."""
         return int(torch.cuda.memory_allocated(self.device))
 
     def peak(self) -> int:
-        """Return the most that they took since `reset_peak`."""
+        """Return the largest number of `allocated` bytes since `reset_peak`."""
         return int(torch.cuda.max_memory_allocated(self.device))
 
     def reset_peak(self) -> None:
-        """Begin to look for the peak anew."""
+        """Start to measure a new peak."""
         torch.cuda.reset_peak_memory_stats(self.device)
 
     def release(self) -> None:
-        """Finish what runs, and return to the driver what torch keeps for later."""
+        """Wait for running work, and return torch's cached memory to the driver."""
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardUse:
-    """What a card's memory goes to, in bytes, before the KV cache has any of it."""
+    """The use of a GPU's memory, in bytes, without the KV cache."""
 
     total: int
-    """Size of the card."""
+    """Size of the GPU's memory."""
     utilization: float
     """Share of it that this worker may use: `--gpu-memory-utilization`."""
     free: int
-    """Bytes that no process has taken, once the weights are loaded."""
+    """Free bytes after the weights are loaded."""
     weights: int = 0
     activations: int = 0
-    """Most bytes of tensors, beside the weights, in the largest steps."""
+    """Most bytes of tensors, without the weights, in the largest steps."""
     other: int = 0
-    """Bytes that libraries took since this worker began to load, without torch's allocator."""
+    """Bytes of libraries since this worker began to load, outside torch's allocator."""
     graphs: int = 0
     """Estimate of the bytes of graphs and of captures."""
 
@@ -80,13 +77,13 @@ class CardUse:
 
     @property
     def taken(self) -> int:
-        """Return the bytes of the budget that are spoken for."""
+        """Return the used bytes of the budget."""
         return self.weights + self.activations + self.other + self.graphs
 
     @property
     def kv_cache(self) -> int:
-        """Return the bytes that are left for the KV cache, negative where the rest has no room already: of the budget,
-        or of what is free, if that is less since other processes use the card.
+        """Return the rest of the budget for the KV cache, or of the free bytes if these are fewer because of other
+        processes; negative if the other uses do not fit.
         """
         return min(self.budget - self.taken, self.free - self.activations - self.graphs)
 
@@ -96,7 +93,7 @@ class CardUse:
         return self.free - self.activations - self.graphs < self.budget - self.taken
 
     def what_would_do(self, kv_cache: int) -> str:
-        """Return what an operator can do to get a KV cache of at least so many bytes."""
+        """Return the settings that give a KV cache of at least `kv_cache` bytes, for an error message."""
         missing = kv_cache - self.kv_cache
         lower = "a lower --max-model-len, --max-num-batched-tokens or --max-num-seqs"
         share = math.ceil(100 * (self.taken + kv_cache) / self.total) / 100
@@ -117,25 +114,24 @@ class CardUse:
 
 
 class CardMemory:
-    """Measures what a worker takes of a card while it starts. Make it before anything is loaded."""
+    """Measures the GPU memory of a worker while it starts. Make it before anything is loaded."""
 
     def __init__(self, card: CudaCard, utilization: float) -> None:
-        """Keep the card, and what was taken of it before: other processes, and CUDA itself (some hundred MiB)."""
+        """Measure the memory in use before loading: other processes, and CUDA itself (some hundred MiB)."""
         self._card = card
         self._utilization = utilization
         self._total = card.total()
         self._taken_before = self._total - card.free() - card.reserved()
 
     def before_loading(self) -> CardUse:
-        """Return the use of a card on which nothing is loaded yet."""
+        """Return the use of the GPU before anything is loaded."""
         return CardUse(total=self._total, utilization=self._utilization, free=self._card.free())
 
     def measure(
         self, prefill: Callable[[], object], graphs: Callable[[], object] | None, graph_outputs: int
     ) -> CardUse:
-        """Run the largest steps, now that the weights are loaded, and return what all takes. graphs: the largest steps
-        that are graphs, or None if none is; graph_outputs: bytes of what graphs leave in memory, beside their largest
-        step.
+        """Run the largest steps after the weights are loaded, and return the use of the GPU. graphs: runs the largest
+        steps that are graphs; None without graphs. graph_outputs: bytes of the graphs' results.
 
         Raises ModelLoadError if the steps find no memory.
         """
@@ -153,7 +149,7 @@ class CardMemory:
                 f"({one_line(error)})"
             ) from None
         card.release()
-        free = card.free() + card.allocated() - weights  # what the steps keep counts as theirs
+        free = card.free() + card.allocated() - weights  # memory that the steps keep counts as activations
         return CardUse(
             total=self._total,
             utilization=self._utilization,

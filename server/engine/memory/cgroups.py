@@ -1,6 +1,5 @@
-"""Reads what a container's control groups leave this process: CPU time and memory. It reads both versions of Linux's
-control groups (cgroups(7)), and all groups above the process's own, each of which may have a limit. Standard library
-only.
+"""Limits of a container on CPU time and memory: both versions of Linux's control groups (cgroups(7)), the process's own
+group and all groups above it.
 """
 
 from collections.abc import Iterator
@@ -8,24 +7,19 @@ from pathlib import Path, PurePosixPath
 
 _ROOT = Path("/")
 _UNLIMITED = 1 << 60
-"""Bytes from which a limit counts as none. Version 1 reports no limit as the largest number of whole pages."""
+"""Bytes from which a limit means no limit: version 1 reports no limit as the largest number of whole pages."""
 
 
 def within_quota(num_cores: int, num_workers: int = 1, root: Path = _ROOT) -> int:
-    """Return on how many of `num_cores` CPU cores a worker computes: no more than it has CPU time for, where
-    `num_workers` share what a quota allows, and at least 1.
-
-    A fraction of a CPU is left out: threads wait for one another, and so for the one whose time is used up. The
-    neighbouring processes use it.
+    """Return the number of the `num_cores` CPU cores on which one of `num_workers` workers computes within the quota,
+    at least 1. A fraction of a CPU is not used: all threads would wait for the one without CPU time.
     """
     quota = cpu_quota(root)
     return num_cores if quota is None else max(1, min(num_cores, int(quota / num_workers)))
 
 
 def cpu_quota(root: Path = _ROOT) -> float | None:
-    """Return the number of CPUs whose time this process and those in its groups may use together, or None if there
-    is no limit.
-    """
+    """Return the CPU quota of this process's groups, in CPUs, or None if there is no limit."""
     quotas = []
     for folder in _groups("cpu", root):
         quota, period = _cpu_max(folder)
@@ -35,9 +29,7 @@ def cpu_quota(root: Path = _ROOT) -> float | None:
 
 
 def free_memory(root: Path = _ROOT) -> int | None:
-    """Return how many bytes the groups' limits leave, counting files that are only cached as free, or None if there
-    is no limit.
-    """
+    """Return the free bytes within the groups' limits, cached files included, or None if there is no limit."""
     left = []
     for folder in _groups("memory", root):
         if (folder / "memory.max").exists():
@@ -54,13 +46,13 @@ def free_memory(root: Path = _ROOT) -> int | None:
 
 
 def memory_limit(root: Path = _ROOT) -> int | None:
-    """Return the bytes that the groups' limits allow, taken or not, or None if there is no limit."""
+    """Return the lowest of the groups' limits in bytes, or None if there is no limit."""
     files = (folder / name for folder in _groups("memory", root) for name in ("memory.max", "memory.limit_in_bytes"))
     return min((limit for file in files if (limit := read_int(file) or _UNLIMITED) < _UNLIMITED), default=None)
 
 
 def _groups(controller: str, root: Path) -> Iterator[Path]:
-    """Yield the folder of the process's own group that has the controller, then of each group above it."""
+    """Yield the folder of the process's own group with the controller, then of each group above it."""
     try:
         lines = (root / "proc/self/cgroup").read_text(errors="surrogateescape").splitlines()
         mounts = (root / "proc/self/mountinfo").read_text(errors="surrogateescape").splitlines()
@@ -74,11 +66,11 @@ def _groups(controller: str, root: Path) -> Iterator[Path]:
             continue  # not as proc(5) says: no reason not to start
         top, point = left.split()[3:5]
         kind, *_, options = right.split()
-        # Version 2 has one tree, whose line in the list of groups names no controller.
+        # Version 2 has one tree; its line in the list of groups names no controller.
         group = groups.get("") if kind == "cgroup2" else groups.get(controller)
         if group is None or not (kind == "cgroup2" or (kind == "cgroup" and controller in options.split(","))):
             continue
-        # A container sees its own group as the top of the tree, whatever the list calls it.
+        # A container sees its own group as the top of the tree, under any name in the list.
         path = PurePosixPath(group)
         inside = path.relative_to(top) if path.is_relative_to(top) else PurePosixPath()
         for part in (inside, *inside.parents) if inside.parts else (inside,):
@@ -103,7 +95,7 @@ def _numbers(path: Path) -> dict[str, int]:
 
 
 def read_int(path: Path) -> int | None:
-    """Return the number that a file of the kernel holds, or None if there is none."""
+    """Return the number in a file of the kernel, or None if there is none."""
     try:
         return int(path.read_text())
     except (OSError, ValueError):  # no such file, or "max"

@@ -1,4 +1,4 @@
-"""Decides how many cache blocks to allocate. It reads what the machine has; it knows nothing of requests."""
+"""Size of the KV cache, from the configuration and the free memory."""
 
 import torch
 
@@ -10,7 +10,7 @@ from server.engine.memory.card_memory import CardUse, as_size
 from server.engine.memory.memory_limit import data_bytes, free_in_share
 
 CPU_SHARE = 0.4
-"""Share of the memory that is free once the weights are loaded; the rest is for activations, captures and other
+"""Share of the free memory after loading for the KV cache; the rest is for activations, captures and other
 processes.
 """
 
@@ -23,12 +23,12 @@ def num_cache_blocks(
     max_model_len: int,
     card: CardUse | None = None,
 ) -> int:
-    """Return the number of blocks for `max_num_seqs` full contexts, or what fits the configured memory, what `card`
-    has left, or the machine's free memory, including the null block, beside the states of as many sequences.
+    """Return the number of blocks, null block included, for `max_num_seqs` full contexts, or as many as fit into the
+    configured memory, the rest of a GPU's memory (`card`) or the machine's free memory, next to the sequences' states.
 
-    A context of an encoder-decoder holds what the encoder read in addition to what the decoder did. An encoder keeps
-    nothing from one step to the next: it gets the fewest blocks possible. Raises ModelLoadError if not even one full
-    context fits, if the configured memory never fits, or if a card has no room for the largest step.
+    A context of an encoder-decoder includes the encoder's positions. An encoder needs no cache and gets the fewest
+    blocks. Raises ModelLoadError if not even one full context fits, if the configured memory never fits, or if a GPU
+    has no memory for the largest step.
     """
     if model.kind == "encoder":
         if card is not None and card.kv_cache < 0:
@@ -64,7 +64,7 @@ def num_cache_blocks(
 
 
 def _check_configured(num_bytes: int, config: EngineConfig, device: torch.device, card: CardUse | None) -> None:
-    """Raise ModelLoadError for so many bytes, on all ranks, that never fit. A card of unknown use is not checked."""
+    """Raise ModelLoadError if `num_bytes` on all ranks never fit. A GPU of unknown use is not checked."""
     on_cpu = device.type == "cpu"
     most = free_in_share(config.memory_share) if on_cpu else None if card is None else card.total
     if most is not None and num_bytes > most:
@@ -76,9 +76,7 @@ def _check_configured(num_bytes: int, config: EngineConfig, device: torch.device
 
 
 def _free_on_cpu(config: EngineConfig) -> int:
-    """Return the bytes that a cache in the machine's memory may take, within the limits of the container if there is
-    one, and within this worker's share.
-    """
+    """Return the bytes for a cache in the machine's memory, within this worker's share and a container's limits."""
     free = free_in_share(config.memory_share)
     if free is None:
         raise ModelLoadError("/proc/meminfo does not contain the free memory; set --kv-cache-memory")

@@ -1,7 +1,5 @@
-"""Releases pages of the libraries that this process has mapped, once what needed them is over.
-
-A start runs much code that serving never runs again: four fifths of what torch's libraries have in memory after it.
-Linux; standard library only.
+"""Release of the library pages that only the start of a process needs: four fifths of the pages of torch's libraries.
+Linux only.
 """
 
 import contextlib
@@ -12,7 +10,7 @@ from pathlib import Path
 
 _SMAPS = Path("/proc/self/smaps")
 _DONT_NEED = 4
-"""MADV_DONTNEED: the next read of these pages of a mapped file comes from the file, as the first one did."""
+"""MADV_DONTNEED: the next use of these pages of a mapped file reads the file again."""
 _madvise = ctypes.CDLL(None).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -22,11 +20,11 @@ _LIBRARY = re.compile(r"\.so(\.|$)")
 
 
 def let_go_of_libraries() -> None:
-    """Release this process's pages of its libraries, except those that it has changed. Code that runs again comes back
-    from the kernel's page cache, some sixteen pages at a time, in one to a few microseconds.
+    """Release this process's unchanged pages of its libraries. Code that runs again is read from the kernel's page
+    cache, about sixteen pages at a time, in one to a few microseconds.
 
-    Only libraries are released, since they stay mapped at the same place as long as the process lives. Nothing happens
-    if the kernel does not report what is mapped.
+    Only libraries are released, since they stay mapped at the same place for the life of the process. Nothing happens
+    without the kernel's list of mappings.
     """
     with contextlib.suppress(OSError):  # no /proc
         for start, end in _unchanged_parts(_SMAPS.read_text().splitlines()):
@@ -34,8 +32,8 @@ def let_go_of_libraries() -> None:
 
 
 def _unchanged_parts(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
-    """Yield where the parts begin and end that are not writable and were never written to: linking writes to parts
-    that hold addresses.
+    """Yield (begin, end) of the parts that are not writable and were never written to; linking writes to parts with
+    addresses.
     """
     part = None
     for line in smaps:

@@ -1,5 +1,5 @@
-"""Limits how much memory a worker may take: an allocation beyond the limit fails, and with it one request, before
-the kernel's OOM killer ends all of them. Linux; standard library only.
+"""Memory limit of a worker: an allocation beyond it fails, and with it one request, before the kernel's OOM killer ends
+all of them. Linux only.
 """
 
 import contextlib
@@ -17,38 +17,37 @@ logger = logging.getLogger(__name__)
 
 _ROOT = Path("/")
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-"""The C library's `malloc_trim`, looked up now and not when memory is short; None if the C library lacks it."""
+"""The C library's `malloc_trim`, found before memory is short; None if the C library lacks it."""
 _M_TRIM_THRESHOLD, _TRIM_THRESHOLD = -1, 128 << 10
 """glibc's number of the option, and its default value in bytes."""
 _SHARE = 0.9
-"""Share of the memory left once the model is loaded; the rest is for the API process and other processes."""
+"""Share of the free memory after loading; the rest is for the API process and other processes."""
 
 _SPARE = 8 << 20
 """Spare bytes. The code of a product takes some 10 KiB, a thread's stack some MiB."""
 
 _LEAST_ROOM = (32 << 20) + _SPARE
-"""Bytes without which a worker cannot serve: the stack of the thread that compiles grammars, and some for a step."""
+"""Least bytes for serving: the stack of the thread that compiles grammars, and memory for a step."""
 
 _RESERVE = 16 << 20
-"""Bytes of the limit that only a request that is tried again may take (`reserve`). The C library can reuse what a
-failed step has freed, but need not have returned it to the kernel, where the memory for a product's code comes from.
+"""Bytes of the limit for requests that are tried again (`reserve`): the C library may keep the memory that a failed
+step has freed, but memory for a product's code comes from the kernel.
 """
 
 
 def limit_memory(
     limit: int | None, share: int | None = None, num_processes: int = 1, device: str = "cpu"
 ) -> int | None:
-    """Limit this process's memory to `limit` bytes or, with None, to most of what the machine or container has left
-    (`free_in_share`) for it and its sibling processes, `num_processes` in all, each of which does the same. A process
-    that computes on a card is not limited.
+    """Limit this process's memory to `limit` bytes or, with None, to its part of most of the free memory
+    (`free_in_share`), which `num_processes` processes divide. A process that computes on a GPU is not limited.
 
-    Private, writable memory counts (RLIMIT_DATA), touched or not. Call it once the model is loaded. Returns how many
-    bytes may be taken in addition to what is taken already, or None if that cannot be known and nothing is limited.
-    Raises ValueError for a limit, or a machine's memory, that leaves nothing for requests.
+    Private, writable memory counts (RLIMIT_DATA), touched or not. Call it after the model is loaded. Returns the bytes
+    up to the limit, or None without a limit. Raises ValueError for a limit, or a machine's memory, that leaves nothing
+    for requests.
     """
     if device.startswith("cuda"):
-        # What CUDA only reserves does not count (it cannot be written to), but what the driver maps for modules, graphs
-        # and pinned memory may, and it takes a failure there for the end of the whole context.
+        # CUDA's reserved memory does not count, since it is not writable. But the driver's mappings for modules, graphs
+        # and pinned memory may count, and a failure there ends the whole context.
         if limit is not None:
             logger.warning("--worker-memory does not bound a worker on a GPU; a container's limit does")
         return None
@@ -58,7 +57,7 @@ def limit_memory(
         free = free_in_share(share)
         if free is None:
             return None
-        untouched = max(0, taken - _status_bytes("RssAnon"))  # most of the KV cache: it takes memory as it is used
+        untouched = max(0, taken - _status_bytes("RssAnon"))  # mostly the KV cache, which takes memory when used
         limit = taken + int(max(0, free // num_processes - untouched) * _SHARE)
         if limit < needed:
             raise ValueError(
@@ -80,7 +79,7 @@ def limit_memory(
 
 @contextlib.contextmanager
 def reserve() -> Iterator[None]:
-    """Allow taking what `limit_memory` kept back, within the context."""
+    """Allow the use of the reserve of `limit_memory`, within the context."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if soft == resource.RLIM_INFINITY:
         yield
@@ -94,27 +93,27 @@ def reserve() -> Iterator[None]:
 
 
 def give_back_memory() -> None:
-    """Return freed memory that the C library keeps for later to the kernel. At the limit, what comes from the kernel
-    itself (the code of a new product, a thread's stack) could otherwise not be allocated, now or ever.
+    """Return freed memory from the C library to the kernel. Otherwise, at the limit, memory from the kernel (for the
+    code of a new product, or a thread's stack) could never be allocated.
     """
     if _trim is not None:
         _trim(0)
 
 
 def keep_little_memory() -> None:
-    """Make the C library return a thread's freed memory to the kernel however large the largest body was. Otherwise
-    glibc raises its threshold to twice the largest freed buffer, up to 64 MiB for each thread, and `malloc_trim` leaves
-    the end of a thread's memory as it is.
+    """Make the C library return a thread's freed memory to the kernel after bodies of any size. Otherwise glibc raises
+    its threshold to twice the largest freed buffer, up to 64 MiB for each thread, and `malloc_trim` keeps the end of a
+    thread's memory.
     """
     if _trim is not None:
         ctypes.CDLL(None).mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD)
 
 
 def own_memory(num_bytes: int) -> mmap.mmap:
-    """Return zeroed memory straight from the kernel; it goes back there when its last reference is dropped. Use it for
-    what is large and held for long: the C library could not give it back while any later allocation is in use.
+    """Return zeroed memory from the kernel, which is returned with its last reference. Use it for large tensors with a
+    long life: the C library could not return their memory while any later allocation is in use.
 
-    Raises MemoryError, also if the steps would be left without the memory that they need from the kernel.
+    Raises MemoryError, also if the steps would lack memory from the kernel.
     """
     try:
         found = huge_pages(num_bytes)
@@ -125,20 +124,20 @@ def own_memory(num_bytes: int) -> mmap.mmap:
 
 
 def huge_pages(num_bytes: int) -> mmap.mmap:
-    """Return zeroed memory straight from the kernel, in huge pages if it has them. Raises OSError or OverflowError."""
+    """Return zeroed memory from the kernel, in huge pages if it has them. Raises OSError or OverflowError."""
     found = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without huge pages: each small one then costs a microsecond
+    with contextlib.suppress(OSError):  # a kernel without huge pages; each small page then costs a microsecond
         found.madvise(mmap.MADV_HUGEPAGE)
     return found
 
 
 def data_bytes(pid: int | None = None) -> int:
-    """Return the bytes that count towards the limit now, for this process or another: VmData of /proc/PID/status."""
+    """Return the bytes of a process that count towards its limit: VmData of /proc/PID/status."""
     return _status_bytes("VmData", pid)
 
 
 def _status_bytes(wanted: str, pid: int | None = None) -> int:
-    """Return one size from /proc/PID/status, by the name it has there."""
+    """Return one size from /proc/PID/status, in bytes."""
     for line in Path(f"/proc/{pid or 'self'}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         if name == wanted:
@@ -147,14 +146,12 @@ def _status_bytes(wanted: str, pid: int | None = None) -> int:
 
 
 def free_host_memory(root: Path = _ROOT) -> int | None:
-    """Return the bytes of this machine that could be allocated now, within the container's limit if there is one, or
-    None if the kernel does not report it.
-    """
+    """Return the free bytes of this machine, within the container's limit; None if the kernel does not report them."""
     return _host_memory("MemAvailable", cgroups.free_memory(root), root)
 
 
 def total_host_memory(root: Path = _ROOT) -> int | None:
-    """Return the bytes of this machine's memory, or the container's limit if that is less, or None as above."""
+    """Return the bytes of this machine's memory, or the container's limit if it is lower; None as above."""
     return _host_memory("MemTotal", cgroups.memory_limit(root), root)
 
 
@@ -168,16 +165,16 @@ def _host_memory(name: str, in_container: int | None, root: Path) -> int | None:
 
 
 def free_in_share(share: int | None) -> int | None:
-    """Return `free_host_memory`, but no more than what this process has not touched yet of its `share` (bytes), if
-    it has one: other workers have their shares, and may not have taken them yet.
+    """Return `free_host_memory`, at most the unused part of this process's `share` (bytes), if it has one: other
+    workers may not use their shares yet.
     """
     free = free_host_memory()
     return free if free is None or share is None else min(free, max(0, share - _status_bytes("RssAnon")))
 
 
 def freeze_garbage() -> None:
-    """Begin to collect garbage, but never among the objects of the start: a search among them takes 0.1 to 0.2 s, and
-    frees no memory. Memory that the start no longer needs is returned to the kernel.
+    """Enable garbage collection, except among the objects of the start: searching them takes 0.1 to 0.2 s and frees
+    nothing. Freed memory of the start is returned to the kernel.
     """
     gc.freeze()
     gc.enable()

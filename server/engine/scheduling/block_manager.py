@@ -1,22 +1,18 @@
-"""Tracks which sequences own which block of the paged KV cache, and which blocks hold a prefix that others may reuse;
-and which states of layers without attention each owns.
-
-It only does the accounting: it hands out block numbers and never sees a tensor, a device or a queue. Standard library
-only.
+"""Block manager: the owners of the blocks of the paged KV cache, and the prefix cache. It also assigns the states of
+layers without attention. It works with block numbers only.
 
 A block holds the K/V of `block_size` consecutive positions of one sequence, at every layer. It is in one of three
 places:
 
-    blank   free and holding nothing worth keeping; blocks used before are taken first, since a block takes
-            memory from its first use on
-    cached  free, but still holding a published prefix: reused on a hit, evicted (least recently used first) when blank
-            blocks run out
+    blank   free, without reusable content; blocks used before are taken first, since a block takes memory from its
+            first use on
+    cached  free, but with a published prefix: reused on a hit, evicted (least recently used first) when blank blocks
+            run out
     held    in the block table of one sequence, or of several that share a prefix (reference count)
 
-Only computed blocks are published, and a sequence only ever writes positions past the blocks it shares, so a shared
-block is never written. Only full ones are shared; where blocks can be copied, another block that begins as the sequence
-goes on is worth the tokens that they have in common, and what a finished sequence leaves in its last block is published
-too, under its own digest.
+Only computed blocks are published, and a sequence only writes positions after its shared blocks, so a shared block is
+never written. Only full blocks are shared. If blocks can be copied, a sequence may also copy a block that begins with
+its next tokens; for this, the incomplete last block of a finished sequence is published under its own digest.
 """
 
 from array import array
@@ -28,7 +24,7 @@ from server.engine.scheduling.block_contents import BlockContents, Part
 from server.engine.sequence import NO_STATES, Sequence
 
 NULL_BLOCK = 0
-"""The block that is never handed out: the padding of block tables points at it."""
+"""A block that no sequence gets: the padding of block tables."""
 
 
 class BlockManager:
@@ -40,7 +36,7 @@ class BlockManager:
         """Manage `num_blocks` blocks, including the null block, of `block_size` positions each; and two states for each
         of `num_sequences` sequences, or none if it is 0.
 
-        copies_blocks: whether whoever allocates will copy the blocks that `match_part` finds.
+        copies_blocks: whether the caller copies the blocks that `match_part` finds.
 
         Raises:
             ValueError: fewer than 2 blocks (block 0 is reserved), or a block size below 1.
@@ -54,9 +50,9 @@ class BlockManager:
         self.prefix_cache_queries = 0
         """Tokens that requests looked up in the prefix cache when they first ran."""
         self.prefix_cache_hits = 0
-        """How many of the looked-up tokens were found."""
+        """Number of these tokens that were found."""
         self.num_committed_blocks = self.num_committed_states = 0
-        """Blocks and states that were ever handed out."""
+        """Blocks and states that were ever in use."""
         self._num_holders = [0] * num_blocks
         self._hash_of_block: list[bytes | None] = [None] * num_blocks
         self._block_of_hash: dict[bytes, int] = {}
@@ -73,7 +69,7 @@ class BlockManager:
 
     @property
     def num_free_blocks(self) -> int:
-        """Return the number of blocks that no sequence holds; a cached prefix does not make a block less free."""
+        """Return the number of blocks that no sequence holds, those with a cached prefix included."""
         return len(self._blank) + len(self._cached)
 
     @property
@@ -101,11 +97,10 @@ class BlockManager:
             )
 
     def match_prefix(self, seq: Sequence) -> int:
-        """Return how many leading tokens of `seq` the cache holds and `seq` may take. Changes nothing but
-        `seq.block_hashes`.
+        """Return the number of leading tokens of `seq` in the cache. It changes only `seq.block_hashes`.
 
-        Only whole blocks match, and none that reaches `seq.first_needed_position`: a position that is to be captured,
-        and the newest token, must really be computed.
+        Only whole blocks before `seq.first_needed_position` match: captured positions and the newest token must be
+        computed.
         """
         num_blocks = seq.first_needed_position // self.block_size
         num_hits = 0
@@ -116,10 +111,10 @@ class BlockManager:
         return num_hits * self.block_size
 
     def match_part(self, seq: Sequence, num_hit_tokens: int) -> Part | None:
-        """Return the block that begins with what follows the `num_hit_tokens` that `match_prefix` just found, and with
-        how many tokens; or None if there is none, or blocks are not copied. It counts as used.
+        """Return the block with the longest common beginning with the tokens after `num_hit_tokens`, the result of
+        `match_prefix`; None if there is none, or blocks are not copied.
 
-        It must be copied to the block of these positions before the next step writes anything.
+        The caller copies it to the block of these positions before the next step writes anything.
         """
         end = min(seq.first_needed_position, num_hit_tokens + self.block_size)
         if self._contents is None or end <= num_hit_tokens:
@@ -132,19 +127,17 @@ class BlockManager:
         return part
 
     def allocate(self, seq: Sequence, num_tokens: int, *, num_hit_tokens: int = 0, keep_free: int = 0) -> bool:
-        """Make the block table of `seq` cover positions [0, num_tokens), and its other table the encoder's positions,
-        and give it states if it has none.
-
-        It allocates all or nothing.
+        """Extend the block table of `seq` to positions [0, num_tokens), its other table to the encoder's positions, and
+        give it states if it has none.
 
         Args:
-            seq: grows by private blocks; its table must be empty when there are hits.
-            num_tokens: what the table has to cover.
-            num_hit_tokens: what `match_prefix` just found; these blocks are shared instead of taken.
-            keep_free: refuse unless this many blocks stay free afterwards.
+            seq: gets private blocks; its table must be empty when there are hits.
+            num_tokens: number of positions that the table must cover.
+            num_hit_tokens: the result of `match_prefix`; these blocks are shared instead of taken.
+            keep_free: number of blocks that must stay free.
 
         Returns:
-            Whether the blocks and the states were there. If not, nothing has changed.
+            Whether enough blocks and states were free. If not, nothing has changed.
         """
         hits: list[int] = []
         if num_hit_tokens:
@@ -174,10 +167,10 @@ class BlockManager:
         return True
 
     def publish(self, seq: Sequence) -> None:
-        """Offer the full, computed blocks of `seq` that are not offered yet to later sequences.
+        """Add the full, computed blocks of `seq` to the prefix cache.
 
-        If the cache already holds the same prefix in another block, that one stays and this one remains private. Does
-        nothing for a sequence that does not compute every layer.
+        If another block already holds the same prefix, this one remains private. Does nothing for a sequence that does
+        not compute every layer.
         """
         num_full = seq.num_computed_tokens // self.block_size
         first = seq.num_published_blocks
@@ -190,11 +183,11 @@ class BlockManager:
         seq.num_published_blocks = num_full
 
     def free(self, seq: Sequence) -> None:
-        """Give back every block of `seq`, and its states. Published blocks stay reusable until evicted. Calling it
-        again does nothing.
+        """Free every block of `seq` and its states. Published blocks stay reusable until evicted. Calling it again does
+        nothing.
         """
         self._publish_end(seq)
-        # Last block first: the end of a prefix is useless without its beginning, so it is the one to evict first.
+        # Last block first: the end of a prefix is useless without its beginning, so it is evicted first.
         for block in reversed(seq.cross_block_table + seq.block_table):
             self._num_holders[block] -= 1
             if self._num_holders[block]:
@@ -258,7 +251,7 @@ class BlockManager:
         _require(len(set(states)) == len(states), f"a state is in two places: {sorted(states)}")
 
     def _check_tables(self, seq: Sequence) -> None:
-        """Check that a sequence writes to no other sequence's block, and shares exactly what it reports as shared."""
+        """Check that a sequence writes to no other sequence's block, and shares exactly its published blocks."""
         table, num_shared = seq.block_table, seq.num_published_blocks
         private = table[num_shared:] + seq.cross_block_table
         _require(len({*table, *seq.cross_block_table}) == len(table + seq.cross_block_table), f"a block twice: {seq}")
@@ -287,7 +280,7 @@ class BlockManager:
         return block
 
     def _publish_end(self, seq: Sequence) -> None:
-        """Offer what a sequence that goes leaves in its last block, if it is no full one."""
+        """Add the incomplete last block of a finished sequence to the prefix cache."""
         index, num_tokens = divmod(seq.num_computed_tokens, self.block_size)
         if self._contents is None or not seq.publishes_prefix or not num_tokens or index >= len(seq.block_table):
             return
@@ -297,7 +290,7 @@ class BlockManager:
                 self._index(seq, index, digest, num_tokens)
 
     def _index(self, seq: Sequence, index: int, digest: bytes, num_tokens: int) -> None:
-        """Note what the block number `index` of a sequence holds."""
+        """Add the block number `index` of a sequence, with `num_tokens` tokens, to the prefix index."""
         block = seq.block_table[index]
         self._block_of_hash[digest] = block
         self._hash_of_block[block] = digest
@@ -308,7 +301,7 @@ class BlockManager:
         return seq.token_ids[index * self.block_size : index * self.block_size + num_tokens]
 
     def _parent(self, seq: Sequence, index: int) -> bytes:
-        """Return the digest of all that is before the block number `index` of a sequence."""
+        """Return the digest of the prefix before the block number `index` of a sequence."""
         return self._hashes(seq, index)[-1] if index else _digest_before(seq)
 
     def _hashes(self, seq: Sequence, num_blocks: int) -> list[bytes]:
@@ -332,12 +325,12 @@ def _digest(parent: bytes, tokens: list[int]) -> bytes:
 
 
 def _digest_before(seq: Sequence) -> bytes:
-    """Return the digest that stands before a sequence's first block."""
+    """Return the parent digest of a sequence's first block."""
     digest = sha256(array("q", seq.encoder_token_ids).tobytes()).digest()
     adapter, salt = seq.request.adapter, seq.request.cache_salt
     if adapter or salt:
         digest = sha256(digest + adapter.to_bytes(8, "little") + salt.encode()).digest()
-    if seq.rotary_start:  # the same tokens have other keys in a long text
+    if seq.rotary_start:  # in a long text the same tokens have different keys
         digest = sha256(digest + b"long").digest()
     return digest
 

@@ -1,14 +1,11 @@
-"""Decides how many tokens of inspection requests the next step may have next to running text, so that their cost stays
-below a tenth of its time.
+"""Capture budget: bounds the tokens of inspection requests in a step next to running text, to less than a tenth of its
+time.
 
-The cost of an inspection request's token depends on the model, the layers asked for, the machine and its neighbours, so
-it is measured: a step with inspection requests takes longer than the steps of text alone around it, and the difference
-is their cost. While text runs, it earns inspection requests a share of its seconds. They run when they have paid for
-what they took, at most in every second step, and with as many tokens at once as make a step a third longer: a product
-of many rows costs less per row than many products of few.
-
-It knows seconds and tokens, but no clock, no queue and no tensor; answers do not depend on how inspection requests are
-cut into steps. Standard library only.
+The cost of an inspection request's token depends on the model, the layers, the machine and its load, so it is measured:
+the difference between a step with inspection requests and the steps of only text around it. While text runs, inspection
+requests earn a share of its seconds as credit. They run while their credit is not negative, at most in every second
+step, and with as many tokens at once as make a step a third longer: a product of many rows costs less per row than many
+products of few rows. Answers do not depend on how inspection requests are divided into steps.
 """
 
 from collections import deque
@@ -17,16 +14,16 @@ from math import isfinite
 from statistics import median
 
 SHARE = 0.08
-"""Most of the time in which text runs that inspection requests may take. What the API process does for them is
-extra: on two cores some 3 % of the streams' speed.
+"""Largest share of the time of running text for inspection requests. The API process's work for them is extra: on two
+cores about 3 % of the streams' speed.
 """
 _STRETCH = 1 / 3
-"""How much longer than its neighbours a step with inspection requests is meant to be: gaps in a stream stay close to
-normal.
+"""Target for the extra time of a step with inspection requests, as a fraction of a plain step: gaps in a stream stay
+close to normal.
 """
 _MOST_CHARGED = 2.0
-"""Most cost charged for one step, in plain steps. One step that the machine itself delayed must not keep inspection
-requests waiting for long.
+"""Most cost charged for one step, in plain steps, so that one step delayed by the machine does not stop inspection
+requests for long.
 """
 _FIRST_TOKENS = 2
 _REMEMBERED = 9
@@ -34,28 +31,26 @@ _REMEMBERED = 9
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """The work that a step computed."""
+    """The tokens that a step computed."""
 
     num_text_tokens: int
-    """Tokens of sequences that generate text, or embed it."""
+    """Tokens of sequences that generate or embed text."""
     num_capture_tokens: int
     only_decodes: bool
-    """Whether each sequence, inspection requests aside, had one token: such steps are much alike, others are not."""
+    """Whether each sequence, except inspection requests, had one token: the times of such steps are similar."""
 
 
 class CaptureBudget:
-    """A budget to ask for `tokens` before each step in which text runs; afterwards, report to it with `note` what
-    the step took.
-    """
+    """Read `tokens` before each step in which text runs, and report the step's time with `note`."""
 
     def __init__(self, max_tokens: int) -> None:
         """Start a budget; `max_tokens` is the most tokens of inspection requests in one step."""
         self._max_tokens = max_tokens
         self._size = float(min(_FIRST_TOKENS, max_tokens))
         self._plain: deque[float] = deque(maxlen=_REMEMBERED)
-        """Seconds of the latest steps in which each stream got its token and nothing else ran."""
+        """Seconds of the latest steps of only decodes."""
         self._credit = 0.0
-        """Seconds that inspection requests may still take; below 0 they took more than their share."""
+        """Seconds that inspection requests may take; below 0 they took more than their share."""
         self._just_captured = False
 
     @property
@@ -64,15 +59,11 @@ class CaptureBudget:
         return 0 if self._just_captured or self._credit < 0 else int(self._size)
 
     def state(self) -> dict[str, float]:
-        """Return, for a debug dump, the most tokens of inspection requests at once, and the seconds they may still
-        take.
-        """
+        """Return the size in tokens and the credit in seconds, for a debug dump."""
         return {"tokens": int(self._size), "credit_seconds": round(self._credit, 6)}
 
     def check_integrity(self) -> None:
-        """Raise AssertionError, with the figures, if inspection requests could be admitted without limit or never
-        again.
-        """
+        """Raise AssertionError, with the figures, if they would admit inspection requests without limit or never."""
         is_bounded = 1 <= self._size <= self._max_tokens
         if not (is_bounded and isfinite(self._credit) and all(isfinite(s) and s >= 0 for s in self._plain)):
             figures = f"{self._size} of {self._max_tokens} tokens, credit {self._credit}, steps of {list(self._plain)}"
@@ -90,21 +81,19 @@ class CaptureBudget:
             if work.only_decodes and self._plain:
                 self._resize(cost, usual, work.num_capture_tokens)
         earned = self._credit + SHARE * seconds - cost
-        self._credit = min(earned, _STRETCH * usual)  # what was not used is not saved up for a rush
+        self._credit = min(earned, _STRETCH * usual)  # unused credit is not saved
 
     def _cost(self, seconds: float, usual: float, work: StepWork) -> float:
-        """Return the seconds that the inspection requests of a step took. Below 0 if the step happened to be quick:
-        errors even out.
-        """
+        """Return the seconds of a step's inspection requests. It may be negative for a fast step: errors cancel out."""
         if work.only_decodes and self._plain:
             cost = seconds - usual
-        else:  # nothing to compare it with: the inspections' part of its tokens
+        else:  # no plain step to compare with: their share of the step's tokens
             cost = seconds * work.num_capture_tokens / (work.num_text_tokens + work.num_capture_tokens)
         return max(-_MOST_CHARGED * usual, min(cost, _MOST_CHARGED * usual))
 
     def _resize(self, cost: float, usual: float, num_tokens: int) -> None:
-        """Move towards the size that costs what it should: at most twice or half the present one, and only if the
-        step had as many tokens of inspection requests as it might have.
+        """Change the size towards the target cost, at most to twice or half of it. It grows only after a step that used
+        the whole size.
         """
         factor = min(2.0, max(0.5, _STRETCH * usual / max(cost, 1e-9)))
         if factor < 1 or num_tokens >= int(self._size):

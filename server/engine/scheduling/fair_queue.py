@@ -1,7 +1,4 @@
-"""Keeps a queue of sequences in the order of their ranks: which one goes first, and among which.
-
-It knows order only: nothing of blocks, budgets or what a sequence computes. Standard library only.
-"""
+"""Fair queue: sequences in the order of their ranks, and the ranks of arrivals."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -26,7 +23,7 @@ class FairQueue:
         return iter(self._sequences)
 
     def get(self, uid: int) -> Sequence | None:
-        """Return the sequence with this uid, or None if it is not queued."""
+        """Return the sequence with this uid, or None."""
         return self._by_uid.get(uid)
 
     def add(self, seq: Sequence) -> None:
@@ -47,7 +44,7 @@ class FairQueue:
         return seq
 
     def last_turn(self, priority: int, client: str) -> int | None:
-        """Return the round of a client's last sequence of this priority, or None if it has none."""
+        """Return the round of a client's last sequence of this priority, or None."""
         for seq in reversed(self._sequences):
             if seq.rank.priority == priority and seq.request.client == client:
                 return seq.rank.turn
@@ -57,19 +54,18 @@ class FairQueue:
 class RoundRobin:
     """Ranks for arrivals: clients of equal priority are served round robin, one sequence each per round.
 
-    A client's next sequence is one round after its last that waits; if it has none waiting, the sequence joins the
-    current round, after those that came before. So no sequence that never ran overtakes it later, and it waits for at
-    most one sequence of every other client, however many they have queued. (Round robin, written as start tags: Goyal,
-    Vin and Cheng 1996.)
+    A client's next sequence is one round after its last waiting one; without one, it joins the current round, after
+    earlier arrivals. So no sequence that never ran overtakes it later, and it waits for at most one sequence of every
+    other client. (Round robin with start tags: Goyal, Vin and Cheng 1996.)
     """
 
     def __init__(self) -> None:
         self._num_arrivals = 0
         self._round: dict[int, int] = {}
-        """The latest round that was admitted, by priority."""
+        """The latest admitted round of each priority."""
 
     def rank(self, priority: int, client: str, waiting: FairQueue) -> Rank:
-        """Return the rank of a sequence that now goes to the end of its client's queue."""
+        """Return the rank of an arrival, at the end of its client's queue."""
         last, turn = waiting.last_turn(priority, client), self._round.get(priority, 0)
         if last is not None:
             turn = max(turn, last + 1)
@@ -77,9 +73,9 @@ class RoundRobin:
         return Rank(priority, turn, self._num_arrivals)
 
     def note_admitted(self, rank: Rank) -> None:
-        """Record that a sequence of this rank runs now: arrivals join its round, or a later one."""
+        """Record the round of an admitted sequence: arrivals join this round or a later one."""
         self._round[rank.priority] = max(rank.turn, self._round.get(rank.priority, 0))
 
     def forget(self) -> None:
-        """Forget all rounds because no sequence is left; the next one starts again."""
+        """Start again from the first round, when no sequence is left."""
         self._round.clear()

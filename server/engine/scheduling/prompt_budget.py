@@ -1,15 +1,11 @@
-"""Decides how many prompt tokens the next step may have next to running streams, so that gaps in the streams stay
-short.
+"""Prompt budget: bounds the prompt tokens of a step next to running streams, so that gaps in the streams stay short.
 
-The cost of a prompt token depends on the model, the machine and its position in its text, so it is measured: what a
-step with prompts took in addition to the decode steps before it. One prompt gets as many tokens as take about as long
-as the streams' own step, or a share of it. So while it is read, however long it is, the streams run at about half their
-speed, and it takes twice as long as if it had the machine to itself. `PromptBudget.tokens` describes how much more
-several prompts get. A few tokens may always run, whatever they cost: where a step with prompts has a cost of its own, a
-budget that shrank with the cost of a token would raise this cost ever more.
-
-It knows seconds and tokens, but no clock, no queue and no tensor; answers do not depend on how prompts are cut into
-steps. Standard library only.
+The cost of a prompt token depends on the model, the machine and its position in its text, so it is measured: the extra
+time of a step with prompts over the decode steps before it. One prompt gets as many tokens as take about the time of
+the streams' own step, or a share of it. So during a prompt of any length, the streams run at about half their speed,
+and the prompt takes twice as long as on an idle machine. `PromptBudget.tokens` describes the budget of several prompts.
+A few tokens may always run: a step with prompts has a fixed cost, so a budget that shrank with the cost of a token
+would raise this cost further. Answers do not depend on how prompts are divided into steps.
 """
 
 from collections import deque
@@ -22,59 +18,57 @@ PromptBound = Callable[[int, int], int]
 """Returns the most prompt tokens in a step, from its numbers of decodes and of prompts."""
 
 _SEVERAL = 1.75
-"""How much more several prompts may add: a step is then just under three times as long as one of decodes alone."""
+"""Factor on the budget of several prompts: a step is then just under three times as long as one of only decodes."""
 _NEARLY_AS_MANY = 0.75
-"""Prompts per stream from which prompts go first: continuing with few streams meanwhile costs a percent or two."""
+"""Prompts per stream above which prompts run first; the few streams meanwhile cost one or two percent."""
 _REMEMBERED = 9
 _FEW_MORE = 1.25
-"""How many times as many streams are a few more."""
+"""Largest ratio of numbers of streams that are compared with each other."""
 
 
 class PromptLimits(NamedTuple):
-    """What prompts may add to a step."""
+    """Limits of the prompts in a step."""
 
     least_tokens: int
-    """Prompt tokens that may always run; with fewer, a step's time says little about the cost of a token."""
+    """Prompt tokens that may always run; the time of a step with fewer is a poor measure of the cost of a token."""
     stretch: float
-    """The time that one prompt may add to a step, in steps of decodes alone."""
+    """The time that one prompt may add to a step, in steps of only decodes."""
 
 
 ON_A_CPU = PromptLimits(least_tokens=16, stretch=1.0)
 ON_A_CARD = PromptLimits(least_tokens=128, stretch=0.7)
-"""There a hundred rows take about as long as one, and steps are so short that noise is a part of them: a step with a
-prompt is to stay under twice the step without.
+"""On a GPU a hundred rows take about as long as one, and the times of the short steps are noisy: a step with a prompt
+should stay under twice the step without.
 """
 
 
 def adapted(known: float | None, measured: float) -> float:
-    """Return the seconds per token that are expected after a step: one that the machine itself delayed must not count
-    in full.
+    """Return the expected seconds per token after a measurement. A large change counts only in part, since the machine
+    may have delayed the step.
     """
     return measured if known is None else min(2 * known, max(known / 1.5, measured))
 
 
 class PromptBudget:
-    """A budget to ask for `tokens` before each step; afterwards, report to it with `note` what a step without
-    inspection requests took.
-    """
+    """Read `tokens` before each step, and report the time of a step without inspection requests with `note`."""
 
     def __init__(self, limits: PromptLimits = ON_A_CPU) -> None:
         self._limits = limits
         self._decodes: dict[int, deque[float]] = {}
-        """Seconds of the latest steps in which each stream got its token and nothing else ran, by the number of
-        streams. While prompts come without pause there are no such steps, and those of other numbers would mislead.
+        """Seconds of the latest steps of only decodes, by the number of streams: while prompts come without pause,
+        there are no such steps, and steps of other numbers of streams would mislead.
         """
         self._cost: float | None = None
         """Recent seconds per prompt token."""
 
     def tokens(self, num_decodes: int, num_prompts: int) -> int | None:
-        """Return the most tokens of so many prompts in a step in which so many streams, at least one, get theirs, or
-        None while nothing is known to calculate with.
+        """Return the most tokens of `num_prompts` prompts in a step with `num_decodes` streams, at least one; None
+        without measurements.
 
-        In a step with both, the prompts wait for the streams' part, and the streams for the prompts'. So if nearly as
-        many prompts wait as streams run, the prompts go first: their part grows with the square of their number, and a
-        wave of them is read at once. Otherwise no stream waits long, however many prompts come: requests that began
-        together end together, and the next wave would stop all remaining streams until it is read.
+        In a step with both, prompts and streams wait for each other. If nearly as many prompts wait as streams run, the
+        prompts run first: their budget grows with the square of their number, so a wave of prompts is computed at once.
+        Otherwise no stream waits long for any number of prompts: requests that began together end together, and the
+        next wave would stop all remaining streams.
         """
         own = self._own(num_decodes)
         if self._cost is None or own is None:
@@ -85,30 +79,29 @@ class PromptBudget:
         return int(_SEVERAL * tokens) if num_prompts > 1 else tokens
 
     def check_integrity(self) -> None:
-        """Raise AssertionError, with the figures, if prompts could be admitted without limit or never again."""
+        """Raise AssertionError, with the figures, if they would admit prompts without limit or never."""
         known = [seconds for steps in self._decodes.values() for seconds in steps]
         if not all(isfinite(seconds) and seconds >= 0 for seconds in [*known, self._cost or 0.0]):
             raise AssertionError(f"the budget of prompts makes no sense: {self._cost} s a token, steps of {known}")
 
     def note(self, seconds: float, num_decodes: int, num_prompt_tokens: int) -> None:
-        """Account for a step of streams, prompts or both."""
+        """Report a step of streams, prompts or both."""
         if num_decodes and not num_prompt_tokens:
             self._decodes.setdefault(num_decodes, deque(maxlen=_REMEMBERED)).append(seconds)
         if num_prompt_tokens < self._limits.least_tokens:
             return
         own = self._own(num_decodes) if num_decodes else None
         cost = max((seconds - (own or 0.0)) / num_prompt_tokens, 1e-9)
-        # Of few tokens each costs less than of many.
         self._cost = adapted(self._cost, cost)
 
     def _own(self, num_decodes: int) -> float | None:
-        """Return the seconds of a step of so many streams alone, from the nearest known number of streams; half of
-        the time is assumed to grow with the streams. Returns None if no such step was seen.
+        """Return the seconds of a step of only `num_decodes` streams, estimated from the nearest known number of
+        streams; half of the time is assumed to grow with the streams. None without measurements.
         """
         if not self._decodes:
             return None
         nearest = min(self._decodes, key=lambda known: abs(known - num_decodes))
         own = median(self._decodes[nearest]) * (1 + num_decodes / nearest) / 2
-        # A number that streams hardly ever have may be known from one slow step; a few more take no less time.
+        # A rare number of streams may have only one slow measurement; a few more streams take no less time.
         more = [steps for known, steps in self._decodes.items() if num_decodes < known <= _FEW_MORE * num_decodes]
         return min([own, *map(median, more)])

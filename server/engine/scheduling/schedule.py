@@ -1,13 +1,10 @@
-"""What one step computes: a plan while the scheduler fills it, and the schedule that it becomes.
-
-It counts tokens; it decides nothing, knows neither queues nor blocks, and needs the standard library only.
-"""
+"""The work of one step: a plan while the scheduler fills it, then a schedule. It counts tokens and decides nothing."""
 
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from server.engine.scheduling.capture_budget import StepWork
-from server.engine.sequence import Chunk, Sequence
+from server.engine.sequence import UNKNOWN, Chunk, Sequence, SequenceStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,19 +13,19 @@ class Schedule:
 
     chunks: list[Chunk]
     num_tokens: int
-    """Total tokens of the chunks and of what the encoder reads."""
+    """Tokens of the chunks and of the encoder's inputs."""
     encodes: list[Sequence] = field(default_factory=list)
-    """Sequences whose encoder part runs in this step, before the chunks."""
+    """Sequences whose encoder input runs in this step, before the chunks."""
     has_text: bool = False
-    """Text was being generated when it was chosen, so captures were bounded."""
+    """Whether text is being generated, so that captures are bounded."""
     num_decodes: int = 0
-    """Number of chunks that are one more token of a stream."""
+    """Number of chunks that continue a generated text."""
     copies: list[tuple[int, int]] = field(default_factory=list)
-    """Blocks to be copied before it runs, each with the block that it is copied to, in this order."""
+    """Pairs (source, target) of blocks to copy before the step, in this order."""
 
     @property
     def work(self) -> StepWork:
-        """Return how much of it is text, and how much captures."""
+        """Return the step's tokens of text and of captures."""
         if self.num_tokens == self.num_decodes:
             return StepWork(self.num_tokens, 0, only_decodes=True)
         num_captures = sum(chunk.num_tokens for chunk in self.chunks if chunk.sequence.only_captures)
@@ -45,13 +42,39 @@ class Schedule:
         return list((found | {seq.uid: seq for seq in self.encodes}).values())
 
     def of(self, uids: Collection[int]) -> "Schedule":
-        """Return the work of these; `num_tokens` stays that of the whole step."""
+        """Return the work of these sequences; `num_tokens` stays that of the whole step."""
         chunks = [chunk for chunk in self.chunks if chunk.sequence.uid in uids]
         return replace(self, chunks=chunks, encodes=[seq for seq in self.encodes if seq.uid in uids])
 
     def without(self, uids: Collection[int]) -> "Schedule":
-        """Return the work of the others."""
+        """Return the work of the other sequences."""
         return self.of({seq.uid for seq in self.sequences if seq.uid not in uids}) if uids else self
+
+    def advance(self) -> None:
+        """Count the step's positions as computed when it begins, so that the next step can be scheduled: each sequence
+        that samples gets an unknown token, which the end of the step replaces.
+        """
+        for seq in self.encodes:
+            seq.encoder_is_computed = seq.encoder_is_captured = True
+        for chunk in self.chunks:
+            seq, start, num_tokens = chunk
+            if seq.status is not SequenceStatus.RUNNING:
+                continue
+            needs_sample, end = seq.needs_sample(chunk), start + num_tokens
+            seq.num_computed_tokens = end
+            seq.states = seq.states[1], seq.states[0]  # the next step reads the states that this one writes
+            seq.captured_upto = max(seq.captured_upto, end)
+            if needs_sample:
+                seq.token_ids.append(UNKNOWN)
+
+    def retreat(self) -> None:
+        """Undo `advance` for a step without a result. Nothing may have been scheduled after it."""
+        for seq, start, _ in self.chunks:
+            if seq.status is SequenceStatus.RUNNING:
+                seq.num_computed_tokens = start
+                seq.states = seq.states[1], seq.states[0]
+            if seq.status is not SequenceStatus.FINISHED and seq.awaits_token:
+                seq.token_ids.pop()
 
 
 @dataclass(slots=True)
@@ -61,19 +84,19 @@ class StepPlan:
     chunks: list[Chunk]
     """At first those of the decodes."""
     capture_room: int | None
-    """Tokens that captures may still have, or None if nothing bounds them."""
+    """Tokens that captures may still have, or None without a bound."""
     encodes: list[Sequence] = field(default_factory=list)
     served: set[int] = field(default_factory=set)
-    """Uids of prompts that have been served in this step."""
+    """Uids of the prompts that have their part of this step."""
     is_open: bool = True
-    """Whether more sequences are admitted: False once one was refused for lack of a slot or of blocks."""
+    """Whether the step admits more sequences: False once one found no slot or no blocks."""
     is_whole: bool = True
     """Whether only decodes have taken from the budget so far."""
     copies: list[tuple[int, int]] = field(default_factory=list)
-    """Blocks of admitted sequences that begin as others do, as in `Schedule`."""
+    """As in `Schedule`."""
 
     def add_encode(self, seq: Sequence, budget: int) -> int:
-        """Let the encoder read for `seq`, all at once. Returns what is left of the budget, in tokens."""
+        """Add the whole encoder input of `seq`. Returns the rest of the budget, in tokens."""
         num_encoded = len(seq.encoder_token_ids)
         self.encodes.append(seq)
         self.is_whole = False
@@ -82,7 +105,7 @@ class StepPlan:
         return max(0, budget - num_encoded)
 
     def add_chunk(self, seq: Sequence, budget: int) -> int:
-        """Give `seq` as many of its tokens as it may have. Returns how many these are."""
+        """Add as many tokens of `seq` as the budget permits. Returns their number."""
         num_tokens = min(seq.num_uncomputed_tokens, budget)
         if seq.only_captures and self.capture_room is not None:
             num_tokens = min(num_tokens, self.capture_room)

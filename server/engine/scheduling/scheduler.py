@@ -1,45 +1,81 @@
-"""Decides which tokens the next step computes: continuous batching with chunked prefill and preemption by recompute.
+"""Scheduler: chooses the tokens of the next step. Continuous batching, chunked prefill, preemption by recompute.
 
-It decides and keeps the bookkeeping; it never sees a tensor, a clock or a socket. Standard library only.
+Every sequence has a rank. It is ordered by the request's priority (lower is earlier, the default is 0), then by its
+client's round (round robin, one sequence per client and round), then by arrival.
 
-Every sequence has a rank, which decides everything: first the request's priority (lower is earlier, the default is 0),
-then its client's round (round robin, one sequence per client and round), then the order of arrival.
-
-- A step gives one token to every running sequence that has only its last written token left (decode), and the rest
-  of its token budget to prompts, running and waiting, in the order of rank. Next to decodes, prompts get as many tokens
-  as `schedule` is given for so many streams and prompts, so that neither a long prompt nor many stall running streams.
-- A prompt may be overtaken by prompts at most half as long as its rest. Together they get at most half of its tokens,
-  shared by the same rule. So a short prompt does not wait until a long one is read, and the first in the queue gets at
-  least half of the tokens that a step has for prompts: it needs at most twice the steps.
-- Slots and blocks are given in the order of rank, and no sequence is admitted past one that does not fit yet.
-- While text is being generated, inspection requests (traces, attention, lenses, head scores) get as many tokens of a
-  step as `schedule` is given, and a quarter of the slots; text overtakes the inspection requests that wait for more. So
-  no flood of inspection requests takes the streams' time, and inspection requests still end in their order.
-- An encoder's input is never split: it runs in the step that admits its sequence, and its tokens count like any others.
-  More tokens than a whole budget run if they come first after the decodes. While text is being generated, an inspection
-  request at an encoder begins only in a step that has tokens left for inspection requests, and takes them all.
-- A sequence gets the blocks of all its known tokens at admission, also for the encoder's output, so only growth by
-  generation can run out of blocks. Then the running sequence that is last in rank is preempted: it gives up its blocks,
-  waits again at its old rank, and is computed again. So is a text that becomes long for rotary embeddings.
-- No new sequence ranks before one of its priority that has run, the first in rank is never preempted for another, and
-  `add` refuses what could not finish alone. So everything ends, unless earlier priorities keep coming forever.
+- **Decodes first.** Each running sequence with only its newest token left gets this token. The rest of the token budget
+  goes to prompts, running and waiting, in the order of rank. Next to decodes, prompts get at most the tokens of
+  `prompt_tokens`, so that neither a long prompt nor many of them stall running streams.
+- **Short prompts overtake.** Prompts at most half as long as another one's rest may overtake it. Together they get at
+  most half of its tokens, shared by the same rule. So a short prompt need not wait for a long one, and the first prompt
+  of the queue gets at least half of the tokens: it needs at most twice the steps.
+- **Admission.** Slots and blocks are given in the order of rank; no sequence overtakes one that does not fit yet. At
+  admission, a sequence gets blocks for all its known tokens, also for the encoder's output, so only generation can run
+  out of blocks.
+- **Preemption.** Without a free block for a generated token, the running sequence with the last rank gives up its
+  blocks, waits at its old rank, and is computed again. So is a text that becomes long for rotary embeddings.
+- **Inspection requests.** While text is being generated, inspection requests (traces, attention, lenses, head scores)
+  get at most `capture_tokens` tokens of a step and a quarter of the slots; text overtakes those that wait for more.
+- **Encoders.** An encoder's input is never split: it runs in the step that admits its sequence, and its tokens count
+  like any others. An input above the whole budget runs if it comes first after the decodes. While text is being
+  generated, an inspection request with an encoder begins only in a step that has tokens left for inspection requests,
+  and takes them all.
+- **Progress.** No new sequence gets a rank before one of its priority that has run, the first in rank is never
+  preempted for another, and `add` rejects a sequence that could not finish alone. So every sequence ends, unless
+  requests of earlier priorities keep coming.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from itertools import islice
 
 from server.engine.outputs import FinishReason
 from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.deadlines import Deadlines
 from server.engine.scheduling.fair_queue import FairQueue, RoundRobin
-from server.engine.scheduling.progress import advance
 from server.engine.scheduling.prompt_budget import PromptBound
 from server.engine.scheduling.schedule import Schedule, StepPlan
-from server.engine.scheduling.scheduler_config import SchedulerConfig
 from server.engine.sequence import Chunk, Sequence, SequenceStatus
 
 _LOOKAHEAD = 128
-"""Most waiting sequences that one step considers: the rest are too far back to be admitted."""
+"""Most waiting sequences that one step considers; those behind them could not be admitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Limits of a step.
+
+    Raises ValueError when a limit is below 1, or the token budget cannot give each sequence its token.
+    """
+
+    max_num_seqs: int = 64
+    """Most running sequences."""
+    max_num_batched_tokens: int = 2048
+    """Token budget of a step."""
+    max_capture_tokens: int | None = None
+    """Most tokens of that budget for inspection requests while text is generated; None means no limit."""
+    enable_prefix_caching: bool = True
+    takes_forced: bool = True
+    """Whether the tokens that a grammar forces need no step each."""
+    rotary_switch: int | None = None
+    """Longest text, in tokens, with the rotary tables of short texts; also the first row of the tables of longer ones.
+    None means one table for all texts.
+    """
+
+    def rotary_start(self, num_tokens: int) -> int:
+        """Return the row of the rotary tables for position 0 of a text with this number of tokens."""
+        return 0 if self.rotary_switch is None or num_tokens <= self.rotary_switch else self.rotary_switch
+
+    def __post_init__(self) -> None:
+        if self.max_capture_tokens is not None and self.max_capture_tokens < 1:
+            raise ValueError(f"max_capture_tokens is {self.max_capture_tokens}; at least 1 is needed")
+        if self.max_num_seqs < 1:
+            raise ValueError(f"max_num_seqs is {self.max_num_seqs}; at least 1 is needed")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens is {self.max_num_batched_tokens}; it must be at least max_num_seqs "
+                f"({self.max_num_seqs}), so that every running sequence gets a token in every step"
+            )
 
 
 class Scheduler:
@@ -72,15 +108,15 @@ class Scheduler:
 
     @property
     def sequences(self) -> list[Sequence]:
-        """Return every unfinished sequence, the running ones first, each kind in order of rank."""
+        """Return every unfinished sequence: the running ones, then the waiting ones, each in order of rank."""
         return [*self._running, *self._waiting]
 
     def get(self, uid: int) -> Sequence | None:
-        """Return the unfinished sequence with this uid, or None if there is none."""
+        """Return the unfinished sequence with this uid, or None."""
         return self._running.get(uid) or self._waiting.get(uid)
 
     def add(self, seq: Sequence) -> None:
-        """Queue `seq` behind what its client has queued, and rank it among the others.
+        """Queue `seq` behind the sequences of its client.
 
         Raises ValueError when it could not fit into an empty cache, or its uid is in use.
         """
@@ -94,12 +130,10 @@ class Scheduler:
         self._num_texts += seq.sampling_params is not None
         self._deadlines.add(seq)
         if len(self._deadlines) > 2 * (self.num_running + self.num_waiting) + _LOOKAHEAD:
-            self._deadlines.keep(self.sequences)  # under load that never ends those of finished ones would gather
+            self._deadlines.keep(self.sequences)  # drops those of finished sequences
 
     def abort(self, uid: int, reason: FinishReason = "abort") -> Sequence | None:
-        """End a sequence early, free its blocks at once and return it, or None if there is no such sequence (any
-        more).
-        """
+        """End a sequence early, free its blocks and return it, or return None if there is no such sequence."""
         seq = self.get(uid)
         if seq is not None:
             self.finish(seq, reason)
@@ -117,13 +151,13 @@ class Scheduler:
 
     @property
     def next_deadline(self) -> float | None:
-        """Return the earliest deadline (CLOCK_MONOTONIC seconds) known, no later than that of any unfinished
-        sequence, or None if there is none.
+        """Return a time (CLOCK_MONOTONIC seconds) before which no deadline of an unfinished sequence passes, or None
+        without deadlines.
         """
         return self._deadlines.next
 
     def finish(self, seq: Sequence, reason: FinishReason = "done") -> None:
-        """Remove `seq` from its queue and free its blocks at once. A finished sequence keeps its first reason."""
+        """Remove `seq` from its queue and free its blocks. A finished sequence keeps its first reason."""
         if seq.status is SequenceStatus.FINISHED:
             return
         self._running.discard(seq)
@@ -133,14 +167,14 @@ class Scheduler:
         seq.status = SequenceStatus.FINISHED
         seq.finish_reason = reason
         if not self.has_work:
-            self._deadlines.keep(())  # finished sequences left theirs behind
+            self._deadlines.keep(())
             self._round_robin.forget()
 
     def schedule(self, capture_tokens: int | None = None, prompt_tokens: PromptBound | None = None) -> Schedule:
         """Choose the next step's chunks and reserve their blocks. Never empty while there is work.
 
-        capture_tokens: most tokens of captures, should text run in this step; None is `max_capture_tokens`.
-        prompt_tokens: returns the most tokens next to the decodes, if there are any; None is no such bound.
+        capture_tokens: most tokens of captures while text runs; None is `max_capture_tokens`.
+        prompt_tokens: returns the most tokens next to the decodes; None is no such bound.
         """
         chunks, prefills = self._schedule_decodes()
         num_decodes = len(chunks)
@@ -148,17 +182,16 @@ class Scheduler:
         allowed = self.config.max_capture_tokens if capture_tokens is None else capture_tokens
         step = StepPlan(chunks, allowed if has_text else None)
         budget = self.config.max_num_batched_tokens - sum(chunk.num_tokens for chunk in chunks)
-        line = self._line(step, prefills) if budget else []
+        candidates = self._candidates(step, prefills) if budget else []
         if prompt_tokens is not None:
-            budget = min(budget, prompt_tokens(num_decodes, sum(not seq.only_captures for seq in line)))
-        self._share(step, line, budget)
+            budget = min(budget, prompt_tokens(num_decodes, sum(not seq.only_captures for seq in candidates)))
+        self._schedule_prompts(step, candidates, budget)
         return step.schedule(num_decodes, has_text=has_text)
 
     def commit(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
-        """Account for a step that has run, and that nothing was scheduled after.
-
-        It advances the sequences, appends their sampled tokens, publishes full blocks, and ends what is complete (its
-        blocks are free when this returns). Chunks of sequences that were finished since `schedule` are skipped.
+        """Account for a step that has run, if no other was scheduled after it: advance its sequences, append their
+        sampled tokens, publish full blocks, and end complete sequences. Chunks of sequences that were finished since
+        `schedule` are skipped.
 
         Args:
             schedule: what `schedule()` returned.
@@ -170,12 +203,12 @@ class Scheduler:
         Raises:
             ValueError: a chunk that needs a sample has no token, or one has a token that it does not need.
         """
-        advance(schedule)
+        schedule.advance()
         return self.settle(schedule, new_tokens)
 
     def settle(self, schedule: Schedule, new_tokens: Mapping[int, int]) -> list[Sequence]:
-        """Account for what a step has found that `progress.advance` was told of when it began: the rest of `commit`.
-        Since then the next step may have been scheduled, but not advanced.
+        """Account for the result of a step that was advanced at its begin: the rest of `commit`. Meanwhile the next
+        step may have been scheduled, but not advanced.
         """
         ended = [seq for seq in schedule.encodes if not seq.token_ids and seq.status is SequenceStatus.RUNNING]
         for seq in ended:
@@ -213,8 +246,8 @@ class Scheduler:
             raise AssertionError(f"{len(self._deadlines)} deadlines are left of requests that are gone")
 
     def _schedule_decodes(self) -> tuple[list[Chunk], list[Sequence]]:
-        """Return one token for each running sequence that has only its newest left, with those that its grammar has
-        forced after it, and the others as prefills.
+        """Return the chunks of the decodes, each a newest token and the forced tokens after it, and the other running
+        sequences, which are in their prompts.
         """
         chunks: list[Chunk] = []
         prefills: list[Sequence] = []
@@ -222,14 +255,14 @@ class Scheduler:
         forced_room = self.config.max_num_batched_tokens - len(self._running)
         for seq in list(self._running):
             if seq.status is not SequenceStatus.RUNNING:
-                break  # preempted for one before it, and so is all that follows
+                break  # this one and all after it were preempted
             num_tokens = len(seq.token_ids)
             if seq.has_all_work_running:
                 continue
             if self.config.rotary_start(num_tokens) != seq.rotary_start:
                 self._preempt(seq)
                 continue
-            # A prompt's last token is no decode: it counts among those that overtaking sequences may take.
+            # A prompt's last token is no decode: it counts among the tokens that short prompts may overtake.
             num_forced = num_tokens - seq.num_computed_tokens - 1
             if num_forced > len(seq.forced) or num_tokens == seq.num_prompt_tokens:
                 prefills.append(seq)
@@ -242,8 +275,8 @@ class Scheduler:
         return chunks, prefills
 
     def _grow(self, seq: Sequence, num_tokens: int) -> bool:
-        """Get `seq` its next block, by preempting those after it if necessary. Returns False if `seq` itself was
-        preempted.
+        """Allocate blocks for `num_tokens` tokens of `seq`, and preempt the last in rank while none is free. Returns
+        False if `seq` itself was preempted.
         """
         while not self.block_manager.allocate(seq, num_tokens):
             self._preempt(last := self._running.pop_last())
@@ -261,26 +294,25 @@ class Scheduler:
         seq.status = SequenceStatus.WAITING
         self._waiting.add(seq)
 
-    def _line(self, step: StepPlan, prefills: list[Sequence]) -> list[Sequence]:
-        """Return the sequences that may have tokens of this step after the decodes, in order of rank."""
+    def _candidates(self, step: StepPlan, prefills: list[Sequence]) -> list[Sequence]:
+        """Return the sequences for the budget that the decodes have left, in order of rank."""
         if not len(self._waiting) or len(self._running) >= self.config.max_num_seqs:
             return prefills
         captures_may = self._captures_have_room(step)
         may_begin = (seq for seq in self._waiting if not seq.awaits_token)
         waiting = (seq for seq in may_begin if captures_may or not seq.only_captures)
-        line = [*prefills, *islice(waiting, _LOOKAHEAD)]
-        line.sort(key=lambda seq: seq.rank)  # preempted ones, and overtaken inspections, rank before some that run
-        return line
+        candidates = [*prefills, *islice(waiting, _LOOKAHEAD)]
+        # Preempted sequences, and overtaken inspections, rank before some that run.
+        candidates.sort(key=lambda seq: seq.rank)
+        return candidates
 
-    def _share(self, step: StepPlan, line: Iterable[Sequence], budget: int) -> int:
-        """Hand out `budget` tokens in the order of the queue, to the shorter ones first if one would take all, and
-        return what is left.
-        """
-        rest = [seq for seq in line if seq.uid not in step.served]
+    def _schedule_prompts(self, step: StepPlan, candidates: Iterable[Sequence], budget: int) -> int:
+        """Share `budget` tokens in order of rank, shorter prompts first if one would take all. Returns the rest."""
+        rest = [seq for seq in candidates if seq.uid not in step.served]
         for place, seq in enumerate(rest):
             if not budget:
                 break
-            if seq.uid in step.served or not self._takes_part(step, seq, budget):
+            if seq.uid in step.served or not self._runs_or_is_admitted(step, seq, budget):
                 continue
             step.served.add(seq.uid)
             if not seq.encoder_is_computed:
@@ -293,19 +325,19 @@ class Scheduler:
                     if 2 * other.num_uncomputed_tokens <= num_left and other.encoder_is_computed
                 ]
                 half = budget // 2
-                budget -= half - self._share(step, shorter, half)
+                budget -= half - self._schedule_prompts(step, shorter, half)
             budget -= step.add_chunk(seq, budget)
         return budget
 
-    def _takes_part(self, step: StepPlan, seq: Sequence, budget: int) -> bool:
-        """Return whether the sequence runs, or is admitted now."""
+    def _runs_or_is_admitted(self, step: StepPlan, seq: Sequence, budget: int) -> bool:
+        """Return whether the sequence runs, after admitting it if there is room."""
         if seq.status is SequenceStatus.RUNNING:
             return True
         if not step.is_open or (seq.only_captures and not self._captures_have_room(step)):
             return False
         has_seat = len(self._running) < self.config.max_num_seqs
         must_wait = not seq.encoder_is_computed and len(seq.encoder_token_ids) > budget and not step.is_whole
-        # No one overtakes a sequence that does not fit yet: it would wait for ever behind smaller ones.
+        # No sequence overtakes one that does not fit yet: it would wait forever behind smaller ones.
         if not has_seat or must_wait or not self._allocate_admitted(seq, step):
             step.is_open = False
             return False
@@ -316,8 +348,8 @@ class Scheduler:
         return True
 
     def _captures_have_room(self, step: StepPlan) -> bool:
-        """Return whether one more inspection request may run: always if no text is wanted, otherwise up to a quarter
-        of the slots, and not in a step that has no tokens for it.
+        """Return whether one more inspection request may run: always without text; next to text, in up to a quarter of
+        the slots and in steps that have tokens for it.
         """
         if step.capture_room == 0:
             return False
@@ -326,12 +358,13 @@ class Scheduler:
         return sum(seq.only_captures for seq in self._running) < max(1, self.config.max_num_seqs // 4)
 
     def _allocate_admitted(self, seq: Sequence, step: StepPlan) -> bool:
+        """Give `seq` its blocks, some of them from the prefix cache. Returns False if too few are free."""
         blocks = self.block_manager
         seq.rotate_from(self.config.rotary_start(seq.num_tokens))
         caching = self.config.enable_prefix_caching
         num_hit_tokens = blocks.match_prefix(seq) if caching else 0
         part = blocks.match_part(seq, num_hit_tokens)
-        # One block stays free for each running sequence that has yet to grow, or an admission would soon be undone.
+        # One block stays free for each running sequence that will grow; otherwise a preemption would follow soon.
         keep_free = sum(
             1 for other in self._running if len(other.block_table) * blocks.block_size < other.max_num_computed_tokens
         )
@@ -340,10 +373,10 @@ class Scheduler:
         if part is not None:
             step.copies.append((part.block, seq.block_table[num_hit_tokens // blocks.block_size]))
         seq.num_computed_tokens = num_hit_tokens + (0 if part is None else part.num_tokens)
-        # As vLLM counts: not again after a preemption, nor where a capture leaves nothing to look up; in whole blocks,
-        # or another's prompt could be guessed token by token.
+        # Counted as in vLLM: not after a preemption, and not where a capture rules out a hit. Only whole blocks count:
+        # otherwise another client's prompt could be guessed token by token.
         if caching and not seq.num_preemptions and seq.first_needed_position:
-            seq.num_cached_tokens = min(num_hit_tokens, seq.num_prompt_tokens)  # and not what a grammar has forced
+            seq.num_cached_tokens = min(num_hit_tokens, seq.num_prompt_tokens)  # without forced tokens
             blocks.prefix_cache_queries += seq.num_prompt_tokens
             blocks.prefix_cache_hits += seq.num_cached_tokens
         return True

@@ -1,4 +1,4 @@
-"""Bounds the size of a step by the time that earlier steps took. It reads schedules and seconds."""
+"""Step budgets: bound the size of a step by the time of earlier steps."""
 
 from math import isfinite
 
@@ -8,17 +8,15 @@ from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
 
 _STEP_SECONDS = 1.0
-"""The time that a step of prompts should take at most: new requests wait for its end."""
+"""Longest time of a step of prompts: new requests wait for its end."""
 _LEAST_TOKENS = 128
-"""Tokens that a step may always have, however long they take: with fewer, each costs more, since the weights are read
-once per step.
-"""
+"""Tokens that a step may always have: with fewer, each costs more, since the weights are read once per step."""
 _FIRST_TOKENS = 256
-"""Most tokens next to decodes before any step was measured."""
+"""Most tokens next to decodes before the first measurement."""
 
 
 class StepSize:
-    """The number of tokens that a step computes in about a second. It matters on slow machines only: elsewhere a step
+    """The number of tokens that a step computes in about a second. It matters only on slow machines: elsewhere a step
     of `max_num_batched_tokens` takes less.
     """
 
@@ -28,7 +26,7 @@ class StepSize:
 
     @property
     def tokens(self) -> int:
-        """Return the most tokens next to the decodes of a step."""
+        """Return the most tokens of a step next to its decodes."""
         return _FIRST_TOKENS if self._cost is None else max(_LEAST_TOKENS, int(_STEP_SECONDS / self._cost))
 
     def note(self, seconds: float, schedule: Schedule) -> None:
@@ -36,7 +34,7 @@ class StepSize:
             self._cost = adapted(self._cost, max(seconds / schedule.num_tokens, 1e-9))
 
     def check_integrity(self) -> None:
-        """Raise AssertionError, with the figure, if no number of tokens follows from it."""
+        """Raise AssertionError, with the figure, if the cost is not usable."""
         if self._cost is not None and not (isfinite(self._cost) and self._cost > 0):
             raise AssertionError(f"the cost of a token is {self._cost} s; a finite number above 0 is expected")
 
@@ -45,17 +43,16 @@ class StepBudgets:
     """The budgets of captures and of prompts, and the size of steps."""
 
     def __init__(self, max_capture_tokens: int | None, prompts: PromptLimits) -> None:
-        """Bound captures to that many tokens at most, or not at all."""
+        """max_capture_tokens: most tokens of captures in a step, or None without a bound."""
         self.captures = CaptureBudget(max_capture_tokens) if max_capture_tokens else None
         self._prompts = PromptBudget(prompts)
         self._size = StepSize()
 
     def schedule(self, scheduler: Scheduler) -> Schedule:
-        """Choose the work of the next step, within the budgets."""
+        """Schedule the next step within the budgets."""
         return scheduler.schedule(None if self.captures is None else self.captures.tokens, self._prompt_tokens)
 
     def _prompt_tokens(self, num_decodes: int, num_prompts: int) -> int:
-        """Return the most prompt tokens next to `num_decodes` decodes."""
         bound = self._prompts.tokens(num_decodes, num_prompts) if num_decodes else None
         return self._size.tokens if bound is None else min(bound, self._size.tokens)
 
@@ -69,7 +66,7 @@ class StepBudgets:
             self._prompts.note(seconds, num_decodes, work.num_text_tokens - num_decodes)
 
     def check_integrity(self) -> None:
-        """Check them for contradictions. Raises AssertionError with the facts."""
+        """Raise AssertionError, with the figures, if they contradict each other."""
         self._size.check_integrity()
         if self.captures is not None:
             self.captures.check_integrity()

@@ -1,5 +1,5 @@
-"""Lets all ranks carry out a step on their cards at the same time: each is sent the same numbers, and runs the same
-kernels or graphs on its share of the network. All compute the same logits, and the tokens that rank 0 chooses count.
+"""Steps of several ranks on their GPUs: each gets the same numbers and runs the same kernels or graphs on its part of
+the network. All compute the same logits; rank 0 chooses the tokens.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from server.engine.execution.device_executor import DeviceExecutor, DeviceResult
 
 @dataclass(frozen=True, slots=True)
 class PrepareDevice:
-    """A command to prepare for steps of a cache, with these arguments of `DeviceExecutor`."""
+    """A command to prepare for the steps of a cache, with arguments of `DeviceExecutor`."""
 
     cache: int
     sizes: StepSizes
@@ -29,7 +29,7 @@ class PrepareDevice:
 
 @dataclass(frozen=True, slots=True)
 class RunOnDevice:
-    """A command to carry out a step. numbers: [n] int32."""
+    """A command to run a step. numbers: [n] int32."""
 
     cache: int
     step: DeviceStep
@@ -37,7 +37,7 @@ class RunOnDevice:
 
 
 class LeadingExecutor(DeviceExecutor):
-    """Rank 0's executor, which has the others carry out each step too."""
+    """Rank 0's executor, which sends each step to the other ranks."""
 
     def __init__(self, model: LeadingTransformer, cache: KVCache, sizes: StepSizes, has_graphs: bool) -> None:
         """Prepare all ranks, as `DeviceExecutor` does."""
@@ -51,7 +51,7 @@ class LeadingExecutor(DeviceExecutor):
 
 
 class DeviceFollower(Follower):
-    """A rank other than 0, which carries out such steps too."""
+    """A rank other than 0."""
 
     def __init__(self, group: Group, device: torch.device) -> None:
         super().__init__(group, device)

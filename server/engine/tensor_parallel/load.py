@@ -1,8 +1,4 @@
-"""Loads one worker's model on several devices: which processes hold it, what they are given, and what happens to the
-worker when one is lost.
-
-It knows how ranks are started and loaded; what they compute is in `model.sharding`.
-"""
+"""Loading of one model in several processes, the ranks. If one of them ends, the worker ends."""
 
 import logging
 import os
@@ -33,10 +29,10 @@ def load_shared(
     max_model_len: int,
     progress: Callable[[int, int], None] | None,
 ) -> tuple[LeadingTransformer, Ranks]:
-    """Start `config.tensor_parallel` - 1 more processes, each of which loads its share; this one holds the first.
+    """Start `config.tensor_parallel` - 1 more processes, and load a part in each of them; this process loads the first.
 
-    From then on this process ends at once when one of them does. Raises ModelLoadError for a model or a setting that
-    does not work with tensor parallelism, and if one of the processes ends before.
+    Afterwards this process ends when one of them ends. Raises ModelLoadError for a model or a setting that does not
+    work with tensor parallelism, and if one of the processes ends before.
     """
     check_split(model_config, config.tensor_parallel)
     if config.quantize != "none":
@@ -77,14 +73,12 @@ def load_shared(
 
 
 def weights_of(model: Transformer) -> Lookup:
-    """Return where questions about the weights find the weights."""
+    """Return the source of the weights for questions about them."""
     return model.whole_weights if isinstance(model, LeadingTransformer) else LiveWeights(model)
 
 
 def _end(reason: str) -> None:
-    """End this process: without one rank the others cannot continue, whatever this process is doing. Another worker
-    replaces it.
-    """
+    """End this process, since the ranks cannot continue without one of them. Another worker replaces it."""
     logger.error("the worker ends: %s", reason)
     logging.shutdown()
     os._exit(1)

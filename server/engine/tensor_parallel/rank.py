@@ -1,8 +1,7 @@
-"""Runs one of the processes that share a model: `python -m server.engine.tensor_parallel.rank FD PARENT`, started by
-`server.engine.tensor_parallel.ranks`. It follows the commands that rank 0, the process PARENT, sends through the pipe
-FD.
+"""The program of a rank other than 0: `python -m server.engine.tensor_parallel.rank FD PARENT`.
 
-It knows only how it ends with rank 0, and sets that up before anything that takes time.
+`server.engine.tensor_parallel.ranks` starts it. It follows the commands of rank 0, the process PARENT, from the pipe
+FD. First of all, it makes sure that it ends with rank 0.
 """
 
 import ctypes
@@ -15,8 +14,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when `parent` ends, even during a pass (Linux). Ctrl-C is left to the
-    parent.
+    """Have the kernel kill this process when `parent` ends, even during a pass (Linux). Only the parent handles
+    Ctrl-C.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
@@ -28,8 +27,7 @@ def end_with_parent(parent: int) -> None:
 
 if __name__ == "__main__":
     end_with_parent(int(sys.argv[2]))
-    from server.engine.tensor_parallel.rank_commands import (
-        follow,  # only now: torch takes seconds, or for ever on a broken disk
-    )
+    # Imported last: torch takes seconds, or forever on a broken disk.
+    from server.engine.tensor_parallel.rank_commands import follow
 
     follow(Connection(int(sys.argv[1])))

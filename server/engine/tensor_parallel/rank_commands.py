@@ -1,4 +1,4 @@
-"""Runs a rank other than 0: commands come through a pipe, one after another, until it ends. It knows no requests."""
+"""The loop of a rank other than 0: it runs commands from a pipe, one after another, until the pipe ends."""
 
 import os
 from collections.abc import Callable
@@ -15,13 +15,13 @@ from server.engine.tensor_parallel.ranks import Settle, Setup
 
 
 def follow(pipe: Connection) -> None:
-    """Follow commands until the pipe ends. Raises what a command raises: the process is then unusable."""
+    """Run commands until the pipe ends. If one raises, the process is unusable."""
     setup: Setup = pipe.recv()
     if setup.start_logging is not None:
         setup.start_logging(f"worker-0-rank-{setup.rank}")
     use_threads(setup.threads, 0)
     group = Group.join(setup.store, setup.rank, setup.size, setup.device)
-    pipe.send(None)  # the file in which all meet may go, as far as this one is concerned
+    pipe.send(None)  # this rank no longer needs the file in which all meet
     follower = DeviceFollower(group, setup.device)
     while True:
         try:
@@ -37,7 +37,7 @@ def follow(pipe: Connection) -> None:
 
 
 def _problem(work: Callable[[], None]) -> str | None:
-    """Do the work, and return what is wrong, in one line, or None."""
+    """Do the work, and return None or its error, in one line."""
     try:
         work()
     except Exception as error:
@@ -47,10 +47,9 @@ def _problem(work: Callable[[], None]) -> str | None:
 
 def _load(follower: Follower, command: Load) -> None:
     follower.do(command)
-    give_back_memory()  # rank 0 looks next how much is free
+    give_back_memory()  # rank 0 measures the free memory next
 
 
 def _settle(command: Settle, device: str) -> None:
-    """Limit memory as a loaded worker does."""
     freeze_garbage()
     limit_memory(command.memory, num_processes=command.num_processes, device=device)

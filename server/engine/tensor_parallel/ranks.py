@@ -1,9 +1,8 @@
-"""Starts and ends the processes that hold one model together with this one, which is rank 0.
+"""Start and end of the ranks, the processes that hold one model together. This process is rank 0.
 
-They live and die together. A rank that ends takes rank 0's process with it, which the API process replaces like any
-lost worker; when rank 0 ends, however suddenly, the kernel closes its pipes, and the others end. Commands are pickled
-and sent down a pipe to each process: both ends are ours, and no other process can write to it. Tensors go between the
-ranks through `model.sharding.group`.
+They end together. If another rank ends, rank 0's process ends too, and the API process replaces it like any lost
+worker; if rank 0 ends, the kernel closes its pipes, and the others end. Each rank gets pickled commands through its own
+pipe, to which no other process can write. Tensors are exchanged through `model.sharding.group`.
 """
 
 import contextlib
@@ -32,11 +31,9 @@ logger = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).resolve().parents[3]
 _LAST_WORDS = 1.0
-"""Seconds that the thread which watches a rank has to report how it ended, before its consequences are reported
-instead.
-"""
+"""Seconds to wait for the report of a rank's end before reporting its consequences."""
 _LEAVING = 5.0
-"""Seconds that all ranks together have to end on their own."""
+"""Seconds to wait for the end of all ranks before killing them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +51,7 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """A command to a rank once everything needed for serving is loaded: from now on take no more memory than
-    `memory` and `limit_memory` allow.
-    """
+    """A command to a rank after loading: limit the memory as in `limit_memory`, to `memory` bytes."""
 
     memory: int | None
     num_processes: int
@@ -69,22 +64,20 @@ class _Rank:
 
 
 class Ranks:
-    """All ranks but this one, and the group that they form with it."""
+    """All ranks except this one, and the group of all."""
 
     def __init__(self, on_loss: Callable[[str], None]) -> None:
-        """Prepare an empty set of ranks; use `start` to make one."""
+        """Prepare without ranks; use `start`."""
         self._ranks: list[_Rank] = []
         self._group: Group | None = None
         self._on_loss = on_loss
         self._changing = threading.Lock()
         self._is_loading = True
-        """Whether no model is loaded yet: until then the caller that waits for it reports a loss, and `on_loss` is
-        not called.
-        """
+        """Whether no model is loaded yet: until then the waiting caller reports a loss, and `on_loss` is not called."""
         self._loss = ""
         self._is_loss_reported = threading.Event()
         self._news: SimpleQueue[str | None] = SimpleQueue()
-        """The result of meeting: what went wrong, or None."""
+        """The result of the meeting: an error, or None."""
         self._is_closing = False
 
     @property
@@ -103,12 +96,11 @@ class Ranks:
         start_logging: Callable[[str], object] | None = None,
         on_loss: Callable[[str], None],
     ) -> "Ranks":
-        """Start ranks 1 .. size - 1 and meet them. On GPUs, rank i runs on the i-th card after `device`.
+        """Start ranks 1 .. size - 1 and meet them. On GPUs, rank i runs on the i-th GPU after `device`.
 
-        folder: where they meet, which only this user may enter; None makes one. start_logging: called in each of them
-        with its name; it is pickled. on_loss: called from another thread, with what happened, when one of them has
-        ended after a model was loaded. Raises OSError if no process can be started, ModelLoadError if one ends before
-        all have met.
+        folder: the place of the meeting, which only this user may enter; None makes one. start_logging: called in each
+        rank with its name; it is pickled. on_loss: called from another thread, with a message, when a rank ends after a
+        model was loaded. Raises OSError if no process can be started, ModelLoadError if one ends before the meeting.
         """
         started = cls(on_loss)
         with tempfile.TemporaryDirectory(prefix="lightwell-ranks-", dir=folder, ignore_cleanup_errors=True) as place:
@@ -137,30 +129,30 @@ class Ranks:
         try:
             for rank in self._ranks:
                 rank.pipe.send_bytes(message)
-        except OSError as error:  # which says nothing of how it ended
+        except OSError as error:  # it does not contain the reason
             self._is_loss_reported.wait(_LAST_WORDS)
             loss = self._loss or f"a rank of the model is unreachable: {error}"
             raise ModelLoadError(loss) if self._is_loading else RanksApart(loss) from error
 
     def wait_loaded(self) -> None:
-        """Wait until every rank has loaded what it was sent. Raises ModelLoadError for the first that cannot."""
+        """Wait until every rank has loaded its part. Raises ModelLoadError for the first that fails."""
         self._wait("could not be loaded")
         with self._changing:
             self._is_loading = False
-        if self._loss:  # before `on_loss` was to hear of it
+        if self._loss:  # from before, so without a call of `on_loss`
             raise ModelLoadError(self._loss)
 
     def settle(self, memory: int | None) -> None:
-        """Limit the memory of each rank, as `limit_memory` does. Call it once everything that serving needs is loaded.
+        """Limit the memory of each rank, as `limit_memory` does, after everything for serving is loaded.
 
-        Raises ModelLoadError if one has taken more than `memory` (bytes) already, or else what `send` raises.
+        Raises ModelLoadError if a rank uses more than `memory` (bytes) already, or the errors of `send`.
         """
         self.send(Settle(memory, len(self._ranks) + 1))
         self._wait("cannot serve")
 
     def wait_for_loss(self) -> None:
-        """Wait until `on_loss` was called, or give up soon. Call it when a pass has failed: the thread that watches
-        the ranks knows the reason better.
+        """Wait for a call of `on_loss`, but not long. Call it when a pass has failed: the thread that watches the ranks
+        knows the reason better.
         """
         self._is_loss_reported.wait(_LAST_WORDS)
 
@@ -170,9 +162,9 @@ class Ranks:
         for rank in self._ranks:
             rank.pipe.close()
             if self._is_loading:
-                rank.process.kill()  # where it waits for the others, or reads weights, it does not see the pipe end
+                rank.process.kill()  # it does not see the pipe's end while it reads weights or waits for the others
         if self._group is not None:
-            self._group.leave()  # which ends a pass that one of them waits in
+            self._group.leave()  # ends a pass in which a rank waits
         end = time.monotonic() + _LEAVING
         for rank in self._ranks:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -184,12 +176,12 @@ class Ranks:
         rank = _start()
         self._ranks.append(rank)
         threading.Thread(target=self._watch, args=(number, rank.process), daemon=True).start()
-        with contextlib.suppress(ConnectionError):  # it has ended, which is noticed where all meet
+        with contextlib.suppress(ConnectionError):  # it has ended; the meeting reports this
             rank.pipe.send(setup)
 
     def _meet(self, store: Path, size: int, device: torch.device) -> None:
-        """Join the group, in a separate thread because torch waits minutes for a rank that has ended. Returns once
-        no rank needs `store` any more: two others may still look for each other there when both have found this one.
+        """Join the group, in a separate thread because torch waits minutes for a rank that has ended. Returns when no
+        rank needs `store` any more: two others may still meet there after both have met this one.
         """
 
         def join() -> None:
@@ -210,7 +202,9 @@ class Ranks:
             raise ModelLoadError(problem)
 
     def _wait(self, what: str) -> None:
-        """Wait for an answer from every rank. Raises ModelLoadError for the first that `what`."""
+        """Wait for an answer from every rank. Raises ModelLoadError for the first with a problem; `what` is part of its
+        message.
+        """
         for number, rank in enumerate(self._ranks, 1):
             try:
                 problem = rank.pipe.recv()
@@ -235,7 +229,7 @@ class Ranks:
 
 def _start() -> _Rank:
     ours, theirs = socket.socketpair()
-    # It finds modules where this process does, but for the working directory, which may hold any model.py.
+    # It finds modules as this process does, except in the working directory, which may contain any model.py.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*filter(None, sys.path), str(_ROOT)])}
     with theirs:
         fd = theirs.fileno()

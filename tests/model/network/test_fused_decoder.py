@@ -13,6 +13,7 @@ from model.batch import Batch, Span
 from model.checkpoint.folder import PACKAGED
 from model.checkpoint.registry import read_config
 from model.config import ModelConfig, RopeConfig
+from model.hooks.head_pairs import HeadPairs
 from model.hooks.hooks import AttentionTap, Hooks, Read
 from model.kernels import library
 from model.kernels.int8_rows import Quantization
@@ -26,7 +27,7 @@ from model.network.stack import Stack
 from model.network.transformer import Transformer
 from tests.invariance import num_threads
 from tests.model.kernels.levels import at_level
-from tests.network import CPU
+from tests.network import CPU, CallingSink
 
 VOCAB_SIZE, CONTEXT, BLOCK_SIZE, NUM_BLOCKS = 50, 400, 32, 40
 DTYPES = (torch.float32, torch.bfloat16)
@@ -237,10 +238,12 @@ def test_attention_rows_of_one_call_are_those_of_the_blocks(dtype: torch.dtype, 
         rows = range(batch.first_rows[span], batch.first_rows[span + 1])
         layers = sorted(rng.sample(range(config.num_layers), rng.randint(1, config.num_layers)))
         heads = {layer: rng.sample(range(config.num_heads), rng.randint(1, config.num_heads)) for layer in layers}
+        every_pair = [(layer, head) for layer in layers for head in heads[layer]]
+        pairs = HeadPairs.of(every_pair, config.num_layers, config.num_heads)
 
         def seen_by(stack: Stack, cache: KVCache) -> list[tuple[int, int, torch.Tensor]]:
             found: list[tuple[int, int, torch.Tensor]] = []
-            tap = AttentionTap(span, rows, heads, kind, lambda *piece: found.append(piece))
+            tap = AttentionTap(span, rows, pairs, kind, CallingSink(lambda *piece: found.append(piece)))
             hooks = Hooks(attention=[tap])
             assert case.step.can_run(batch, hooks)
             stack(batch, cache.layers, hooks)

@@ -11,7 +11,7 @@ from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.engine.request import EngineRequest
 from server.http.errors import BadRequest, NotFound, Unavailable
-from server.ipc.adapter_messages import AdapterLoaded, DropAdapter, LoadAdapter
+from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
 from tests.server.played_worker import PlayedWorker, generate, until
 
 FOLDER = Path("/adapters/one")

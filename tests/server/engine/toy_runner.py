@@ -16,8 +16,7 @@ from server.engine.request import AttentionCapture, AttentionTask, EngineRequest
 from server.engine.sampling_params import SamplingParams
 from server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
 from server.engine.scheduling.schedule import Schedule
-from server.engine.scheduling.scheduler import Scheduler
-from server.engine.scheduling.scheduler_config import SchedulerConfig
+from server.engine.scheduling.scheduler import Scheduler, SchedulerConfig
 from server.engine.sequence import Chunk, Sequence
 
 NUM_LAYERS = 3

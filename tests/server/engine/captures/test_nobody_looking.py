@@ -16,7 +16,6 @@ from model.hooks.hooks import Hooks, LayerHooks
 from model.layers.attention import NativeAttention, PlainAttention
 from model.network.transformer import Transformer
 from server.engine.captures.attention_sink import AttentionSink
-from server.engine.captures.row_sink import RowSink
 from server.engine.engine import Engine
 from server.engine.request import AttentionCapture, EmbedTask, Task
 from tests import tiny
@@ -30,7 +29,6 @@ CAPTURES: tuple[tuple[Any, str], ...] = (
     (NativeAttention, "rows"),
     (PlainAttention, "rows"),
     (AttentionSink, "__init__"),
-    (RowSink, "__init__"),
     (model.network.sublayers, "attend_with_hooks"),
     (model.network.sublayers, "deliver_results"),
 )

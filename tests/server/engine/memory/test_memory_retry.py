@@ -121,7 +121,7 @@ def test_each_that_waited_has_its_turn_and_is_told_why_it_ends() -> None:
     for _ in range(2):
         aside.add(look(2))
     aside.add(look(3), is_to_blame=False)
-    turns = [(turn.request.uid, turn.ends) for turn in aside.turns(5.0, NOBODY)]
+    turns = [(turn.uid, getattr(turn, "finish_reason", None)) for turn in aside.turns(5.0, NOBODY)]
     assert turns == [(1, "deadline"), (2, "memory"), (2, "memory"), (3, None)]
 
 
@@ -131,7 +131,7 @@ def test_a_turn_that_gathers_ends_the_turns_of_those_behind_it() -> None:
         aside.add(look(uid))
     gathering: list[int] = []
     for turn in aside.turns(0.0, lambda: bool(gathering)):
-        gathering.append(turn.request.uid)
+        gathering.append(turn.uid)
     assert gathering == [1]
     assert aside.uids == [2]
 

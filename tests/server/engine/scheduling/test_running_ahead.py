@@ -7,7 +7,6 @@ import random
 from collections.abc import Mapping
 
 from server.engine.request import EmbedTask, Task
-from server.engine.scheduling.progress import advance, retreat
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequence import UNKNOWN, Sequence, SequenceStatus
@@ -68,7 +67,7 @@ def test_every_answer_is_what_it_is_alone() -> None:
                     continue
                 schedule = sched.schedule()
                 running = schedule, device.run(schedule, {})
-                advance(schedule)
+                schedule.advance()
             following = None
             if random.random() < 0.8 and sched.has_work and (schedule := sched.schedule()).sequences:
                 following = schedule, device.run(schedule, running[1])
@@ -78,7 +77,7 @@ def test_every_answer_is_what_it_is_alone() -> None:
             sched.check_integrity()
             if following is not None:
                 dropped += sum(seq.is_finished for seq in following[0].sequences)
-                advance(following[0])
+                following[0].advance()
             running = following
             if sched.sequences and random.random() < 0.03:
                 sched.abort(random.choice(sched.sequences).uid)
@@ -96,9 +95,9 @@ def test_a_step_that_came_to_nothing_is_scheduled_again() -> None:
     seq = sequence(1, [1, 2, 3], generate(3))
     sched.add(seq)
     schedule = sched.schedule()
-    advance(schedule)
+    schedule.advance()
     assert (seq.num_computed_tokens, seq.token_ids[-1]) == (3, UNKNOWN)
-    retreat(schedule)
+    schedule.retreat()
     assert (seq.num_computed_tokens, seq.token_ids, seq.status) == (0, [1, 2, 3], SequenceStatus.RUNNING)
     ToyRunner(sched).drain()
     assert generated(seq) == answer_alone([1, 2, 3], generate(3))
@@ -108,7 +107,7 @@ def test_nothing_is_scheduled_of_a_sequence_that_is_done_but_for_its_last_token(
     sched = scheduler()
     seq = sequence(1, [1, 2], generate(1))
     sched.add(seq)
-    advance(sched.schedule())
+    sched.schedule().advance()
     assert sched.schedule().sequences == []
 
 
@@ -117,7 +116,7 @@ def test_a_sequence_that_was_preempted_while_its_last_token_was_chosen_stops() -
     seq = sequence(1, [1, 2], generate(9, stop=(3,)), encoded=[1, 1])
     sched.add(seq)
     schedule = sched.schedule()
-    advance(schedule)
+    schedule.advance()
     sched._running.pop_last()
     sched._preempt(seq)
     assert sched.settle(schedule, {1: 3}) == [seq]

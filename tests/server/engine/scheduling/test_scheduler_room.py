@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.engine.request import EmbedTask
-from server.engine.scheduling.scheduler_config import SchedulerConfig
+from server.engine.scheduling.scheduler import SchedulerConfig
 from tests.server.engine.toy_runner import (
     ToyRunner,
     answer_alone,
