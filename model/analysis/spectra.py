@@ -9,6 +9,8 @@ import numpy.typing as npt
 from model.analysis.arrays import Floats
 
 Complexes = npt.NDArray[np.complexfloating[Any, Any]]
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+"""The quantiles of the cosines in an answer."""
 
 
 def effective_rank(singular_values: Floats) -> float:

@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 
+from model.analysis.spectra import QUANTILES
 from model.layers.attention_arithmetic import at_least_float32
 
 Check = Callable[[], None]
@@ -27,7 +28,6 @@ FINE_BINS = 4000
 """Bins of the counts from which quantiles are read, each 0.0005 wide."""
 BINS = 200
 """Bins of the histogram that is returned, each 0.01 wide."""
-QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 MAX_SPECTRUM = 8192
 """The longest smaller side whose Gram matrix is decomposed."""
 NUM_CLOSEST = 16

@@ -6,10 +6,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
+from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from model.analysis.arrays import Floats
@@ -31,6 +32,7 @@ from server.routes.inspect.inspection import (
     begin,
     capture,
     described,
+    inspection_route,
     read_token,
     stack_of,
 )
@@ -38,9 +40,9 @@ from server.routes.inspect.selectors import resolve, resolve_attending
 from server.routes.parts.logit_parts import LogitParts, check_attributable, output_norm
 from server.routes.parts.stream_parts import ATTENTION, Added, Changes, Float64, StreamParts
 from server.routes.prompts import Prompt
-from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas.inspect.mechanisms import ContributionsAnswer, ContributionsRequest
+from server.schemas.base import Selector, wrong
+from server.schemas.inspect.inputs import HEADS, LAYERS, PART, InspectionEntry, InspectionRequest, Target
 
 Pairs = tuple[tuple[int, int], ...]
 AXES = ("layer", "head", "query", "key")
@@ -48,8 +50,80 @@ MAX_GATED_WORK = 200_000_000_000
 """Most multiplications where heads have gates: some ten seconds of one core."""
 
 
+class ContributionsRequest(InspectionRequest):
+    """Body of POST /v1/contributions."""
+
+    layers: Selector = LAYERS
+    heads: Selector = HEADS
+    query_positions: Selector = Field(-1, description='Whom is added to: "all", a position, or a list.')
+    key_positions: Selector = Field("all", description='By whom: "all", a position, or a list.')
+    part: Part | None = PART
+    target: Target | None = Field(
+        None, description="A text that is one token, or a token id: also its logit's parts (direct logit attribution)."
+    )
+    versus: Target | None = Field(None, description="Another token; its logit is subtracted from the target's.")
+    vectors: bool = Field(
+        False,
+        description="Also the vectors themselves, pattern * v W_O, and all else that is added to the residual stream.",
+    )
+    sum_over: list[Literal["layer", "head", "key"]] = Field(
+        [], max_length=3, description="Axes over which the vectors are summed, which makes the answer smaller."
+    )
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> "ContributionsRequest":
+        if self.sum_over and not self.vectors:
+            raise wrong("sum_over", "sum_over is of the vectors: give vectors too")
+        if self.versus is not None and self.target is None:
+            raise wrong("versus", "versus is compared with a target: give target too")
+        return self
+
+
+class ContributionsEntry(InspectionEntry):
+    """What each key added to each query in one input.
+
+    Arrays: norms [layer, head, query, key], the length of what each key adds through each head (Kobayashi et al. 2020);
+    with a target attributions [layer, head, query, key], what that adds to the target's logit, and components [query,
+    component], the parts of the logit, which sum to `logits` (before a final soft cap).
+
+    With vectors: vectors [layer, head, query, key, d_model] without the axes of sum_over, what each key adds through
+    each head (after a norm of the attention's output, where there is one); additions [addition, query, d_model], all
+    else that makes the residual stream; and states [state, query, d_model], that stream: state 0 enters the first
+    block, state i leaves block i. All vectors and additions of a query sum to its last state.
+    """
+
+    part: Part = Field(description="Which attention.")
+    layers: list[int] = Field(description="Layers of the first axis.")
+    heads: list[int] = Field(description="Heads of the second axis.")
+    query_positions: list[int] = Field(description="Positions of the third axis.")
+    key_positions: list[int] = Field(description="Positions of the fourth axis.")
+    target: dict[str, Any] | None = Field(None, description='{"token_id", "token"} of the target.')
+    versus: dict[str, Any] | None = Field(None, description='{"token_id", "token"} of the other token.')
+    component_names: list[str] | None = Field(
+        None, description="Parts of the stream, by the points that hold them, and the bias of norm and head."
+    )
+    logits: list[float] | None = Field(None, description="Of each query: the sum of its components.")
+    final_softcap: float | None = Field(None, description="The soft cap of the model's logits, applied after this sum.")
+    difference: float | None = Field(
+        None, description="Largest distance of that sum, capped if the model caps, from the model's own logit."
+    )
+    addition_names: list[str] | None = Field(
+        None,
+        description="Of the additions, in the order in which they are added: points; attn.b_O, and attn.rest if not "
+        "all heads and keys were requested; ln1.change and similar names, the change by a norm of the stream "
+        "(post-norm models); attn.change, hook_resid_mid.change and similar names, values set by an intervention "
+        "that are no multiple of an addition; rounding, the loss when the network rounds its sums.",
+    )
+    stream_difference: float | None = Field(
+        None,
+        description="Largest length of the rounding part: distance of the sum of all other parts from the last state.",
+    )
+
+
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/contributions", "Contributions of keys to queries and logits", ContributionsAnswer)
+    @inspection_route(
+        router.post, "/v1/contributions", "Contributions of keys to queries and logits", ContributionsEntry
+    )
     async def contributions(request: Request, body: ContributionsRequest) -> Response:
         """Return the length of pattern * (v W_O) for every query, key and head; with a target also its product with
         the direction of the target's logit, and every part of that logit, which is their sum; with `vectors` all that
@@ -61,7 +135,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if named:
             check_attributable(context.config, part)
         num_arrays = (3 if named else 1) + (3 if body.vectors else 0)
-        inspection = await begin(context, request, body, "/v1/contributions", num_arrays)
+        inspection = await begin(context, request, body, num_arrays)
         plans = [_plan(context, body, part, prompt, bool(named)) async for prompt in in_turns(inspection.inputs, 8)]
         _check_gates(plans)
         maps = 2 if named else 1

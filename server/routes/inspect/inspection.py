@@ -7,7 +7,7 @@ arrays.
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 from fastapi import Request
+from fastapi.types import DecoratedCallable
+from pydantic import Field, create_model
 from starlette.responses import Response
 
 from model.hooks.point_names import full_name
@@ -36,12 +38,14 @@ from server.routes.responses import (
     input_usage,
     inspection_head,
     tensor_response,
+    tensor_route,
     token_bytes,
 )
 from server.routes.tasks import TaskResult, Work, check_capture, run_all
 from server.routes.text_parts import naming
+from server.schemas.base import AnswerModel, InspectionAnswer, ListAnswer
 from server.schemas.inspect.attention import AttentionRequest
-from server.schemas.inspect.predictions import InspectionRequest
+from server.schemas.inspect.inputs import InspectionRequest
 from server.schemas.inspect.trace import TraceRequest
 
 T = TypeVar("T")
@@ -188,18 +192,45 @@ class Inspection:
         return DescribedEntry(index, reported, dict(arrays), key="arrays")
 
 
+def inspection_route(
+    register: Callable[..., Any],
+    path: str,
+    summary: str,
+    entry: type[AnswerModel],
+    data: str = "One entry an input.",
+    base: type[ListAnswer] = InspectionAnswer,
+) -> Callable[[DecoratedCallable], DecoratedCallable]:
+    """Decorate a route that answers with arrays in any format.
+
+    Args:
+        register: `router.get` or `router.post`.
+        path: the route's path.
+        summary: its line in the OpenAPI page.
+        entry: schema of an entry of the answer. That of "LensEntry" is named "LensAnswer".
+        data: description of the list of entries.
+        base: the answer's other fields; ListAnswer for questions about weights only.
+    """
+    shown_path = path.replace("{model_id:path}", "{id}")
+    answer = create_model(
+        entry.__name__.replace("Entry", "Answer"),
+        __base__=base,
+        __doc__=f"Answer of {register.__name__.upper()} {shown_path} as JSON.",
+        data=(list[entry], Field(description=data)),  # type: ignore[valid-type]
+    )
+    return tensor_route(register, path, summary, answer)
+
+
 async def begin(
     context: AppContext,
     request: Request,
     body: InspectionRequest | AttentionRequest | TraceRequest,
-    route: str,
     num_arrays: int,
 ) -> Inspection:
-    """Check what needs no engine, and read the inputs. Raises ApiError.
+    """Check the request and read its inputs, without the engine. Raises ApiError.
 
-    `num_arrays` is how many arrays each input's answer has: a .npy file holds one.
+    `num_arrays` is the number of arrays in each input's answer: a .npy file holds one.
     """
-    arrival = accept(context, body, route)
+    arrival = accept(context, body, request.scope["route"].path)
     wanted = negotiate(request.headers.get("accept"))
     inputs = await read_inputs(context, body)
     if wanted is Format.NPY:

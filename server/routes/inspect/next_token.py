@@ -3,11 +3,12 @@ after the filters.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from model.hooks.point_names import stacks
@@ -19,28 +20,84 @@ from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedArray, DescribedEntry
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import Inspection, NamedToken, begin, capture, described
+from server.routes.inspect.inspection import Inspection, NamedToken, begin, capture, described, inspection_route
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.token_reasons import explained_token, read_versus
 from server.routes.parts.reasons import explain
-from server.routes.responses import tensor_route
-from server.schemas.inspect.predictions import NextAnswer, NextRequest
+from server.schemas.base import AnswerModel, Index
+from server.schemas.inspect.inputs import InspectionEntry, InspectionRequest
+from server.schemas.judgements.reasons import EXPLAIN, ExplainField, Reasons
 
+MAX_TEMPERATURES = 64
+MAX_SHOWN_TOKENS = 1024
 _NAMED_BYTES = 130
 """Bytes of a token with its id, logit and probabilities in JSON, approximately."""
 MAX_PROBABILITIES = 1 << 29
 """Most inputs times temperatures times tokens of the vocabulary: some twenty seconds of one core."""
 
 
+class NextRequest(InspectionRequest):
+    """Body of POST /v1/next."""
+
+    position: Index | None = Field(
+        None,
+        description="Position before the predicted token; for an encoder, its own. Negative values count from the "
+        "end. Null is the last; for an encoder, the first with the mask token ([MASK], <mask>).",
+    )
+    temperatures: Annotated[
+        list[Annotated[float, Field(ge=0.0, le=1e6)]], Field(min_length=1, max_length=MAX_TEMPERATURES)
+    ] = Field(
+        default_factory=lambda: [1.0], description="The logits are divided by each of them; 0 puts all on the largest."
+    )
+    top_k: int = Field(0, ge=-1, le=2**31 - 1, description="Keep the k most likely tokens; 0 or -1 keeps all.")
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="Keep the most likely tokens of this probability mass.")
+    min_p: float = Field(0.0, ge=0.0, le=1.0, description="Drop tokens below this fraction of the likeliest.")
+    num_tokens: int = Field(10, ge=0, le=MAX_SHOWN_TOKENS, description="How many of the likeliest tokens to name.")
+    full: bool = Field(False, description="Also the whole vocabulary: arrays logits, probabilities and kept.")
+    explain: ExplainField = EXPLAIN
+
+
+class NextToken(AnswerModel):
+    """One token that may come next."""
+
+    token_id: int = Field(description="Its id.")
+    token: str = Field(description="The token decoded separately.")
+    logit: float | None = Field(description="Before the temperature; null is minus infinity.")
+    probability: float = Field(description="At this temperature, over the whole vocabulary.")
+    kept_probability: float = Field(description="After top_k, min_p and top_p; 0 when it was dropped.")
+
+
+class NextAtTemperature(AnswerModel):
+    """The distribution at one temperature."""
+
+    temperature: float = Field(description="The temperature.")
+    entropy: float = Field(description="In nats, over the whole vocabulary.")
+    kept_entropy: float = Field(description="In nats, of the distribution after the filters.")
+    num_kept: int = Field(description="Tokens that are left after top_k, min_p and top_p.")
+    num_passed: dict[str, int] = Field(
+        description="Number of tokens that passed each filter and the earlier ones; tokens without remaining "
+        "probability count. The likeliest pass, so a token's rank identifies the filter that removed it."
+    )
+    tokens: list[NextToken] = Field(description="The likeliest, in falling order.")
+
+
+class NextEntry(InspectionEntry):
+    """The next token of one input."""
+
+    position: int = Field(description="The position that predicts.")
+    temperatures: list[NextAtTemperature] = Field(description="One for each temperature, in the order asked for.")
+    reasons: Reasons | None = Field(None, description="With explain: why the likeliest token is the likeliest.")
+
+
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/next", "Next-token distribution at several temperatures", NextAnswer)
+    @inspection_route(router.post, "/v1/next", "Next-token distribution at several temperatures", NextEntry)
     async def next_token(request: Request, body: NextRequest) -> Response:
         """Return the likeliest next tokens of each input, with logits and probabilities; with `full` the whole
         vocabulary. An encoder that fills in masked words tells which tokens may stand at the position itself.
 
         The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
         """
-        inspection = await begin(context, request, body, "/v1/next", 3 if body.full else 1)
+        inspection = await begin(context, request, body, 3 if body.full else 1)
         positions = [_position(context, body, prompt.ids) async for prompt in in_turns(inspection.inputs, 64)]
         versus = None
         if body.explain is not None:

@@ -10,16 +10,16 @@ from server.engine.request import TraceTask
 from server.http.tensor_formats import as_numpy
 from server.http.trace_body import DescribedArray, DescribedEntry
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import Asked, begin
+from server.routes.inspect.inspection import Asked, begin, inspection_route
 from server.routes.inspect.trace_plan import Lengths, PlannedPoint, check_trace_size, choose_points, plan_inputs
 from server.routes.prompts import Prompt
-from server.routes.responses import both_stacks_fields, counted_refusals, tensor_route, token_bytes, wire_of
+from server.routes.responses import both_stacks_fields, counted_refusals, token_bytes, wire_of
 from server.routes.tasks import TaskResult
-from server.schemas.inspect.trace import TraceAnswer, TraceRequest
+from server.schemas.inspect.trace import TraceEntry, TraceRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/trace", "Any named point of the forward pass", TraceAnswer)
+    @inspection_route(router.post, "/v1/trace", "Any named point of the forward pass", TraceEntry)
     async def trace(request: Request, body: TraceRequest) -> Response:
         """Return the numbers of each point for each input, in TransformerLens's names and axes.
 
@@ -27,7 +27,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         per point).
         """
         chosen = choose_points(body, context.config)
-        inspection = await begin(context, request, body, "/v1/trace", len(chosen))
+        inspection = await begin(context, request, body, len(chosen))
         inputs = inspection.inputs
         lengths = [Lengths(len(prompt.ids), len(prompt.encoder_ids)) for prompt in inputs]
         with counted_refusals(context):

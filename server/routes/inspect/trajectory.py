@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from model.analysis.trajectory import trajectory as measure
@@ -15,21 +16,46 @@ from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
-from server.routes.inspect.inspection import Inspection, begin, capture, described, stack_of
+from server.routes.inspect.inspection import Inspection, begin, capture, described, inspection_route, stack_of
 from server.routes.inspect.selectors import resolve
-from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas.inspect.mechanisms import TrajectoryAnswer, TrajectoryRequest
+from server.schemas.base import Selector
+from server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
+
+
+class TrajectoryRequest(InspectionRequest):
+    """Body of POST /v1/trajectory."""
+
+    positions: Selector = Field(-1, description='Whose way through the layers: "all", a position, or a list.')
+    compare_positions: Selector | None = Field(
+        None, description="Also the cosine to these positions at every layer; null is none."
+    )
+    part: OwnPart | None = STACK
+
+
+class TrajectoryEntry(InspectionEntry):
+    """How the vectors of some positions of one input change through the layers.
+
+    Arrays [position, state], where state 0 is the embedding and i the residual stream after block i: norms, steps
+    (length of the difference from the state before), cosine_to_start, cosine_to_previous; and cosine_to_others
+    [position, state, other].
+    """
+
+    part: OwnPart = Field(description="Which stack.")
+    positions: list[int] = Field(description="Positions of the first axis.")
+    compare_positions: list[int] | None = Field(None, description="Positions of the last axis of cosine_to_others.")
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/trajectory", "The residual stream at a position, layer by layer", TrajectoryAnswer)
+    @inspection_route(
+        router.post, "/v1/trajectory", "The residual stream at a position, layer by layer", TrajectoryEntry
+    )
     async def trajectory(request: Request, body: TrajectoryRequest) -> Response:
         """Return the length of each position's vector in every state, and its cosines to the start, to the state
         before, and to other positions' vectors. State 0 is the embedding, state i the residual stream after block i.
         """
         part = check_part(context, body.part)
-        inspection = await begin(context, request, body, "/v1/trajectory", 4 if body.compare_positions is None else 5)
+        inspection = await begin(context, request, body, 4 if body.compare_positions is None else 5)
         own = stack_config(context.config, stack_of(part))
         lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
         chosen = [resolve(body.positions, length, "positions", "position") async for length in in_turns(lengths, 64)]
