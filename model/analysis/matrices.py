@@ -1,9 +1,8 @@
-"""Names the weight matrices of a network as TransformerLens does, with its axes, and says which of our weights each is
-part of.
+"""Weight matrices of a network by TransformerLens's names and axes, and their rows in our weights.
 
-Ours are [out, in], q, k and v fused; TransformerLens's are [in, out] and apart, those of heads [head, ...]. Here a
-matrix of heads is whole, its heads side by side: W_Q is [d_model, head d_head], W_O [head d_head, d_model]. This module
-knows names and rows; it never touches a tensor.
+Our weights are [out, in], with q, k and v fused; TransformerLens's are separate, [in, out], with an axis for heads.
+Here a matrix has its heads side by side: W_Q is [d_model, head d_head], W_O [head d_head, d_model]. This module needs
+names and shapes only.
 """
 
 import difflib
@@ -16,7 +15,7 @@ from model.hooks.points import Stack
 
 
 class UnknownMatrix(ValueError):
-    """No such matrix is in this model; the message lists those that are."""
+    """No such matrix is in this model; the message lists the existing ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class MatrixLocation:
     shape: tuple[int, int]
     """The shape of TransformerLens's matrix."""
     num_heads: int | None = None
-    """How many heads are side by side along the axis "head d_head", or None if the matrix has none."""
+    """Number of heads along the axis "head d_head", or None if the matrix has none."""
 
 
 def names_of(config: ModelConfig) -> tuple[str, ...]:
@@ -49,7 +48,8 @@ def names_of(config: ModelConfig) -> tuple[str, ...]:
 
 
 def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> MatrixLocation:
-    """Return the matrix of a name: full ("encoder.blocks.0.attn.W_Q"), or short ("W_Q", "mlp.W_in") with `layer` apart.
+    """Return the matrix of a full name ("encoder.blocks.0.attn.W_Q"), or of a short one ("W_Q", "mlp.W_in") and
+    `layer`.
 
     Without a prefix a block's matrix of an encoder-decoder means the decoder's. Raises UnknownMatrix.
     """
@@ -88,14 +88,13 @@ def _is_in_block(short: str) -> bool:
 
 
 def _prefix(config: ModelConfig, stack: Stack, short: str) -> str:
-    """Return what comes before a name; the token table of an encoder-decoder belongs to both stacks."""
+    """Return the prefix of a name; the token table of an encoder-decoder belongs to both stacks."""
     if config.kind != "encoder-decoder" or short in ("embed.W_E", "unembed.W_U"):
         return ""
     return f"{stack}."
 
 
 def _short_names(config: ModelConfig, stack: Stack) -> list[str]:
-    """Return the short names of one stack's matrices."""
     own = stack_config(config, stack)
     has_table = stack == "encoder" or config.encoder is None  # listed once
     attentions = ["attn", "cross_attn"] if own.cross_attention else ["attn"]
@@ -112,8 +111,8 @@ def _short_names(config: ModelConfig, stack: Stack) -> list[str]:
 
 
 def split_name(config: ModelConfig, name: str, layer: int | None) -> tuple[Stack, int | None, str]:
-    """Return the stack that a name means, its layer, or `layer` if the name has none, and the rest of the name. Raises
-    UnknownMatrix if both name a layer, and not the same.
+    """Return the stack of a name, its layer, or `layer` if the name has none, and the rest of the name. Raises
+    UnknownMatrix if the two layers differ.
     """
     stack = next((each for each in stacks(config) if name.startswith(f"{each}.")), stacks(config)[-1])
     rest = name.removeprefix(f"{stack}.") if config.kind == "encoder-decoder" else name

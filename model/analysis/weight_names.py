@@ -1,9 +1,9 @@
-"""Lists a network's weights by TransformerLens's names and axes, and says which rows of our weights each is.
+"""All weights of a network by TransformerLens's names and axes, and their rows in our weights.
 
-Matrices are those of `model.analysis.matrices`, the heads of attention apart: W_Q [head, d_model, d_head], W_K and W_V
-[kv_head, d_model, d_head], W_O [head, d_head, d_model]. Beside them are biases (b_Q [head, d_head], b_in [d_mlp]), the
-gains and biases of norms, by the norms' points (ln1.w, ln_final.b, attn.q_norm.w), and of a mixture of experts W_router
-and each expert's matrices. This module knows names and shapes; it never touches a tensor.
+Matrices of `model.analysis.matrices` have an axis for heads here: W_Q [head, d_model, d_head], W_K and W_V [kv_head,
+d_model, d_head], W_O [head, d_head, d_model]. The others are biases (b_Q [head, d_head], b_in [d_mlp]), gains and
+biases of norms, by the norms' points (ln1.w, ln_final.b, attn.q_norm.w), and W_router and each expert's matrices in a
+mixture of experts. This module needs names and shapes only.
 """
 
 import difflib
@@ -28,7 +28,7 @@ _NORMS = {
     "attn.q_norm": ("q_norm",),
     "attn.k_norm": ("k_norm",),
 }
-"""The norms of a block, and our weights that may hold each: the first that is there does."""
+"""The norms of a block, and our weights that may hold each: the first existing one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,17 @@ class NamedWeight:
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     first: int = 0
-    """The first of our weight's rows that it is made of."""
+    """The first of its rows in our weight."""
     last: int | None = None
-    """The row after the last one; None if it is all of them."""
+    """The row after its last one; None for all rows."""
     is_turned: bool = False
     """Whether the matrix, or each head's part of it, is the transpose of our weight."""
     tied_to: str | None = None
-    """The name of the weight whose storage it shares."""
+    """The name of the weight that shares its storage."""
 
     @property
     def num_heads(self) -> int | None:
-        """Return how many heads its first axis has, or None if that is another axis."""
+        """Return the length of the axis of heads, or None if there is none."""
         return self.shape[0] if self.axes[0] in ("head", "kv_head") else None
 
 
@@ -60,12 +60,12 @@ class NamedWeight:
 class WeightList:
     weights: tuple[NamedWeight, ...]
     not_listed: tuple[str, ...]
-    """Our names, without layer and expert, of what TransformerLens has no name for."""
+    """Our names, without layer and expert, of weights that TransformerLens does not name."""
 
 
 @lru_cache(maxsize=4)
 def list_weights(config: ModelConfig) -> WeightList:
-    """Return every weight of the model, and our names of those that have no name here."""
+    """Return every weight of the model, and our names of weights that have no name here."""
     found: list[NamedWeight] = []
     used: set[str] = set()
     for stack in stacks(config):
@@ -75,14 +75,14 @@ def list_weights(config: ModelConfig) -> WeightList:
             found += maker.in_block(layer)
         used |= maker.used
     rest = (re.sub(r"(layers|experts)\.\d+\.", "", name) for name in _our_names(config) if name not in used)
-    ends = {"ln_final": 1, "unembed": 2}  # the order of a forward pass: what comes after the blocks last
+    ends = {"ln_final": 1, "unembed": 2}  # in the order of a forward pass: after the blocks
     found.sort(key=lambda each: ends.get(_short(each.name).partition(".")[0], 0))
     return WeightList(tuple(found), tuple(dict.fromkeys(rest)))
 
 
 def find_weight(config: ModelConfig, name: str, layer: int | None = None) -> NamedWeight:
-    """Return the weight of a name: full ("blocks.0.ln1.w"), or short ("W_Q", "mlp.b_in") with `layer` apart, as
-    `find_matrix` takes it. Raises UnknownMatrix.
+    """Return the weight of a full name ("blocks.0.ln1.w"), or of a short one ("W_Q", "mlp.b_in") and `layer`. Raises
+    UnknownMatrix.
     """
     stack, at, short = split_name(config, name, layer)
     num_layers = stack_config(config, stack).num_layers
@@ -104,7 +104,7 @@ def find_weight(config: ModelConfig, name: str, layer: int | None = None) -> Nam
 
 
 def _meant(short: str, there: list[NamedWeight]) -> NamedWeight | None:
-    """Return the weight of a name without stack and layer, or of its last part alone, if that says which."""
+    """Return the weight of a name without stack and layer, or of only its last part, if that is unambiguous."""
     whole = next((each for each in there if _short(each.name) == short), None)
     if whole is not None or short in ("w", "b"):
         return whole
@@ -117,24 +117,24 @@ def _short(name: str) -> str:
 
 @lru_cache(maxsize=4)
 def _our_names(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each weight that the network has."""
+    """Return the shape of each of the network's weights."""
     return {weight.name: weight.shape for weight in weights_of(config)}
 
 
 class _Stack:
-    """Makes the weights of one stack."""
+    """Lists the weights of one stack."""
 
     def __init__(self, config: ModelConfig, stack: Stack) -> None:
         self._config, self._stack = config, stack
         self.ours = _our_names(config)
         self.used: set[str] = set()
-        """Our weights that have got a name here."""
+        """Our weights that have a name here."""
         self._own = stack_config(config, stack)
         self._ours_before = "encoder." if stack == "encoder" and config.encoder is not None else ""
         self._before = f"{stack}." if config.kind == "encoder-decoder" else ""
 
     def outside(self) -> Iterator[NamedWeight]:
-        """Yield what is in no block."""
+        """Yield the weights outside the blocks."""
         for pattern in names_of(self._config):
             if "{layer}" in pattern or not self._is_mine(pattern):
                 continue
@@ -167,8 +167,8 @@ class _Stack:
         yield from self._experts(before, ours)
 
     def rotary(self, layer: int) -> Iterator[NamedWeight]:
-        """Yield the frequencies of a block that rotates queries and keys: radians a position for each pair of their
-        numbers, i and i + pair. They are no parameters, so no list has them.
+        """Yield the rotary frequencies of a block, in radians per position for each pair of numbers, i and i + pair.
+        They are no parameters, so no list has them.
         """
         rope, head_dim = self._own.rope_of(layer), self._own.at(layer).head_dim
         if rope is not None:
@@ -196,7 +196,7 @@ class _Stack:
             yield NamedWeight(matrix.name.replace(letter, _BIASES[letter]), bias, axes, shape, place.first, place.last)
 
     def _held(self, owner: str) -> str:
-        """Return our weight that holds another: gate and up are rows of one where there is a gate."""
+        """Return our weight that holds another: gate and up are rows of gate_up if there is a gate."""
         path, _, last = owner.rpartition(".")
         both = f"{path}.gate_up"
         return both if last in ("gate", "up") and f"{both}.weight" in self.ours else owner
@@ -226,7 +226,7 @@ class _Stack:
         return NamedWeight(place.name, place.weight, axes, shape, place.first, place.last, place.is_turned)
 
     def _experts(self, before: str, ours: str) -> Iterator[NamedWeight]:
-        """Yield the router and the experts of a block that has them; d_expert is the width of one."""
+        """Yield the router and the experts of a block, if it has them; d_expert is the width of one."""
         d = self._own.hidden_size
         router = f"{ours}router"
         if not self._has(f"{router}.weight") or self._own.experts is None:

@@ -21,7 +21,7 @@ PART = Field(
 STACK = Field(None, description="Of an encoder-decoder: which stack; null is the decoder.")
 LAYERS = Field("all", description='"all", a layer, or a list; negative counts from the end.')
 HEADS = Field("all", description='"all", a query head, or a list; negative counts from the end.')
-ARRAY_FORMAT = Field("float", description="Arrays in JSON: nested lists, or base64 of the little-endian bytes.")
+ARRAY_FORMAT: Any = Field("float", description="Arrays in JSON: nested lists, or base64 of the little-endian bytes.")
 
 
 class InputFields(CanIntervene, RunFields):
