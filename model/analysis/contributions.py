@@ -152,5 +152,5 @@ def head_attributions(mixed: Floats, readout: Floats, divisor: Floats) -> Float6
 
 @_overflows
 def stream_attributions(vectors: Floats, direction: Floats, sigma: Floats) -> Float64:
-    """Return the contributions [Q] to the logit of vectors [Q, d] in the residual stream: vectors . u [d] / sigma [Q]."""
+    """Return the contributions [Q] to the logit of stream vectors [Q, d]: vectors . u [d] / sigma [Q]."""
     return (vectors.astype(np.float64) @ direction.astype(np.float64)) / sigma.astype(np.float64)

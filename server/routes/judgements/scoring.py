@@ -1,4 +1,6 @@
-"""Runs texts and pairs through the model's head, or scores pairs by the cosine of embeddings where it has none."""
+"""Scores and labels of texts and pairs: by the model's head, or by the cosine of embeddings if it has none; their
+reasons and their ranking.
+"""
 
 import asyncio
 import time
@@ -8,22 +10,27 @@ from typing import Any, TypeVar
 
 import numpy as np
 import orjson
+from fastapi import Request
 from starlette.responses import Response
 
 from model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
 from server.engine.request import ClassifyTask, PointCapture, Task, TraceTask
-from server.http.errors import BadRequest, answer_too_large
+from server.http.errors import BadRequest, answer_too_large, shown
+from server.http.sse import unless_disconnected
 from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
 from server.routes.openai.embeddings import embed_task, embedding_work
+from server.routes.parts.passes import ExplainedLogit
+from server.routes.parts.reasons import check_explainable, explain
 from server.routes.prompts import Prompt, encoder_limit
 from server.routes.responses import counted_refusals, large_response, model_name, new_answer_id
 from server.routes.tasks import TaskResult, Work, run_all
 from server.routes.text_parts import groups_of
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.judgements.head_fields import PairFields, ReadFields
+from server.schemas.judgements.reasons import Explain
 
 T = TypeVar("T")
 Logits = np.ndarray[Any, np.dtype[np.float32]]
@@ -36,18 +43,18 @@ NUMBER_BYTES = 25
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What the network said of one input."""
+    """The network's output for one input."""
 
     prompt: Prompt
-    """What it read; of a pair whose texts are embedded, the second text."""
+    """The input; for a pair of embedded texts, the second text."""
     logits: Logits
-    """The head's numbers [label]; of embeddings, their cosine [1]."""
+    """The head's logits [label], or the cosine [1] of the embeddings."""
     num_cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What the network said of the inputs of one request."""
+    """The network's outputs for the inputs of one request."""
 
     each: list[Scored]
     num_read: int
@@ -55,7 +62,7 @@ class Scores:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Return the tokens as every answer tells them."""
+        """Return the token counts as in every answer."""
         return {
             "prompt_tokens": self.num_read,
             "total_tokens": self.num_read,
@@ -64,8 +71,13 @@ class Scores:
         }
 
 
+def labels_of(context: AppContext) -> Sequence[str]:
+    """Return the labels of the model's head, or () without such a head."""
+    return () if context.config.classifier is None else context.config.classifier.labels
+
+
 def scores_of(context: AppContext, scores: Scores, use_activation: bool = True) -> list[float]:
-    """Return the score of each pair: of one label what CrossEncoder.predict gives, or the logit; a cosine as it is."""
+    """Return the score of each pair: the result of CrossEncoder.predict for one label, the logit, or the cosine."""
     defaults, logits = context.score_defaults, _all_logits(scores)
     numbers = logits if defaults is None or not use_activation else defaults.scores(logits)
     found: list[float] = numbers[:, 0].tolist()
@@ -73,16 +85,16 @@ def scores_of(context: AppContext, scores: Scores, use_activation: bool = True) 
 
 
 async def scored_answer(context: AppContext, kind: str, data: Iterator[dict[str, Any]], scores: Scores) -> Response:
-    """Return the entries of scores or labels as vLLM has them; `kind` begins the answer's id."""
+    """Return the answer with entries of scores or labels in vLLM's form; `kind` begins the answer's id."""
     head = {"id": new_answer_id(kind), "object": "list", "created": int(time.time()), "model": model_name(context)}
     return await large_response({**head, "data": data, "usage": scores.usage})
 
 
 def check_labels(context: AppContext, num_inputs: int, num_named: int | None, num_bytes: int = 0) -> None:
-    """Raise PayloadTooLarge, before anything runs, for an answer with `num_named` labels (None is all) of too many
-    inputs, and `num_bytes` of numbers for each.
+    """Raise PayloadTooLarge for an answer that would be too large, with `num_named` labels (None is all) and
+    `num_bytes` of numbers for each input.
     """
-    labels = context.config.classifier.labels if context.config.classifier is not None else ()
+    labels = labels_of(context)
     num_named = min(len(labels) if num_named is None else num_named, len(labels))
     each = num_bytes + num_named * (_LABEL_BYTES + max((len(orjson.dumps(label)) for label in labels), default=0))
     size, limit = num_inputs * each, context.settings.max_response_bytes
@@ -91,17 +103,14 @@ def check_labels(context: AppContext, num_inputs: int, num_named: int | None, nu
             raise answer_too_large(size, limit, "Send fewer inputs at a time.")
 
 
-def best_first(scores: Sequence[float]) -> list[int]:
-    """Return the numbers of the pairs, those with the highest scores first, and of equals the first one."""
-    return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
-
-
 def probabilities_of(
     context: AppContext, scores: Scores, use_activation: bool = True, function: str | None = None
 ) -> Logits:
-    """Return a number for each label of each input [input, label]: what CrossEncoder.predict gives where the folder
-    says what that is, or one label is all there is, and otherwise the probabilities that transformers' pipeline gives;
-    or the logits; or a `function` of them, "none", "sigmoid" or "softmax".
+    """Return a number for each label of each input [input, label].
+
+    It is the `function` of the logits ("none", "sigmoid" or "softmax") if one is given; else the result of
+    CrossEncoder.predict if the folder declares it or there is only one label; else the probabilities of transformers'
+    pipeline. Without `use_activation` it is the logits.
     """
     defaults, head, logits = context.score_defaults, context.config.classifier, _all_logits(scores)
     assert defaults is not None, "the route was checked"
@@ -113,17 +122,15 @@ def probabilities_of(
     if function is None and head.problem_type == "regression":
         return logits
     is_sigmoid = head.problem_type == "multi_label_classification" if function is None else function == "sigmoid"
-    return ACTIVATIONS["sigmoid"](logits) if is_sigmoid else _softmax(logits)
-
-
-def _softmax(logits: Logits) -> Logits:
+    if is_sigmoid:
+        return ACTIVATIONS["sigmoid"](logits)
     numbers: Logits = np.exp(logits - logits.max(axis=1, keepdims=True))
     numbers /= numbers.sum(axis=1, keepdims=True)
     return numbers
 
 
 def _all_logits(scores: Scores) -> Logits:
-    return np.stack([scored.logits for scored in scores.each])  # at once: one by one, many took a tenth of a second
+    return np.stack([scored.logits for scored in scores.each])  # one array: many single ones took a tenth of a second
 
 
 # ---- running
@@ -132,9 +139,9 @@ def _all_logits(scores: Scores) -> Logits:
 async def score_pairs(
     context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[..., str], arrival: float
 ) -> Scores:
-    """Return what is known of each pair, by the head or by embeddings. Raises ApiError.
+    """Return the output for each pair, by the head or by embeddings. Raises ApiError.
 
-    name_of: returns the field of a pair, by its number, and of one of its texts if its side (0 or 1) follows.
+    name_of: returns the field of a pair, by its number, or of one of its texts if its side (0 or 1) follows.
     """
     if context.score_defaults is None:
         return await _cosines(context, body, pairs, name_of, arrival)
@@ -168,7 +175,7 @@ async def run_head(
 
 
 async def run_ids(context: AppContext, prompts: Sequence[Prompt], arrival: float) -> Scores:
-    """Return the head's logits of prompts that are given as ids. Raises ApiError."""
+    """Return the head's logits of prompts. Raises ApiError."""
     works = [Work(ClassifyTask(), labelled(context, each), 4 * _num_logits(context), is_sent=False) for each in prompts]
     results = await run_all(context, works, arrival)
     each = [
@@ -179,7 +186,7 @@ async def run_ids(context: AppContext, prompts: Sequence[Prompt], arrival: float
 
 
 def cut_of(context: AppContext, body: ReadFields, max_length: int | None, *, is_default: bool) -> Cut:
-    """Return where inputs are cut: where the body says so, or, if it says nothing, if that is the model's default."""
+    """Return the cut of inputs from the body, or else the model's default."""
     limit = encoder_limit(context)
     limit = limit if max_length is None else min(limit, max_length)
     is_allowed = is_default if body.truncate is None else body.truncate
@@ -203,8 +210,8 @@ async def _in_groups(
     taken: Callable[[Work, TaskResult], T],
     arrival: float,
 ) -> list[T]:
-    """Return what is taken of each result. While a group runs, the next one is tokenised, and no more: what many inputs
-    would take of memory is a group's.
+    """Return `taken` of each work and its result. While a group runs, only the next one is tokenised, so that memory
+    holds two groups of the inputs.
     """
     found: list[T] = []
     begins_alike = context.config.kind == "decoder" and context.config.reuses_prefixes
@@ -216,7 +223,7 @@ async def _in_groups(
             if following is not None:
                 reading = asyncio.create_task(reader.read(*following))
             results: list[TaskResult] = []
-            if not found and begins_alike:  # what all begin with is computed once
+            if not found and begins_alike:  # the common prefix is computed once
                 results = await run_all(context, works[:1], arrival)
             if len(works) > len(results):
                 results += await run_all(context, works[len(results) :], arrival)
@@ -258,7 +265,7 @@ def _logits(defaults: ScoreDefaults, result: TaskResult) -> Logits:
 async def _cosines(
     context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[..., str], arrival: float
 ) -> Scores:
-    """Return the cosine of the two texts' embeddings for each pair; a text that many pairs have is embedded once."""
+    """Return the cosine of the two texts' embeddings for each pair; equal texts are embedded once."""
     if not body.use_activation:
         raise BadRequest(
             "use_activation: this model scores by the cosine of embeddings, which has no logits; true is accepted.",
@@ -267,12 +274,13 @@ async def _cosines(
     defaults, limits = context.embedding_defaults, (body.max_tokens_per_query, body.max_tokens_per_doc)
     cut = cut_of(context, body, defaults.max_length, is_default=defaults.truncate)
     task = embed_task(context, EmbeddingRequest.model_validate({"input": ""}))
-    vectors: list[list[tuple[Work, TaskResult]]] = []
-    texts_of, num_read = [], 0
+    embedded: list[list[tuple[Work, TaskResult]]] = []  # of each side's distinct texts
+    rows: list[list[int]] = []  # of each side's texts, pair by pair, in `embedded`
     for side, limit in enumerate(limits):
-        first_uses = {pair[side]: i for i, pair in reversed(list(enumerate(pairs)))}
-        texts = sorted(first_uses, key=first_uses.__getitem__)
-        places = [first_uses[text] for text in texts]
+        first_uses: dict[str, int] = {}
+        for i, pair in enumerate(pairs):
+            first_uses.setdefault(pair[side], i)
+        texts, places = list(first_uses), list(first_uses.values())
         reader = _EmbeddingReader(
             context=context,
             defaults=defaults,
@@ -284,33 +292,128 @@ async def _cosines(
         def work_of(prompt: Prompt) -> Work:
             return replace(embedding_work(context, task, prompt), is_sent=False)
 
-        found = await _in_groups(context, reader, [(text,) for text in texts], work_of, _both, arrival)
-        vectors.append(found)
-        num_read += sum(work.prompt.num_tokens for work, _ in found)
-        texts_of.append({text: i for i, text in enumerate(texts)})
-    rows = [[numbers[pair[side]] for pair in pairs] for side, numbers in enumerate(texts_of)]
-    cosines = await asyncio.to_thread(_cosines_of, vectors, rows)
-    each = [Scored(vectors[1][row][0].prompt, cosine, 0) for row, cosine in zip(rows[1], cosines[:, None], strict=True)]
-    return Scores(each, num_read)
+        inputs = [(text,) for text in texts]
+        embedded.append(await _in_groups(context, reader, inputs, work_of, lambda *both: both, arrival))
+        numbers = {text: i for i, text in enumerate(texts)}
+        rows.append([numbers[pair[side]] for pair in pairs])
+
+    def cosines_of() -> Logits:
+        """Return the cosine of each pair's vectors [pair]."""
+        units = []
+        for found, chosen in zip(embedded, rows, strict=True):
+            vectors = np.stack([as_numpy(result.tensors["embedding"]) for _, result in found]).astype(np.float32)
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            units.append((vectors / np.maximum(lengths, 1e-8))[chosen])
+        cosines: Logits = (units[0] * units[1]).sum(axis=1)
+        return cosines
+
+    cosines = (await asyncio.to_thread(cosines_of))[:, None]
+    each = [Scored(embedded[1][row][0].prompt, cosine, 0) for row, cosine in zip(rows[1], cosines, strict=True)]
+    return Scores(each, sum(work.prompt.num_tokens for found in embedded for work, _ in found))
 
 
 class _EmbeddingReader(Reader):
-    """Reads texts for an embedding: for an encoder-decoder the decoder's start is added."""
+    """Reads texts for embeddings; for an encoder-decoder it adds the decoder's start."""
 
     async def read(self, first: int, group: Sequence[Texts]) -> list[Prompt]:
         return await between_stacks(self.context, await super().read(first, group), None, False, self.name_of(first))
 
 
-def _both(work: Work, result: TaskResult) -> tuple[Work, TaskResult]:
-    return work, result
+# ---- reasons and ranking
 
 
-def _cosines_of(found: Sequence[Sequence[tuple[Work, TaskResult]]], rows: Sequence[Sequence[int]]) -> Logits:
-    """Return the cosine of each pair's vectors [pair], of which `rows` tells the numbers."""
-    units = []
-    for side, numbers in zip(found, rows, strict=True):
-        vectors = np.stack([as_numpy(result.tensors["embedding"]) for _, result in side]).astype(np.float32)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        units.append((vectors / np.maximum(lengths, 1e-8))[numbers])
-    cosines: Logits = (units[0] * units[1]).sum(axis=1)
-    return cosines
+def check_head_reasons(context: AppContext, options: Explain | None, num_explained: int) -> None:
+    """Raise BadRequest for scores and labels without available reasons."""
+    if options is None:
+        return
+    check_explainable(context, num_explained, "inputs")
+    if context.score_defaults is None:
+        raise BadRequest(
+            "explain: this model scores by the cosine of embeddings, which is no logit; null is accepted.",
+            param="explain",
+            code="not_explainable",
+        )
+    _named_label(context, options)
+
+
+async def reasons_of_scores(
+    context: AppContext, options: Explain | None, scored: Sequence[Scored], arrival: float
+) -> list[dict[str, Any]]:
+    """Return the additional field of each score, or of each input's labels: its reasons; {} without `options`."""
+    if options is None:
+        return [{} for _ in scored]
+    logits = [_explained_head(context, options, each) for each in scored]
+    return [{"reasons": each} for each in await explain(context, logits, options, arrival)]
+
+
+def _explained_head(context: AppContext, options: Explain, scored: Scored) -> ExplainedLogit:
+    score = None if context.score_defaults is None else context.score_defaults.token_score
+    if score is not None:
+        false_id = None if options.versus is None else score.false_id
+        ids = [score.true_id] if false_id is None else [score.true_id, false_id]
+        names = context.tokenizer.token_strings(ids)
+        shown_ids = [{"token_id": token_id, "token": name} for token_id, name in zip(ids, names, strict=True)]
+        target, versus = (*shown_ids, None)[:2]
+        return ExplainedLogit(scored.prompt, "words", score.true_id, false_id, described=(target or {}, versus))
+    order = np.argsort(-scored.logits, kind="stable").tolist()
+    named = _named_label(context, options)
+    label = next((i for i in order if i != named), order[0])
+    other = next((i for i in order if i != label), None) if options.versus == "next" else named
+    labels = labels_of(context)
+    described = [None if i is None else {"label": labels[i], "index": i} for i in (label, other)]
+    return ExplainedLogit(scored.prompt, "labels", label, other, described=(described[0] or {}, described[1]))
+
+
+def _named_label(context: AppContext, options: Explain) -> int | None:
+    """Return the label named by `versus`, or None if it names none. Raises BadRequest for an unknown label."""
+    if options.versus is None or options.versus == "next":
+        return None
+    head = context.config.classifier
+    labels = () if head is None or head.num_labels == 1 else head.labels
+    if options.versus in labels:
+        return labels.index(str(options.versus))
+    accepted = ", ".join(['"next"', "null", *map(shown, labels[:20])])
+    raise BadRequest(
+        f"explain.versus: {shown(options.versus)} is not usable; accepted: "
+        f"{accepted}{', ...' if len(labels) > 20 else ''}.",
+        param="explain.versus",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One text of a ranking."""
+
+    index: int
+    """The text's number in the request."""
+    score: float
+    beside: dict[str, Any]
+    """The field `reasons` of its result, or {}."""
+
+
+async def rank(
+    context: AppContext,
+    request: Request,
+    body: PairFields,
+    query: str,
+    texts: Sequence[str],
+    top_n: int,
+    field: str,
+    arrival: float,
+) -> tuple[list[Ranked], dict[str, Any]]:
+    """Return the `top_n` best texts (0 is all), the best first, of equals the first, and the usage. Raises ApiError.
+
+    field: the name of the field with the texts.
+    """
+
+    def name_of(number: int, side: int | None = None) -> str:
+        return "query" if side == 0 else f"{field}[{number}]"
+
+    pairs = [(query, text) for text in texts]
+    check_head_reasons(context, body.explain, min(top_n or len(pairs), len(pairs)))
+    found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))
+    scores = scores_of(context, found, body.use_activation)
+    best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[: top_n or None]
+    explaining = reasons_of_scores(context, body.explain, [found.each[i] for i in best], arrival)
+    reasons = await unless_disconnected(request, explaining)
+    return [Ranked(i, scores[i], beside) for i, beside in zip(best, reasons, strict=True)], found.usage

@@ -10,9 +10,15 @@ from starlette.responses import Response
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.pairs import Texts
-from server.routes.judgements.ranking import rank
-from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.routes.judgements.scoring import check_labels, probabilities_of, run_head
+from server.routes.judgements.scoring import (
+    check_head_reasons,
+    check_labels,
+    labels_of,
+    probabilities_of,
+    rank,
+    reasons_of_scores,
+    run_head,
+)
 from server.routes.request_context import accept
 from server.routes.responses import large_response
 from server.schemas.judgements.classifying import PredictAnswer, PredictRequest
@@ -46,14 +52,14 @@ async def predict(context: AppContext, request: Request, body: PredictRequest) -
     check_labels(context, len(inputs), top_k)
     found = await unless_disconnected(request, run_head(context, _fields_of(body), inputs, name_of, arrival))
     reasons = await unless_disconnected(request, reasons_of_scores(context, body.explain, found.each, arrival))
-    labels = context.config.classifier.labels if context.config.classifier is not None else ()
+    labels = labels_of(context)
     numbers_of = await asyncio.to_thread(probabilities_of, context, found, not body.raw_scores, function)
 
     def rows() -> Iterator[list[dict[str, Any]]]:
-        for numbers, beside in zip(numbers_of, reasons, strict=True):
+        for numbers, reasons_field in zip(numbers_of, reasons, strict=True):
             best = (-numbers).argsort(kind="stable")[:top_k]
             row = [{"score": score, "label": labels[i]} for i, score in zip(best, numbers[best].tolist(), strict=True)]
-            row[0] |= beside
+            row[0] |= reasons_field
             yield row
 
     return await large_response(rows() if is_batch or asked is not None else next(rows()))
@@ -76,11 +82,11 @@ def _inputs_of(inputs: str | Sequence[str] | Sequence[Sequence[str]]) -> list[Te
     if isinstance(inputs, str):
         return [(inputs,)]
     rows = [inputs] if isinstance(inputs[0], str) else inputs
-    return [tuple(row) for row in rows]  # type: ignore[arg-type]  # the first shows what all are
+    return [tuple(row) for row in rows]  # type: ignore[arg-type]  # all are of the first one's type
 
 
 def _fields_of(body: TeiReadFields) -> PairFields:
-    """Return what a body says of how texts are cut, in the words of the other APIs."""
+    """Return the body's fields of reading texts under the names of the other APIs."""
     return PairFields.model_validate(
         {
             "truncate": body.truncate,
