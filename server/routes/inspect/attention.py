@@ -76,7 +76,7 @@ def plan_of(body: AttentionRequest, heads: HeadSelection, prompt: Prompt, part: 
 def attention_entry(
     context: AppContext, body: AttentionRequest, index: int, prompt: Prompt, plan: AttentionPlan, result: TaskResult
 ) -> Entry:
-    """Return the answer for one input: the engine's [first axis, query, key] with the axes that were asked for."""
+    """Return the answer for one input: the engine's array [pair, query, key] with the requested axes."""
     part, is_sparse = plan.capture.part, body.top_k is not None
     names = {"attention": "values" if is_sparse else "attention", "attention.indices": "indices"}
     arrays = {}

@@ -1,4 +1,4 @@
-"""POST /v1/contributions: what each token, through each head, adds to another token's vector and to a token's logit.
+"""POST /v1/contributions: contributions of each token, through each head, to another token's vector and to a logit.
 
 `model.analysis.contributions` has the formulas; `server.routes.parts.logit_parts` the parts of a logit.
 """
@@ -6,6 +6,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field, model_validator
 from starlette.responses import Response
 
-from model.analysis.arrays import Floats
+from model.analysis.arrays import Float64, Floats
 from model.analysis.contributions import opened, value_attributions, value_norms, value_vectors
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
@@ -38,7 +39,7 @@ from server.routes.inspect.inspection import (
 )
 from server.routes.inspect.selectors import resolve, resolve_attending
 from server.routes.parts.logit_parts import LogitParts, check_attributable, output_norm
-from server.routes.parts.stream_parts import ATTENTION, Added, Changes, Float64, StreamParts
+from server.routes.parts.stream_parts import ATTENTION, Added, Changes, StreamParts
 from server.routes.prompts import Prompt
 from server.routes.supported_routes import check_part
 from server.schemas.base import Selector, wrong
@@ -167,10 +168,10 @@ class _Plan:
     keys: tuple[int, ...]
     logit: LogitParts | None
     stream: StreamParts | None
-    """The parts of the stream if vectors are asked for."""
+    """The parts of the stream, with `vectors`."""
     sum_over: frozenset[str]
     num_positions: int
-    """The number of key positions that the input has."""
+    """The number of the input's key positions."""
     changes: Changes = field(default_factory=Changes)
 
     def changed_by(self, interventions: tuple[Intervention, ...]) -> "_Plan":
@@ -184,15 +185,13 @@ class _Plan:
 
     @property
     def num_values(self) -> int:
-        """Return how many numbers one map has."""
+        """Return the number of values in one map."""
         return math.prod(self.shape)
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all heads and keys are asked for, each once, so that the vectors sum to all that is added."""
-        return sorted(self.heads) == [*range(self.config.num_heads)] and sorted(self.keys) == [
-            *range(self.num_positions)
-        ]
+        """Return whether all heads and keys are chosen, so that the vectors sum to the attention's output."""
+        return len(self.heads) == self.config.num_heads and len(self.keys) == self.num_positions  # each is there once
 
     @property
     def vector_shape(self) -> tuple[int, ...]:
@@ -201,7 +200,7 @@ class _Plan:
 
     @property
     def num_vector_values(self) -> int:
-        """Return how many numbers the vectors, additions and states have."""
+        """Return the number of values in the vectors, additions and states."""
         if self.stream is None:
             return 0
         return math.prod(self.vector_shape) + self.stream.num_values(len(self.queries))
@@ -212,12 +211,8 @@ class _Plan:
 
     @property
     def asked_pairs(self) -> Pairs:
-        """Return the heads whose weights are needed: the chosen heads; for a logit every head, since all of them are
-        parts of it.
-        """
-        if self.logit is not None:
-            return self.logit.pairs
-        return tuple((layer, head) for layer in self.layers for head in self.heads)
+        """Return the heads with needed weights: the chosen heads, or for a logit every head."""
+        return tuple(product(self.layers, self.heads)) if self.logit is None else self.logit.pairs
 
     def kv_head(self, layer: int, head: int) -> int:
         return head // (self.config.num_heads // self.config.at(layer).num_kv_heads)
@@ -239,18 +234,17 @@ class _Plan:
     def point(self, context: AppContext, name: str, layer: int) -> PointCapture:
         """Return the capture of hook_pattern, hook_v, hook_gate, or the scale of the norm of the attention's output."""
         stack, (module, _) = stack_of(self.part), ATTENTION[self.part]
+        options: dict[str, Any] = {"heads": self.heads, "positions": self.queries}
         if name == "hook_pattern":
-            return capture(
-                context, stack, f"{module}.{name}", layer, heads=self.heads, positions=self.queries, keys=self.keys
-            )
-        if name == "hook_gate":
-            return capture(context, stack, f"{module}.{name}", layer, heads=self.heads, positions=self.queries)
-        if name == "hook_v":
-            return capture(context, stack, f"{module}.{name}", layer, heads=self.kv_heads(layer), positions=self.keys)
-        return capture(context, stack, f"{name}.hook_scale", layer, positions=self.queries)
+            options["keys"] = self.keys
+        elif name == "hook_v":
+            options = {"heads": self.kv_heads(layer), "positions": self.keys}
+        elif name != "hook_gate":
+            return capture(context, stack, f"{name}.hook_scale", layer, positions=self.queries)
+        return capture(context, stack, f"{module}.{name}", layer, **options)
 
     def points(self, context: AppContext) -> tuple[PointCapture, ...]:
-        """Return everything that is traced, each point once."""
+        """Return the captures of the trace, each point once."""
         norm = output_norm(self.config, self.part)
         names = ["hook_pattern", "hook_v", *(["hook_gate"] if self.is_gated else []), *([] if norm is None else [norm])]
         points = [self.point(context, name, layer) for layer in self.layers for name in names]
@@ -279,7 +273,7 @@ def _plan(context: AppContext, body: ContributionsRequest, part: Part, prompt: P
 
 
 def _check_gates(plans: Sequence[_Plan]) -> None:
-    """Raise BadRequest when gates, which differ from query to query, make it too much work."""
+    """Raise BadRequest if gates, which differ for each query, make it too much work."""
     work = sum(plan.num_values * plan.config.head_dim**2 for plan in plans if plan.is_gated)
     if work > MAX_GATED_WORK:
         raise BadRequest(
@@ -291,7 +285,7 @@ def _check_gates(plans: Sequence[_Plan]) -> None:
 
 
 def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[str, Asked]:
-    """Return what is asked of the weights of each part, and under "added" what makes the vectors."""
+    """Return the questions about the weights of each part, and with vectors the question "added"."""
     size = plan.config.largest_head_dim
     count = len(plan.asked_pairs) * size * (size + len(targets)) + plan.config.hidden_size * len(targets)
     parts = (plan.part,) if plan.logit is None else plan.logit.parts
@@ -300,7 +294,7 @@ def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[str, Asked]:
         for part in parts
     }
     if plan.stream is not None:
-        pairs = tuple((layer, head) for layer in plan.layers for head in plan.heads)
+        pairs = tuple(product(plan.layers, plan.heads))
         count = (len(pairs) * size + len(plan.layers)) * plan.config.hidden_size
         asked["added"] = asked_of_weights("added_outputs", count, part=plan.part, pairs=pairs)
     return asked
@@ -314,7 +308,7 @@ def _entry(
     weights: dict[str, Tensors],
     named: list[NamedToken],
 ) -> DescribedEntry:
-    """Return the entry of one input; `weights` answers `_questions`."""
+    """Return the entry of one input; `weights` are the answers to `_questions`."""
     grams = dict(zip(plan.asked_pairs, weights[plan.part]["gram"], strict=True))
     signs = np.array([1.0, -1.0])[: len(named)]
     norms = np.empty(plan.shape)
@@ -379,9 +373,9 @@ class _Moves:
     def __init__(self, plan: _Plan, weights: Tensors) -> None:
         self._plan, self._weights = plan, weights
         self.vectors = np.zeros(plan.vector_shape, np.float32)
-        """[layer, head, query, key, d_model]; an axis that is summed over has length 1."""
+        """[layer, head, query, key, d_model]; length 1 for summed axes."""
         self.attention: dict[int, Added] = {}
-        """As `StreamParts.additions` takes it."""
+        """The argument of `StreamParts.additions`."""
         self._sum: Float64 = np.zeros(0)
 
     def add(
@@ -397,9 +391,7 @@ class _Moves:
         self.vectors[0 if "layer" in summed else i, 0 if "head" in summed else j] += vectors
 
     def end_layer(self, i: int, tensors: Tensors, scale: Floats | None) -> None:
-        """Complete a layer: what its bias adds, what a change of its points does, and heads and keys that were not
-        asked for.
-        """
+        """Complete a layer with the vectors of its bias, of changes of its points, and of the other heads and keys."""
         plan, layer = self._plan, self._plan.layers[i]
         assert plan.stream is not None
         parts: Added = {"vectors": self._sum}

@@ -1,4 +1,4 @@
-"""POST /v1/geometry: how the numbers of a point correlate over the positions of texts."""
+"""POST /v1/geometry: correlations of the numbers of a point over the positions of texts."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -29,9 +29,10 @@ from server.schemas.inspect.interventions import PointName
 
 MAX_STRONGEST = 10_000
 MAX_PRODUCTS = 20_000_000_000
-"""Samples times pairs of units that one request may ask for: some seconds of one core."""
+"""Most samples times pairs of units of one request: some seconds of one core."""
 _PER_PAIR = 200
-"""Work that is done once for each pair, in samples: counting it takes as long as correlating so many."""
+"""Work for each pair in addition to the samples, in samples: the histogram takes the time of this number of products.
+"""
 
 
 class CorrelationsRequest(InspectionRequest):
@@ -99,13 +100,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         found = await inspection.run(asked)
 
         samples = [tensors[chosen.name] for tensors in found]
-        entries = (_entry(inspection, chosen, each, units) for each in [samples])
-        return await inspection.answer_with(entries)
+        return await inspection.answer_with(_entry(inspection, chosen, each, units) for each in [samples])
 
 
 def _choose(config: ModelConfig, body: CorrelationsRequest) -> tuple[ChosenPoint, int]:
-    """Return the point of a request, and how many units it has. Raises BadRequest for a point that does not exist, that
-    has no position axis or whose layer is not given.
+    """Return the point of a request, and its number of units. Raises BadRequest for a point that does not exist or has
+    no position axis, and for a missing layer.
     """
     try:
         written = read_name(config, body.point)

@@ -1,4 +1,4 @@
-"""POST /v1/explain: one query of one head, with the numbers of every step from q and the keys to what is added."""
+"""POST /v1/explain: one query of one head, with the numbers of every step from q and the keys to the output."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -130,7 +130,7 @@ class _Head:
 
     @property
     def kv_head(self) -> int:
-        """Return the key head that the query head shares with its group."""
+        """Return the key head of the query head's group."""
         return self.head // (self.config.num_heads // self.config.num_kv_heads)
 
     @property
@@ -146,13 +146,13 @@ class _Head:
         return self.part == "decoder"
 
     def visible(self, num_keys: int) -> NumpyArray:
-        """Return for each key [K] whether it is visible to the query."""
+        """Return a mask [K] of the keys that are visible to the query."""
         distance = np.arange(num_keys) - self.query
         seen = distance <= 0 if self.causal else np.ones(num_keys, bool)
         return seen if self.window is None else seen & (np.abs(distance) < self.window)
 
     def points(self, context: AppContext) -> dict[str, PointCapture]:
-        """Return what is traced, by the last part of its name."""
+        """Return the captures of the trace, by the last part of their names."""
         module, stack = "cross_attn" if self.part == "cross" else "attn", stack_of(self.part)
         of_query = {
             name: capture(context, stack, f"{module}.{name}", self.layer, heads=(self.head,), positions=(self.query,))
@@ -228,7 +228,7 @@ def _entry(
 
 
 def _step_arrays(steps: Steps, scores: NumpyArray, has_cap: bool, has_bias: bool) -> dict[str, DescribedArray]:
-    """Return the arrays from the products to the weights; the scores are those that the softmax received."""
+    """Return the arrays from the products to the weights; `scores` are the input of the softmax."""
     names = ["dots", "scaled", *(["capped"] if has_cap else []), *(["position_bias"] if has_bias else [])]
     return {
         "products": described(steps.products, "key", "d_head"),

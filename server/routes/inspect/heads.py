@@ -1,4 +1,4 @@
-"""POST /v1/heads: what kind of head each one is, over a text or over a repeated sequence of random tokens."""
+"""POST /v1/heads: scores of the kind of each head, over a text or over a repeated sequence of random tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -120,7 +120,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def _repeat_length(context: AppContext, body: HeadsRequest) -> int:
-    """Return how many random tokens are repeated. Raises BadRequest when they do not fit in the context twice."""
+    """Return the number of repeated random tokens. Raises BadRequest if they do not fit in the context twice."""
     limit = context.context_limit if body.part != "encoder" else encoder_limit(context)
     most = (limit - (context.tokenizer.bos_token_id is not None)) // 2
     if body.repeat_length is None:
@@ -135,7 +135,7 @@ def _repeat_length(context: AppContext, body: HeadsRequest) -> int:
 
 
 def _random_input(context: AppContext, body: HeadsRequest, half: int) -> dict[str, Any]:
-    """Return the fields of a body that read random tokens. In an encoder-decoder the part that is scored reads them."""
+    """Return the fields of a body with random tokens. In an encoder-decoder the scored part reads them."""
     config, tokenizer = context.config, context.tokenizer
     vocabulary = range(min(config.vocab_size, tokenizer.vocab_size))
     plain = [token_id for token_id in vocabulary if token_id not in tokenizer.special_ids]
@@ -160,7 +160,7 @@ def _entry(
     }
     shaped = scores.reshape(*grid.shape, len(MEASURES))
     entry = inspection.entry(index, "heads", reported, {"scores": described(shaped, "layer", "head", "measure")})
-    if "repeat_length" in fields:  # over several sequences: the tokens of the first would mislead
+    if "repeat_length" in fields:  # over several sequences, without the tokens of the first
         plain = {name: value for name, value in entry.fields.items() if not name.endswith(("tokens", "ids", "offsets"))}
         return replace(entry, fields=plain)
     return entry

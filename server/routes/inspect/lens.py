@@ -1,4 +1,4 @@
-"""POST /v1/lens: what each layer would predict next (nostalgebraist 2020, "interpreting GPT: the logit lens").
+"""POST /v1/lens: the prediction of each layer (nostalgebraist 2020, "interpreting GPT: the logit lens").
 
 Each state goes through the model's own final norm and head; the last one gives the model's own logits.
 """
@@ -81,7 +81,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def _check_finite(inspection: Inspection, tasks: Sequence[LensTask], found: Sequence[dict[str, NumpyArray]]) -> None:
-    """Raise BadRequest for logits that overflowed: they have no order, and so no likeliest tokens and no ranks."""
+    """Raise BadRequest for logits that overflowed: they have no order, so no likeliest tokens and no ranks."""
     for index, (task, tensors) in enumerate(zip(tasks, found, strict=True)):
         broken = np.argwhere(~np.isfinite(tensors["lens.entropy"]))
         if len(broken):

@@ -12,7 +12,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from model.hooks.point_names import stacks
-from model.sampling.distribution import Distribution, distribution
+from model.sampling.distribution import distribution
 from server.engine.request import TraceTask
 from server.http.errors import BadRequest
 from server.http.sse import unless_disconnected
@@ -119,7 +119,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
         def report() -> Iterator[tuple[list[orjson.Fragment], dict[str, DescribedArray]]]:
             for index, row in enumerate(logits):
-                if not np.isfinite(row.max()):  # of NaN too; minus infinity alone is a token that cannot come
+                if not np.isfinite(row.max()):  # also NaN; single tokens may have minus infinity
                     raise inspection.not_finite(f"the logits of input {index} at position {positions[index][0]}")
                 yield _next_tokens(inspection, body, row)
 
@@ -135,7 +135,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def _position(context: AppContext, body: NextRequest, ids: Sequence[int]) -> tuple[int, ...]:
-    """Return the position that a request asks about, as the only one. Raises BadRequest for one that is not there."""
+    """Return the position of a request as a tuple. Raises BadRequest for a position that does not exist."""
     if body.position is not None or context.config.kind != "encoder":
         return resolve(-1 if body.position is None else body.position, len(ids), "position", "position")
     mask = context.tokenizer.mask_token_id
@@ -156,9 +156,7 @@ async def _reasons(
     positions: Sequence[tuple[int, ...]],
     logits: Sequence[NumpyArray],
 ) -> list[dict[str, Any]]:
-    """Return what each entry has beside itself: the reasons of its likeliest token, or nothing if they are not asked
-    for.
-    """
+    """Return the additional field of each entry: the reasons of its likeliest token; {} without `explain`."""
     options, context = body.explain, inspection.context
     if options is None:
         return [{} for _ in logits]
@@ -172,8 +170,8 @@ async def _reasons(
 def _next_tokens(
     inspection: Inspection, body: NextRequest, logits: NumpyArray
 ) -> tuple[list[orjson.Fragment], dict[str, DescribedArray]]:
-    """Return what is reported of one row of logits: at each temperature, and its arrays."""
-    # One order for all temperatures: they do not change which token is likelier. The lower id comes first among equals.
+    """Return the report of one row of logits at each temperature, and its arrays."""
+    # One order for all temperatures, which do not change it. The lower id comes first among equals.
     order = np.argsort(-logits, kind="stable")[: body.num_tokens]
     names = inspection.context.tokenizer.token_strings(order.tolist())
     temperatures, probabilities, kept = [], [], []
@@ -186,7 +184,16 @@ def _next_tokens(
             "kept_entropy": one.kept_entropy,
             "num_kept": one.num_kept,
             "num_passed": one.num_passed,
-            "tokens": _tokens(order, names, logits, one),
+            "tokens": [
+                {
+                    "token_id": token_id,
+                    "token": name,
+                    "logit": float(logits[token_id]),
+                    "probability": float(one.probabilities[token_id]),
+                    "kept_probability": float(one.kept[token_id]),
+                }
+                for token_id, name in zip(order.tolist(), names, strict=True)
+            ],
         }
         temperatures.append(orjson.Fragment(orjson.dumps(reported)))  # a tenth of the memory of the dicts
         if body.full:
@@ -199,16 +206,3 @@ def _next_tokens(
         "probabilities": described(np.stack(probabilities), "temperature", "token"),
         "kept": described(np.stack(kept), "temperature", "token"),
     }
-
-
-def _tokens(order: NumpyArray, names: list[str], logits: NumpyArray, one: Distribution) -> list[dict[str, Any]]:
-    return [
-        {
-            "token_id": token_id,
-            "token": name,
-            "logit": float(logits[token_id]),
-            "probability": float(one.probabilities[token_id]),
-            "kept_probability": float(one.kept[token_id]),
-        }
-        for token_id, name in zip(order.tolist(), names, strict=True)
-    ]

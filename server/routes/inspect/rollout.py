@@ -25,7 +25,7 @@ from server.schemas.base import Selector
 from server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
 
 MAX_FLOW_WORK = 400_000_000
-"""Most edges of the graphs, times the inputs that are flowed to: about six seconds of one core."""
+"""Most edges of the graphs, times the target inputs of flows: about six seconds of one core."""
 MAX_ROLLOUT_WORK = 1_000_000_000_000
 """Most multiplications: about twenty seconds of one core."""
 
@@ -92,7 +92,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 def _check_work(
     body: RolloutRequest, layers: tuple[int, ...], lengths: list[int], queries: list[tuple[int, ...]]
 ) -> None:
-    """Raise BadRequest when the request would take too long. Each input has a flow for each query and layer."""
+    """Raise BadRequest if the request would take too long. Each input has a flow for each query and layer."""
     if body.method == "flow" and not kernel_levels():
         raise BadRequest(
             "method: flow needs the compiled kernels, and there are none for this machine; rollout is accepted.",
@@ -117,8 +117,8 @@ def _check_work(
 def _entry(
     inspection: Inspection, index: int, reported: dict[str, Any], queries: tuple[int, ...], patterns: NumpyArray
 ) -> DescribedEntry:
-    """Return the entry of mean patterns [layer, query, key], the layers from the first on. `reported`: what all
-    entries report. Raises BadRequest for patterns that overflowed: nothing flows through them.
+    """Return the entry of mean patterns [layer, query, key] of all layers from the first on; `reported` are the fields
+    of all entries. Raises BadRequest for patterns that overflowed.
     """
     broken = np.flatnonzero(~np.isfinite(patterns).all((1, 2)))
     if len(broken):

@@ -47,7 +47,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def asked_of(points: list[PlannedPoint]) -> Asked:
-    """Return what the engine is asked about one input."""
+    """Return the engine's task for one input, and the bytes of its tensors."""
     task = TraceTask(points=tuple(point.capture for point in points))
     return task, sum(point.num_bytes for point in points)
 

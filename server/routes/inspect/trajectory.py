@@ -1,4 +1,4 @@
-"""POST /v1/trajectory: how positions' vectors move through the layers."""
+"""POST /v1/trajectory: the change of positions' vectors through the layers."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from model.analysis.trajectory import trajectory as measure
 from model.hooks.point_names import stack_config
-from server.engine.request import Part, PointCapture, TraceTask
+from server.engine.request import Part, TraceTask
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
@@ -59,21 +59,25 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         own = stack_config(context.config, stack_of(part))
         lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
         chosen = [resolve(body.positions, length, "positions", "position") async for length in in_turns(lengths, 64)]
-        others = [
-            () if body.compare_positions is None
-            else resolve(body.compare_positions, length, "compare_positions", "position")
-            async for length in in_turns(lengths, 64)
-        ]  # fmt: skip
+        others: list[tuple[int, ...]] = [()] * len(lengths)
+        if (compared := body.compare_positions) is not None:
+            others = [
+                resolve(compared, length, "compare_positions", "position") async for length in in_turns(lengths, 64)
+            ]
         states = own.num_layers + 1
         inspection.check_size(
             sum(states * len(p) * (4 + len(o)) for p, o in zip(chosen, others, strict=True)),
             "fewer positions or compare_positions",
         )
         rows = [tuple(dict.fromkeys(p + o)) for p, o in zip(chosen, others, strict=True)]
-        points = [_points(context, part, kept) async for kept in in_turns(rows, 64)]
+        states_of = [("hook_resid_pre", 0), *(("hook_resid_post", layer) for layer in range(own.num_layers))]
+        points = [
+            tuple(capture(context, stack_of(part), *state, positions=kept) for state in states_of)
+            async for kept in in_turns(rows, 64)
+        ]
         asked = [
-            (TraceTask(points=states_of), 4 * states * len(kept) * own.hidden_size)
-            for states_of, kept in zip(points, rows, strict=True)
+            (TraceTask(points=captures), 4 * states * len(kept) * own.hidden_size)
+            for captures, kept in zip(points, rows, strict=True)
         ]
         found = await inspection.run(asked)
 
@@ -84,15 +88,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 yield _entry(inspection, index, part, streams, place, chosen[index], others[index])
 
         return await inspection.answer_with(report())
-
-
-def _points(context: AppContext, part: Part, positions: tuple[int, ...]) -> tuple[PointCapture, ...]:
-    stack = stack_of(part)
-    num_layers = stack_config(context.config, stack).num_layers
-    return (
-        capture(context, stack, "hook_resid_pre", 0, positions=positions),
-        *(capture(context, stack, "hook_resid_post", layer, positions=positions) for layer in range(num_layers)),
-    )
 
 
 def _entry(

@@ -1,4 +1,4 @@
-"""Hands out the weights: GET /v1/models/{id}/weights lists them, and /weights/{name} returns a part of one."""
+"""GET /v1/models/{id}/weights lists the weights, and /weights/{name} returns a part of one."""
 
 import json
 import math
@@ -30,7 +30,7 @@ from server.schemas.base import AnswerModel, Index, ListAnswer, Text
 from server.schemas.inspect.inputs import DescribedArrayAnswer
 
 _BYTES_OF_A_NAME = 64
-"""Bytes of how one weight is kept, approximately."""
+"""Bytes of the stored format of one weight, approximately."""
 _PIECE = re.compile(r"(-?\d{1,9})|(?:-?\d{1,9})?:(?:-?\d{1,9})?")
 
 
@@ -94,7 +94,7 @@ class WeightsEntry(AnswerModel):
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router, before the route of one model, whose id may hold slashes."""
+    """Add the routes to the router, before the route of one model: its id may contain slashes."""
 
     @router.get(
         ROUTE_OF_WEIGHTS.replace("model_id", "model_id:path"),
@@ -159,7 +159,7 @@ def _check_access(context: AppContext, request: Request) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The part of a weight that is asked for. rows and columns: None for all, and for an axis that it lacks."""
+    """The requested part of a weight. rows and columns: None for all, and for an axis that it lacks."""
 
     weight: NamedWeight
     head: int | None
@@ -194,7 +194,7 @@ class _Chosen:
         }
 
     def fitting(self, limit: int, wire: Wire) -> str:
-        """Return what to ask for instead so that the answer has at most `limit` bytes."""
+        """Return the advice for an answer of at most `limit` bytes."""
         room, lengths = int(limit / VALUE_BYTES[wire]), self.shape
         if len(lengths) == 3 and math.prod(lengths[1:]) <= room:
             return "one head, such as head=0"
@@ -219,13 +219,13 @@ class _Chosen:
 
 
 def _axes_of(weight: NamedWeight) -> tuple[int, ...]:
-    """Return the axes of rows and columns, counted from the end: a vector, or that of each head, has rows alone."""
+    """Return the axes of rows and columns, counted from the end; a vector, also one for each head, has only rows."""
     is_vector = len(weight.shape) - (weight.num_heads is not None) == 1
     return (-1,) if is_vector else (-2, -1)
 
 
 def _choose(context: AppContext, name: str, query: WeightsQuery) -> _Chosen:
-    """Return the part that is asked for. Raises BadRequest, naming what there is."""
+    """Return the requested part. Raises BadRequest, which names the accepted values."""
     try:
         weight = find_weight(context.config, name, layer_of(context, name, query.layer))
     except UnknownMatrix as error:

@@ -1,4 +1,4 @@
-"""Answers questions about the weights alone: GET /v1/models/{id}/parameters and /geometry, and POST /v1/circuits."""
+"""Questions about the weights: GET /v1/models/{id}/parameters and /geometry, and POST /v1/circuits."""
 
 import time
 from typing import Annotated, Any, Literal
@@ -32,11 +32,10 @@ from server.schemas.inspect.inputs import ARRAY_FORMAT, HEADS, LAYERS, Described
 
 MAX_SAMPLED_PAIRS = 10_000_000
 MAX_COMPOSED_HEADS = 256
-"""Most heads whose composition scores are computed at once: the scores are the square of it, about 10 seconds of one
-core.
+"""Most heads with composition scores in one request: the number of scores is its square, about 10 seconds of one core.
 """
 _GEOMETRY_VALUES = 20_000
-"""A bound of the numbers of a geometry's answer, apart from the singular values."""
+"""Upper bound of the numbers of a geometry's answer, without the singular values."""
 
 
 class ComponentCount(AnswerModel):
@@ -209,7 +208,7 @@ class CircuitsEntry(AnswerModel):
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router, before the route of one model, whose id may hold slashes."""
+    """Add the routes to the router, before the route of one model: its id may contain slashes."""
     _add_parameters(router, context)
     _add_geometry(router, context)
     _add_circuits(router, context)
@@ -256,9 +255,8 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         options = {"matrix": place.name, "axis": query.axis, "head": head, "max_pairs": query.pairs, "seed": query.seed}
         question = asked_of_weights("geometry", _GEOMETRY_VALUES, **options, spectrum=int(query.spectrum))
         found = await ask_about_weights(context, request, arrival, question)
-        return await answer_about_weights(
-            context, wanted, _geometry_entry(place, head, query, found), query.encoding_format
-        )
+        entry = _geometry_entry(place, head, query, found)
+        return await answer_about_weights(context, wanted, entry, query.encoding_format)
 
 
 def _add_circuits(router: APIRouter, context: AppContext) -> None:
@@ -299,14 +297,12 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         }
         if body.compose:
             fields |= {"pairs": pairs, "composition_baseline": spectra.random_cosine_std(own.hidden_size)}
-        arrays = _circuit_arrays(found, chosen.shape)
-        return await answer_about_weights(
-            context, wanted, DescribedEntry(0, fields, arrays, key="arrays"), body.encoding_format
-        )
+        entry = DescribedEntry(0, fields, _circuit_arrays(found, chosen.shape), key="arrays")
+        return await answer_about_weights(context, wanted, entry, body.encoding_format)
 
 
 def _alike(own: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
-    """Return the configuration with the sizes of heads of these layers. Raises BadRequest if they are not the same."""
+    """Return the configuration with the sizes of heads of these layers. Raises BadRequest if they differ."""
     found = {(each.head_dim, each.num_kv_heads): each for each in map(own.at, layers)}
     if len(found) > 1:
         firsts = [layer for layer in layers if own.at(layer).head_dim == own.at(layers[0]).head_dim]
@@ -336,7 +332,7 @@ async def answer_about_weights(
 
 
 def check_once(request: Request) -> None:
-    """Raise BadRequest for a name that the query gives twice: only one of its values would count."""
+    """Raise BadRequest for a repeated name in the query."""
     for name in request.query_params:
         values = request.query_params.getlist(name)
         if len(values) > 1:
@@ -344,7 +340,7 @@ def check_once(request: Request) -> None:
 
 
 def layer_of(context: AppContext, name: str, layer: int | None) -> int | None:
-    """Return the layer that a query gives next to a weight's name, counted from the start. Raises BadRequest."""
+    """Return the layer of a query, counted from the start. Raises BadRequest."""
     if layer is None:
         return None
     stack = "encoder" if name.startswith("encoder.") else stack_of(check_part(context, None))
@@ -352,7 +348,7 @@ def layer_of(context: AppContext, name: str, layer: int | None) -> int | None:
 
 
 def _locate(context: AppContext, query: GeometryQuery) -> tuple[MatrixLocation, int | None]:
-    """Return the matrix that is asked for, and which of its heads. Raises BadRequest, naming what there is."""
+    """Return the requested matrix and head. Raises BadRequest, which names the accepted values."""
     try:
         place = find_matrix(context.config, query.matrix, layer_of(context, query.matrix, query.layer))
     except UnknownMatrix as error:
