@@ -7,15 +7,14 @@ from starlette.responses import Response
 
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
+from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.routes.judgements.scoring import (
     NUMBER_BYTES,
     Scores,
-    check_head_reasons,
     check_labels,
     cut_of,
     labels_of,
     probabilities_of,
-    reasons_of_scores,
     run_head,
     run_ids,
     scored_answer,

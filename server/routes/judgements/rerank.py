@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from server.routes.context import AppContext
-from server.routes.judgements.scoring import rank
+from server.routes.judgements.ranking import rank
 from server.routes.judgements.tei import rank_texts
 from server.routes.request_context import accept
 from server.routes.responses import large_response, model_name, new_answer_id

@@ -9,13 +9,8 @@ from server.http.errors import BadRequest
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.pairs import Texts
-from server.routes.judgements.scoring import (
-    check_head_reasons,
-    reasons_of_scores,
-    score_pairs,
-    scored_answer,
-    scores_of,
-)
+from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
+from server.routes.judgements.scoring import score_pairs, scored_answer, scores_of
 from server.routes.request_context import accept
 from server.schemas.judgements.scoring import ScoreAnswer, ScoreRequest
 

@@ -1,6 +1,4 @@
-"""Scores and labels of texts and pairs: by the model's head, or by the cosine of embeddings if it has none; their
-reasons and their ranking.
-"""
+"""Scores and labels of texts and pairs, by the model's head, or by the cosine of embeddings if it has none."""
 
 import asyncio
 import time
@@ -10,27 +8,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 import orjson
-from fastapi import Request
 from starlette.responses import Response
 
 from model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
 from server.engine.request import ClassifyTask, PointCapture, Task, TraceTask
-from server.http.errors import BadRequest, answer_too_large, shown
-from server.http.sse import unless_disconnected
+from server.http.errors import BadRequest, answer_too_large
 from server.http.tensor_formats import as_numpy
 from server.routes.context import AppContext
 from server.routes.inputs import between_stacks
 from server.routes.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
 from server.routes.openai.embeddings import embed_task, embedding_work
-from server.routes.parts.passes import ExplainedLogit
-from server.routes.parts.reasons import check_explainable, explain
 from server.routes.prompts import Prompt, encoder_limit
 from server.routes.responses import counted_refusals, large_response, model_name, new_answer_id
 from server.routes.tasks import TaskResult, Work, run_all
 from server.routes.text_parts import groups_of
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.judgements.head_fields import PairFields, ReadFields
-from server.schemas.judgements.reasons import Explain
 
 T = TypeVar("T")
 Logits = np.ndarray[Any, np.dtype[np.float32]]
@@ -317,103 +310,3 @@ class _EmbeddingReader(Reader):
 
     async def read(self, first: int, group: Sequence[Texts]) -> list[Prompt]:
         return await between_stacks(self.context, await super().read(first, group), None, False, self.name_of(first))
-
-
-# ---- reasons and ranking
-
-
-def check_head_reasons(context: AppContext, options: Explain | None, num_explained: int) -> None:
-    """Raise BadRequest for scores and labels without available reasons."""
-    if options is None:
-        return
-    check_explainable(context, num_explained, "inputs")
-    if context.score_defaults is None:
-        raise BadRequest(
-            "explain: this model scores by the cosine of embeddings, which is no logit; null is accepted.",
-            param="explain",
-            code="not_explainable",
-        )
-    _named_label(context, options)
-
-
-async def reasons_of_scores(
-    context: AppContext, options: Explain | None, scored: Sequence[Scored], arrival: float
-) -> list[dict[str, Any]]:
-    """Return the additional field of each score, or of each input's labels: its reasons; {} without `options`."""
-    if options is None:
-        return [{} for _ in scored]
-    logits = [_explained_head(context, options, each) for each in scored]
-    return [{"reasons": each} for each in await explain(context, logits, options, arrival)]
-
-
-def _explained_head(context: AppContext, options: Explain, scored: Scored) -> ExplainedLogit:
-    score = None if context.score_defaults is None else context.score_defaults.token_score
-    if score is not None:
-        false_id = None if options.versus is None else score.false_id
-        ids = [score.true_id] if false_id is None else [score.true_id, false_id]
-        names = context.tokenizer.token_strings(ids)
-        shown_ids = [{"token_id": token_id, "token": name} for token_id, name in zip(ids, names, strict=True)]
-        target, versus = (*shown_ids, None)[:2]
-        return ExplainedLogit(scored.prompt, "words", score.true_id, false_id, described=(target or {}, versus))
-    order = np.argsort(-scored.logits, kind="stable").tolist()
-    named = _named_label(context, options)
-    label = next((i for i in order if i != named), order[0])
-    other = next((i for i in order if i != label), None) if options.versus == "next" else named
-    labels = labels_of(context)
-    described = [None if i is None else {"label": labels[i], "index": i} for i in (label, other)]
-    return ExplainedLogit(scored.prompt, "labels", label, other, described=(described[0] or {}, described[1]))
-
-
-def _named_label(context: AppContext, options: Explain) -> int | None:
-    """Return the label named by `versus`, or None if it names none. Raises BadRequest for an unknown label."""
-    if options.versus is None or options.versus == "next":
-        return None
-    head = context.config.classifier
-    labels = () if head is None or head.num_labels == 1 else head.labels
-    if options.versus in labels:
-        return labels.index(str(options.versus))
-    accepted = ", ".join(['"next"', "null", *map(shown, labels[:20])])
-    raise BadRequest(
-        f"explain.versus: {shown(options.versus)} is not usable; accepted: "
-        f"{accepted}{', ...' if len(labels) > 20 else ''}.",
-        param="explain.versus",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """One text of a ranking."""
-
-    index: int
-    """The text's number in the request."""
-    score: float
-    beside: dict[str, Any]
-    """The field `reasons` of its result, or {}."""
-
-
-async def rank(
-    context: AppContext,
-    request: Request,
-    body: PairFields,
-    query: str,
-    texts: Sequence[str],
-    top_n: int,
-    field: str,
-    arrival: float,
-) -> tuple[list[Ranked], dict[str, Any]]:
-    """Return the `top_n` best texts (0 is all), the best first, of equals the first, and the usage. Raises ApiError.
-
-    field: the name of the field with the texts.
-    """
-
-    def name_of(number: int, side: int | None = None) -> str:
-        return "query" if side == 0 else f"{field}[{number}]"
-
-    pairs = [(query, text) for text in texts]
-    check_head_reasons(context, body.explain, min(top_n or len(pairs), len(pairs)))
-    found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))
-    scores = scores_of(context, found, body.use_activation)
-    best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[: top_n or None]
-    explaining = reasons_of_scores(context, body.explain, [found.each[i] for i in best], arrival)
-    reasons = await unless_disconnected(request, explaining)
-    return [Ranked(i, scores[i], beside) for i, beside in zip(best, reasons, strict=True)], found.usage

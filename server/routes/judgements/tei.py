@@ -10,15 +10,9 @@ from starlette.responses import Response
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.pairs import Texts
-from server.routes.judgements.scoring import (
-    check_head_reasons,
-    check_labels,
-    labels_of,
-    probabilities_of,
-    rank,
-    reasons_of_scores,
-    run_head,
-)
+from server.routes.judgements.ranking import rank
+from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
+from server.routes.judgements.scoring import check_labels, labels_of, probabilities_of, run_head
 from server.routes.request_context import accept
 from server.routes.responses import large_response
 from server.schemas.judgements.classifying import PredictAnswer, PredictRequest
