@@ -1,7 +1,6 @@
 """All weights of a network by TransformerLens's names and axes, and their rows in our weights.
 
-Matrices of `model.analysis.matrices` have an axis for heads here: W_Q [head, d_model, d_head], W_K and W_V [kv_head,
-d_model, d_head], W_O [head, d_head, d_model]. The others are biases (b_Q [head, d_head], b_in [d_mlp]), gains and
+They are the matrices of `model.analysis.matrices`, biases (b_Q [head, d_head], b_in [d_mlp]), gains and
 biases of norms, by the norms' points (ln1.w, ln_final.b, attn.q_norm.w), and W_router and each expert's matrices in a
 mixture of experts. This module needs names and shapes only.
 """
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from model.analysis.matrices import MatrixLocation, UnknownMatrix, find_matrix, names_of, split_name
+from model.analysis.matrices import NamedWeight, UnknownMatrix, find_matrix, names_of, split_name
 from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config, stacks
@@ -29,31 +28,6 @@ _NORMS = {
     "attn.k_norm": ("k_norm",),
 }
 """The norms of a block, and our weights that may hold each: the first existing one does."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedWeight:
-    """A weight by TransformerLens's name."""
-
-    name: str
-    """The full name: "blocks.0.attn.W_Q", "encoder.blocks.0.ln1.w", "embed.W_E"."""
-    weight: str
-    """Our weight, as `model.analysis.live_weights` names it."""
-    axes: tuple[str, ...]
-    shape: tuple[int, ...]
-    first: int = 0
-    """The first of its rows in our weight."""
-    last: int | None = None
-    """The row after its last one; None for all rows."""
-    is_turned: bool = False
-    """Whether the matrix, or each head's part of it, is the transpose of our weight."""
-    tied_to: str | None = None
-    """The name of the weight that shares its storage."""
-
-    @property
-    def num_heads(self) -> int | None:
-        """Return the length of the axis of heads, or None if there is none."""
-        return self.shape[0] if self.axes[0] in ("head", "kv_head") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,21 +153,22 @@ class _Stack:
 
     def _matrix_and_bias(self, pattern: str, layer: int) -> Iterator[NamedWeight]:
         try:
-            place = find_matrix(self._config, pattern.format(layer=layer))
+            matrix = self._of_matrix(find_matrix(self._config, pattern.format(layer=layer)))
         except UnknownMatrix:  # this layer has none
             return
-        matrix = self._of_matrix(place)
         is_value_key = (
             pattern.endswith(".attn.W_V") and self._own.keys_are_values and self._own.window_of(layer) is None
         )
         yield replace(matrix, tied_to=matrix.name.replace("W_V", "W_K")) if is_value_key else matrix
         letter = pattern.rpartition(".")[2]
-        if self._has(f"{self._held(place.weight.removesuffix('.weight'))}.bias"):
+        if self._has(f"{self._held(matrix.weight.removesuffix('.weight'))}.bias"):
             axes, shape = matrix.axes[-1:], matrix.shape[-1:]
             if letter in ("W_Q", "W_K", "W_V"):
                 axes, shape = (matrix.axes[0], "d_head"), (matrix.shape[0], matrix.shape[-1])
-            bias = place.weight.replace(".weight", ".bias")
-            yield NamedWeight(matrix.name.replace(letter, _BIASES[letter]), bias, axes, shape, place.first, place.last)
+            bias = matrix.weight.replace(".weight", ".bias")
+            yield NamedWeight(
+                matrix.name.replace(letter, _BIASES[letter]), bias, axes, shape, matrix.first, matrix.last
+            )
 
     def _held(self, owner: str) -> str:
         """Return our weight that holds another: gate and up are rows of gate_up if there is a gate."""
@@ -213,17 +188,9 @@ class _Stack:
                 axis = "d_model" if shape[-1] == self._own.hidden_size else "d_head"
                 yield NamedWeight(f"{name}.{letter}", f"{live}.{attribute}", (axis,), shape)
 
-    def _of_matrix(self, place: MatrixLocation) -> NamedWeight:
-        self._has(f"{self._held(place.weight.removesuffix('.weight'))}.weight")
-        axes: tuple[str, ...] = place.axes
-        shape: tuple[int, ...] = place.shape
-        if place.num_heads is not None:
-            is_out = place.axes[0] == "head d_head"
-            width = place.shape[0 if is_out else 1] // place.num_heads
-            head = "kv_head" if place.name.endswith(("W_K", "W_V")) else "head"
-            axes = (head, "d_head", "d_model") if is_out else (head, "d_model", "d_head")
-            shape = (place.num_heads, width, place.shape[1]) if is_out else (place.num_heads, place.shape[0], width)
-        return NamedWeight(place.name, place.weight, axes, shape, place.first, place.last, place.is_turned)
+    def _of_matrix(self, matrix: NamedWeight) -> NamedWeight:
+        self._has(f"{self._held(matrix.weight.removesuffix('.weight'))}.weight")
+        return matrix
 
     def _experts(self, before: str, ours: str) -> Iterator[NamedWeight]:
         """Yield the router and the experts of a block, if it has them; d_expert is the width of one."""

@@ -9,8 +9,7 @@ from typing import Protocol
 import torch
 
 from model.analysis.circuits import Head
-from model.analysis.matrices import MatrixLocation
-from model.analysis.weight_names import NamedWeight
+from model.analysis.matrices import NamedWeight
 from model.config import ModelConfig
 
 
@@ -57,30 +56,28 @@ class WeightReader:
         weight = self.need(name)
         return weight.T.reshape(-1, head_dim, weight.shape[0])
 
-    def matrix(self, place: MatrixLocation, head: int | None = None) -> torch.Tensor:
-        """Return a matrix with TransformerLens's axes, or one head's part of it; a view of the weight if possible."""
-        part = self.need(place.weight.removeprefix(self._prefix))[place.first : place.last]
+    def matrix(self, weight: NamedWeight, head: int | None = None) -> torch.Tensor:
+        """Return a matrix with its heads side by side, or one head's part of it; a view of the weight if possible."""
         if head is not None:
-            assert place.num_heads is not None
-            is_output = place.axes[0] == "head d_head"
-            width = part.shape[1 if is_output else 0] // place.num_heads
-            chosen = slice(head * width, (head + 1) * width)
-            part = part[:, chosen] if is_output else part[chosen]
-        return part.T if place.is_turned else part
+            return self.named(weight, head)
+        part = self._rows(weight)
+        return part.T if weight.is_turned else part
 
     def named(self, weight: NamedWeight, head: int | None = None) -> torch.Tensor:
         """Return a weight with TransformerLens's axes, or one head of it, without the axis of heads; a view of the
         weight if possible.
         """
-        part = self.need(weight.weight.removeprefix(self._prefix))[weight.first : weight.last]
-        count = weight.num_heads
-        if count is None or len(weight.shape) == 2:  # a matrix or vector, or a bias of heads
+        part = self._rows(weight)
+        if weight.num_heads is None or len(weight.shape) == 2:  # a matrix or vector, or a bias of heads
             whole = (part.T if weight.is_turned else part).reshape(weight.shape)
         elif weight.axes[-1] == "d_head":
-            whole = part.reshape(count, -1, part.shape[1]).transpose(1, 2)
+            whole = part.reshape(weight.num_heads, -1, part.shape[1]).transpose(1, 2)
         else:
             whole = part.T.reshape(weight.shape)
         return whole if head is None else whole[head]
+
+    def _rows(self, weight: NamedWeight) -> torch.Tensor:
+        return self.need(weight.weight.removeprefix(self._prefix))[weight.first : weight.last]
 
     def head(self, config: ModelConfig, layer: int, head: int, *, is_cross: bool = False) -> Head:
         """Return the factors of one query head, with its key head's W_K and W_V, in float64.

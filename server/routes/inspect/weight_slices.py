@@ -13,8 +13,8 @@ from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from model.analysis.matrices import UnknownMatrix
-from model.analysis.weight_names import NamedWeight, find_weight, list_weights
+from model.analysis.matrices import NamedWeight, UnknownMatrix
+from model.analysis.weight_names import find_weight, list_weights
 from server.http.errors import BadRequest, Forbidden, shown
 from server.http.tensor_formats import EncodingFormat, Wire, negotiate
 from server.http.trace_body import DescribedEntry

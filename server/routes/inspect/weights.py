@@ -11,7 +11,7 @@ from starlette.responses import Response
 from model.analysis import spectra
 from model.analysis.census import take_census
 from model.analysis.census_report import as_json
-from model.analysis.matrices import MatrixLocation, UnknownMatrix, find_matrix
+from model.analysis.matrices import NamedWeight, UnknownMatrix, find_matrix
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 from server.engine.request import Part
@@ -251,7 +251,9 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         place, head = _locate(context, query)
         if wanted is Format.NPY:
             check_npy(4 if query.spectrum else 3)
-        check_num_values(context, _GEOMETRY_VALUES + min(place.shape), wanted, query.encoding_format, "spectrum=false")
+        check_num_values(
+            context, _GEOMETRY_VALUES + min(place.matrix_shape), wanted, query.encoding_format, "spectrum=false"
+        )
         options = {"matrix": place.name, "axis": query.axis, "head": head, "max_pairs": query.pairs, "seed": query.seed}
         question = asked_of_weights("geometry", _GEOMETRY_VALUES, **options, spectrum=int(query.spectrum))
         found = await ask_about_weights(context, request, arrival, question)
@@ -347,7 +349,7 @@ def layer_of(context: AppContext, name: str, layer: int | None) -> int | None:
     return resolve(layer, stack_config(context.config, stack).num_layers, "layer", "layer")[0]
 
 
-def _locate(context: AppContext, query: GeometryQuery) -> tuple[MatrixLocation, int | None]:
+def _locate(context: AppContext, query: GeometryQuery) -> tuple[NamedWeight, int | None]:
     """Return the requested matrix and head. Raises BadRequest, which names the accepted values."""
     try:
         place = find_matrix(context.config, query.matrix, layer_of(context, query.matrix, query.layer))
@@ -364,7 +366,7 @@ def _locate(context: AppContext, query: GeometryQuery) -> tuple[MatrixLocation, 
 
 
 def _geometry_entry(
-    place: MatrixLocation, head: int | None, query: GeometryQuery, found: dict[str, NumpyArray]
+    place: NamedWeight, head: int | None, query: GeometryQuery, found: dict[str, NumpyArray]
 ) -> DescribedEntry:
     count, dimension, num_zero, num_pairs, num_compared, is_drawn = (int(n) for n in found["counts"])
     moments = [float(x) if num_compared else None for x in found["moments"]]
@@ -374,7 +376,7 @@ def _geometry_entry(
         "object": "geometry",
         "index": 0,
         "matrix": place.name,
-        "axes": place.axes,
+        "axes": place.matrix_axes,
         "shape": (count, dimension) if query.axis == "rows" else (dimension, count),
         "axis": query.axis,
         "head": head,
