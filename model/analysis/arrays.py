@@ -1,4 +1,4 @@
-"""Names the numpy arrays that analyses take and return. It needs no torch."""
+"""Types of the numpy arrays that analyses take and return; without torch."""
 
 from typing import Any
 

@@ -1,10 +1,9 @@
-"""Counts the parameters of a network from its configuration. It knows shapes; it needs no weights and no torch.
+"""Census: counts the parameters of a network from the shapes in its configuration, without weights or torch.
 
-Only what this server loads and runs is counted; a checkpoint's other heads and poolers are not. There are two totals.
-`total` counts every number as the configuration ties it: storage that two weights share counts once. `matrices_untied`
-counts what textbooks add up: every matrix, the unembedding as one of its own even where it is tied, and no biases,
-norms, positions and token types. For GPT-3's shape (Brown et al. 2020, arXiv:2005.14165, table 2.1) the second is
-175,181,291,520.
+Only the parameters that this server loads are counted; a checkpoint's other heads and poolers are not. There are two
+totals. `total` counts storage that two weights share once. `matrices_untied` counts the matrices as textbooks do: also
+a tied unembedding, and no biases, norms, positions and token types. For GPT-3's shape (Brown et al. 2020,
+arXiv:2005.14165, table 2.1) it is 175,181,291,520.
 """
 
 import re
@@ -52,7 +51,7 @@ _NAMES = {
     "scales": "altup_scale stream_scale expert_scales",
 }
 _WHOLE = {name: component for component, names in _NAMES.items() for name in names.split()}
-"""The component of weights that are one component as a whole, by their name without stack and layer."""
+"""The component of each weight that is one component as a whole, by its name without stack and layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +68,8 @@ class WeightGroup:
     count: int
     """How many there are: one a layer; of queries, keys and values one a head, of experts one each."""
     tied_to: str | None = None
-    """The weight whose numbers it shares, or None: of values its own, where they are the keys. A tied weight is not in
-    the total.
+    """The weight that holds the same numbers, or None; for values that are also the keys, its own name. A tied weight
+    is not in the total.
     """
 
     @property
@@ -95,7 +94,7 @@ class Census:
 
     @property
     def matrices_untied(self) -> int:
-        """Return the number of parameters in matrices; the unembedding always counts as one of its own."""
+        """Return the number of parameters in matrices, including a tied unembedding."""
         return sum(row.parameters for row in self.rows if row.is_matrix)
 
     @property
@@ -104,7 +103,7 @@ class Census:
         return sum(row.count for row in self.rows if row.is_matrix)
 
     def component(self, name: str) -> tuple[WeightGroup, ...]:
-        """Return the groups of one component, which may be none."""
+        """Return the groups of one component; () if the network has none."""
         return tuple(row for row in self.rows if row.component == name)
 
 
@@ -138,7 +137,7 @@ def _locate(config: ModelConfig, name: str) -> tuple[str, str]:
 
 
 def _parts(config: ModelConfig, name: str, shape: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """Yield (component, shape of one, how many) for each part of one weight."""
+    """Yield component, shape and number of the parts of one weight."""
     base, _, kind = name.removeprefix("experts.").removeprefix("shared.").rpartition(".")
     width = shape[-1]
     if base.endswith("norm"):

@@ -1,15 +1,16 @@
-"""Writes a census as JSON and as a table to read. What is counted is up to `model.analysis.census`."""
+"""Formats of a census: JSON, and a table to read."""
 
-from collections.abc import Iterable
 from typing import Any
 
-from model.analysis.census import COMPONENTS, Census, WeightGroup
+from model.analysis.census import COMPONENTS, MATRICES, Census, WeightGroup
 from model.config import ModelConfig
 
 
 def as_json(census: Census) -> dict[str, Any]:
-    """Return totals, components and groups as JSON. A `share` is a part of `total`, so tied weights have none; a
-    matrix's share is a part of `matrices_untied`, and null if it is not a matrix.
+    """Return totals, components and groups as JSON.
+
+    A `share` is a fraction of `total`, 0 for tied weights; `share_of_matrices` is a fraction of `matrices_untied`, None
+    if the rows are no matrices.
     """
     return {
         "tied": census.tied,
@@ -22,7 +23,9 @@ def as_json(census: Census) -> dict[str, Any]:
                 "count": sum(row.count for row in rows),
                 "parameters": sum(row.parameters for row in rows),
                 "share": sum(_share(census, row) for row in rows),
-                "share_of_matrices": _sum(_share_of_matrices(census, row) for row in rows),
+                "share_of_matrices": sum(row.parameters / census.matrices_untied for row in rows)
+                if name in MATRICES
+                else None,
             }
             for name in COMPONENTS
             if (rows := census.component(name))
@@ -52,13 +55,8 @@ def _share_of_matrices(census: Census, row: WeightGroup) -> float | None:
     return row.parameters / census.matrices_untied if row.is_matrix else None
 
 
-def _sum(shares: Iterable[float | None]) -> float | None:
-    known = [share for share in shares if share is not None]
-    return sum(known) if known else None
-
-
 def as_table(census: Census, config: ModelConfig) -> str:
-    """Return lines to read: one for each group, then both totals."""
+    """Return a table with a line for each group, and both totals below it."""
     lines = [["stack", "component", "weight", "shape", "count", "parameters", "share", "of matrices"]]
     for row in census.rows:
         share = f"tied to {row.tied_to}" if row.tied_to else f"{_share(census, row):.2%}"

@@ -1,14 +1,14 @@
-"""Computes the low-rank matrices of a head: what it moves (OV) and what it attends to (QK). Nothing of size d_model x
-d_model is ever built.
+"""Circuits of a head: its low-rank matrices OV, which moves information, and QK, which directs attention. No matrix of
+size d_model x d_model is built.
 
 Elhage et al. 2021, "A mathematical framework for transformer circuits". In [in, out] matrices, x a row vector:
 
-    OV = W_V W_O      what a key's residual stream adds to the query's   [d_model, d_model], rank <= d_head
+    OV = W_V W_O      key's residual . OV = its addition to the query's  [d_model, d_model], rank <= d_head
     QK = W_Q W_K^T    query's residual . QK . key's residual = the dot   [d_model, d_model], rank <= d_head
 
-These are the weights alone: norms' gains and biases are not folded in, and a rotation between query and key is left out
-(rotary QK is that of distance 0). For grouped heads W_K and W_V are the group's. With the factors' QR, W_V = Q1 R1 and
-W_O^T = Q2 R2, OV has the singular values of R1 R2^T [D, D]; its eigenvalues other than 0 are those of W_O W_V.
+Gains and biases of norms are not folded in, and a rotation between query and key is left out (rotary QK holds for
+distance 0). For grouped heads W_K and W_V are the group's. With the factors' QR, W_V = Q1 R1 and W_O^T = Q2 R2, OV has
+the singular values of R1 R2^T [D, D]; its eigenvalues other than 0 are also the eigenvalues of W_O W_V.
 
 Axes: D numbers of a head.
 """
@@ -21,9 +21,7 @@ import torch
 
 @dataclass(frozen=True)
 class Head:
-    """The factors of one head, float64, and the R of each one's QR, computed once: ||factor X|| = ||R X|| for every
-    X.
-    """
+    """The factors of one head, float64, and the R of each factor's QR, computed once: ||factor X|| = ||R X||."""
 
     w_q: torch.Tensor
     """[d_model, D]"""
@@ -71,15 +69,15 @@ def singular_values(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def ov_eigenvalues(head: Head) -> torch.Tensor:
-    """Return the eigenvalues [D] of OV, complex: those of the d_model ones that can differ from 0. (Cross attention has
-    them only where both stacks have one width.)
+    """Return the D eigenvalues of OV that can differ from 0, complex; in cross attention only if both stacks have one
+    width.
     """
     values: torch.Tensor = torch.linalg.eigvals(head.w_o @ head.w_v)
     return values
 
 
 def composition(earlier: Head, later: Head) -> torch.Tensor:
-    """Return how much of what `earlier` writes `later` reads: ||A B||_F / (||A||_F ||B||_F) with A = OV of the earlier
+    """Return how far `later` reads the output of `earlier`: ||A B||_F / (||A||_F ||B||_F) with A = OV of the earlier
     and B = QK (Q-composition), QK^T (K-composition), OV (V-composition) of the later; [3] in this order.
 
     Source: Elhage et al. 2021, "Composition scores"; for random matrices it is about 1/sqrt(d_model).

@@ -1,17 +1,16 @@
-"""What each word, through each head, adds to the stream and to a logit. It knows arrays; no model, no engine, no torch.
+"""Contributions of each token, through each head, to the residual stream and to a logit; numpy only.
 
 Attention at query i adds sum_h sum_j A[h, i, j] v[j] W_O^h + b_O to the stream (Elhage et al. 2021, "A mathematical
 framework for transformer circuits"). A[h, i, j] >= 0 is a number, so the length of each term and its product with a
-direction u factor: A ||v W_O^h|| and A (v W_O^h u). Nothing of shape [query, key, head, d_model] is built unless the
-vectors themselves are asked for (`value_vectors`), and with the two small matrices below nothing of width d_model:
+direction u factor: A ||v W_O^h|| and A (v W_O^h u). Only `value_vectors` builds an array of shape [query, key, head,
+d_model]; with the two small matrices below no other array has width d_model:
 
     gram    [D, D]  M M^T                        readout [D, T]  M u_t
 
 where M = W_O^h, or, where the attention's output goes through a norm before it is added (sandwich and output norms), M
-= W_O^h diag(gamma), centred over d_model first when that norm is a LayerNorm; what the norm divides by depends on the
-query alone and is applied here. Where heads have gates, v is what the query's gate lets through of it. Where all that
-is added has a factor (residual_scale), M has it too. u_t is the direction of a token's logit: with the final norm's
-scale held as it was,
+= W_O^h diag(gamma), centred over d_model first when that norm is a LayerNorm; the norm's divisor depends only on the
+query and is applied here. Where heads have gates, v is multiplied by the query's gate. A factor of all additions
+(residual_scale) is part of M. u_t is the direction of a token's logit: with the scale of the final norm kept constant,
 
     logit_t = (stream . u_t) / sigma + bias_t,   u_t = gamma_final * W_U[:, t], less its mean for a LayerNorm,
 
@@ -28,21 +27,21 @@ pairs ((layer, head), ...) and targets (token ids, may be empty), gives
     attn_bias [layer, target]     b_O of each layer (through M's centring and gamma) . u_t; 0 where there is none
     cross_bias [layer, target]    the same of cross attention, where there is some
 
-A norm after each sum (post-norm stacks) is as linear, once its scale s is held: gamma C(x) / s + beta, read in
-direction u, is x read in direction C(gamma u), over s, and beta . u. So each sublayer is read in a direction of its
-own, and over the scales of all norms behind it. Then readout and biases above are of those directions, and there are
+A norm after each sum (post-norm stacks) is linear too, for a constant scale s: gamma C(x) / s + beta, read in
+direction u, is x read in direction C(gamma u), over s, and beta . u. So each sublayer has a direction of its own and is
+divided by the scales of all later norms. Readout and biases above then use these directions, and there are
 
     sum_directions [layer, sublayer, d_model, target]   of attention, cross attention where there is some, and mlp
     norm_biases [layer, sublayer, target]               beta . u of the norm after each sum
 
-Where the stream is multiplied by a number after each block, sum_directions has u_t times that number and those of all
-later blocks, and norm_biases 0. Where the heads of some layers are smaller than those of others, gram and readout have
-zeros behind theirs. And WeightsTask "head_output", options part, layer, head: w_o [D, d_model] and, where
-there are such, b_o [d_model] and position_bias (by distance, see `head_readout.head_output`). And WeightsTask
-"added_outputs", options part and pairs: m [pair, D, d_model], the M above, and, where there is a b_O, bias
-[layer, d_model], the same of it, for each layer of the pairs in their order.
+Where the stream is multiplied by a number after each block, sum_directions has u_t times the numbers of this and all
+later blocks, and norm_biases 0. Heads that are smaller than the largest are padded with zeros in gram and readout.
+WeightsTask "head_output", options part, layer, head, gives w_o [D, d_model] and, if they exist, b_o [d_model] and
+position_bias (by distance, see `head_readout.head_output`). WeightsTask "added_outputs", options part and pairs, gives
+m [pair, D, d_model], the M above, and, if there is a b_O, bias [layer, d_model], transformed like M, for each layer of
+the pairs in their order.
 
-What overflowed in the network is inf or NaN here too, and no warning is given of it.
+Numbers that overflowed in the network are inf or NaN here too, without a warning.
 
 Axes: Q queries, K keys, D numbers of a head, T targets.
 """
@@ -65,7 +64,7 @@ def value_lengths(values: Floats, gram: Floats) -> Float64:
 
 @_overflows
 def opened(gate: Floats) -> Float64:
-    """Return what a gate lets through of each number: its sigmoid."""
+    """Return the factor of each number that passes a gate: the sigmoid."""
     share: Float64 = 1 / (1 + np.exp(-gate.astype(np.float64)))
     return share
 
@@ -82,8 +81,8 @@ def value_norms(
         pattern: [Q, K], rows sum to 1.
         values: [K, D].
         gram: [D, D], see the module.
-        divisor: [Q], what a norm of the attention's output divided each query by.
-        share: [Q, D], what each query's gate lets through of a value, or None if it has none.
+        divisor: [Q], the scale by which a norm of the attention's output divided each query.
+        share: [Q, D], factor of a value from each query's gate, or None without gates.
     """
     if share is None:
         lengths = value_lengths(values, gram)
@@ -103,8 +102,8 @@ def value_vectors(
     *,
     sum_keys: bool = False,
 ) -> Float64:
-    """Return A[i, j] v_j M of one head, [Q, K, d_model]: what key j adds to query i's stream; [Q, d_model] with
-    `sum_keys`, for which nothing larger is built.
+    """Return A[i, j] v_j M of one head, [Q, K, d_model]: the addition of key j to query i's stream; [Q, d_model] with
+    `sum_keys`, for which no larger array is built.
 
     Args:
         pattern: [Q, K].
@@ -129,14 +128,13 @@ def value_vectors(
 def value_attributions(
     pattern: Floats, values: Floats, readout: Floats, divisor: Floats, share: Floats | None = None
 ) -> Float64:
-    """Return A[i, j] (v_j W_O^h . u) / divisor_i of one head, [Q, K]: what key j adds to the logit at query i, through
-    it.
+    """Return A[i, j] (v_j W_O^h . u) / divisor_i of one head, [Q, K]: the contribution of key j to query i's logit.
 
     Args:
         pattern: [Q, K].
         values: [K, D].
         readout: [D], M u of one target, or the difference of two.
-        divisor: [Q], the final norm's scale, times that of a norm of the attention's output.
+        divisor: [Q], the scale of the final norm, times the scale of a norm of the attention's output.
         share: as in `value_norms`.
     """
     wide = readout.astype(np.float64)
@@ -146,7 +144,7 @@ def value_attributions(
 
 @_overflows
 def head_attributions(mixed: Floats, readout: Floats, divisor: Floats) -> Float64:
-    """Return what whole heads add to the logit, [Q, heads], from z [Q, heads, D] and M u [heads, D]; divisor [Q]."""
+    """Return the contributions of heads to the logit, [Q, heads], from z [Q, heads, D], M u [heads, D], divisor [Q]."""
     added = np.einsum("qhd,hd->qh", mixed.astype(np.float64), readout.astype(np.float64))
     attributed: Float64 = added / divisor.astype(np.float64)[:, None]
     return attributed
@@ -154,7 +152,5 @@ def head_attributions(mixed: Floats, readout: Floats, divisor: Floats) -> Float6
 
 @_overflows
 def stream_attributions(vectors: Floats, direction: Floats, sigma: Floats) -> Float64:
-    """Return what vectors added to the residual stream [Q, d] add to the logit [Q]: their product with u [d], over
-    sigma [Q].
-    """
+    """Return the contributions [Q] to the logit of stream vectors [Q, d]: vectors . u [d] / sigma [Q]."""
     return (vectors.astype(np.float64) @ direction.astype(np.float64)) / sigma.astype(np.float64)

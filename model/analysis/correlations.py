@@ -1,9 +1,8 @@
-"""Computes how alike the numbers h_i = w_i . x of one point vary over a text: correlations, and the information that
-they would share.
+"""Correlations of the numbers h_i = w_i . x of one point over a text, and their mutual information if they were normal.
 
 Two jointly normal numbers with correlation rho share -1/2 ln(1 - rho^2) nats (Cover and Thomas 2006, "Elements of
-information theory", example 8.5.1). Numbers of a network are not normal: for others this is a way to read rho, not
-their mutual information. This module knows arrays; it knows no model and no torch.
+information theory", example 8.5.1). Numbers of a network are not normal: for these it is a scale of rho, not their
+mutual information. Numpy only.
 
 Axes: N samples (positions), M units.
 """
@@ -19,7 +18,7 @@ BINS = 200
 """Bins of the histogram over [-1, 1], each 0.01 wide."""
 _BLOCK = 512
 _SMALLEST_REST = 1e-15
-"""The smallest 1 - rho^2, which rounding would take to 0: no pair is said to share more than 17.3 nats."""
+"""The smallest 1 - rho^2, which rounding would make 0: the information of a pair is at most 17.3 nats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Correlations:
 
     num_samples: int
     constant_units: tuple[int, ...]
-    """Units with one value at all positions: they have no correlation, and are in no pair."""
+    """Units with one value at all positions, which are in no pair."""
     num_pairs: int
     mean: float
     """The mean correlation; NaN where there is no pair, as are the other means."""
@@ -51,8 +50,8 @@ def gaussian_information(correlation: Floats) -> Float64:
 
 
 def independent_information(num_samples: int) -> float:
-    """Return what `gaussian_information` averages to between independent normal numbers, because of so few samples:
-    about 1 / (2 (N - 2)), the first order of rho^2's Beta(1/2, (N - 2)/2) distribution. N > 2.
+    """Return the mean of `gaussian_information` over N > 2 samples of independent normal numbers: about 1 / (2 (N -
+    2)), the first order of rho^2's Beta(1/2, (N - 2)/2) distribution.
     """
     return 1.0 / (2.0 * (num_samples - 2))
 
@@ -68,7 +67,7 @@ def correlations(samples: Floats, num_strongest: int, check: Callable[[], None] 
     centred = samples.astype(np.float64)
     centred -= centred.mean(0)
     lengths = np.sqrt(np.square(centred).sum(0))
-    # Rounding leaves some 1e-16 of a constant's size when its mean is taken.
+    # Subtracting the mean of a constant leaves a rounding error of about 1e-16 of its size.
     varies = lengths > 1e-12 * np.sqrt(len(samples)) * np.abs(samples).max(0, initial=0.0)
     units = np.flatnonzero(varies)
     scaled = centred[:, units] / lengths[units]
@@ -86,7 +85,7 @@ def correlations(samples: Floats, num_strongest: int, check: Callable[[], None] 
             total += float(values.sum())
             squares += float(np.square(values).sum())
             information += float(gaussian_information(values).sum())
-            # Only those that are stronger than the weakest that is kept: most blocks have few or none.
+            # Only pairs above the weakest kept pair are sorted: most blocks have few of them.
             weakest = -1.0 if len(best) < num_strongest else np.abs(best).min(initial=1.0)
             stronger = np.flatnonzero(np.abs(values) > weakest)
             first, second = np.divmod(stronger if upper is None else upper[stronger], rho.shape[1])

@@ -1,10 +1,10 @@
-"""One query of one attention head, every step with its numbers, from q and the keys to the output. No torch.
+"""Every step of one query of one attention head, from q and the keys to the output; numpy only.
 
 Order: products, their sum, scale, soft cap, position bias, mask, softmax, weighted values, their sum, W_O (Vaswani et
 al. 2017, arXiv:1706.03762, equation 1; cap: Gemma Team 2024, arXiv:2408.00118; bias: Raffel et al. 2020,
-arXiv:1910.10683). Each step is computed again in float64 from what the network had before it, and compared with what it
-had after: where an intervention changes a step, that one step differs. A score of -inf is not the same as a mask:
-temperature 0 gives it to every key but one, all of which the query may look at.
+arXiv:1910.10683). Each step is computed again in float64 from the network's numbers before it, and compared with the
+network's numbers after it: where an intervention changes a step, only that step differs. A score of -inf is not the
+same as a mask: temperature 0 sets the scores of all visible keys but one to -inf.
 
 Axes: K keys, D numbers of a head, d_model.
 """
@@ -19,7 +19,7 @@ from model.analysis.arrays import Float64, Floats
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the network itself computed. q and keys are after norm and rotation."""
+    """The network's own numbers. q and keys are after norm and rotation."""
 
     q: Floats
     """[D]"""
@@ -28,13 +28,13 @@ class Observed:
     values: Floats
     """[K, D]"""
     scores: Floats
-    """[K], -inf where masked, and where an intervention set it so."""
+    """[K], -inf where masked, and where an intervention set -inf."""
     pattern: Floats
     """[K]"""
     z: Floats
     """[D]"""
     result: Floats
-    """[d_model], z W_O, of z times the sigmoid of the gate if there is one."""
+    """[d_model], z W_O; with a gate, z is multiplied by its sigmoid."""
     gate: Floats | None = None
     """[D], or None if the attention has no gates."""
 
@@ -52,7 +52,7 @@ class Steps:
     capped: Float64
     """[K]: cap tanh(scaled / cap); as scaled where there is no cap."""
     position_bias: Float64
-    """[K]: what was added for the distance, 0 where masked."""
+    """[K]: bias by distance, 0 where masked."""
     visible: npt.NDArray[np.bool_]
     """[K]"""
     scores: Float64
@@ -75,7 +75,7 @@ class Steps:
     """The sum over the keys, and the sink's."""
 
 
-@np.errstate(invalid="ignore", over="ignore")  # what overflowed in the network is inf or NaN here too, and shown so
+@np.errstate(invalid="ignore", over="ignore")  # overflows of the network are shown as inf or NaN
 def explain(
     observed: Observed,
     visible: npt.NDArray[np.bool_],
@@ -90,10 +90,10 @@ def explain(
     Args:
         visible: [K], the keys that the mask lets the query attend to.
         w_o: [D, d_model], W_O of the head.
-        scale: what the dots are multiplied by.
+        scale: factor of the dots.
         softcap: the soft cap, or None if there is none.
-        position_bias: [K], what is added for each key's distance, or None if nothing is.
-        sink: a score of no key, which takes its part of the weight, or None if there is none.
+        position_bias: [K], bias by distance, or None.
+        sink: a score without a key, which takes a share of the weight, or None.
     """
     q, keys, values = (x.astype(np.float64) for x in (observed.q, observed.keys, observed.values))
     products = keys * q
@@ -132,7 +132,7 @@ def explain(
 def differences(steps: Steps, observed: Observed) -> dict[str, float]:
     """Return the largest distance between a step here and the network's own number, for the four that it has.
 
-    It is infinite where one of them alone is infinite, NaN where one is NaN or both are infinite.
+    It is infinite where only one of them is infinite, NaN where one is NaN or both are infinite.
     """
     seen = steps.visible
     return {

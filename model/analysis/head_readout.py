@@ -1,5 +1,5 @@
-"""Makes the small matrices from which contributions and logit attributions of heads are computed. The formulas that use
-them, and what M and u_t mean, are in model/analysis/contributions.py.
+"""Small matrices of the weights from which contributions and logit attributions of heads are computed. The formulas
+with M and u_t are in model/analysis/contributions.py.
 
 Axes: D numbers of a head, T targets.
 """
@@ -20,27 +20,25 @@ class Readout:
     direction: torch.Tensor
     """[d_model, T]: u_t."""
     bias: torch.Tensor
-    """[T] what is added to the logits whatever the residual stream is."""
+    """[T], the constant part of the logits."""
 
 
 @dataclass(frozen=True, slots=True)
 class SumReadouts:
-    """The same for what is added inside the blocks, where a norm follows each sum. S sums a block: attention, cross
-    attention where there is some, mlp."""
+    """The readouts of the S sums of each block (attention, cross attention if there is one, mlp), where a norm follows
+    each sum.
+    """
 
     directions: torch.Tensor
-    """[layer, S, d_model, T]: the direction in which what is added there, and the residual that it is added to, are
-    read.
-    """
+    """[layer, S, d_model, T]: the direction in which both terms of the sum are read."""
     norm_biases: torch.Tensor
-    """[layer, S, T]: what the bias of the norm after the sum adds."""
+    """[layer, S, T]: the contribution of the bias of the norm after the sum."""
 
 
 def read_targets(reader: WeightReader, config: ModelConfig, targets: Sequence[int]) -> Readout:
-    """Return u_t = gamma_final * W_U[:, t] (centred for a LayerNorm), with logit_scale, and what is added whatever the
-    residual stream is.
+    """Return u_t = gamma_final * W_U[:, t] (centred for a LayerNorm), with logit_scale, and the constant part.
 
-    A head narrower than the residual stream is read through the matrix that leads to it. Without a final norm u_t is
+    For a head narrower than the residual stream, u_t includes the projection to it. Without a final norm u_t is
     W_U[:, t].
     """
     head = "embed.weight" if config.tie_word_embeddings else "head.weight"
@@ -54,7 +52,7 @@ def read_targets(reader: WeightReader, config: ModelConfig, targets: Sequence[in
 
 
 def before_final_norm(reader: WeightReader, config: ModelConfig, readout: Readout) -> Readout:
-    """Return how the residual stream is read, from how the state after the final norm is; the same without one."""
+    """Return the readout of the residual stream from the readout of the state after the final norm, if there is one."""
     direction, bias = readout.direction, readout.bias
     if config.final_norm:
         beta = reader.get("final_norm.bias")
@@ -67,8 +65,8 @@ def before_final_norm(reader: WeightReader, config: ModelConfig, readout: Readou
 
 
 def through_sums(reader: WeightReader, config: ModelConfig, readout: Readout) -> SumReadouts:
-    """Go back from the last sum to the first: gamma C(x) / s + beta, read in direction u, is x read in direction
-    C(gamma u), over s, and beta . u. What each norm divides by, s, is left to the caller: it depends on the text.
+    """Return the readouts of all sums, computed from the last to the first: gamma C(x) / s + beta, read in direction u,
+    is x read in direction C(gamma u), over s, and beta . u. The caller divides by s, which depends on the text.
     """
     names = ("attn_norm", "cross_norm", "mlp_norm") if config.cross_attention else ("attn_norm", "mlp_norm")
     u = readout.direction
@@ -88,8 +86,8 @@ def through_sums(reader: WeightReader, config: ModelConfig, readout: Readout) ->
 
 
 def through_scales(reader: WeightReader, config: ModelConfig, readout: Readout) -> SumReadouts:
-    """Return the same where no norm follows the sums, but the stream is multiplied by a number after each block: what a
-    block adds is read in the final direction times its own number and those of all later blocks.
+    """Return the readouts of a stream that is multiplied by a number after each block, without norms after the sums:
+    the final direction times the numbers of this and all later blocks.
     """
     scale, directions = torch.ones((), dtype=torch.float64), []
     for layer in reversed(range(config.num_layers)):
@@ -109,7 +107,7 @@ def head_readout(
         config: of that stack.
         part: decoder | encoder | cross.
         pairs: (layer, head).
-        targets: token ids, of a stack with a head; () for the Gram matrices alone.
+        targets: token ids, of a stack with a head; () for only the Gram matrices.
     """
     found = {"gram": torch.stack([moved @ moved.T for _, moved in _moved(reader, config, part, pairs)])}
     if targets:
@@ -120,7 +118,7 @@ def head_readout(
 def stack_readout(
     reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]], readout: Readout
 ) -> dict[str, torch.Tensor]:
-    """Return the same without gram, float64, for any way in which the residual stream is read behind the last block."""
+    """Return the same without gram, float64, for any readout of the residual stream after the last block."""
     sums = None
     if config.norm_placement == "post":
         sums = through_sums(reader, config, readout)
@@ -128,7 +126,6 @@ def stack_readout(
         sums = through_scales(reader, config, readout)
 
     def directions(name: str) -> list[torch.Tensor]:
-        """Return the direction of each layer in which what this attention adds is read."""
         if sums is None:
             return [readout.direction] * config.num_layers
         return list(sums.directions[:, 1 if name == "cross_out" else 0])
@@ -146,7 +143,7 @@ def stack_readout(
 def _moved(
     reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield the layer and M of each pair: [D, d_model], or [largest D, d_model] with zeros behind."""
+    """Yield the layer and M of each pair: [largest D, d_model], padded with zeros."""
     name, written = _output_name(part), dict[int, torch.Tensor]()
     for layer, head in pairs:
         if layer not in written:
@@ -160,8 +157,8 @@ def _moved(
 def added_outputs(
     reader: WeightReader, config: ModelConfig, part: str, pairs: Sequence[tuple[int, int]]
 ) -> dict[str, torch.Tensor]:
-    """Return m [pair, D, d_model] and, where there is a b_O, bias [layer, d_model], as contributions.py describes them,
-    float32; of smaller heads m has zeros behind.
+    """Return m [pair, D, d_model], padded with zeros for smaller heads, and, if there is a b_O, bias [layer, d_model],
+    as contributions.py describes them, float32.
     """
     found = {"m": torch.stack([moved.to(torch.float32) for _, moved in _moved(reader, config, part, pairs)])}
     layers = dict.fromkeys(layer for layer, _ in pairs)
@@ -171,9 +168,8 @@ def added_outputs(
 
 
 def head_output(reader: WeightReader, config: ModelConfig, part: str, layer: int, head: int) -> dict[str, torch.Tensor]:
-    """Return w_o [D, d_model] of one head and, where there is one, b_o [d_model], as they are, before any norm. Where a
-    bias by distance is added to its scores, also position_bias [2 reach - 1]: column key - query + reach - 1; where it
-    has a sink, also sink [1].
+    """Return w_o [D, d_model] of one head, before any norm, and, if they exist, b_o [d_model], the bias by distance of
+    its scores as position_bias [2 reach - 1], with column key - query + reach - 1, and sink [1].
     """
     name = _output_name(part)
     found = {"w_o": reader.heads_of_output(f"layers.{layer}.{name}.weight", config.at(layer).head_dim)[head]}
@@ -194,8 +190,8 @@ def _output_name(part: str) -> str:
 
 
 def _as_added(reader: WeightReader, config: ModelConfig, name: str, layer: int, vectors: torch.Tensor) -> torch.Tensor:
-    """Return what is added to the stream of vectors [..., d_model] of an attention's output: they go through its norm,
-    if there is one, except for its scale, and are multiplied by the factor of all that is added.
+    """Return vectors [..., d_model] of an attention's output as the stream receives them: after the gain of the
+    output's norm, if there is one, without its scale, and times `residual_scale`.
     """
     vectors = vectors * config.residual_scale
     if name == "cross_out" or config.norm_placement not in ("sandwich", "output"):
@@ -206,7 +202,6 @@ def _as_added(reader: WeightReader, config: ModelConfig, name: str, layer: int, 
 
 
 def _gain(reader: WeightReader, name: str) -> torch.Tensor:
-    """Return what a norm multiplies each number by: [d_model]."""
     return reader.need(f"{name}.gain").to(torch.float64)
 
 

@@ -1,10 +1,9 @@
-"""Says what kind of head it is: a few numbers of its attention, averaged over the queries of a text. It needs numpy
-only.
+"""Scores of a head's kind: a few measures of its attention, averaged over the queries of a text; numpy only.
 
-The engine reduces the rows (`HeadScoresTask`): for each (pair, query) the weight on the key before, on itself, on the
-first key, the entropy, the mean distance, the weight on what followed earlier copies of the query's token, and the
-weight at chosen offsets. Definitions: TransformerLens's Main_Demo and `head_detector`; induction (attending to what
-followed the last time): Olsson et al. 2022, arXiv:2209.11895.
+The engine reduces the rows (`HeadScoresTask`): for each (pair, query) the weight on the previous key, on itself, on the
+first key, the entropy, the mean distance, the weight on the successors of earlier copies of the query's token, and the
+weight at chosen offsets. Definitions: TransformerLens's Main_Demo and `head_detector`; induction (attention to the
+successor of an earlier copy): Olsson et al. 2022, arXiv:2209.11895.
 
 Axes: N pairs, Q queries.
 """
@@ -55,7 +54,7 @@ def _means(x: Float64) -> Float64:
 
 
 def repeated_positions(token_ids: Sequence[int]) -> Ints:
-    """Return the positions whose token occurs at an earlier position too, ascending."""
+    """Return the positions of tokens that occur at an earlier position too, ascending."""
     seen: set[int] = set()
     found = []
     for position, token_id in enumerate(token_ids):

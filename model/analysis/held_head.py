@@ -1,16 +1,14 @@
-"""Makes a head linear for one state: the direction and bias with which the state gives the logit of a word or a label,
-or the difference of two.
+"""Head as a linear function of one state: the direction and bias that give the logit of a word or a label, or the
+difference of two.
 
-A head is W norm(act(D x + c)) + b, of which most have W and b alone, and a soft cap may come after it. act(y) is y
-times act(y) / y (the slope where y is 0), and so is the cap; the norm divides by a number. With these factors held as
-the state makes them, the logit is a sum over whatever the state is a sum of, and nothing is missing: the factors are
-those that the network itself multiplied by. What a part is said to add is therefore no forecast of the logit without
-it: then the factors would be others.
+A head is W norm(act(D x + c)) + b; most heads have only W and b, and a soft cap may follow. act(y) is y times
+act(y) / y (the slope where y is 0), and so is the cap; the norm divides by a number. With the factors that this state
+gives, the logit is exactly a sum over the parts of the state. A part's contribution is no forecast of the logit without
+it: the factors would then differ.
 
-Axes: d width, T targets (one, or two whose difference is meant).
+Axes: d width, T targets (one, or two for their difference).
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -24,27 +22,18 @@ HeadKind = Literal["words", "labels"]
 _SLOPES_AT_0 = {"silu": 0.5, "gelu": 0.5, "gelu_tanh": 0.5, "relu": 0.0, "tanh": 1.0}
 
 
-@dataclass(frozen=True, slots=True)
-class HeldHead:
-    """A head, linear for one state."""
-
-    readout: Readout
-    """Of the state, after the final norm: one target, the logit or the difference."""
-    logits: torch.Tensor
-    """[T] the logits that the state gives, capped."""
-
-
 def hold_head(
     reader: WeightReader, config: ModelConfig, kind: HeadKind, state: torch.Tensor, targets: tuple[int, ...]
-) -> HeldHead:
-    """Return the head as it is for a state [d] after the final norm, a pooled one where the head pools; float64.
+) -> Readout:
+    """Return the readout, with one target (the logit or the difference), of a state [d] after the final norm, pooled if
+    the head pools; float64.
 
     Args:
-        reader: of any stack; heads are of the whole model.
+        reader: of any stack; heads belong to the whole model.
         config: of the model.
-        kind: which head: of words, with what transforms the state before it, or of labels.
+        kind: the head of words, with the transform before it, or of labels.
         state: [d].
-        targets: the token or label whose logit is meant; with a second one, that less the second's.
+        targets: the token or label; a second one for the difference of both logits.
     """
     activation: DenseActivation | None
     ids = list(targets)
@@ -69,7 +58,7 @@ def hold_head(
         dense, c = _wide(reader, f"{owner}_dense.weight"), _wide(reader, f"{owner}_dense.bias")
         assert dense is not None
         y = dense @ x if c is None else dense @ x + c
-        factor = held_factor(y, activation)
+        factor = _held_factor(y, activation)
         x = y * factor
     if has_norm:
         gain, beta = _wide(reader, f"{owner}_norm.gain"), _wide(reader, f"{owner}_norm.bias")
@@ -77,9 +66,10 @@ def hold_head(
         sigma = torch.sqrt(x.var(correction=0) + config.norm_eps)
         x = (x - x.mean()) / sigma * gain
         x = x if beta is None else x + beta
-    logits = rows @ x if bias_of_targets is None else rows @ x + bias_of_targets
-    capped = torch.ones_like(logits) if cap is None else held_factor(logits / cap, "tanh")
-    signs = torch.tensor([1.0, -1.0], dtype=torch.float64)[: len(targets)] * capped
+    signs = torch.tensor([1.0, -1.0], dtype=torch.float64)[: len(targets)]
+    if cap is not None:
+        logits = rows @ x if bias_of_targets is None else rows @ x + bias_of_targets
+        signs = signs * _held_factor(logits / cap, "tanh")
     u = signs @ rows  # back from the logits to the state
     bias = torch.zeros((), dtype=torch.float64) if bias_of_targets is None else signs @ bias_of_targets
     if gain is not None:
@@ -90,11 +80,11 @@ def hold_head(
         u = u * factor
         bias = bias if c is None else bias + c @ u
         u = dense.T @ u
-    return HeldHead(Readout((u * scale)[:, None], bias[None]), logits * capped)
+    return Readout((u * scale)[:, None], bias[None])
 
 
-def held_factor(y: torch.Tensor, activation: DenseActivation) -> torch.Tensor:
-    """Return what an activation multiplies each number by: its output over its input, the slope where that is 0."""
+def _held_factor(y: torch.Tensor, activation: DenseActivation) -> torch.Tensor:
+    """Return an activation's factor of each number: its output over its input, or the slope where the input is 0."""
     z = y.tanh() if activation == "tanh" else activate(y, activation)
     return torch.where(y == 0, _SLOPES_AT_0[activation], z / torch.where(y == 0, 1.0, y))
 

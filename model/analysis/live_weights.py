@@ -1,17 +1,15 @@
-"""Gives the weights of a network that runs, by name, as it uses them: packed ones unpacked, norms' gains with their
-offset.
+"""Weights of a running network by name, as it uses them: unpacked, and gains of norms with their offset.
 
-Names, of the stack "" or "encoder.": embed.weight, embed_in.weight, embed_out.weight, head.weight and head.bias (the
-head's also where it is tied), transform_dense (.weight and .bias) and transform_norm (.gain and .bias) of what comes
-before an encoder's head, classifier_dense, classifier_norm and classifier of the head that labels an input,
-pos_embed.weight (from position 0), position_bias.by_distance (as `AttentionRule` has it, one for all layers),
-final_norm.gain and .bias, and of each block `layers.{i}.` qkv, attn_out, cross_q, cross_kv, cross_out, gate,
-up, down, router, experts.{e}. and shared. gate, up, down (.weight [out, in] and .bias), sinks.by_head (as
-`AttentionRule` has them), attn_post_norm.gain (of the attention's output, where it is normed before it is added),
-stream_scale.weight (the number by which the stream is multiplied after it), where each sum is normed attn_norm,
-cross_norm and mlp_norm (.gain and .bias), and by the names of their points, wherever they stand, ln1, ln1_post,
-ln_cross, ln2, ln2_post, q_norm and k_norm (.gain and .bias); embed_norm is of the embedding. rotary.frequencies, of a
-block that rotates queries and keys, is no parameter.
+Names, with the stack's prefix "" or "encoder.": embed.weight, embed_in.weight, embed_out.weight, head.weight and
+head.bias (also of a tied head), transform_dense (.weight and .bias) and transform_norm (.gain and .bias) before an
+encoder's head, classifier_dense, classifier_norm and classifier of the head that labels an input, pos_embed.weight
+(from position 0), position_bias.by_distance (see `AttentionRule`, one for all layers), final_norm.gain and .bias, and
+of each block `layers.{i}.` qkv, attn_out, cross_q, cross_kv, cross_out, gate, up, down, router, experts.{e}. and
+shared. gate, up, down (.weight [out, in] and .bias), sinks.by_head (see `AttentionRule`), attn_post_norm.gain (of a
+norm of the attention's output before the sum), stream_scale.weight (the factor of the stream after the block),
+attn_norm, cross_norm and mlp_norm (.gain and .bias) of norms after sums, and by the names of their points ln1,
+ln1_post, ln_cross, ln2, ln2_post, q_norm and k_norm (.gain and .bias); embed_norm is the embedding's.
+rotary.frequencies, of a block that rotates queries and keys, is no parameter.
 """
 
 import re
@@ -49,12 +47,12 @@ class LiveWeights:
         return whole if part is None or whole is None else whole.chunk(2)[part]
 
     def token_rows(self, ids: tuple[int, ...]) -> torch.Tensor:
-        """Return some rows of the token table, without the others: it may be stored quantised, and large."""
+        """Return some rows of the token table without unpacking the others of a large, quantised table."""
         tokens = self._model.tokens
         return tokens(torch.tensor(ids, device=tokens.device))
 
     def stored_as(self, name: str) -> str | None:
-        """Return the format in which a weight is stored, as text for people, or None for a weight it lacks."""
+        """Return the format in which a weight is stored, as readable text, or None if there is no such weight."""
         owner, _, kind = name.rpartition(".")
         if owner == "embed":
             return self._model.tokens.stored
@@ -65,7 +63,7 @@ class LiveWeights:
         return None if found is None else str(found.dtype).removeprefix("torch.")
 
     def _stack_of(self, owner: str) -> tuple[Stack, str]:
-        """Return the stack that a weight is in, and the name of what has it there."""
+        """Return the stack of a weight, and the name of its owner without the stack's prefix."""
         model = self._model
         has_two = model.encoder is not None and model.decoder is not None
         stack = model.encoder if has_two and owner.startswith("encoder.") else model.decoder or model.encoder
@@ -73,8 +71,8 @@ class LiveWeights:
         return stack, owner.removeprefix("encoder.")
 
     def _linear(self, stack: Stack, owner: str) -> tuple[Linear | None, int | None]:
-        """Return the layer that has a weight, if one does, and which half of its rows the weight is: a gated mlp keeps
-        gate and up one under the other.
+        """Return the linear layer with a weight, or None, and the half of its rows if the weight is only one half: a
+        gated mlp stores gate above up.
         """
         model = self._model
         shared = {"head": model.head, "embed_in": stack.embedding.project, "embed_out": model.project_out}
@@ -133,8 +131,8 @@ def _of_stack(stack: Stack, owner: str, kind: str) -> torch.Tensor | None:
 
 
 def _norms(block: Block) -> dict[str, Norm | None]:
-    """Return a block's norms: that of the attention's output and those of sums by our names, and all by the names of
-    their points, whether before, after or of the sum.
+    """Return a block's norms: the norms of the attention's output and of sums by our names, and all norms by the names
+    of their points.
     """
     found: dict[str, Norm | None] = {"attn_post_norm": block.attention.after}
     found |= {"attn_norm": block.attention.of_sum, "mlp_norm": block.mlp.of_sum}

@@ -1,9 +1,8 @@
-"""Names the weight matrices of a network as TransformerLens does, with its axes, and says which of our weights each is
-part of.
+"""Weight matrices of a network by TransformerLens's names and axes, and their rows in our weights.
 
-Ours are [out, in], q, k and v fused; TransformerLens's are [in, out] and apart, those of heads [head, ...]. Here a
-matrix of heads is whole, its heads side by side: W_Q is [d_model, head d_head], W_O [head d_head, d_model]. This module
-knows names and rows; it never touches a tensor.
+Our weights are [out, in], with q, k and v fused; TransformerLens's are separate, [in, out], with an axis for heads: W_Q
+[head, d_model, d_head], W_K and W_V [kv_head, d_model, d_head], W_O [head, d_head, d_model]. This module needs names
+and shapes only.
 """
 
 import difflib
@@ -16,27 +15,46 @@ from model.hooks.points import Stack
 
 
 class UnknownMatrix(ValueError):
-    """No such matrix is in this model; the message lists those that are."""
+    """No such matrix is in this model; the message lists the existing ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class MatrixLocation:
-    """Where a matrix is stored: rows `first` to `last` of one of our weights."""
+class NamedWeight:
+    """A weight by TransformerLens's name: rows `first` to `last` of one of our weights."""
 
     name: str
-    """The full name: "blocks.0.attn.W_Q", "encoder.blocks.0.attn.W_Q", "embed.W_E"."""
+    """The full name: "blocks.0.attn.W_Q", "encoder.blocks.0.ln1.w", "embed.W_E"."""
     weight: str
     """Our weight, as `model.analysis.live_weights` names it: "layers.0.qkv.weight"."""
-    first: int
-    last: int
-    is_turned: bool
-    """Whether TransformerLens's matrix is the transpose."""
-    axes: tuple[str, str]
-    """The axes of TransformerLens's matrix; "head d_head" for several heads."""
-    shape: tuple[int, int]
-    """The shape of TransformerLens's matrix."""
-    num_heads: int | None = None
-    """How many heads are side by side along the axis "head d_head", or None if the matrix has none."""
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    first: int = 0
+    last: int | None = None
+    """The row after its last one; None for all rows."""
+    is_turned: bool = False
+    """Whether the matrix, or each head's part of it, is the transpose of our weight."""
+    tied_to: str | None = None
+    """The name of the weight that shares its storage."""
+
+    @property
+    def num_heads(self) -> int | None:
+        """Return the length of the axis of heads, or None if there is none."""
+        return self.shape[0] if self.axes[0] in ("head", "kv_head") else None
+
+    @property
+    def matrix_axes(self) -> tuple[str, ...]:
+        """Return the two axes of a matrix with its heads side by side."""
+        if self.num_heads is None:
+            return self.axes
+        return ("d_model", "head d_head") if self.axes[2] == "d_head" else ("head d_head", "d_model")
+
+    @property
+    def matrix_shape(self) -> tuple[int, ...]:
+        """Return the shape of a matrix with its heads side by side."""
+        if self.num_heads is None:
+            return self.shape
+        heads, rows, columns = self.shape
+        return (rows, heads * columns) if self.axes[2] == "d_head" else (heads * rows, columns)
 
 
 def names_of(config: ModelConfig) -> tuple[str, ...]:
@@ -48,8 +66,9 @@ def names_of(config: ModelConfig) -> tuple[str, ...]:
     )
 
 
-def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> MatrixLocation:
-    """Return the matrix of a name: full ("encoder.blocks.0.attn.W_Q"), or short ("W_Q", "mlp.W_in") with `layer` apart.
+def find_matrix(config: ModelConfig, name: str, layer: int | None = None) -> NamedWeight:
+    """Return the matrix of a full name ("encoder.blocks.0.attn.W_Q"), or of a short one ("W_Q", "mlp.W_in") and
+    `layer`.
 
     Without a prefix a block's matrix of an encoder-decoder means the decoder's. Raises UnknownMatrix.
     """
@@ -88,14 +107,13 @@ def _is_in_block(short: str) -> bool:
 
 
 def _prefix(config: ModelConfig, stack: Stack, short: str) -> str:
-    """Return what comes before a name; the token table of an encoder-decoder belongs to both stacks."""
+    """Return the prefix of a name; the token table of an encoder-decoder belongs to both stacks."""
     if config.kind != "encoder-decoder" or short in ("embed.W_E", "unembed.W_U"):
         return ""
     return f"{stack}."
 
 
 def _short_names(config: ModelConfig, stack: Stack) -> list[str]:
-    """Return the short names of one stack's matrices."""
     own = stack_config(config, stack)
     has_table = stack == "encoder" or config.encoder is None  # listed once
     attentions = ["attn", "cross_attn"] if own.cross_attention else ["attn"]
@@ -112,8 +130,8 @@ def _short_names(config: ModelConfig, stack: Stack) -> list[str]:
 
 
 def split_name(config: ModelConfig, name: str, layer: int | None) -> tuple[Stack, int | None, str]:
-    """Return the stack that a name means, its layer, or `layer` if the name has none, and the rest of the name. Raises
-    UnknownMatrix if both name a layer, and not the same.
+    """Return the stack of a name, its layer, or `layer` if the name has none, and the rest of the name. Raises
+    UnknownMatrix if the two layers differ.
     """
     stack = next((each for each in stacks(config) if name.startswith(f"{each}.")), stacks(config)[-1])
     rest = name.removeprefix(f"{stack}.") if config.kind == "encoder-decoder" else name
@@ -125,42 +143,44 @@ def split_name(config: ModelConfig, name: str, layer: int | None) -> tuple[Stack
     return stack, int(match[1]), match[2]
 
 
-def _outside(config: ModelConfig, stack: Stack, short: str) -> MatrixLocation:
+def _outside(config: ModelConfig, stack: Stack, short: str) -> NamedWeight:
     own = stack_config(config, stack)
     full = _prefix(config, stack, short) + short
     ours = "encoder." if stack == "encoder" and config.encoder is not None else ""
     if short == "pos_embed.W_pos":
         count, shape = own.max_model_len, (own.max_model_len, own.hidden_size)
-        return MatrixLocation(full, f"{ours}pos_embed.weight", 0, count, False, ("position", "d_model"), shape)
+        return NamedWeight(full, f"{ours}pos_embed.weight", ("position", "d_model"), shape, 0, count)
     count, narrow = config.vocab_size, config.embedding_size or config.hidden_size
     if short == "embed.W_E":
-        return MatrixLocation(full, "embed.weight", 0, count, False, ("d_vocab", "d_model"), (count, narrow))
+        return NamedWeight(full, "embed.weight", ("d_vocab", "d_model"), (count, narrow), 0, count)
     weight = "embed.weight" if config.tie_word_embeddings else "head.weight"
-    return MatrixLocation(full, weight, 0, count, True, ("d_model", "d_vocab"), (narrow, count))
+    return NamedWeight(full, weight, ("d_model", "d_vocab"), (narrow, count), 0, count, is_turned=True)
 
 
-def _inside(config: ModelConfig, own: ModelConfig, stack: Stack, short: str, layer: int) -> MatrixLocation:
-    name = f"{_prefix(config, stack, short)}blocks.{layer}.{short}"
+def _inside(config: ModelConfig, own: ModelConfig, stack: Stack, short: str, layer: int) -> NamedWeight:
     ours = f"{'encoder.' if stack == 'encoder' and config.encoder is not None else ''}layers.{layer}."
     module, _, matrix = short.rpartition(".")
-    d, ff = own.hidden_size, own.intermediate_size
-    if module == "mlp":
-        if matrix == "W_out":
-            return MatrixLocation(name, f"{ours}down.weight", 0, d, True, ("d_mlp", "d_model"), (ff, d))
-        part = "gate" if matrix == "W_gate" else "up"
-        return MatrixLocation(name, f"{ours}{part}.weight", 0, ff, True, ("d_model", "d_mlp"), (d, ff))
+    d, ff, size = own.hidden_size, own.intermediate_size, own.head_dim
+    q, kv = own.num_heads * size, own.num_kv_heads * size
     is_cross = module == "cross_attn"
-    heads, kv_heads = own.num_heads, own.num_kv_heads
-    q, kv = heads * own.head_dim, kv_heads * own.head_dim
-    if matrix == "W_O":
-        weight = "cross_out" if is_cross else "attn_out"
-        return MatrixLocation(name, f"{ours}{weight}.weight", 0, d, True, ("head d_head", "d_model"), (q, d), heads)
-    axes = ("d_model", "head d_head")
-    if matrix == "W_Q":
-        weight = "cross_q" if is_cross else "qkv"
-        return MatrixLocation(name, f"{ours}{weight}.weight", 0, q, True, axes, (d, q), heads)
-    queries = 2 * q if own.attention_gate else q  # with their gates
-    first = (0 if is_cross else queries) + (kv if matrix == "W_V" else 0)
-    width = config.encoder.hidden_size if is_cross and config.encoder is not None else d
-    weight = "cross_kv" if is_cross else "qkv"
-    return MatrixLocation(name, f"{ours}{weight}.weight", first, first + kv, True, axes, (width, kv), kv_heads)
+    axes: tuple[str, ...]
+    shape: tuple[int, ...]
+    first = 0
+    if matrix == "W_out":
+        weight, axes, shape, last = "down", ("d_mlp", "d_model"), (ff, d), d
+    elif module == "mlp":
+        weight, axes, shape, last = "gate" if matrix == "W_gate" else "up", ("d_model", "d_mlp"), (d, ff), ff
+    elif matrix == "W_O":
+        weight, axes, last = "cross_out" if is_cross else "attn_out", ("head", "d_head", "d_model"), d
+        shape = (own.num_heads, size, d)
+    elif matrix == "W_Q":
+        weight, axes, last = "cross_q" if is_cross else "qkv", ("head", "d_model", "d_head"), q
+        shape = (own.num_heads, d, size)
+    else:
+        width = config.encoder.hidden_size if is_cross and config.encoder is not None else d
+        queries = 2 * q if own.attention_gate else q  # with their gates
+        first = (0 if is_cross else queries) + (kv if matrix == "W_V" else 0)
+        weight, axes, last = "cross_kv" if is_cross else "qkv", ("kv_head", "d_model", "d_head"), first + kv
+        shape = (own.num_kv_heads, width, size)
+    name = f"{_prefix(config, stack, short)}blocks.{layer}.{short}"
+    return NamedWeight(name, f"{ours}{weight}.weight", axes, shape, first, last, is_turned=True)

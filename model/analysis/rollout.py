@@ -1,8 +1,8 @@
-"""Follows attention through all layers: rollout and flow (Abnar and Zuidema 2020, arXiv:2005.00928). It needs no torch.
+"""Attention through all layers: rollout and flow (Abnar and Zuidema 2020, arXiv:2005.00928); without torch.
 
 Both read the heads' mean pattern A of each layer together with the residual connection, half and half: Abar = A + I
 with rows scaled to sum to 1. Rollout multiplies them. Flow is on a graph: a node for each position before and after
-every layer, an edge of capacity Abar[i, j] from i above to j below; a word gets what can flow to it.
+every layer, an edge of capacity Abar[i, j] from i above to j below; a word's number is its maximum flow.
 
 Axes: L layers, n positions.
 """
@@ -26,9 +26,9 @@ def with_residual(patterns: Floats) -> Float64:
 
 
 def rollout(patterns: Floats) -> Iterator[Float64]:
-    """Yield R_l = Abar_l R_(l-1) [n, n] of each layer: what share of position i comes from input j; rows sum to 1.
+    """Yield R_l = Abar_l R_(l-1) [n, n] of each layer: the share of position i that comes from input j; rows sum to 1.
 
-    It makes one layer at a time, so that a long text needs no more memory than two of them.
+    Only two layers are in memory at a time.
     """
     result: Float64 | None = None
     for pattern in patterns:
@@ -38,10 +38,10 @@ def rollout(patterns: Floats) -> Iterator[Float64]:
 
 
 def flow(patterns: Floats, query: int, check: Callable[[], None] = lambda: None) -> Float64:
-    """Return the most that can flow from position `query` above the last layer to each input, [n].
+    """Return the maximum flow from position `query` above the last layer to each input, [n].
 
-    `check` is called before each input; what it raises ends the work. Each input is a maximum flow of its own (by
-    Dinic's algorithm; the paper takes Edmonds and Karp's, which gives the same), so that they sum to more than 1.
+    `check` is called before each input; an exception that it raises ends the work. Each input has a maximum flow of its
+    own (by Dinic's algorithm; the paper uses Edmonds and Karp's, with the same result), so they sum to more than 1.
 
     Raises RuntimeError where there are no compiled kernels.
     """

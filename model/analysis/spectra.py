@@ -1,4 +1,4 @@
-"""Says what singular values, eigenvalues and cosines mean, and what chance would give. It knows numbers; no torch."""
+"""Statistics of singular values, eigenvalues and cosines, and their values for random matrices; without torch."""
 
 import math
 from typing import Any
@@ -9,6 +9,8 @@ import numpy.typing as npt
 from model.analysis.arrays import Floats
 
 Complexes = npt.NDArray[np.complexfloating[Any, Any]]
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+"""The quantiles of the cosines in an answer."""
 
 
 def effective_rank(singular_values: Floats) -> float:
@@ -39,23 +41,23 @@ def positivity(eigenvalues: Complexes) -> float:
 
 
 def random_cosine_std(dimension: int) -> float:
-    """Return the standard deviation of the cosine of two random directions, 1 / sqrt(d); its mean is 0 (exact: the mean
-    square of one coordinate of a unit vector is 1/d).
+    """Return the standard deviation of the cosine of two random directions, 1 / sqrt(d) (exact: the mean square of one
+    coordinate of a unit vector is 1/d); the mean is 0.
     """
     return 1.0 / math.sqrt(dimension)
 
 
 def random_largest_cosine(num_pairs: int, dimension: int) -> float:
-    """Return about the largest |cosine| among so many pairs of random directions: sqrt(2 ln(pairs) / d), at most 1.
+    """Return the approximate largest |cosine| among `num_pairs` random pairs: sqrt(2 ln(pairs) / d), at most 1.
 
-    It is the expected maximum of that many normal numbers of standard deviation 1/sqrt(d), to first order.
+    It is the expected maximum of normal numbers of standard deviation 1/sqrt(d), to first order.
     """
     return min(1.0, math.sqrt(2.0 * math.log(max(num_pairs, 1)) / dimension))
 
 
 def welch_bound(num_vectors: int, dimension: int) -> float | None:
-    """Return sqrt((n - d) / (d (n - 1))): among n unit vectors in d dimensions some |cosine| is at least that large,
-    however they are placed. None for n <= d, where all can be orthogonal.
+    """Return sqrt((n - d) / (d (n - 1))), a lower bound of the largest |cosine| among n unit vectors in d dimensions.
+    None for n <= d, where all can be orthogonal.
 
     Source: Welch 1974, "Lower bounds on the maximum cross correlation of signals", IEEE Trans. Inf. Theory 20(3).
     """

@@ -1,5 +1,4 @@
-"""Measures how a position's vector moves through the layers: its length and its direction. It knows arrays; no model,
-no torch.
+"""Trajectory of a position's vector through the layers: its length and its direction; numpy only.
 
 Axes: L + 1 states (the embedding, then the residual stream after each block), P positions, O other positions, d
 numbers.
@@ -14,7 +13,7 @@ from model.analysis.arrays import Float64, Floats
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Lengths and cosines of the states. A cosine of a vector of length 0 is NaN, and so is what overflowed."""
+    """Lengths and cosines of the states. Cosines of zero vectors and overflowed numbers are NaN."""
 
     norms: Float64
     """[P, L + 1]"""
@@ -23,18 +22,18 @@ class Trajectory:
     cosine_to_start: Float64
     """[P, L + 1]"""
     cosine_to_previous: Float64
-    """[P, L + 1]; that of the first state is 1."""
+    """[P, L + 1]; 1 for the first state."""
     cosine_to_others: Float64
     """[P, L + 1, O]: to the other positions at the same state."""
 
 
-@np.errstate(invalid="ignore")  # 0 / 0 and inf - inf are NaN, and said to be
+@np.errstate(invalid="ignore")  # 0 / 0 and inf - inf are NaN
 def trajectory(states: Floats, others: Floats) -> Trajectory:
     """Measure states [L + 1, P, d], and compare them with other positions' [L + 1, O, d]."""
     x, y = states.astype(np.float64), others.astype(np.float64)
     before = np.concatenate([x[:1], x[:-1]])
     norms = np.linalg.norm(x, axis=-1)
-    # A product of matrices for each state: all pairs number by number would be d times as large as the answer.
+    # One matrix product for each state: the elementwise products would be d times as large as the answer.
     between = (x @ y.swapaxes(1, 2)) / (norms[:, :, None] * np.linalg.norm(y, axis=-1)[:, None])
     return Trajectory(
         norms=norms.T,
@@ -46,7 +45,6 @@ def trajectory(states: Floats, others: Floats) -> Trajectory:
 
 
 def _cosine(a: Float64, b: Float64) -> Float64:
-    """Return the cosine along the last axis."""
     lengths = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
     cosine: Float64 = (a * b).sum(-1) / lengths
     return cosine

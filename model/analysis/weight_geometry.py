@@ -1,8 +1,7 @@
-"""Measures how the rows of a matrix relate to each other: cosines of all pairs and singular values. It works on blocks;
-nothing of size n x n is ever built.
+"""Geometry of the rows of a matrix: cosines of all pairs, and singular values, computed in blocks.
 
 Cosines are computed in float32 (float64 for float64 weights), counted and summed in float64; the singular values come
-from the smaller Gram matrix, which is summed and decomposed in float64, so those under about 1e-8 of the largest are
+from the smaller Gram matrix, which is summed and decomposed in float64, so values under about 1e-8 of the largest are
 noise.
 
 Axes: N vectors of dimension d.
@@ -14,6 +13,7 @@ from typing import Literal
 
 import torch
 
+from model.analysis.spectra import QUANTILES
 from model.layers.attention_arithmetic import at_least_float32
 
 Check = Callable[[], None]
@@ -27,7 +27,6 @@ FINE_BINS = 4000
 """Bins of the counts from which quantiles are read, each 0.0005 wide."""
 BINS = 200
 """Bins of the histogram that is returned, each 0.01 wide."""
-QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 MAX_SPECTRUM = 8192
 """The longest smaller side whose Gram matrix is decomposed."""
 NUM_CLOSEST = 16
@@ -37,14 +36,14 @@ _BLOCK = 1024
 
 @dataclass(slots=True)
 class _Tally:
-    """What is kept of the cosines so far."""
+    """Statistics of the cosines so far."""
 
     counts: torch.Tensor
     """[FINE_BINS] over [-1, 1]."""
     closest: torch.Tensor
     """[n] the largest |cosine|, signed."""
     pairs: torch.Tensor
-    """[n, 2] the pairs that these belong to."""
+    """[n, 2] their pairs."""
     number: int = 0
     total: float = 0.0
     squares: float = 0.0
@@ -59,7 +58,7 @@ class _Tally:
         """Count cosines [n]; `name` gives the pairs [k, 2] of some of their indices [k]."""
         if not len(cosines):
             return
-        cosines = cosines.clamp(-1.0, 1.0)  # rounding can go a hair beyond
+        cosines = cosines.clamp(-1.0, 1.0)  # rounding can exceed it
         self.number += len(cosines)
         self.total += float(cosines.sum(dtype=torch.float64))
         self.squares += float((cosines * cosines).sum(dtype=torch.float64))
@@ -84,25 +83,24 @@ def geometry(
     seed: int = 0,
     spectrum: bool = True,
 ) -> dict[str, torch.Tensor]:
-    """Return how N vectors relate to each other, and the singular values of the matrix that they make.
+    """Return the statistics of the cosines of N vectors, and the singular values of their matrix.
 
     Args:
         vectors: [N, d], of any dtype and layout.
         check: called between blocks.
-        max_pairs: compare this many pairs, drawn with replacement and with `seed`, where there are more; "all" compares
-            each, however long it takes; None compares all where that is affordable (MAX_PAIRS, MAX_PRODUCTS), else
-            SAMPLED_PAIRS of them.
+        max_pairs: number of pairs to compare, drawn with replacement and with `seed`, if there are more; "all" compares
+            each; None compares all if that is affordable (MAX_PAIRS, MAX_PRODUCTS), else SAMPLED_PAIRS of them.
         seed: of the drawing.
         spectrum: also return the singular values, where the smaller side is at most MAX_SPECTRUM.
 
     Returns:
-        counts int64 [num_vectors, dimension, zero vectors (left out of the pairs), pairs there are, pairs compared,
+        counts int64 [num_vectors, dimension, zero vectors (left out of the pairs), number of pairs, pairs compared,
         whether they were drawn], moments float64 [mean, standard deviation, smallest, largest] of the cosines,
-        quantiles [QUANTILES] to within 0.0005, histogram [BINS] over [-1, 1], closest [k] the largest |cosine| of those
-        compared and closest_pairs int64 [k, 2], norms [smallest, mean, largest length], and singular_values, largest
-        first.
+        quantiles [QUANTILES] to within 0.0005, histogram [BINS] over [-1, 1], closest [k] the largest compared
+        |cosine|, signed, and closest_pairs int64 [k, 2], norms [smallest, mean, largest length], and singular_values,
+        largest first.
 
-    Raises ValueError for vectors that hold NaN or infinite numbers: no cosine is the largest then.
+    Raises ValueError for vectors with NaN or infinite numbers.
     """
     count, dimension = vectors.shape
     norms = torch.cat([block.norm(dim=1) for block in _blocks(vectors, check)])
@@ -151,12 +149,12 @@ def singular_values(matrix: torch.Tensor, check: Check) -> torch.Tensor:
 
 @dataclass(slots=True)
 class _Units:
-    """The vectors that are not zero, scaled to length 1 when they are read."""
+    """The nonzero vectors, scaled to length 1 when they are read."""
 
     vectors: torch.Tensor
     norms: torch.Tensor
     is_there: torch.Tensor
-    """[n], the indices of the vectors that are not zero."""
+    """[n], the indices of the nonzero vectors."""
 
     def __len__(self) -> int:
         return len(self.is_there)
@@ -174,7 +172,7 @@ def _blocks(vectors: torch.Tensor, check: Check) -> Iterator[torch.Tensor]:
 
 
 def _all(units: _Units, check: Check) -> _Tally:
-    """Compare each pair once, a block of rows with itself and with those after it."""
+    """Compare each pair once, a block of rows with itself and with later blocks."""
     tally = _Tally.empty()
     for i in range(0, len(units), _BLOCK):
         here = units.take(slice(i, i + _BLOCK))
@@ -212,7 +210,7 @@ def _drawn(units: _Units, wanted: int, seed: int, check: Check) -> _Tally:
 
 
 def _quantiles(counts: torch.Tensor) -> torch.Tensor:
-    """Read the quantiles from the fine counts, as if evenly spread within each bin."""
+    """Return the quantiles from the fine counts, interpolated within each bin."""
     cumulated = counts.cumsum(0)
     wanted = torch.tensor(QUANTILES, dtype=torch.float64) * cumulated[-1]
     bins = torch.searchsorted(cumulated, wanted).clamp(max=len(counts) - 1)

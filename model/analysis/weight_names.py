@@ -1,9 +1,8 @@
-"""Lists a network's weights by TransformerLens's names and axes, and says which rows of our weights each is.
+"""All weights of a network by TransformerLens's names and axes, and their rows in our weights.
 
-Matrices are those of `model.analysis.matrices`, the heads of attention apart: W_Q [head, d_model, d_head], W_K and W_V
-[kv_head, d_model, d_head], W_O [head, d_head, d_model]. Beside them are biases (b_Q [head, d_head], b_in [d_mlp]), the
-gains and biases of norms, by the norms' points (ln1.w, ln_final.b, attn.q_norm.w), and of a mixture of experts W_router
-and each expert's matrices. This module knows names and shapes; it never touches a tensor.
+They are the matrices of `model.analysis.matrices`, biases (b_Q [head, d_head], b_in [d_mlp]), gains and
+biases of norms, by the norms' points (ln1.w, ln_final.b, attn.q_norm.w), and W_router and each expert's matrices in a
+mixture of experts. This module needs names and shapes only.
 """
 
 import difflib
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from model.analysis.matrices import MatrixLocation, UnknownMatrix, find_matrix, names_of, split_name
+from model.analysis.matrices import NamedWeight, UnknownMatrix, find_matrix, names_of, split_name
 from model.checkpoint.weight_maps import weights_of
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config, stacks
@@ -28,44 +27,19 @@ _NORMS = {
     "attn.q_norm": ("q_norm",),
     "attn.k_norm": ("k_norm",),
 }
-"""The norms of a block, and our weights that may hold each: the first that is there does."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedWeight:
-    """A weight by TransformerLens's name."""
-
-    name: str
-    """The full name: "blocks.0.attn.W_Q", "encoder.blocks.0.ln1.w", "embed.W_E"."""
-    weight: str
-    """Our weight, as `model.analysis.live_weights` names it."""
-    axes: tuple[str, ...]
-    shape: tuple[int, ...]
-    first: int = 0
-    """The first of our weight's rows that it is made of."""
-    last: int | None = None
-    """The row after the last one; None if it is all of them."""
-    is_turned: bool = False
-    """Whether the matrix, or each head's part of it, is the transpose of our weight."""
-    tied_to: str | None = None
-    """The name of the weight whose storage it shares."""
-
-    @property
-    def num_heads(self) -> int | None:
-        """Return how many heads its first axis has, or None if that is another axis."""
-        return self.shape[0] if self.axes[0] in ("head", "kv_head") else None
+"""The norms of a block, and our weights that may hold each: the first existing one does."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightList:
     weights: tuple[NamedWeight, ...]
     not_listed: tuple[str, ...]
-    """Our names, without layer and expert, of what TransformerLens has no name for."""
+    """Our names, without layer and expert, of weights that TransformerLens does not name."""
 
 
 @lru_cache(maxsize=4)
 def list_weights(config: ModelConfig) -> WeightList:
-    """Return every weight of the model, and our names of those that have no name here."""
+    """Return every weight of the model, and our names of weights that have no name here."""
     found: list[NamedWeight] = []
     used: set[str] = set()
     for stack in stacks(config):
@@ -75,14 +49,14 @@ def list_weights(config: ModelConfig) -> WeightList:
             found += maker.in_block(layer)
         used |= maker.used
     rest = (re.sub(r"(layers|experts)\.\d+\.", "", name) for name in _our_names(config) if name not in used)
-    ends = {"ln_final": 1, "unembed": 2}  # the order of a forward pass: what comes after the blocks last
+    ends = {"ln_final": 1, "unembed": 2}  # in the order of a forward pass: after the blocks
     found.sort(key=lambda each: ends.get(_short(each.name).partition(".")[0], 0))
     return WeightList(tuple(found), tuple(dict.fromkeys(rest)))
 
 
 def find_weight(config: ModelConfig, name: str, layer: int | None = None) -> NamedWeight:
-    """Return the weight of a name: full ("blocks.0.ln1.w"), or short ("W_Q", "mlp.b_in") with `layer` apart, as
-    `find_matrix` takes it. Raises UnknownMatrix.
+    """Return the weight of a full name ("blocks.0.ln1.w"), or of a short one ("W_Q", "mlp.b_in") and `layer`. Raises
+    UnknownMatrix.
     """
     stack, at, short = split_name(config, name, layer)
     num_layers = stack_config(config, stack).num_layers
@@ -104,7 +78,7 @@ def find_weight(config: ModelConfig, name: str, layer: int | None = None) -> Nam
 
 
 def _meant(short: str, there: list[NamedWeight]) -> NamedWeight | None:
-    """Return the weight of a name without stack and layer, or of its last part alone, if that says which."""
+    """Return the weight of a name without stack and layer, or of only its last part, if that is unambiguous."""
     whole = next((each for each in there if _short(each.name) == short), None)
     if whole is not None or short in ("w", "b"):
         return whole
@@ -117,24 +91,24 @@ def _short(name: str) -> str:
 
 @lru_cache(maxsize=4)
 def _our_names(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each weight that the network has."""
+    """Return the shape of each of the network's weights."""
     return {weight.name: weight.shape for weight in weights_of(config)}
 
 
 class _Stack:
-    """Makes the weights of one stack."""
+    """Lists the weights of one stack."""
 
     def __init__(self, config: ModelConfig, stack: Stack) -> None:
         self._config, self._stack = config, stack
         self.ours = _our_names(config)
         self.used: set[str] = set()
-        """Our weights that have got a name here."""
+        """Our weights that have a name here."""
         self._own = stack_config(config, stack)
         self._ours_before = "encoder." if stack == "encoder" and config.encoder is not None else ""
         self._before = f"{stack}." if config.kind == "encoder-decoder" else ""
 
     def outside(self) -> Iterator[NamedWeight]:
-        """Yield what is in no block."""
+        """Yield the weights outside the blocks."""
         for pattern in names_of(self._config):
             if "{layer}" in pattern or not self._is_mine(pattern):
                 continue
@@ -167,8 +141,8 @@ class _Stack:
         yield from self._experts(before, ours)
 
     def rotary(self, layer: int) -> Iterator[NamedWeight]:
-        """Yield the frequencies of a block that rotates queries and keys: radians a position for each pair of their
-        numbers, i and i + pair. They are no parameters, so no list has them.
+        """Yield the rotary frequencies of a block, in radians per position for each pair of numbers, i and i + pair.
+        They are no parameters, so no list has them.
         """
         rope, head_dim = self._own.rope_of(layer), self._own.at(layer).head_dim
         if rope is not None:
@@ -179,24 +153,25 @@ class _Stack:
 
     def _matrix_and_bias(self, pattern: str, layer: int) -> Iterator[NamedWeight]:
         try:
-            place = find_matrix(self._config, pattern.format(layer=layer))
+            matrix = self._of_matrix(find_matrix(self._config, pattern.format(layer=layer)))
         except UnknownMatrix:  # this layer has none
             return
-        matrix = self._of_matrix(place)
         is_value_key = (
             pattern.endswith(".attn.W_V") and self._own.keys_are_values and self._own.window_of(layer) is None
         )
         yield replace(matrix, tied_to=matrix.name.replace("W_V", "W_K")) if is_value_key else matrix
         letter = pattern.rpartition(".")[2]
-        if self._has(f"{self._held(place.weight.removesuffix('.weight'))}.bias"):
+        if self._has(f"{self._held(matrix.weight.removesuffix('.weight'))}.bias"):
             axes, shape = matrix.axes[-1:], matrix.shape[-1:]
             if letter in ("W_Q", "W_K", "W_V"):
                 axes, shape = (matrix.axes[0], "d_head"), (matrix.shape[0], matrix.shape[-1])
-            bias = place.weight.replace(".weight", ".bias")
-            yield NamedWeight(matrix.name.replace(letter, _BIASES[letter]), bias, axes, shape, place.first, place.last)
+            bias = matrix.weight.replace(".weight", ".bias")
+            yield NamedWeight(
+                matrix.name.replace(letter, _BIASES[letter]), bias, axes, shape, matrix.first, matrix.last
+            )
 
     def _held(self, owner: str) -> str:
-        """Return our weight that holds another: gate and up are rows of one where there is a gate."""
+        """Return our weight that holds another: gate and up are rows of gate_up if there is a gate."""
         path, _, last = owner.rpartition(".")
         both = f"{path}.gate_up"
         return both if last in ("gate", "up") and f"{both}.weight" in self.ours else owner
@@ -213,20 +188,12 @@ class _Stack:
                 axis = "d_model" if shape[-1] == self._own.hidden_size else "d_head"
                 yield NamedWeight(f"{name}.{letter}", f"{live}.{attribute}", (axis,), shape)
 
-    def _of_matrix(self, place: MatrixLocation) -> NamedWeight:
-        self._has(f"{self._held(place.weight.removesuffix('.weight'))}.weight")
-        axes: tuple[str, ...] = place.axes
-        shape: tuple[int, ...] = place.shape
-        if place.num_heads is not None:
-            is_out = place.axes[0] == "head d_head"
-            width = place.shape[0 if is_out else 1] // place.num_heads
-            head = "kv_head" if place.name.endswith(("W_K", "W_V")) else "head"
-            axes = (head, "d_head", "d_model") if is_out else (head, "d_model", "d_head")
-            shape = (place.num_heads, width, place.shape[1]) if is_out else (place.num_heads, place.shape[0], width)
-        return NamedWeight(place.name, place.weight, axes, shape, place.first, place.last, place.is_turned)
+    def _of_matrix(self, matrix: NamedWeight) -> NamedWeight:
+        self._has(f"{self._held(matrix.weight.removesuffix('.weight'))}.weight")
+        return matrix
 
     def _experts(self, before: str, ours: str) -> Iterator[NamedWeight]:
-        """Yield the router and the experts of a block that has them; d_expert is the width of one."""
+        """Yield the router and the experts of a block, if it has them; d_expert is the width of one."""
         d = self._own.hidden_size
         router = f"{ours}router"
         if not self._has(f"{router}.weight") or self._own.experts is None:

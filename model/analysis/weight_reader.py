@@ -1,44 +1,31 @@
-"""Reads one network's weights by their names, as plain matrices. It knows how they are fused, not where they come from.
+"""Reader of one network's weights by their names, as plain matrices; it splits fused weights.
 
-A weight is returned as the network uses it, unpacked and on the CPU. One whole weight at a time is kept, since
-questions about heads ask for one layer after another.
+A weight is returned as the network uses it, unpacked and on the CPU. The last whole weight is cached, since questions
+about heads read one layer after another.
 """
 
-from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 
 from model.analysis.circuits import Head
-from model.analysis.matrices import MatrixLocation
-from model.analysis.weight_names import NamedWeight
+from model.analysis.matrices import NamedWeight
 from model.config import ModelConfig
 
-Lookup = Callable[[str], torch.Tensor | None]
-"""Looks a weight up by the name that `model.analysis.live_weights` gives it: [out, in] or [out], or None."""
 
+class Lookup(Protocol):
+    """Weights by the names of `model.analysis.live_weights`."""
 
-@runtime_checkable
-class TellsStorage(Protocol):
-    """A lookup that also says how a weight's numbers are kept."""
+    def __call__(self, name: str, /) -> torch.Tensor | None:
+        """Return a weight, [out, in] or [out], or None if there is no such weight."""
 
     def stored_as(self, name: str) -> str | None:
-        """Return it for people, or None if there is no such weight."""
-
-
-@runtime_checkable
-class GathersTokens(Protocol):
-    """A lookup that also returns some rows of the token table without making all of them."""
-
-    def __call__(self, name: str, /) -> torch.Tensor | None: ...
-
-    def token_rows(self, ids: tuple[int, ...]) -> torch.Tensor:
-        """Return the rows [n, e] of the ids."""
+        """Return the format in which a weight is stored, as readable text, or None if there is no such weight."""
 
 
 _SHARED = ("embed", "embed_out", "head", "transform_dense", "transform_norm", "classifier_dense", "classifier_norm",
            "classifier")  # fmt: skip
-"""Owners of the weights of the whole model, whatever the stack."""
+"""Owners of weights that belong to the whole model, not to a stack."""
 
 
 class WeightReader:
@@ -69,37 +56,33 @@ class WeightReader:
         weight = self.need(name)
         return weight.T.reshape(-1, head_dim, weight.shape[0])
 
-    def matrix(self, place: MatrixLocation, head: int | None = None) -> torch.Tensor:
-        """Return a matrix with TransformerLens's axes, or one head's part of it; a view where the network's own is no
-        copy.
-        """
-        part = self.need(place.weight.removeprefix(self._prefix))[place.first : place.last]
+    def matrix(self, weight: NamedWeight, head: int | None = None) -> torch.Tensor:
+        """Return a matrix with its heads side by side, or one head's part of it; a view of the weight if possible."""
         if head is not None:
-            assert place.num_heads is not None
-            is_output = place.axes[0] == "head d_head"
-            width = part.shape[1 if is_output else 0] // place.num_heads
-            chosen = slice(head * width, (head + 1) * width)
-            part = part[:, chosen] if is_output else part[chosen]
-        return part.T if place.is_turned else part
+            return self.named(weight, head)
+        part = self._rows(weight)
+        return part.T if weight.is_turned else part
 
     def named(self, weight: NamedWeight, head: int | None = None) -> torch.Tensor:
-        """Return a weight with TransformerLens's axes, or one head of it, without the axis of heads; a view where the
-        network's own is no copy.
+        """Return a weight with TransformerLens's axes, or one head of it, without the axis of heads; a view of the
+        weight if possible.
         """
-        part = self.need(weight.weight.removeprefix(self._prefix))[weight.first : weight.last]
-        count = weight.num_heads
-        if count is None or len(weight.shape) == 2:  # a matrix or vector, or a bias of heads
+        part = self._rows(weight)
+        if weight.num_heads is None or len(weight.shape) == 2:  # a matrix or vector, or a bias of heads
             whole = (part.T if weight.is_turned else part).reshape(weight.shape)
         elif weight.axes[-1] == "d_head":
-            whole = part.reshape(count, -1, part.shape[1]).transpose(1, 2)
+            whole = part.reshape(weight.num_heads, -1, part.shape[1]).transpose(1, 2)
         else:
             whole = part.T.reshape(weight.shape)
         return whole if head is None else whole[head]
 
+    def _rows(self, weight: NamedWeight) -> torch.Tensor:
+        return self.need(weight.weight.removeprefix(self._prefix))[weight.first : weight.last]
+
     def head(self, config: ModelConfig, layer: int, head: int, *, is_cross: bool = False) -> Head:
         """Return the factors of one query head, with its key head's W_K and W_V, in float64.
 
-        Raises ValueError for NaN and infinite numbers, which have no singular values.
+        Raises ValueError for NaN and infinite numbers, since they have no singular values.
         """
         kv_layer, config = config.kv_layer(layer), config.at(layer)
         size, group = config.head_dim, head // (config.num_heads // config.num_kv_heads)
@@ -110,8 +93,8 @@ class WeightReader:
             start = 0
         else:
             queries = self.need(f"{name}qkv.weight")
-            keys = self.need(f"layers.{kv_layer}.qkv.weight")  # whose heads have the same sizes
-            start = 2 * q if config.attention_gate else q  # gates stand between
+            keys = self.need(f"layers.{kv_layer}.qkv.weight")  # with heads of the same sizes
+            start = 2 * q if config.attention_gate else q  # gates are in between
 
         def wide(part: torch.Tensor) -> torch.Tensor:
             if not part.isfinite().all():

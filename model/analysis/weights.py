@@ -1,4 +1,4 @@
-"""Answers questions about the weights alone, in the worker. It knows which function answers which question.
+"""Answers to questions about the weights, in the worker: a function for each question.
 
 Each question is a name and options; each answer is tensors by name. Tensors of one number per head have the axis pair,
 in the order of the option `pairs`.
@@ -12,10 +12,11 @@ import torch
 
 from model.analysis import circuits, head_readout
 from model.analysis.held_head import hold_head
+from model.analysis.live_weights import LiveWeights
 from model.analysis.matrices import find_matrix
 from model.analysis.weight_geometry import Check, geometry
 from model.analysis.weight_names import find_weight, list_weights
-from model.analysis.weight_reader import GathersTokens, Lookup, TellsStorage, WeightReader
+from model.analysis.weight_reader import Lookup, WeightReader
 from model.config import ModelConfig
 
 Options = Mapping[str, Any]
@@ -31,10 +32,10 @@ def answer(config: ModelConfig, lookup: Lookup, question: str, options: Options,
         (real and imaginary), float64; with compose composition [pair, pair, 3] (earlier, later; Q, K, V), 0 where the
         first is not in an earlier layer than the second.
     weights: name (full), head, rows with rows_axis, columns with columns_axis (None: all): weights, float32.
-    stored: nothing: json, the bytes of {our weight: the format that it is stored in} of every weight that has a name.
-    held_readout: part, pairs, head (words | labels), state [d], targets (one or two): as `head_readout` has it of one
-        target, the logit or the difference of two, float64, without gram; logits [target], see `held_head`.
-    mean_embedding: part: mean [d_model], float64, the mean of the token table's rows as hook_embed has them.
+    stored: no options: json, the bytes of {our weight: its stored format} of every named weight.
+    held_readout: part, pairs, head (words | labels), state [d], targets (one or two): the tensors of `head_readout` for
+        one target, the logit or the difference of two, float64, without gram.
+    mean_embedding: part: mean [d_model], float64, the mean of the token table's rows as in hook_embed.
     head_output: part, layer, head; head_readout: part, pairs, targets; added_outputs: part, pairs: see `head_readout`.
 
     `check` is called often and raises to stop. Raises ValueError for a question that does not fit the model.
@@ -59,7 +60,7 @@ def _geometry(config: ModelConfig, lookup: Lookup, options: Options, check: Chec
 
 def _weights(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
     chosen_axes = ["rows", "columns"]
-    if options["name"] == "embed.W_E" and options.get("rows") is not None and isinstance(lookup, GathersTokens):
+    if options["name"] == "embed.W_E" and options.get("rows") is not None and isinstance(lookup, LiveWeights):
         found = lookup.token_rows(tuple(options["rows"]))
         chosen_axes.remove("rows")
     else:
@@ -73,14 +74,14 @@ def _weights(config: ModelConfig, lookup: Lookup, options: Options, check: Check
 
 def _stored(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
     names = dict.fromkeys(each.weight for each in list_weights(config).weights)
-    told = json.dumps({name: lookup.stored_as(name) if isinstance(lookup, TellsStorage) else None for name in names})
-    return {"json": torch.frombuffer(bytearray(told.encode()), dtype=torch.uint8)}
+    formats = json.dumps({name: lookup.stored_as(name) for name in names})
+    return {"json": torch.frombuffer(bytearray(formats.encode()), dtype=torch.uint8)}
 
 
 def _circuits(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
     own, reader = _stack(config, lookup, options["part"])
     pairs = options["pairs"]
-    heads: list[circuits.Head] = []  # kept to be composed alone: a head's factors are as large as its weights, twice
+    heads: list[circuits.Head] = []  # only for compose: the factors of a head are twice as large as its weights
     ov, qk, eigenvalues = [], [], []
     for layer, head in pairs:
         check()
@@ -112,7 +113,7 @@ def _held_readout(config: ModelConfig, lookup: Lookup, options: Options, check: 
     state = torch.tensor(options["state"], dtype=torch.float64)
     held = hold_head(reader, config, options["head"], state, tuple(options["targets"]))
     check()
-    readout = head_readout.before_final_norm(reader, own, held.readout)
+    readout = head_readout.before_final_norm(reader, own, held)
     return head_readout.stack_readout(reader, own, options["part"], tuple(options["pairs"]), readout)
 
 
@@ -123,7 +124,7 @@ def _mean_embedding(reader: WeightReader, own: ModelConfig, part: str) -> Tensor
 
 
 def _of_part(function: Callable[..., Tensors]) -> Answer:
-    """Return what answers a question about a part by a function of its stack, called with the options."""
+    """Return the answer to a question about a part by a function of its stack, called with the options."""
 
     def answer(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
         own, reader = _stack(config, lookup, options["part"])
@@ -133,7 +134,7 @@ def _of_part(function: Callable[..., Tensors]) -> Answer:
 
 
 def _stack(config: ModelConfig, lookup: Lookup, part: str) -> tuple[ModelConfig, WeightReader]:
-    """Return the configuration of the stack that a part is in, and a reader of its weights."""
+    """Return the configuration of a part's stack, and a reader of its weights."""
     if part == "encoder" and config.encoder is not None:
         return config.encoder, WeightReader(lookup, "encoder.")
     return config, WeightReader(lookup)

@@ -15,19 +15,20 @@ from pydantic import BaseModel
 import lightwell_client
 from lightwell_client import AsyncClient, AsyncStream, Client, LightwellError, Stream
 from lightwell_client import _exceptions as exceptions
+from server.routes.inspect.contributions import ContributionsRequest
+from server.routes.inspect.correlations import CorrelationsRequest
+from server.routes.inspect.explain import ExplainRequest
+from server.routes.inspect.heads import HeadsRequest
+from server.routes.inspect.lens import LensRequest
+from server.routes.inspect.next_token import NextRequest
+from server.routes.inspect.rollout import RolloutRequest
+from server.routes.inspect.trajectory import TrajectoryRequest
+from server.routes.inspect.weight_slices import WeightsQuery
+from server.routes.inspect.weights import CircuitsRequest, GeometryQuery
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest
 from server.schemas.inspect.attention import AttentionRequest
-from server.schemas.inspect.mechanisms import (
-    ContributionsRequest,
-    ExplainRequest,
-    HeadsRequest,
-    RolloutRequest,
-    TrajectoryRequest,
-)
-from server.schemas.inspect.predictions import LensRequest, NextRequest
 from server.schemas.inspect.trace import TraceRequest
-from server.schemas.inspect.weights import CircuitsRequest, CorrelationsRequest, GeometryQuery, WeightsQuery
 from server.schemas.judgements.classifying import ClassifyRequest
 from server.schemas.judgements.decisions import DecisionsRequest
 from server.schemas.judgements.reranking import RerankRequest

@@ -12,7 +12,7 @@ from server.routes.context import AppContext
 from server.routes.judgements.pairs import Texts
 from server.routes.judgements.ranking import pair_fields
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.routes.judgements.scoring import check_labels, probabilities_of, run_head
+from server.routes.judgements.scoring import check_labels, labels_of, probabilities_of, run_head
 from server.routes.request_context import accept
 from server.routes.responses import large_response
 from server.schemas.judgements.classifying import PredictAnswer, PredictRequest
@@ -44,14 +44,14 @@ async def predict(context: AppContext, request: Request, body: PredictRequest) -
     check_labels(context, len(inputs), top_k)
     found = await unless_disconnected(request, run_head(context, pair_fields(body), inputs, name_of, arrival))
     reasons = await unless_disconnected(request, reasons_of_scores(context, body.explain, found.each, arrival))
-    labels = context.config.classifier.labels if context.config.classifier is not None else ()
+    labels = labels_of(context)
     numbers_of = await asyncio.to_thread(probabilities_of, context, found, not body.raw_scores, function)
 
     def rows() -> Iterator[list[dict[str, Any]]]:
-        for numbers, beside in zip(numbers_of, reasons, strict=True):
+        for numbers, reasons_field in zip(numbers_of, reasons, strict=True):
             best = (-numbers).argsort(kind="stable")[:top_k]
             row = [{"score": score, "label": labels[i]} for i, score in zip(best, numbers[best].tolist(), strict=True)]
-            row[0] |= beside
+            row[0] |= reasons_field
             yield row
 
     return await large_response(rows() if is_batch or asked is not None else next(rows()))

@@ -11,7 +11,7 @@ from server.engine.request import AttentionTask, Part
 from server.http.tensor_formats import Entry, as_numpy, body_pieces
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import begin, stack_of
+from server.routes.inspect.inspection import begin, inspection_route, stack_of
 from server.routes.inspect.selectors import (
     AttentionPlan,
     HeadSelection,
@@ -20,22 +20,22 @@ from server.routes.inspect.selectors import (
     select_heads,
 )
 from server.routes.prompts import Prompt
-from server.routes.responses import input_usage, inspection_head, tensor_response, tensor_route, token_fields, wire_of
+from server.routes.responses import input_usage, inspection_head, tensor_response, token_fields, wire_of
 from server.routes.supported_routes import check_part
 from server.routes.tasks import TaskResult, counted_refusals, token_bytes
-from server.schemas.inspect.attention import AttentionAnswer, AttentionRequest
+from server.schemas.inspect.attention import AttentionEntry, AttentionRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(
-        router.post, "/v1/attention", "Attention patterns of a text, of any of the model's parts", AttentionAnswer
+    @inspection_route(
+        router.post, "/v1/attention", "Attention patterns of a text, of any of the model's parts", AttentionEntry
     )
     async def attention(request: Request, body: AttentionRequest) -> Response:
         """Return the attention of each input. `Accept` chooses JSON, safetensors, npy (one input) or NDJSON (one
         line per layer).
         """
         part = check_part(context, body.part)
-        inspection = await begin(context, request, body, "/v1/attention", 1 if body.top_k is None else 2)
+        inspection = await begin(context, request, body, 1 if body.top_k is None else 2)
         wanted, inputs = inspection.wanted, inspection.inputs
         heads = select_heads(body, stack_config(context.config, stack_of(part)))
         plans = [plan_of(body, heads, prompt, part) async for prompt in in_turns(inputs, 256)]
@@ -68,7 +68,7 @@ def plan_of(body: AttentionRequest, heads: HeadSelection, prompt: Prompt, part: 
 def attention_entry(
     context: AppContext, body: AttentionRequest, index: int, prompt: Prompt, plan: AttentionPlan, result: TaskResult
 ) -> Entry:
-    """Return the answer for one input: the engine's [first axis, query, key] with the axes that were asked for."""
+    """Return the answer for one input: the engine's array [pair, query, key] with the requested axes."""
     part, is_sparse = plan.capture.part, body.top_k is not None
     names = {"attention": "values" if is_sparse else "attention", "attention.indices": "indices"}
     arrays = {}

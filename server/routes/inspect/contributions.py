@@ -1,4 +1,4 @@
-"""POST /v1/contributions: what each token, through each head, adds to another token's vector and to a token's logit.
+"""POST /v1/contributions: contributions of each token, through each head, to another token's vector and to a logit.
 
 `model.analysis.contributions` has the formulas; `server.routes.parts.logit_parts` the parts of a logit.
 """
@@ -6,13 +6,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import product
+from typing import Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
+from pydantic import Field, model_validator
 from starlette.responses import Response
 
-from model.analysis.arrays import Floats
+from model.analysis.arrays import Float64, Floats
 from model.analysis.contributions import opened, value_attributions, value_norms, value_vectors
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
@@ -31,16 +33,17 @@ from server.routes.inspect.inspection import (
     begin,
     capture,
     described,
+    inspection_route,
     read_token,
     stack_of,
 )
 from server.routes.inspect.selectors import resolve, resolve_attending
 from server.routes.parts.logit_parts import LogitParts, check_attributable, output_norm
-from server.routes.parts.stream_parts import ATTENTION, Added, Changes, Float64, StreamParts
+from server.routes.parts.stream_parts import ATTENTION, Added, Changes, StreamParts
 from server.routes.prompts import Prompt
-from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas.inspect.mechanisms import ContributionsAnswer, ContributionsRequest
+from server.schemas.base import Selector, wrong
+from server.schemas.inspect.inputs import HEADS, LAYERS, PART, InspectionEntry, InspectionRequest, Target
 
 Pairs = tuple[tuple[int, int], ...]
 AXES = ("layer", "head", "query", "key")
@@ -48,8 +51,80 @@ MAX_GATED_WORK = 200_000_000_000
 """Most multiplications where heads have gates: some ten seconds of one core."""
 
 
+class ContributionsRequest(InspectionRequest):
+    """Body of POST /v1/contributions."""
+
+    layers: Selector = LAYERS
+    heads: Selector = HEADS
+    query_positions: Selector = Field(-1, description='Whom is added to: "all", a position, or a list.')
+    key_positions: Selector = Field("all", description='By whom: "all", a position, or a list.')
+    part: Part | None = PART
+    target: Target | None = Field(
+        None, description="A text that is one token, or a token id: also its logit's parts (direct logit attribution)."
+    )
+    versus: Target | None = Field(None, description="Another token; its logit is subtracted from the target's.")
+    vectors: bool = Field(
+        False,
+        description="Also the vectors themselves, pattern * v W_O, and all else that is added to the residual stream.",
+    )
+    sum_over: list[Literal["layer", "head", "key"]] = Field(
+        [], max_length=3, description="Axes over which the vectors are summed, which makes the answer smaller."
+    )
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> "ContributionsRequest":
+        if self.sum_over and not self.vectors:
+            raise wrong("sum_over", "sum_over is of the vectors: give vectors too")
+        if self.versus is not None and self.target is None:
+            raise wrong("versus", "versus is compared with a target: give target too")
+        return self
+
+
+class ContributionsEntry(InspectionEntry):
+    """What each key added to each query in one input.
+
+    Arrays: norms [layer, head, query, key], the length of what each key adds through each head (Kobayashi et al. 2020);
+    with a target attributions [layer, head, query, key], what that adds to the target's logit, and components [query,
+    component], the parts of the logit, which sum to `logits` (before a final soft cap).
+
+    With vectors: vectors [layer, head, query, key, d_model] without the axes of sum_over, what each key adds through
+    each head (after a norm of the attention's output, where there is one); additions [addition, query, d_model], all
+    else that makes the residual stream; and states [state, query, d_model], that stream: state 0 enters the first
+    block, state i leaves block i. All vectors and additions of a query sum to its last state.
+    """
+
+    part: Part = Field(description="Which attention.")
+    layers: list[int] = Field(description="Layers of the first axis.")
+    heads: list[int] = Field(description="Heads of the second axis.")
+    query_positions: list[int] = Field(description="Positions of the third axis.")
+    key_positions: list[int] = Field(description="Positions of the fourth axis.")
+    target: dict[str, Any] | None = Field(None, description='{"token_id", "token"} of the target.')
+    versus: dict[str, Any] | None = Field(None, description='{"token_id", "token"} of the other token.')
+    component_names: list[str] | None = Field(
+        None, description="Parts of the stream, by the points that hold them, and the bias of norm and head."
+    )
+    logits: list[float] | None = Field(None, description="Of each query: the sum of its components.")
+    final_softcap: float | None = Field(None, description="The soft cap of the model's logits, applied after this sum.")
+    difference: float | None = Field(
+        None, description="Largest distance of that sum, capped if the model caps, from the model's own logit."
+    )
+    addition_names: list[str] | None = Field(
+        None,
+        description="Of the additions, in the order in which they are added: points; attn.b_O, and attn.rest if not "
+        "all heads and keys were requested; ln1.change and similar names, the change by a norm of the stream "
+        "(post-norm models); attn.change, hook_resid_mid.change and similar names, values set by an intervention "
+        "that are no multiple of an addition; rounding, the loss when the network rounds its sums.",
+    )
+    stream_difference: float | None = Field(
+        None,
+        description="Largest length of the rounding part: distance of the sum of all other parts from the last state.",
+    )
+
+
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/contributions", "Contributions of keys to queries and logits", ContributionsAnswer)
+    @inspection_route(
+        router.post, "/v1/contributions", "Contributions of keys to queries and logits", ContributionsEntry
+    )
     async def contributions(request: Request, body: ContributionsRequest) -> Response:
         """Return the length of pattern * (v W_O) for every query, key and head; with a target also its product with
         the direction of the target's logit, and every part of that logit, which is their sum; with `vectors` all that
@@ -61,7 +136,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         if named:
             check_attributable(context.config, part)
         num_arrays = (3 if named else 1) + (3 if body.vectors else 0)
-        inspection = await begin(context, request, body, "/v1/contributions", num_arrays)
+        inspection = await begin(context, request, body, num_arrays)
         plans = [_plan(context, body, part, prompt, bool(named)) async for prompt in in_turns(inspection.inputs, 8)]
         _check_gates(plans)
         maps = 2 if named else 1
@@ -93,10 +168,10 @@ class _Plan:
     keys: tuple[int, ...]
     logit: LogitParts | None
     stream: StreamParts | None
-    """The parts of the stream if vectors are asked for."""
+    """The parts of the stream, with `vectors`."""
     sum_over: frozenset[str]
     num_positions: int
-    """The number of key positions that the input has."""
+    """The number of the input's key positions."""
     changes: Changes = field(default_factory=Changes)
 
     def changed_by(self, interventions: tuple[Intervention, ...]) -> "_Plan":
@@ -110,15 +185,13 @@ class _Plan:
 
     @property
     def num_values(self) -> int:
-        """Return how many numbers one map has."""
+        """Return the number of values in one map."""
         return math.prod(self.shape)
 
     @property
     def is_whole(self) -> bool:
-        """Return whether all heads and keys are asked for, each once, so that the vectors sum to all that is added."""
-        return sorted(self.heads) == [*range(self.config.num_heads)] and sorted(self.keys) == [
-            *range(self.num_positions)
-        ]
+        """Return whether all heads and keys are chosen, so that the vectors sum to the attention's output."""
+        return len(self.heads) == self.config.num_heads and len(self.keys) == self.num_positions  # each is there once
 
     @property
     def vector_shape(self) -> tuple[int, ...]:
@@ -127,7 +200,7 @@ class _Plan:
 
     @property
     def num_vector_values(self) -> int:
-        """Return how many numbers the vectors, additions and states have."""
+        """Return the number of values in the vectors, additions and states."""
         if self.stream is None:
             return 0
         return math.prod(self.vector_shape) + self.stream.num_values(len(self.queries))
@@ -138,12 +211,8 @@ class _Plan:
 
     @property
     def asked_pairs(self) -> Pairs:
-        """Return the heads whose weights are needed: the chosen heads; for a logit every head, since all of them are
-        parts of it.
-        """
-        if self.logit is not None:
-            return self.logit.pairs
-        return tuple((layer, head) for layer in self.layers for head in self.heads)
+        """Return the heads with needed weights: the chosen heads, or for a logit every head."""
+        return tuple(product(self.layers, self.heads)) if self.logit is None else self.logit.pairs
 
     def kv_head(self, layer: int, head: int) -> int:
         return head // (self.config.num_heads // self.config.at(layer).num_kv_heads)
@@ -165,18 +234,17 @@ class _Plan:
     def point(self, context: AppContext, name: str, layer: int) -> PointCapture:
         """Return the capture of hook_pattern, hook_v, hook_gate, or the scale of the norm of the attention's output."""
         stack, (module, _) = stack_of(self.part), ATTENTION[self.part]
+        options: dict[str, Any] = {"heads": self.heads, "positions": self.queries}
         if name == "hook_pattern":
-            return capture(
-                context, stack, f"{module}.{name}", layer, heads=self.heads, positions=self.queries, keys=self.keys
-            )
-        if name == "hook_gate":
-            return capture(context, stack, f"{module}.{name}", layer, heads=self.heads, positions=self.queries)
-        if name == "hook_v":
-            return capture(context, stack, f"{module}.{name}", layer, heads=self.kv_heads(layer), positions=self.keys)
-        return capture(context, stack, f"{name}.hook_scale", layer, positions=self.queries)
+            options["keys"] = self.keys
+        elif name == "hook_v":
+            options = {"heads": self.kv_heads(layer), "positions": self.keys}
+        elif name != "hook_gate":
+            return capture(context, stack, f"{name}.hook_scale", layer, positions=self.queries)
+        return capture(context, stack, f"{module}.{name}", layer, **options)
 
     def points(self, context: AppContext) -> tuple[PointCapture, ...]:
-        """Return everything that is traced, each point once."""
+        """Return the captures of the trace, each point once."""
         norm = output_norm(self.config, self.part)
         names = ["hook_pattern", "hook_v", *(["hook_gate"] if self.is_gated else []), *([] if norm is None else [norm])]
         points = [self.point(context, name, layer) for layer in self.layers for name in names]
@@ -205,7 +273,7 @@ def _plan(context: AppContext, body: ContributionsRequest, part: Part, prompt: P
 
 
 def _check_gates(plans: Sequence[_Plan]) -> None:
-    """Raise BadRequest when gates, which differ from query to query, make it too much work."""
+    """Raise BadRequest if gates, which differ for each query, make it too much work."""
     work = sum(plan.num_values * plan.config.head_dim**2 for plan in plans if plan.is_gated)
     if work > MAX_GATED_WORK:
         raise BadRequest(
@@ -217,7 +285,7 @@ def _check_gates(plans: Sequence[_Plan]) -> None:
 
 
 def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[str, Asked]:
-    """Return what is asked of the weights of each part, and under "added" what makes the vectors."""
+    """Return the questions about the weights of each part, and with vectors the question "added"."""
     size = plan.config.largest_head_dim
     count = len(plan.asked_pairs) * size * (size + len(targets)) + plan.config.hidden_size * len(targets)
     parts = (plan.part,) if plan.logit is None else plan.logit.parts
@@ -226,7 +294,7 @@ def _questions(plan: _Plan, targets: tuple[int, ...]) -> dict[str, Asked]:
         for part in parts
     }
     if plan.stream is not None:
-        pairs = tuple((layer, head) for layer in plan.layers for head in plan.heads)
+        pairs = tuple(product(plan.layers, plan.heads))
         count = (len(pairs) * size + len(plan.layers)) * plan.config.hidden_size
         asked["added"] = asked_of_weights("added_outputs", count, part=plan.part, pairs=pairs)
     return asked
@@ -240,7 +308,7 @@ def _entry(
     weights: dict[str, Tensors],
     named: list[NamedToken],
 ) -> DescribedEntry:
-    """Return the entry of one input; `weights` answers `_questions`."""
+    """Return the entry of one input; `weights` are the answers to `_questions`."""
     grams = dict(zip(plan.asked_pairs, weights[plan.part]["gram"], strict=True))
     signs = np.array([1.0, -1.0])[: len(named)]
     norms = np.empty(plan.shape)
@@ -305,9 +373,9 @@ class _Moves:
     def __init__(self, plan: _Plan, weights: Tensors) -> None:
         self._plan, self._weights = plan, weights
         self.vectors = np.zeros(plan.vector_shape, np.float32)
-        """[layer, head, query, key, d_model]; an axis that is summed over has length 1."""
+        """[layer, head, query, key, d_model]; length 1 for summed axes."""
         self.attention: dict[int, Added] = {}
-        """As `StreamParts.additions` takes it."""
+        """The argument of `StreamParts.additions`."""
         self._sum: Float64 = np.zeros(0)
 
     def add(
@@ -323,9 +391,7 @@ class _Moves:
         self.vectors[0 if "layer" in summed else i, 0 if "head" in summed else j] += vectors
 
     def end_layer(self, i: int, tensors: Tensors, scale: Floats | None) -> None:
-        """Complete a layer: what its bias adds, what a change of its points does, and heads and keys that were not
-        asked for.
-        """
+        """Complete a layer with the vectors of its bias, of changes of its points, and of the other heads and keys."""
         plan, layer = self._plan, self._plan.layers[i]
         assert plan.stream is not None
         parts: Added = {"vectors": self._sum}

@@ -1,10 +1,11 @@
-"""POST /v1/geometry: how the numbers of a point correlate over the positions of texts."""
+"""POST /v1/geometry: correlations of the numbers of a point over the positions of texts."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from model.analysis.correlations import correlations as correlate
@@ -18,32 +19,75 @@ from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import Inspection, begin, described
+from server.routes.inspect.inspection import Inspection, begin, described, inspection_route
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_plan import ChosenPoint, choose_heads, head_axis
 from server.routes.prompts import Prompt
-from server.routes.responses import tensor_route
-from server.schemas.inspect.weights import CorrelationsAnswer, CorrelationsRequest
+from server.schemas.base import AnswerModel, Index, Selector
+from server.schemas.inspect.inputs import DescribedArrayAnswer, InspectionRequest
+from server.schemas.inspect.interventions import PointName
 
+MAX_STRONGEST = 10_000
 MAX_PRODUCTS = 20_000_000_000
-"""Samples times pairs of units that one request may ask for: some seconds of one core."""
+"""Most samples times pairs of units of one request: some seconds of one core."""
 _PER_PAIR = 200
-"""Work that is done once for each pair, in samples: counting it takes as long as correlating so many."""
+"""Work for each pair in addition to the samples, in samples: the histogram takes the time of this number of products.
+"""
+
+
+class CorrelationsRequest(InspectionRequest):
+    """Body of POST /v1/geometry."""
+
+    point: PointName = Field(
+        description="A point with a position axis, as in /v1/trace, with its layer in the name or in `layer`: its "
+        "numbers are the units h_i = w_i . x, heads side by side."
+    )
+    layer: Index | None = Field(None, description="Of a name without a layer; negative counts from the end.")
+    heads: Selector = Field("all", description="Of a point with heads.")
+    positions: Selector = Field("all", description="Of each input: the samples.")
+    units: Selector = Field("all", description="Of the point's last axes, numbered as they lie.")
+    num_strongest: Annotated[int, Field(ge=0, le=MAX_STRONGEST)] = Field(32, description="Pairs that are named.")
+
+
+class CorrelationsEntry(AnswerModel):
+    """How a point's units correlate over the positions of all inputs.
+
+    Arrays: histogram [bin] of the correlations over [-1, 1]; strongest_pairs [pair, 2] of units, strongest_correlations
+    [pair] and strongest_information [pair], -1/2 ln(1 - rho^2) in nats: what jointly normal numbers of that correlation
+    share (at most 17.3, by rounding).
+    """
+
+    object: Literal["correlations"] = Field(description="Kind of entry.")
+    index: int = Field(description="0: all inputs together.")
+    point: str = Field(description="Full name.")
+    heads: list[int] | None = Field(None, description="Heads of the units, if the point has heads.")
+    num_samples: int = Field(description="Positions of all inputs together.")
+    num_units: int = Field(description="Number of requested units.")
+    num_constant_units: int = Field(description="Units with one value everywhere: they are in no pair.")
+    num_pairs: int = Field(description="Number of correlated pairs of units.")
+    mean_correlation: float | None = Field(description="Of the pairs; null when there is none.")
+    root_mean_square_correlation: float | None = Field(description="Of the pairs; null when there is none.")
+    mean_information: float | None = Field(description="Nats; null when there is no pair.")
+    baseline: dict[str, Any] = Field(
+        description='Expected for independent normal units: {"std": 1/sqrt(N - 1), "information": 1/(2(N - 2))}.'
+    )
+    arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(
+    @inspection_route(
         router.post,
         "/v1/geometry",
         "Correlation of a point's numbers over a text, and their Gaussian mutual information",
-        CorrelationsAnswer,
+        CorrelationsEntry,
+        "One entry.",
     )
     async def correlations(request: Request, body: CorrelationsRequest) -> Response:
         """Return the correlations of every pair of units of a point, over the positions of all inputs together:
         Pearson's rho, and what jointly normal numbers of that correlation share, -1/2 ln(1 - rho^2) nats.
         """
         chosen, num_units = _choose(context.config, body)
-        inspection = await begin(context, request, body, "/v1/geometry", 4)
+        inspection = await begin(context, request, body, 4)
         positions = [_positions(body, chosen, prompt) async for prompt in in_turns(inspection.inputs, 64)]
         num_samples = sum(map(len, positions))
         units = resolve(body.units, num_units, "units", "unit")
@@ -56,13 +100,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         found = await inspection.run(asked)
 
         samples = [tensors[chosen.name] for tensors in found]
-        entries = (_entry(inspection, chosen, each, units) for each in [samples])
-        return await inspection.answer_with(entries)
+        return await inspection.answer_with(_entry(inspection, chosen, each, units) for each in [samples])
 
 
 def _choose(config: ModelConfig, body: CorrelationsRequest) -> tuple[ChosenPoint, int]:
-    """Return the point of a request, and how many units it has. Raises BadRequest for a point that does not exist, that
-    has no position axis or whose layer is not given.
+    """Return the point of a request, and its number of units. Raises BadRequest for a point that does not exist or has
+    no position axis, and for a missing layer.
     """
     try:
         written = read_name(config, body.point)

@@ -1,10 +1,11 @@
-"""POST /v1/explain: one query of one head, with the numbers of every step from q and the keys to what is added."""
+"""POST /v1/explain: one query of one head, with the numbers of every step from q and the keys to the output."""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from model.analysis.explanation import Observed, Steps, differences
@@ -17,18 +18,75 @@ from server.http.trace_body import DescribedArray, DescribedEntry
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.attention import keys_of, rows_of
-from server.routes.inspect.inspection import Inspection, asked_of_weights, begin, capture, described, stack_of
+from server.routes.inspect.inspection import (
+    Inspection,
+    asked_of_weights,
+    begin,
+    capture,
+    described,
+    inspection_route,
+    stack_of,
+)
 from server.routes.inspect.selectors import resolve, resolve_attending
-from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas.inspect.mechanisms import ExplainAnswer, ExplainRequest
+from server.schemas.base import AnswerModel, Index
+from server.schemas.inspect.inputs import PART, InspectionEntry, InspectionRequest
 
 _OF_QUERY = ("hook_q", "hook_rot_q", "hook_attn_scores", "hook_pattern", "hook_z", "hook_result")
 _OF_KEYS = ("hook_k", "hook_rot_k", "hook_v")
 
 
+class ExplainRequest(InspectionRequest):
+    """Body of POST /v1/explain."""
+
+    layer: Index = Field(description="The layer; negative counts from the end.")
+    head: Index = Field(description="The query head; negative counts from the end.")
+    query_position: Index = Field(-1, description="The position that looks; negative counts from the end.")
+    part: Part | None = PART
+
+
+class Softmax(AnswerModel):
+    """The numbers that turn scores into weights. Those of scores are null if a score overflowed."""
+
+    largest_score: float | None = Field(description="Taken from every score first, so that no exponential overflows.")
+    sink: float | None = Field(
+        None, description="The head's sink: a score of no key, which takes its part of the weight; null without one."
+    )
+    sink_exponential: float | None = Field(0.0, description="That of the sink; 0 without one.")
+    sum_of_exponentials: float | None = Field(description="Divisor of every exponential, including the sink's.")
+    sum_of_weights: float | None = Field(description="1, except for rounding and the weight of the sink.")
+
+
+class ExplainEntry(InspectionEntry):
+    """One query of one head of one input.
+
+    Arrays, in the order in which they are made: q_projected and k_projected (before norm and rotation), q and k
+    (after), products [key, d_head] (their sum is the dot), dots, scaled, capped (only with a cap), position_bias (only
+    with one), scores (null where masked, and where temperature 0 left the key nothing), exponentials, weights, v,
+    weighted_v [key, d_head], z [d_head], output [d_model] (z W_O), and where there are such gate [d_head] (z times its
+    sigmoid is what W_O is given) and output_bias [d_model] (b_O, of all heads together).
+    """
+
+    part: Part = Field(description="Which attention.")
+    layer: int = Field(description="The layer.")
+    head: int = Field(description="The query head.")
+    kv_head: int = Field(description="The key and value head that it shares with its group.")
+    query_position: int = Field(description="The position that looks.")
+    key_positions: list[int] = Field(description="Positions of the keys, including masked ones.")
+    scale: float = Field(description="The dots are multiplied by it: 1/sqrt(d_head) unless the model says otherwise.")
+    softcap: float | None = Field(description="cap tanh(x / cap) of the scaled dots; null without one.")
+    window: int | None = Field(description="Keys nearer than this are seen; null sees all.")
+    causal: bool = Field(description="Whether keys after the query are masked.")
+    softmax: Softmax = Field(description="How scores become weights.")
+    differences: dict[str, float | None] = Field(
+        description="Each step computed again in float64 from the network's input to it: largest distance from the "
+        "network's scores, pattern, z and result. An intervention on one of these changes it; null if the "
+        "distance is not finite (for scores after temperature 0, for any after an overflow)."
+    )
+
+
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/explain", "Every step of one head for one query", ExplainAnswer)
+    @inspection_route(router.post, "/v1/explain", "Every step of one head for one query", ExplainEntry)
     async def explain(request: Request, body: ExplainRequest) -> Response:
         """Return q, each k, the products whose sum is the dot, scale, cap, position bias, mask, scores, softmax, v,
         weighted v, their sum z and the output through W_O, each as the network had it or recomputed from what it
@@ -39,7 +97,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         (layer,) = resolve_attending(body.layer, own, "layer")
         own = own.at(layer)
         (head,) = resolve(body.head, own.num_heads, "head", "head")
-        inspection = await begin(context, request, body, "/v1/explain", 14)
+        inspection = await begin(context, request, body, 14)
         heads = [
             _Head(own, part, layer, head, *resolve(body.query_position, length, "query_position", "position"))
             async for length in in_turns([len(rows_of(prompt, part).ids) for prompt in inspection.inputs], 64)
@@ -72,7 +130,7 @@ class _Head:
 
     @property
     def kv_head(self) -> int:
-        """Return the key head that the query head shares with its group."""
+        """Return the key head of the query head's group."""
         return self.head // (self.config.num_heads // self.config.num_kv_heads)
 
     @property
@@ -88,13 +146,13 @@ class _Head:
         return self.part == "decoder"
 
     def visible(self, num_keys: int) -> NumpyArray:
-        """Return for each key [K] whether it is visible to the query."""
+        """Return a mask [K] of the keys that are visible to the query."""
         distance = np.arange(num_keys) - self.query
         seen = distance <= 0 if self.causal else np.ones(num_keys, bool)
         return seen if self.window is None else seen & (np.abs(distance) < self.window)
 
     def points(self, context: AppContext) -> dict[str, PointCapture]:
-        """Return what is traced, by the last part of its name."""
+        """Return the captures of the trace, by the last part of their names."""
         module, stack = "cross_attn" if self.part == "cross" else "attn", stack_of(self.part)
         of_query = {
             name: capture(context, stack, f"{module}.{name}", self.layer, heads=(self.head,), positions=(self.query,))
@@ -170,7 +228,7 @@ def _entry(
 
 
 def _step_arrays(steps: Steps, scores: NumpyArray, has_cap: bool, has_bias: bool) -> dict[str, DescribedArray]:
-    """Return the arrays from the products to the weights; the scores are those that the softmax received."""
+    """Return the arrays from the products to the weights; `scores` are the input of the softmax."""
     names = ["dots", "scaled", *(["capped"] if has_cap else []), *(["position_bias"] if has_bias else [])]
     return {
         "products": described(steps.products, "key", "d_head"),

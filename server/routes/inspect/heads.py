@@ -1,4 +1,4 @@
-"""POST /v1/heads: what kind of head each one is, over a text or over a repeated sequence of random tokens."""
+"""POST /v1/heads: scores of the kind of each head, over a text or over a repeated sequence of random tokens."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
+from pydantic import Field, model_validator
 from starlette.responses import Response
 
 from model.analysis.head_scores import MEASURES, repeated_random_tokens, repeated_text_scores, text_scores
@@ -16,24 +17,70 @@ from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
-from server.routes.inspect.inspection import Inspection, begin, described, stack_of
+from server.routes.inspect.inspection import Inspection, begin, described, inspection_route, stack_of
 from server.routes.inspect.selectors import HeadSelection, every_head
 from server.routes.prompts import encoder_limit
-from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas.inspect.mechanisms import HeadsAnswer, HeadsRequest
+from server.schemas.base import PromptInput, Selector, wrong
+from server.schemas.chat_messages import Messages
+from server.schemas.inspect.inputs import LAYERS, STACK, InspectionEntry, InspectionRequest, OwnPart
 
 _DEFAULT_REPEAT = 50
 """Random tokens before they are repeated, as in TransformerLens's Main_Demo."""
 _NUM_STRONGEST = 5
 
 
+class HeadsRequest(InspectionRequest):
+    """Body of POST /v1/heads."""
+
+    input: PromptInput | Messages | None = Field(  # type: ignore[assignment]
+        None, description="As in /v1/attention. Null: random tokens written twice, which show induction heads."
+    )
+    layers: Selector = LAYERS
+    heads: Selector = Field("all", description='"all", a head, or a list; negative counts from the end.')
+    part: OwnPart | None = STACK
+    repeat_length: int | None = Field(
+        None, ge=2, le=4096, description="Number of random tokens before their repetition; null is at most 50."
+    )
+    num_sequences: int = Field(4, ge=1, le=64, description="Random sequences that the scores are averaged over.")
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="Of the random tokens: the same seed, the same tokens.")
+
+    @model_validator(mode="after")
+    def _completions_follow_inputs(self) -> "HeadsRequest":
+        if self.input is None:
+            given = [name for name in ("completion", "decoder_input") if getattr(self, name) is not None]
+            if given:
+                raise wrong(given[0], f"{given[0]} belongs to an input: give input too")
+        elif self.repeat_length is not None:
+            raise wrong("repeat_length", "repeat_length is of random tokens: leave out input, or repeat_length")
+        return self
+
+
+class HeadsEntry(InspectionEntry):
+    """Scores of heads, array scores [layer, head, measure]."""
+
+    part: OwnPart = Field(description="Which stack.")
+    layers: list[int] = Field(description="Layers of the first axis.")
+    heads: list[int] = Field(description="Heads of the second axis.")
+    measures: list[str] = Field(
+        description="Means over the text: weight on the previous token, on the token itself and on the first token "
+        "(at positions with others), entropy in nats, distance in tokens, and induction: weight on the successor "
+        "of an earlier occurrence of the token (a text), or TransformerLens's diagonal (random tokens)."
+    )
+    strongest: dict[str, list[dict[str, Any]]] = Field(
+        description='For each measure the heads with the largest score: [{"layer", "head", "score"}].'
+    )
+    repeat_length: int | None = Field(None, description="Of random tokens.")
+    num_sequences: int | None = Field(None, description="Of random tokens.")
+
+
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(
+    @inspection_route(
         router.post,
         "/v1/heads",
         "Scores of heads: previous token, induction, self, first token, entropy, distance",
-        HeadsAnswer,
+        HeadsEntry,
+        "One entry an input; one for random tokens.",
     )
     async def heads(request: Request, body: HeadsRequest) -> Response:
         """Return six numbers for each head, reduced next to the running batch: no pattern leaves it.
@@ -46,7 +93,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         grid = every_head(body.layers, body.heads, own)
         half = None if body.input is not None else _repeat_length(context, body)
         read = body if half is None else body.model_copy(update=_random_input(context, body, half))
-        inspection = await begin(context, request, read, "/v1/heads", 1)
+        inspection = await begin(context, request, read, 1)
         offsets = () if half is None else (half - 1,)
         task = HeadScoresTask(pairs=grid.pairs, offsets=offsets, part="encoder" if part == "encoder" else "decoder")
         numbers = [
@@ -73,7 +120,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def _repeat_length(context: AppContext, body: HeadsRequest) -> int:
-    """Return how many random tokens are repeated. Raises BadRequest when they do not fit in the context twice."""
+    """Return the number of repeated random tokens. Raises BadRequest if they do not fit in the context twice."""
     limit = context.context_limit if body.part != "encoder" else encoder_limit(context)
     most = (limit - (context.tokenizer.bos_token_id is not None)) // 2
     if body.repeat_length is None:
@@ -88,7 +135,7 @@ def _repeat_length(context: AppContext, body: HeadsRequest) -> int:
 
 
 def _random_input(context: AppContext, body: HeadsRequest, half: int) -> dict[str, Any]:
-    """Return the fields of a body that read random tokens. In an encoder-decoder the part that is scored reads them."""
+    """Return the fields of a body with random tokens. In an encoder-decoder the scored part reads them."""
     config, tokenizer = context.config, context.tokenizer
     vocabulary = range(min(config.vocab_size, tokenizer.vocab_size))
     plain = [token_id for token_id in vocabulary if token_id not in tokenizer.special_ids]
@@ -113,7 +160,7 @@ def _entry(
     }
     shaped = scores.reshape(*grid.shape, len(MEASURES))
     entry = inspection.entry(index, "heads", reported, {"scores": described(shaped, "layer", "head", "measure")})
-    if "repeat_length" in fields:  # over several sequences: the tokens of the first would mislead
+    if "repeat_length" in fields:  # over several sequences, without the tokens of the first
         plain = {name: value for name, value in entry.fields.items() if not name.endswith(("tokens", "ids", "offsets"))}
         return replace(entry, fields=plain)
     return entry

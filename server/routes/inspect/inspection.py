@@ -1,13 +1,10 @@
-"""Shares what the routes that explain a pass have in common: their inputs, the engine's numbers, tokens named as
-targets, the answer.
-
-Each route reads the inputs, estimates how large the answer will be, asks the engine, computes in a thread and writes
-arrays.
+"""The common steps of the inspection routes: each reads the inputs, estimates the size of the answer, runs tasks in the
+engine, computes in a thread and writes arrays.
 """
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -15,6 +12,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 from fastapi import Request
+from fastapi.types import DecoratedCallable
+from pydantic import Field, create_model
 from starlette.responses import Response
 
 from model.hooks.point_names import full_name
@@ -29,11 +28,19 @@ from server.routes.inputs import read_inputs
 from server.routes.inspect.interventions import read_all_interventions
 from server.routes.prompts import NOTHING, Prompt, check_ids
 from server.routes.request_context import accept
-from server.routes.responses import both_stacks_fields, check_num_values, input_usage, inspection_head, tensor_response
+from server.routes.responses import (
+    both_stacks_fields,
+    check_num_values,
+    input_usage,
+    inspection_head,
+    tensor_response,
+    tensor_route,
+)
 from server.routes.tasks import TaskResult, Work, check_capture, counted_refusals, run_all, token_bytes
 from server.routes.text_parts import naming
+from server.schemas.base import AnswerModel, InspectionAnswer, ListAnswer
 from server.schemas.inspect.attention import AttentionRequest
-from server.schemas.inspect.predictions import InspectionRequest
+from server.schemas.inspect.inputs import InspectionRequest
 from server.schemas.inspect.trace import TraceRequest
 
 T = TypeVar("T")
@@ -41,18 +48,19 @@ Tensors = dict[str, NumpyArray]
 Asked = tuple[Task, int]
 """A task, and the bytes of the tensors that answer it."""
 _THREADS = ThreadPoolExecutor(4, "inspection")
-"""Threads for the computations of inspection requests. A flow takes seconds: in the threads that also tokenise, a
-few flows would hold up all prompts.
+"""Threads for the computations of inspection requests. A flow takes seconds: in the threads that also tokenise, a few
+flows would delay all prompts.
 """
-
 _MAX_NAMED_BYTES = 32 << 20
-"""Most bytes of the tokens that an answer names in addition to its inputs. They are text in every format, and all in
-memory before the first byte is sent, unlike the text of arrays.
+"""Most bytes of the tokens that an answer names in addition to its inputs. In every format they are text, which is in
+memory before the first byte is sent.
 """
+_MAX_TOKEN_TEXT = 1000
+"""Most characters of a text that may be one token."""
 
 
 def asked_of_weights(question: str, num_values: int, **options: Any) -> Asked:
-    """Return a question about the weights whose answer has so many numbers."""
+    """Return a question about the weights, and the bytes of an answer with `num_values` numbers."""
     return WeightsTask(question=question, options=options), 4 * num_values
 
 
@@ -74,10 +82,8 @@ class Inspection:
     def check_size(
         self, num_values: int, advice: str, reported: Sequence[Prompt] | None = None, named_bytes: int = 0
     ) -> None:
-        """Raise PayloadTooLarge when an answer of so many numbers, in addition to the tokens of `reported` and
-        `named_bytes` of other named tokens, is over the limit.
-
-        `advice` says what would help; None as `reported` means all inputs.
+        """Raise PayloadTooLarge when an answer with `num_values` numbers, the tokens of `reported` (None is all inputs)
+        and `named_bytes` of other named tokens is over the limit. `advice` names a smaller request.
         """
         if named_bytes > _MAX_NAMED_BYTES:
             with counted_refusals(self.context):
@@ -91,43 +97,35 @@ class Inspection:
 
     async def run(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[Tensors]:
         """Run a task for each input, and questions about the weights, while the client waits; return the tensors of
-        each.
+        each, of the questions last.
 
-        The answers to the questions come last. Raises PayloadTooLarge, before anything runs, when all of them together
-        are over what may be captured.
+        Raises PayloadTooLarge, before anything runs, if all tensors together are over the limit of captures.
         """
         check_capture(self.context, sum(num_bytes for _, num_bytes in (*asked, *questions)))
         results = await self.results_of(asked, questions)
         return [{name: as_numpy(tensor) for name, tensor in result.tensors.items()} for result in results]
 
     async def results_of(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[TaskResult]:
-        """Run the same, and return the results as the engine gave them."""
-        return await unless_disconnected(self.request, self._run(asked, questions))
-
-    async def read_changes(self) -> list[tuple[Intervention, ...]]:
-        """Return the interventions of each input, read while the client waits."""
-        self.changes = await unless_disconnected(self.request, self._changes())
-        return self.changes
-
-    async def _changes(self) -> list[tuple[Intervention, ...]]:
-        if self.changes is not None:
-            return self.changes
-        return await read_all_interventions(self.context, self.body.interventions, self.inputs)
-
-    async def _run(self, asked: Sequence[Asked], questions: Sequence[Asked]) -> list[TaskResult]:
-        changes = await self._changes()
+        """Run the same, and return the engine's results."""
+        changes = await self.read_changes()
         works = [Work(task, NOTHING, num_bytes) for task, num_bytes in questions]
         works += [
             Work(task, prompt, num_bytes, interventions)
             for (task, num_bytes), prompt, interventions in zip(asked, self.inputs, changes, strict=True)
         ]
-        results = await run_all(self.context, works, self.arrival)
+        results = await unless_disconnected(self.request, run_all(self.context, works, self.arrival))
         answers, self.results = results[: len(questions)], results[len(questions) :]
         return self.results + answers
 
+    async def read_changes(self) -> list[tuple[Intervention, ...]]:
+        """Return the interventions of each input, captured while the client waits."""
+        if self.changes is None:
+            reading = read_all_interventions(self.context, self.body.interventions, self.inputs)
+            self.changes = await unless_disconnected(self.request, reading)
+        return self.changes
+
     async def compute(self, parts: Iterable[T]) -> list[T]:
-        """Return the parts, computed one after another outside the event loop, in a thread that only inspection
-        requests use, while the client waits.
+        """Return the parts, computed one after another in a thread for inspection requests, while the client waits.
 
         Raises ClientGone. If the client left or the time is over, the computation does not begin, or it ends after the
         current part, or at the next `check`.
@@ -151,7 +149,7 @@ class Inspection:
             raise
 
     def check(self) -> None:
-        """Raise ClientGone when the answer is not awaited any more; a part that takes seconds must call this often."""
+        """Raise ClientGone if the request has ended; a part that takes seconds must call this often."""
         if self.is_abandoned.is_set():
             raise ClientGone
 
@@ -164,7 +162,7 @@ class Inspection:
         return await tensor_response(self.wanted, pieces, arrays)
 
     def not_finite(self, what: str) -> BadRequest:
-        """Return the error that `what`, of which an answer would be made, is NaN or infinite."""
+        """Return the error that `what`, numbers that the answer needs, are NaN or infinite."""
         if self.body.interventions:
             advice = "the interventions make the network's numbers overflow; smaller changes are accepted"
         else:
@@ -180,18 +178,45 @@ class Inspection:
         return DescribedEntry(index, reported, dict(arrays), key="arrays")
 
 
+def inspection_route(
+    register: Callable[..., Any],
+    path: str,
+    summary: str,
+    entry: type[AnswerModel],
+    data: str = "One entry an input.",
+    base: type[ListAnswer] = InspectionAnswer,
+) -> Callable[[DecoratedCallable], DecoratedCallable]:
+    """Decorate a route that answers with arrays in any format.
+
+    Args:
+        register: `router.get` or `router.post`.
+        path: the route's path.
+        summary: its line in the OpenAPI page.
+        entry: schema of an entry of the answer. That of "LensEntry" is named "LensAnswer".
+        data: description of the list of entries.
+        base: the answer's other fields; ListAnswer for questions about weights only.
+    """
+    shown_path = path.replace("{model_id:path}", "{id}")
+    answer = create_model(
+        entry.__name__.replace("Entry", "Answer"),
+        __base__=base,
+        __doc__=f"Answer of {register.__name__.upper()} {shown_path} as JSON.",
+        data=(list[entry], Field(description=data)),  # type: ignore[valid-type]
+    )
+    return tensor_route(register, path, summary, answer)
+
+
 async def begin(
     context: AppContext,
     request: Request,
     body: InspectionRequest | AttentionRequest | TraceRequest,
-    route: str,
     num_arrays: int,
 ) -> Inspection:
-    """Check what needs no engine, and read the inputs. Raises ApiError.
+    """Check the request and read its inputs, without the engine. Raises ApiError.
 
-    `num_arrays` is how many arrays each input's answer has: a .npy file holds one.
+    `num_arrays` is the number of arrays in each input's answer: a .npy file holds one.
     """
-    arrival = accept(context, body, route)
+    arrival = accept(context, body, request.scope["route"].path)
     wanted = negotiate(request.headers.get("accept"))
     inputs = await read_inputs(context, body)
     if wanted is Format.NPY:
@@ -206,7 +231,7 @@ def described(value: NumpyArray, *axes: str) -> DescribedArray:
 
 
 def stack_of(part: Part) -> Stack:
-    """Return the stack whose points belong to a part: cross attention is the decoder's."""
+    """Return the stack of a part's points: cross attention belongs to the decoder."""
     return "encoder" if part == "encoder" else "decoder"
 
 
@@ -224,12 +249,12 @@ class NamedToken:
     token: str
 
     def as_json(self) -> dict[str, Any]:
-        """Return the token as answers show it."""
+        """Return the token in the form of answers."""
         return {"token_id": self.token_id, "token": self.token}
 
 
 def read_token(context: AppContext, value: str | int | None, name: str) -> NamedToken | None:
-    """Return the one token that a text is, or that an id names. Raises BadRequest for a text of none or several."""
+    """Return the token of an id, or of a text that is one token. Raises BadRequest for a text of none or several."""
     if value is None:
         return None
     if isinstance(value, int):
@@ -246,7 +271,3 @@ def read_token(context: AppContext, value: str | int | None, name: str) -> Named
             code="not_one_token",
         )
     return NamedToken(ids[0], context.tokenizer.token_strings(ids)[0])
-
-
-_MAX_TOKEN_TEXT = 1000
-"""Most characters of a text that may be one token."""

@@ -1,13 +1,15 @@
-"""Resolves where an intervention applies and which numbers it takes: names, indices and shapes, checked against model
-and input.
+"""Targets and values of interventions: names, indices, shapes and numbers, checked against model and input.
 
-It knows no HTTP and no running engine; `server.routes.inspect.interventions` captures what comes from other inputs.
+`server.routes.inspect.interventions` captures the values from other inputs.
 """
 
+import base64
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from model.config import ModelConfig
 from model.hooks.point_names import (
@@ -28,7 +30,7 @@ from server.http.tensor_formats import NumpyArray, for_engine
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.trace_plan import Lengths, choose_heads, head_axis
 from server.schemas.base import Selector
-from server.schemas.inspect.interventions import InterventionField
+from server.schemas.inspect.interventions import EncodedArray, InterventionField
 
 _OPS: dict[str, Op] = {
     "zero": "set",
@@ -38,30 +40,26 @@ _OPS: dict[str, Op] = {
     "add": "add",
     "temperature": "temperature",
 }
-
-
 MAX_MAP_CHANGES = 4
-"""Most changes that a request may make to each score, or weight, of its attention."""
+"""Most changes of a request to each score, or weight, of its attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A point in one or more layers, with the heads that are meant: the part of a target that is the same in every
-    input.
-    """
+    """A point in one or more layers, with its heads: the part of a target that is the same in every input."""
 
     stack: Stack
     point: Point
     name: str
-    """The point's name in this model, as messages give it: with its stack if there are two, without a layer."""
+    """The point's name in messages: with its stack if there are two, without a layer."""
     layers: tuple[int | None, ...]
     heads: tuple[int, ...] | None
     field: str
-    """The intervention in messages."""
+    """The name of the intervention in messages."""
 
     @property
     def is_map(self) -> bool:
-        """Return whether the point is a map of queries and keys."""
+        """Return whether the point has an axis of keys."""
         return "key" in self.point.axes
 
     def at(self, config: ModelConfig, positions: Selector, lengths: Lengths) -> "InterventionTarget":
@@ -85,12 +83,12 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class InterventionTarget(Place):
-    """A point in one or more layers, with the heads and positions that are meant, for one input."""
+    """A point in one or more layers, with its heads and positions, for one input."""
 
     positions: tuple[int, ...] | None
-    """The positions, or None for all, those of generated tokens included."""
+    """The positions, or None for all, including generated tokens."""
     shape: tuple[int, ...]
-    """The shape of its numbers for the input's own positions, with the point's axes."""
+    """The shape of its numbers for the input's positions, with the point's axes."""
 
     @property
     def row_axis(self) -> int:
@@ -98,9 +96,7 @@ class InterventionTarget(Place):
         return next(i for i, axis in enumerate(self.point.axes) if axis in ("position", "query"))
 
     def captures(self) -> tuple[PointCapture, ...]:
-        """Return what a trace must capture of it, one capture for each layer. They have no names, so that captures of
-        equal numbers are equal.
-        """
+        """Return the captures of a trace, one for each layer. They have no names, so that equal ones compare equal."""
         return tuple(
             PointCapture(
                 name="",
@@ -115,7 +111,7 @@ class InterventionTarget(Place):
 
 
 def place_of(config: ModelConfig, name: str, layer: Selector | None, head: Selector, field: str) -> Place:
-    """Resolve the point that a user wrote. `field` names the intervention in messages. Raises BadRequest."""
+    """Return the place of a point's name. `field` names the intervention in messages. Raises BadRequest."""
     try:
         written = read_name(config, name)
     except UnknownPoint as error:
@@ -138,10 +134,10 @@ def place_of(config: ModelConfig, name: str, layer: Selector | None, head: Selec
 
 
 def is_scores(config: ModelConfig, name: str) -> bool:
-    """Return whether the name, in any spelling, means the scores of an attention."""
+    """Return whether the name of a point, in any spelling, means scores of an attention."""
     try:
         return is_scores_point(read_name(config, name).point)
-    except UnknownPoint:  # `target_of` reports it
+    except UnknownPoint:  # `place_of` reports it
         return False
 
 
@@ -152,9 +148,7 @@ def is_scores_point(point: Point) -> bool:
 def _layers(
     config: ModelConfig, stack: Stack, point: Point, named: int | None, selector: Selector | None, field: str
 ) -> tuple[int | None, ...]:
-    """Return the layers that name and field give. Raises BadRequest when they disagree, or give none and one is
-    needed.
-    """
+    """Return the layers from the name or the field. Raises BadRequest if both or none of them give layers."""
     shown_name = short_name(config, stack, point.name)
     if not point.in_block:
         if selector is not None:
@@ -176,7 +170,7 @@ def _layers(
 
 
 def _about(check: Any, *arguments: Any) -> Any:
-    """Return the result of a check; its BadRequest becomes one about the field `interventions`."""
+    """Return the result of a check; its BadRequest then names the field `interventions`."""
     try:
         return check(*arguments)
     except BadRequest as error:
@@ -210,8 +204,8 @@ def check_operation(config: ModelConfig, item: InterventionField, place: Place, 
 def check_map_changes(config: ModelConfig, places: Sequence[InterventionTarget], lengths: Lengths) -> None:
     """Raise BadRequest when the scores and patterns of one input are changed too many times.
 
-    Each change passes over all numbers of its target in the step that computes them, while other requests wait: a map
-    costs far more than a row of the residual stream, whose changes are small compared to the products that make it.
+    Each change passes over all numbers of its target in the step that computes them, while other requests wait: maps
+    are far larger than rows of the residual stream.
     """
     changed = sum(len(place.layers) * math.prod(place.shape) for place in places if place.is_map)
     if not changed:
@@ -234,9 +228,9 @@ def check_map_changes(config: ModelConfig, places: Sequence[InterventionTarget],
 def intervention(
     layer: int | None, place: InterventionTarget, item: InterventionField, value: float | NumpyArray
 ) -> Intervention:
-    """Return the change of one layer, as the engine takes it. An array has been checked by `check_fits`."""
+    """Return the engine's intervention in one layer. An array must have passed `check_fits`."""
     positions = place.positions
-    if positions is None and not isinstance(value, float) and _tells_positions(value, place):
+    if positions is None and not isinstance(value, float) and _is_for_positions(value, place):
         positions = tuple(range(place.shape[place.row_axis]))
     return Intervention(
         stack=place.stack,
@@ -250,8 +244,114 @@ def intervention(
     )
 
 
-def _tells_positions(value: NumpyArray, place: InterventionTarget) -> bool:
-    """Return whether an array has numbers for each of the input's positions (or keys), so that it fits only these."""
+def _is_for_positions(value: NumpyArray, place: InterventionTarget) -> bool:
+    """Return whether an array has a number for each of the input's positions or keys, so that it fits only these."""
     lengths = dict(zip(range(-len(place.shape), 0), place.shape, strict=True))
     along = {place.row_axis - len(place.shape)} | ({-1} if place.is_map else set())
     return any(axis >= -value.ndim and value.shape[axis] == lengths[axis] > 1 for axis in along)
+
+
+# ---- numbers
+
+_BASE64_PIECE = 1 << 18
+"""Characters of base64, in whole groups of four, that are decoded before the event loop may run again: about 1 ms."""
+
+
+def read_value(
+    value: float | Sequence[Any] | EncodedArray, field: str, *, may_mask: bool = False
+) -> float | NumpyArray:
+    """Return the number or the array of a body's value. Raises BadRequest if it is not finite in float32.
+
+    `may_mask`: minus infinity is accepted too, as null in lists, the form of masked scores in answers.
+    """
+    if isinstance(value, int | float):
+        if abs(value) > float(np.finfo(np.float32).max):
+            raise wrong(f"{field}.value: {shown(value)} is not finite in float32; a finite number is accepted.")
+        return float(value)
+    if isinstance(value, EncodedArray):
+        array = _decoded(value, field)
+    else:
+        try:
+            array = np.array(value)
+        except (ValueError, OverflowError):  # lists of different lengths, or integers of more than 64 bits
+            array = np.array(None)
+        if may_mask and array.dtype == object and array.ndim:
+            array = _without_nulls(array)
+        if array.dtype.kind not in "iuf" or array.size == 0:
+            raise wrong(f"{field}.value: {shown(value)} is no array; nested lists of numbers, of equal lengths, are "
+                         "accepted.")  # fmt: skip
+    with np.errstate(over="ignore"):
+        array = array.astype("<f4", copy=False)
+    is_accepted = np.isfinite(array) | (may_mask & np.isneginf(array))
+    if not is_accepted.all():
+        accepted = "finite ones and minus infinity (null in lists)" if may_mask else "finite ones"
+        raise wrong(f"{field}.value: the array holds numbers that are not finite in float32; {accepted} are accepted.")
+    return array
+
+
+def _without_nulls(array: NumpyArray) -> NumpyArray:
+    """Return the numbers with each null as minus infinity, or the same array if it has other contents."""
+    is_null = np.array([number is None for number in array.flat]).reshape(array.shape)
+    if all(type(number) in (int, float) for number in array[~is_null]):
+        return np.where(is_null, -np.inf, array).astype(np.float64)
+    return array
+
+
+def check_masked(config: ModelConfig, place: InterventionTarget, op: str, value: NumpyArray, field: str) -> None:
+    """Raise BadRequest for an array of queries and keys with numbers for pairs that the mask hides.
+
+    An array that is the same for all queries, or for all keys, applies to the visible pairs.
+    """
+    if not place.is_map or op not in ("patch", "add") or is_cross(place.point):
+        return
+    own, (num_queries, num_keys) = stack_config(config, place.stack), place.shape[-2:]
+    if value.ndim < 2 or value.shape[-2:] != (num_queries, num_keys):
+        return
+    of_scores = is_scores_point(place.point)
+    hidden_number = -math.inf if of_scores else 0.0
+    is_lost = value != hidden_number if op == "patch" else (value != 0.0) & (value != hidden_number)
+    queries = np.arange(num_queries) if place.positions is None else np.array(place.positions)
+    distance = np.arange(num_keys) - queries[:, None]
+    for layer in place.layers:
+        assert layer is not None
+        window = own.window_of(layer)
+        hidden = np.zeros_like(distance, bool) if window is None else np.abs(distance) >= window
+        if own.causal:
+            hidden |= distance > 0
+        if (is_lost & hidden).any():
+            *_, row, key = np.argwhere(is_lost & hidden)[0]
+            accepted = "null, minus infinity," if of_scores else "0"
+            raise wrong(
+                f"{field}.value: in layer {layer} the query {queries[row]} does not see the key {key}, but the value "
+                f"has a number for it; {accepted} is accepted there."
+            )
+
+
+def _decoded(value: EncodedArray, field: str) -> NumpyArray:
+    dtype = np.dtype(value.dtype).newbyteorder("<")
+    data = bytearray()
+    try:
+        for start in range(0, len(value.data), _BASE64_PIECE):
+            data += base64.b64decode(value.data[start : start + _BASE64_PIECE], validate=True)
+    except ValueError:
+        raise wrong(f"{field}.value.data: no base64, got {shown(value.data)}.") from None
+    expected = math.prod(value.shape) * dtype.itemsize
+    if len(data) != expected:
+        raise wrong(
+            f"{field}.value.data: {len(data)} bytes; {expected} are accepted for shape {value.shape} of {value.dtype}."
+        )
+    return np.frombuffer(data, dtype).reshape(value.shape)
+
+
+def check_fits(shape: Sequence[int], place: InterventionTarget, field: str) -> None:
+    """Raise BadRequest when an array of this shape does not broadcast to the target."""
+    axes = list(zip(place.point.axes, place.shape, strict=True))
+    aligned = axes[len(axes) - len(shape) :]
+    if len(shape) <= len(axes) and all(size in (1, length) for size, (_, length) in zip(shape, aligned, strict=True)):
+        return
+    accepted = ", ".join(f"{axis} {length}" for axis, length in axes)
+    raise wrong(
+        f"{field}: shape {list(shape)} does not broadcast to {place.name}, which is [{accepted}] here; that "
+        "shape is accepted, with 1 for any axis and without leading axes.",
+        "wrong_shape",
+    )

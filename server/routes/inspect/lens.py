@@ -1,4 +1,4 @@
-"""POST /v1/lens: what each layer would predict next (nostalgebraist 2020, "interpreting GPT: the logit lens").
+"""POST /v1/lens: the prediction of each layer (nostalgebraist 2020, "interpreting GPT: the logit lens").
 
 Each state goes through the model's own final norm and head; the last one gives the model's own logits.
 """
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from server.engine.request import LensTask
@@ -16,25 +17,49 @@ from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import Inspection, NamedToken, begin, described, read_token
+from server.routes.inspect.inspection import Inspection, NamedToken, begin, described, inspection_route, read_token
 from server.routes.inspect.selectors import resolve
-from server.routes.responses import tensor_route
-from server.schemas.inspect.predictions import LensAnswer, LensRequest
+from server.schemas.base import Selector
+from server.schemas.inspect.inputs import InspectionEntry, InspectionRequest, Target
 
+MAX_LENS_TOKENS = 100
 _NAMED_BYTES = 10
 """Bytes of a token's text in JSON, approximately."""
 _ROWS = 32
 """Positions in each piece of the names."""
 
 
+class LensRequest(InspectionRequest):
+    """Body of POST /v1/lens."""
+
+    layers: Selector = Field(
+        "all", description='States: 0 is the embedding, i the stream after block i; "all", one, or a list.'
+    )
+    positions: Selector = Field("all", description='Positions: "all", one, or a list; negative from the end.')
+    top_k: int = Field(5, ge=1, le=MAX_LENS_TOKENS, description="How many of the likeliest tokens to name.")
+    target: Target | None = Field(
+        None, description="A text that is one token, or a token id; its rank and probability are returned."
+    )
+
+
+class LensEntry(InspectionEntry):
+    """The lens of one input. Arrays: ids [layer, position, k], probabilities [layer, position, k], entropy [layer,
+    position] in nats, and with a target target_probabilities and target_ranks [layer, position], 1 the likeliest."""
+
+    layers: list[int] = Field(description="States of the first axis.")
+    positions: list[int] = Field(description="Positions of the second axis.")
+    top_tokens: list[list[list[str]]] = Field(description="The likeliest tokens, decoded: [layer][position][k].")
+    target: dict[str, Any] | None = Field(None, description='{"token_id", "token"} of the target.')
+
+
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/lens", "Logit lens: the prediction of each layer", LensAnswer)
+    @inspection_route(router.post, "/v1/lens", "Logit lens: the prediction of each layer", LensEntry)
     async def lens(request: Request, body: LensRequest) -> Response:
         """Return the likeliest next tokens by each layer at each position, and a target's rank and probability
         there.
         """
         target = read_token(context, body.target, "target") if context.config.has_head else None
-        inspection = await begin(context, request, body, "/v1/lens", 3 if body.target is None else 5)
+        inspection = await begin(context, request, body, 3 if body.target is None else 5)
         layers = resolve(body.layers, context.config.num_layers + 1, "layers", "state")
         tasks = [
             LensTask(
@@ -56,7 +81,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def _check_finite(inspection: Inspection, tasks: Sequence[LensTask], found: Sequence[dict[str, NumpyArray]]) -> None:
-    """Raise BadRequest for logits that overflowed: they have no order, and so no likeliest tokens and no ranks."""
+    """Raise BadRequest for logits that overflowed: they have no order, so no likeliest tokens and no ranks."""
     for index, (task, tensors) in enumerate(zip(tasks, found, strict=True)):
         broken = np.argwhere(~np.isfinite(tensors["lens.entropy"]))
         if len(broken):

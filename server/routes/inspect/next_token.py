@@ -3,15 +3,16 @@ after the filters.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
 from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from model.hooks.point_names import stacks
-from model.sampling.distribution import Distribution, distribution
+from model.sampling.distribution import distribution
 from server.engine.request import TraceTask
 from server.http.errors import BadRequest
 from server.http.sse import unless_disconnected
@@ -19,28 +20,84 @@ from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedArray, DescribedEntry
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import Inspection, NamedToken, begin, capture, described
+from server.routes.inspect.inspection import Inspection, NamedToken, begin, capture, described, inspection_route
 from server.routes.inspect.selectors import resolve
 from server.routes.inspect.token_reasons import explained_token, read_versus
 from server.routes.parts.reasons import explain
-from server.routes.responses import tensor_route
-from server.schemas.inspect.predictions import NextAnswer, NextRequest
+from server.schemas.base import AnswerModel, Index
+from server.schemas.inspect.inputs import InspectionEntry, InspectionRequest
+from server.schemas.judgements.reasons import EXPLAIN, ExplainField, Reasons
 
+MAX_TEMPERATURES = 64
+MAX_SHOWN_TOKENS = 1024
 _NAMED_BYTES = 130
 """Bytes of a token with its id, logit and probabilities in JSON, approximately."""
 MAX_PROBABILITIES = 1 << 29
 """Most inputs times temperatures times tokens of the vocabulary: some twenty seconds of one core."""
 
 
+class NextRequest(InspectionRequest):
+    """Body of POST /v1/next."""
+
+    position: Index | None = Field(
+        None,
+        description="Position before the predicted token; for an encoder, its own. Negative values count from the "
+        "end. Null is the last; for an encoder, the first with the mask token ([MASK], <mask>).",
+    )
+    temperatures: Annotated[
+        list[Annotated[float, Field(ge=0.0, le=1e6)]], Field(min_length=1, max_length=MAX_TEMPERATURES)
+    ] = Field(
+        default_factory=lambda: [1.0], description="The logits are divided by each of them; 0 puts all on the largest."
+    )
+    top_k: int = Field(0, ge=-1, le=2**31 - 1, description="Keep the k most likely tokens; 0 or -1 keeps all.")
+    top_p: float = Field(1.0, gt=0.0, le=1.0, description="Keep the most likely tokens of this probability mass.")
+    min_p: float = Field(0.0, ge=0.0, le=1.0, description="Drop tokens below this fraction of the likeliest.")
+    num_tokens: int = Field(10, ge=0, le=MAX_SHOWN_TOKENS, description="How many of the likeliest tokens to name.")
+    full: bool = Field(False, description="Also the whole vocabulary: arrays logits, probabilities and kept.")
+    explain: ExplainField = EXPLAIN
+
+
+class NextToken(AnswerModel):
+    """One token that may come next."""
+
+    token_id: int = Field(description="Its id.")
+    token: str = Field(description="The token decoded separately.")
+    logit: float | None = Field(description="Before the temperature; null is minus infinity.")
+    probability: float = Field(description="At this temperature, over the whole vocabulary.")
+    kept_probability: float = Field(description="After top_k, min_p and top_p; 0 when it was dropped.")
+
+
+class NextAtTemperature(AnswerModel):
+    """The distribution at one temperature."""
+
+    temperature: float = Field(description="The temperature.")
+    entropy: float = Field(description="In nats, over the whole vocabulary.")
+    kept_entropy: float = Field(description="In nats, of the distribution after the filters.")
+    num_kept: int = Field(description="Tokens that are left after top_k, min_p and top_p.")
+    num_passed: dict[str, int] = Field(
+        description="Number of tokens that passed each filter and the earlier ones; tokens without remaining "
+        "probability count. The likeliest pass, so a token's rank identifies the filter that removed it."
+    )
+    tokens: list[NextToken] = Field(description="The likeliest, in falling order.")
+
+
+class NextEntry(InspectionEntry):
+    """The next token of one input."""
+
+    position: int = Field(description="The position that predicts.")
+    temperatures: list[NextAtTemperature] = Field(description="One for each temperature, in the order asked for.")
+    reasons: Reasons | None = Field(None, description="With explain: why the likeliest token is the likeliest.")
+
+
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/next", "Next-token distribution at several temperatures", NextAnswer)
+    @inspection_route(router.post, "/v1/next", "Next-token distribution at several temperatures", NextEntry)
     async def next_token(request: Request, body: NextRequest) -> Response:
         """Return the likeliest next tokens of each input, with logits and probabilities; with `full` the whole
         vocabulary. An encoder that fills in masked words tells which tokens may stand at the position itself.
 
         The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
         """
-        inspection = await begin(context, request, body, "/v1/next", 3 if body.full else 1)
+        inspection = await begin(context, request, body, 3 if body.full else 1)
         positions = [_position(context, body, prompt.ids) async for prompt in in_turns(inspection.inputs, 64)]
         versus = None
         if body.explain is not None:
@@ -62,7 +119,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
         def report() -> Iterator[tuple[list[orjson.Fragment], dict[str, DescribedArray]]]:
             for index, row in enumerate(logits):
-                if not np.isfinite(row.max()):  # of NaN too; minus infinity alone is a token that cannot come
+                if not np.isfinite(row.max()):  # also NaN; single tokens may have minus infinity
                     raise inspection.not_finite(f"the logits of input {index} at position {positions[index][0]}")
                 yield _next_tokens(inspection, body, row)
 
@@ -78,7 +135,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def _position(context: AppContext, body: NextRequest, ids: Sequence[int]) -> tuple[int, ...]:
-    """Return the position that a request asks about, as the only one. Raises BadRequest for one that is not there."""
+    """Return the position of a request as a tuple. Raises BadRequest for a position that does not exist."""
     if body.position is not None or context.config.kind != "encoder":
         return resolve(-1 if body.position is None else body.position, len(ids), "position", "position")
     mask = context.tokenizer.mask_token_id
@@ -99,9 +156,7 @@ async def _reasons(
     positions: Sequence[tuple[int, ...]],
     logits: Sequence[NumpyArray],
 ) -> list[dict[str, Any]]:
-    """Return what each entry has beside itself: the reasons of its likeliest token, or nothing if they are not asked
-    for.
-    """
+    """Return the additional field of each entry: the reasons of its likeliest token; {} without `explain`."""
     options, context = body.explain, inspection.context
     if options is None:
         return [{} for _ in logits]
@@ -115,8 +170,8 @@ async def _reasons(
 def _next_tokens(
     inspection: Inspection, body: NextRequest, logits: NumpyArray
 ) -> tuple[list[orjson.Fragment], dict[str, DescribedArray]]:
-    """Return what is reported of one row of logits: at each temperature, and its arrays."""
-    # One order for all temperatures: they do not change which token is likelier. The lower id comes first among equals.
+    """Return the report of one row of logits at each temperature, and its arrays."""
+    # One order for all temperatures, which do not change it. The lower id comes first among equals.
     order = np.argsort(-logits, kind="stable")[: body.num_tokens]
     names = inspection.context.tokenizer.token_strings(order.tolist())
     temperatures, probabilities, kept = [], [], []
@@ -129,7 +184,16 @@ def _next_tokens(
             "kept_entropy": one.kept_entropy,
             "num_kept": one.num_kept,
             "num_passed": one.num_passed,
-            "tokens": _tokens(order, names, logits, one),
+            "tokens": [
+                {
+                    "token_id": token_id,
+                    "token": name,
+                    "logit": float(logits[token_id]),
+                    "probability": float(one.probabilities[token_id]),
+                    "kept_probability": float(one.kept[token_id]),
+                }
+                for token_id, name in zip(order.tolist(), names, strict=True)
+            ],
         }
         temperatures.append(orjson.Fragment(orjson.dumps(reported)))  # a tenth of the memory of the dicts
         if body.full:
@@ -142,16 +206,3 @@ def _next_tokens(
         "probabilities": described(np.stack(probabilities), "temperature", "token"),
         "kept": described(np.stack(kept), "temperature", "token"),
     }
-
-
-def _tokens(order: NumpyArray, names: list[str], logits: NumpyArray, one: Distribution) -> list[dict[str, Any]]:
-    return [
-        {
-            "token_id": token_id,
-            "token": name,
-            "logit": float(logits[token_id]),
-            "probability": float(one.probabilities[token_id]),
-            "kept_probability": float(one.kept[token_id]),
-        }
-        for token_id, name in zip(order.tolist(), names, strict=True)
-    ]

@@ -1,9 +1,10 @@
 """POST /v1/rollout: attention through all layers, multiplied (rollout) or as a maximum flow."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from model.analysis.rollout import flow
@@ -17,20 +18,46 @@ from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
-from server.routes.inspect.inspection import Inspection, begin, described, stack_of
-from server.routes.inspect.selectors import Selector, resolve
-from server.routes.responses import tensor_route
+from server.routes.inspect.inspection import Inspection, begin, described, inspection_route, stack_of
+from server.routes.inspect.selectors import resolve
 from server.routes.supported_routes import check_part
-from server.schemas.inspect.mechanisms import RolloutAnswer, RolloutRequest
+from server.schemas.base import Selector
+from server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
 
 MAX_FLOW_WORK = 400_000_000
-"""Most edges of the graphs, times the inputs that are flowed to: about six seconds of one core."""
+"""Most edges of the graphs, times the target inputs of flows: about six seconds of one core."""
 MAX_ROLLOUT_WORK = 1_000_000_000_000
 """Most multiplications: about twenty seconds of one core."""
 
 
+class RolloutRequest(InspectionRequest):
+    """Body of POST /v1/rollout."""
+
+    method: Literal["rollout", "flow"] = Field(
+        "rollout", description="rollout: the product of the layers; flow: maximum flow through their graph."
+    )
+    layers: Selector = Field(-1, description='Above which layers: "all", a layer, or a list.')
+    heads: Selector = Field("all", description='Whose patterns are averaged in each layer: "all", a head, or a list.')
+    query_positions: Selector | None = Field(
+        None, description="Rows; null is all for rollout, and the last position for flow."
+    )
+    part: OwnPart | None = STACK
+
+
+class RolloutEntry(InspectionEntry):
+    """Attention through the layers: array rollout [layer, query, key], whose rows sum to 1; or flow [layer, query,
+    key], and normalized, the same with rows scaled to sum to 1.
+    """
+
+    part: OwnPart = Field(description="Which stack.")
+    method: Literal["rollout", "flow"] = Field(description="Which of the two.")
+    layers: list[int] = Field(description="Layers of the first axis.")
+    heads: list[int] = Field(description="Heads in this mean pattern.")
+    query_positions: list[int] = Field(description="Positions of the second axis.")
+
+
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/rollout", "Attention through all layers: rollout and flow", RolloutAnswer)
+    @inspection_route(router.post, "/v1/rollout", "Attention through all layers: rollout and flow", RolloutEntry)
     async def rollout(request: Request, body: RolloutRequest) -> Response:
         """Return from which inputs each position's vector comes, through the heads' mean attention and the residual
         connection (Abnar and Zuidema 2020, arXiv:2005.00928).
@@ -40,7 +67,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         layers = resolve(body.layers, own.num_layers, "layers", "layer")
         heads = resolve(body.heads, own.num_heads, "heads", "head")
         num_arrays = 1 if body.method == "rollout" else 2
-        inspection = await begin(context, request, body, "/v1/rollout", num_arrays)
+        inspection = await begin(context, request, body, num_arrays)
         lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
         by_default: Selector = "all" if body.method == "rollout" else -1
         rows = by_default if body.query_positions is None else body.query_positions
@@ -65,7 +92,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 def _check_work(
     body: RolloutRequest, layers: tuple[int, ...], lengths: list[int], queries: list[tuple[int, ...]]
 ) -> None:
-    """Raise BadRequest when the request would take too long. Each input has a flow for each query and layer."""
+    """Raise BadRequest if the request would take too long. Each input has a flow for each query and layer."""
     if body.method == "flow" and not kernel_levels():
         raise BadRequest(
             "method: flow needs the compiled kernels, and there are none for this machine; rollout is accepted.",
@@ -90,8 +117,8 @@ def _check_work(
 def _entry(
     inspection: Inspection, index: int, reported: dict[str, Any], queries: tuple[int, ...], patterns: NumpyArray
 ) -> DescribedEntry:
-    """Return the entry of mean patterns [layer, query, key], the layers from the first on. `reported`: what all
-    entries report. Raises BadRequest for patterns that overflowed: nothing flows through them.
+    """Return the entry of mean patterns [layer, query, key] of all layers from the first on; `reported` are the fields
+    of all entries. Raises BadRequest for patterns that overflowed.
     """
     broken = np.flatnonzero(~np.isfinite(patterns).all((1, 2)))
     if len(broken):

@@ -1,7 +1,7 @@
-"""Resolves what a user selects to what the engine captures: absolute indices, checked against the model and the input.
+"""Selectors of layers, heads and positions as absolute indices, checked against the model and the input.
 
-It also estimates how large an answer will be, and what to ask for instead if it would be too large. It knows nothing of
-tensors' contents, of HTTP or of the engine's work.
+The module also estimates the size of an answer with attention, and finds smaller requests for the error of one that is
+too large.
 """
 
 import math
@@ -30,8 +30,7 @@ _JSON_INDEX_BYTES = 6.0
 def resolve(selector: Selector, count: int, field: str, what: str) -> tuple[int, ...]:
     """Return "all", a range ("0:2"), an index or a list of them as absolute indices below `count`, in the order given.
 
-    Raises BadRequest naming the field, the value and the range when an index is out of range or is given twice, or
-    when a range is empty.
+    Raises BadRequest if an index is out of range or is given twice, or a range is empty.
     """
     if isinstance(selector, str):
         chosen = span(selector, count)
@@ -56,9 +55,9 @@ def span(selector: str, count: int) -> range:
 
 
 def resolve_attending(selector: Selector, config: ModelConfig, field: str) -> tuple[int, ...]:
-    """Return the layers of a selector that must have attention, in the order given; "all" is those that have it.
+    """Return the layers of a selector; "all" is the layers with attention.
 
-    Raises BadRequest as `resolve` does, and for a layer that has none.
+    Raises BadRequest as `resolve` does, and for a layer without attention.
     """
     if selector == "all":
         return config.attention_layers
@@ -96,11 +95,9 @@ class HeadSelection:
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     is_grid: bool
-    """Whether the pairs are every head of `heads` in every layer of `layers`, so that the answer has an axis for
-    each.
-    """
+    """Whether the pairs are every head of `heads` in every layer of `layers`, so the answer has an axis for each."""
     is_reduced: bool = False
-    """Whether the answer is reduced over the heads of each layer: the first axis is the layers."""
+    """Whether the answer is reduced over the heads of each layer."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -127,7 +124,7 @@ def every_head(
 
 
 def select_heads(fields: AttentionFields, config: ModelConfig, prefix: str = "") -> HeadSelection:
-    """Return the pairs that `fields` asks for. Raises BadRequest; `prefix` precedes the names of the fields."""
+    """Return the pairs selected by `fields`. Raises BadRequest; `prefix` precedes the names of the fields."""
     is_reduced = getattr(fields, "reduce", None) is not None
     if fields.pairs is None:
         return every_head(fields.layers, fields.heads, config, prefix, is_reduced)
@@ -156,7 +153,7 @@ class AttentionPlan:
 
     @property
     def num_values(self) -> int:
-        """Return how many numbers the answer has."""
+        """Return the number of values in the answer."""
         if self.capture.resize is not None:
             return math.prod(self.heads.shape) * self.capture.resize**2
         row_width = len(self.keys) if self.capture.top_k is None else self.capture.top_k
@@ -164,16 +161,16 @@ class AttentionPlan:
 
     @property
     def capture_bytes(self) -> int:
-        """Return how many bytes the engine keeps and sends."""
+        """Return the bytes that the engine keeps and sends."""
         return round(self.num_values * value_bytes(self.capture, "binary"))
 
 
 def plan_attention(
     request: AttentionRequest, heads: HeadSelection, num_queries: int, num_keys: int, part: Part
 ) -> AttentionPlan:
-    """Return the plan for an input of so many tokens; for cross attention the keys are the encoder's.
+    """Return the plan for an input; for cross attention the keys are the encoder's.
 
-    Raises BadRequest when a position is out of range.
+    Raises BadRequest if a position is out of range.
     """
     queries = resolve(request.query_positions, num_queries, "query_positions", "position")
     keys = resolve(request.key_positions, num_keys, "key_positions", "position")
@@ -205,10 +202,9 @@ def number_bytes(dtype: str, wire: Wire, *, has_index: bool = False) -> float:
 
 
 def check_answer_size(plans: Sequence[AttentionPlan], wire: Wire, limit: int, token_bytes: int = 0) -> int:
-    """Return the estimated bytes of the answer to `plans`. Raises PayloadTooLarge when it is over `limit`.
+    """Return the estimated bytes of the answer to `plans`, with `token_bytes` of the inputs' tokens.
 
-    `token_bytes` of it are the inputs' tokens, whose number no selector reduces. The error reports the estimate and
-    changes that would make the answer fit, each of them enough by itself.
+    Raises PayloadTooLarge if they are over `limit`. The error names the estimate, and smaller requests that fit.
     """
     estimate = _estimate(plans, wire) + token_bytes
     if estimate <= limit:
@@ -224,7 +220,7 @@ def _estimate(plans: Sequence[AttentionPlan], wire: Wire) -> int:
 
 
 def _cheaper_forms(plans: Sequence[AttentionPlan], wire: Wire, limit: int) -> list[str]:
-    """Return other encodings of the same numbers that fit, then less of each row."""
+    """Return other encodings of the same numbers that fit, then parts of each row."""
 
     def fits(change: Callable[[AttentionCapture], AttentionCapture], to: Wire) -> bool:
         return _estimate([replace(plan, capture=change(plan.capture)) for plan in plans], to) <= limit
@@ -247,9 +243,7 @@ def _cheaper_forms(plans: Sequence[AttentionPlan], wire: Wire, limit: int) -> li
 
 
 def _fewer_heads(plans: Sequence[AttentionPlan], wire: Wire, limit: int) -> str:
-    """Return the largest selection of layers, else heads, else rows that fits, as JSON, or "" if not even one row
-    does.
-    """
+    """Return the largest selection of layers, else heads, else rows that fits, as JSON; "" if no row fits."""
     heads = plans[0].heads
     per_pair = sum(plan.num_values * value_bytes(plan.capture, wire) for plan in plans) / math.prod(heads.shape)
     pairs = int(limit // per_pair)

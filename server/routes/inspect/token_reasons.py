@@ -1,6 +1,4 @@
-"""Says which two tokens are compared when the reasons of a token are asked for. It knows logits, not where they come
-from.
-"""
+"""The two compared tokens of a request for the reasons of a token, chosen by the logits."""
 
 from collections.abc import Sequence
 
@@ -16,13 +14,13 @@ from server.routes.prompts import Prompt
 from server.schemas.judgements.reasons import Explain
 
 _SOME = 8
-"""Likeliest tokens among which the first three are looked for: of equals the first."""
+"""Number of likeliest tokens that are sorted to find the first three."""
 
 
 def read_versus(
     context: AppContext, options: Explain, num_inputs: int, interventions: Sequence[object] | None
 ) -> NamedToken | None:
-    """Return the token that `versus` names, if it names one. Raises BadRequest, also for what cannot be explained."""
+    """Return the token named by `versus`, or None. Raises BadRequest, also for a model or request without reasons."""
     check_explainable(context, num_inputs, "inputs")
     if interventions:
         raise BadRequest(
@@ -48,9 +46,9 @@ def explained_token(
     versus: NamedToken | None,
     token_id: int | None = None,
 ) -> ExplainedLogit:
-    """Return what is explained of a position whose logits [vocab] are known: `token_id`, or the likeliest token.
+    """Return the logit to explain at a position with these logits [vocab]: of `token_id`, or of the likeliest token.
 
-    `versus` is what `read_versus` returned. If it is the token itself, that is compared with the runner-up.
+    `versus` is the token of `read_versus`. If it is the explained token itself, the runner-up is compared.
     """
     some = np.argpartition(-logits, min(_SOME, len(logits)) - 1)[:_SOME].tolist()  # sorting all takes milliseconds
     order = sorted(some, key=lambda token: (-logits[token], token))[:3]

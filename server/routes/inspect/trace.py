@@ -10,16 +10,16 @@ from server.engine.request import TraceTask
 from server.http.tensor_formats import as_numpy
 from server.http.trace_body import DescribedArray, DescribedEntry
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import Asked, begin
+from server.routes.inspect.inspection import Asked, begin, inspection_route
 from server.routes.inspect.trace_plan import Lengths, PlannedPoint, check_trace_size, choose_points, plan_inputs
 from server.routes.prompts import Prompt
-from server.routes.responses import both_stacks_fields, tensor_route, wire_of
+from server.routes.responses import both_stacks_fields, wire_of
 from server.routes.tasks import TaskResult, counted_refusals, token_bytes
-from server.schemas.inspect.trace import TraceAnswer, TraceRequest
+from server.schemas.inspect.trace import TraceEntry, TraceRequest
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/trace", "Any named point of the forward pass", TraceAnswer)
+    @inspection_route(router.post, "/v1/trace", "Any named point of the forward pass", TraceEntry)
     async def trace(request: Request, body: TraceRequest) -> Response:
         """Return the numbers of each point for each input, in TransformerLens's names and axes.
 
@@ -27,7 +27,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         per point).
         """
         chosen = choose_points(body, context.config)
-        inspection = await begin(context, request, body, "/v1/trace", len(chosen))
+        inspection = await begin(context, request, body, len(chosen))
         inputs = inspection.inputs
         lengths = [Lengths(len(prompt.ids), len(prompt.encoder_ids)) for prompt in inputs]
         with counted_refusals(context):
@@ -47,7 +47,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def asked_of(points: list[PlannedPoint]) -> Asked:
-    """Return what the engine is asked about one input."""
+    """Return the engine's task for one input, and the bytes of its tensors."""
     task = TraceTask(points=tuple(point.capture for point in points))
     return task, sum(point.num_bytes for point in points)
 

@@ -1,8 +1,6 @@
-"""Resolves the points a user names to what the engine captures of each input, and estimates how large the answer will
-be.
+"""Captures of named points in each input, and the size of the answer.
 
-It knows names, selectors and sizes; it knows nothing of HTTP or of the numbers. `plan_attention` of selectors.py does
-the same for attention alone.
+`plan_attention` of selectors.py does the same for /v1/attention.
 """
 
 import json
@@ -48,16 +46,21 @@ class ChosenPoint:
     """The heads, or None for all or for a point without heads."""
 
     def lengths(self, config: ModelConfig, length: _Size, encoder_length: _Size) -> tuple[_Size, _Size, _Size]:
-        """Return how many positions its own sequence has, how many rows it has and how many keys they see, in inputs
-        of these lengths: of the only stack or the decoder, and of an encoder before it.
+        """Return the number of positions of its own sequence, of its rows and of their keys, in inputs of these lengths
+        (of the only stack or the decoder, and of an encoder).
         """
         is_of_encoder = self.stack == "encoder" and config.kind == "encoder-decoder"
         own = encoder_length if is_of_encoder else length
         num_rows = encoder_length if reads_encoder(self.point) else own
         return own, num_rows, encoder_length if is_cross(self.point) else own
 
+    def num_heads(self, config: ModelConfig) -> int:
+        """Return the length of the head axis of a point that has one."""
+        own = stack_config(config, self.stack).at(self.layer or 0)
+        return own.num_heads if "head" in self.point.axes else own.num_kv_heads
+
     def capture(self, **options: Any) -> PointCapture:
-        """Return what the engine captures of it; `options` are the other fields of `PointCapture`."""
+        """Return the engine's capture; `options` are the other fields of `PointCapture`."""
         point = self.point.name
         return PointCapture(
             name=self.name, stack=self.stack, layer=self.layer, point=point, heads=self.heads, **options
@@ -76,19 +79,18 @@ class PlannedPoint:
 
     @property
     def num_values(self) -> int:
-        """Return how many numbers the answer has."""
+        """Return the number of values in the answer."""
         return math.prod(self.shape)
 
     @property
     def num_bytes(self) -> int:
-        """Return how many bytes the engine keeps and sends."""
+        """Return the bytes that the engine keeps and sends."""
         return round(self.num_values * number_bytes(self.capture.dtype, "binary"))
 
 
 def choose_points(request: TraceRequest, config: ModelConfig) -> list[ChosenPoint]:
-    """Return the points of a request, one for each layer of a short name, in the order asked for. Raises BadRequest.
-
-    A selector that no point takes is refused: it would otherwise be ignored silently.
+    """Return the points of a request, one for each layer of a short name, in order. Raises BadRequest, also for a
+    selector that applies to no point.
     """
     chosen = [one for name in request.points for one in _layers_of(request, config, name)]
     names = [one.name for one in chosen]
@@ -125,7 +127,7 @@ def choose_heads(selector: Any, config: ModelConfig, point: Point, field: str) -
 
 
 def _layers_of(request: TraceRequest, config: ModelConfig, name: str) -> Iterator[ChosenPoint]:
-    """Yield the point of a name, in each of the layers that the name or else the request gives."""
+    """Yield the point of a name in each layer of the name or else of the request."""
     try:
         written = read_name(config, name)
     except UnknownPoint as error:
@@ -148,7 +150,7 @@ def plan_inputs(
 ) -> list[list[PlannedPoint]]:
     """Return the plan for each input; inputs of the same lengths share theirs. Raises BadRequest.
 
-    It takes about 10 microseconds for each point of each different length: many of both belong in a thread.
+    It takes about 10 microseconds for each point of each different length, so it should run in a thread.
     """
     plans = {each: [_plan(request, one, config, *each) for one in chosen] for each in dict.fromkeys(lengths)}
     return [plans[each] for each in lengths]
@@ -201,7 +203,7 @@ def check_trace_size(
 ) -> None:
     """Raise PayloadTooLarge, with selectors that fit, when the answer for inputs of these lengths is over `limit`.
 
-    `token_bytes` of it are the inputs' tokens, whose number no selector reduces.
+    `token_bytes` are the bytes of the inputs' tokens, which no selector reduces.
     """
     size = _estimate(request, chosen, config, lengths, wire)
     room = limit - token_bytes
@@ -229,11 +231,13 @@ def check_trace_size(
 def _estimate(
     request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, lengths: Sequence[Lengths], wire: Wire
 ) -> int:
-    """Return the bytes of the numbers. They are estimated without the plans, which take seconds for many points and
-    inputs.
-    """
+    """Return the bytes of the numbers, without the plans, which take seconds for many points and inputs."""
     values = 0
-    alike = Counter(replace(one, name="", layer=_like(one, config)) for one in chosen)
+    # Points of different layers count as equal if all layers are equal.
+    alike = Counter(
+        replace(one, name="", layer=None if stack_config(config, one.stack).layers_are_alike else one.layer)
+        for one in chosen
+    )
     for one, number in alike.items():
         _, rows, keys = one.lengths(config, *np.array(lengths, np.int64).T)
         counts = _count(request.positions, rows)
@@ -241,20 +245,13 @@ def _estimate(
             counts = counts * _count(request.key_positions, keys)
         one_position = math.prod(sizes(config, one.stack, one.point, 1, 1, one.layer))
         if one.heads is not None:
-            own = stack_config(config, one.stack).at(one.layer or 0)
-            one_position = one_position // (own.num_heads if "head" in one.point.axes else own.num_kv_heads)
-            one_position *= len(one.heads)
+            one_position = one_position // one.num_heads(config) * len(one.heads)
         values += number * one_position * int(counts.sum())
     return math.ceil(values * number_bytes(request.dtype, wire))
 
 
-def _like(one: ChosenPoint, config: ModelConfig) -> int | None:
-    """Return None for a point that is as large in every layer, else its layer."""
-    return None if stack_config(config, one.stack).layers_are_alike else one.layer
-
-
 def _count(selector: Any, lengths: _Counts) -> _Counts:
-    """Return how many of so many positions a selector takes."""
+    """Return the number of positions that a selector takes in inputs of these lengths."""
     if selector == "all":
         return lengths
     if isinstance(selector, str):
@@ -265,11 +262,11 @@ def _count(selector: Any, lengths: _Counts) -> _Counts:
 def _smaller(
     request: TraceRequest, chosen: Sequence[ChosenPoint], config: ModelConfig, lengths: Sequence[Lengths]
 ) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the fields that make the answer smaller, with values from the mildest to the strongest."""
+    """Yield the fields that reduce the answer, each with values of increasing effect."""
     yield "dtype", ["float16"]
     layers = dict.fromkeys(one.layer for one in chosen if one.layer is not None)
     yield "layers", _halves(list(layers))
-    heads = [list(_heads(one, config)) for one in chosen if head_axis(one.point) is not None]
+    heads = [list(_named(one.heads, one.num_heads(config))) for one in chosen if head_axis(one.point) is not None]
     yield "heads", _halves(min(heads, key=len, default=[]))
     if isinstance(request.positions, str):  # the last ones, in inputs of any length
         counts = np.array(lengths, np.int64).T
@@ -278,11 +275,6 @@ def _smaller(
     else:
         positions = [request.positions] if isinstance(request.positions, int) else request.positions
     yield "positions", [part[::-1] for part in _halves(positions[::-1])]
-
-
-def _heads(one: ChosenPoint, config: ModelConfig) -> tuple[int, ...]:
-    own = stack_config(config, one.stack).at(one.layer or 0)
-    return _named(one.heads, own.num_heads if head_axis(one.point) == "head" else own.num_kv_heads)
 
 
 def _halves(items: list[int]) -> list[list[int]]:

@@ -1,53 +1,83 @@
-"""POST /v1/trajectory: how positions' vectors move through the layers."""
+"""POST /v1/trajectory: the change of positions' vectors through the layers."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from fastapi import APIRouter, Request
+from pydantic import Field
 from starlette.responses import Response
 
 from model.analysis.trajectory import trajectory as measure
 from model.hooks.point_names import stack_config
-from server.engine.request import Part, PointCapture, TraceTask
+from server.engine.request import Part, TraceTask
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.attention import rows_of
-from server.routes.inspect.inspection import Inspection, begin, capture, described, stack_of
+from server.routes.inspect.inspection import Inspection, begin, capture, described, inspection_route, stack_of
 from server.routes.inspect.selectors import resolve
-from server.routes.responses import tensor_route
 from server.routes.supported_routes import check_part
-from server.schemas.inspect.mechanisms import TrajectoryAnswer, TrajectoryRequest
+from server.schemas.base import Selector
+from server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
+
+
+class TrajectoryRequest(InspectionRequest):
+    """Body of POST /v1/trajectory."""
+
+    positions: Selector = Field(-1, description='Whose way through the layers: "all", a position, or a list.')
+    compare_positions: Selector | None = Field(
+        None, description="Also the cosine to these positions at every layer; null is none."
+    )
+    part: OwnPart | None = STACK
+
+
+class TrajectoryEntry(InspectionEntry):
+    """How the vectors of some positions of one input change through the layers.
+
+    Arrays [position, state], where state 0 is the embedding and i the residual stream after block i: norms, steps
+    (length of the difference from the state before), cosine_to_start, cosine_to_previous; and cosine_to_others
+    [position, state, other].
+    """
+
+    part: OwnPart = Field(description="Which stack.")
+    positions: list[int] = Field(description="Positions of the first axis.")
+    compare_positions: list[int] | None = Field(None, description="Positions of the last axis of cosine_to_others.")
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    @tensor_route(router.post, "/v1/trajectory", "The residual stream at a position, layer by layer", TrajectoryAnswer)
+    @inspection_route(
+        router.post, "/v1/trajectory", "The residual stream at a position, layer by layer", TrajectoryEntry
+    )
     async def trajectory(request: Request, body: TrajectoryRequest) -> Response:
         """Return the length of each position's vector in every state, and its cosines to the start, to the state
         before, and to other positions' vectors. State 0 is the embedding, state i the residual stream after block i.
         """
         part = check_part(context, body.part)
-        inspection = await begin(context, request, body, "/v1/trajectory", 4 if body.compare_positions is None else 5)
+        inspection = await begin(context, request, body, 4 if body.compare_positions is None else 5)
         own = stack_config(context.config, stack_of(part))
         lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
         chosen = [resolve(body.positions, length, "positions", "position") async for length in in_turns(lengths, 64)]
-        others = [
-            () if body.compare_positions is None
-            else resolve(body.compare_positions, length, "compare_positions", "position")
-            async for length in in_turns(lengths, 64)
-        ]  # fmt: skip
+        others: list[tuple[int, ...]] = [()] * len(lengths)
+        if (compared := body.compare_positions) is not None:
+            others = [
+                resolve(compared, length, "compare_positions", "position") async for length in in_turns(lengths, 64)
+            ]
         states = own.num_layers + 1
         inspection.check_size(
             sum(states * len(p) * (4 + len(o)) for p, o in zip(chosen, others, strict=True)),
             "fewer positions or compare_positions",
         )
         rows = [tuple(dict.fromkeys(p + o)) for p, o in zip(chosen, others, strict=True)]
-        points = [_points(context, part, kept) async for kept in in_turns(rows, 64)]
+        states_of = [("hook_resid_pre", 0), *(("hook_resid_post", layer) for layer in range(own.num_layers))]
+        points = [
+            tuple(capture(context, stack_of(part), *state, positions=kept) for state in states_of)
+            async for kept in in_turns(rows, 64)
+        ]
         asked = [
-            (TraceTask(points=states_of), 4 * states * len(kept) * own.hidden_size)
-            for states_of, kept in zip(points, rows, strict=True)
+            (TraceTask(points=captures), 4 * states * len(kept) * own.hidden_size)
+            for captures, kept in zip(points, rows, strict=True)
         ]
         found = await inspection.run(asked)
 
@@ -58,15 +88,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 yield _entry(inspection, index, part, streams, place, chosen[index], others[index])
 
         return await inspection.answer_with(report())
-
-
-def _points(context: AppContext, part: Part, positions: tuple[int, ...]) -> tuple[PointCapture, ...]:
-    stack = stack_of(part)
-    num_layers = stack_config(context.config, stack).num_layers
-    return (
-        capture(context, stack, "hook_resid_pre", 0, positions=positions),
-        *(capture(context, stack, "hook_resid_post", layer, positions=positions) for layer in range(num_layers)),
-    )
 
 
 def _entry(

@@ -1,4 +1,4 @@
-"""Hands out the weights: GET /v1/models/{id}/weights lists them, and /weights/{name} returns a part of one."""
+"""GET /v1/models/{id}/weights lists the weights, and /weights/{name} returns a part of one."""
 
 import json
 import math
@@ -7,33 +7,94 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from model.analysis.matrices import UnknownMatrix
-from model.analysis.weight_names import NamedWeight, find_weight, list_weights
+from model.analysis.matrices import NamedWeight, UnknownMatrix
+from model.analysis.weight_names import find_weight, list_weights
 from server.http.errors import BadRequest, Forbidden, shown
-from server.http.tensor_formats import VALUE_BYTES, Wire, negotiate
+from server.http.tensor_formats import VALUE_BYTES, EncodingFormat, Wire, negotiate
 from server.http.trace_body import DescribedEntry
 from server.routes.auth_route import KEY_IN_SCOPE
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import asked_of_weights, described
+from server.routes.inspect.inspection import asked_of_weights, described, inspection_route
 from server.routes.inspect.selectors import resolve, span
 from server.routes.inspect.weights import answer_about_weights, ask_about_weights, check_once, layer_of
 from server.routes.request_context import check_model
-from server.routes.responses import check_num_values, head_of, tensor_route, wire_of
+from server.routes.responses import check_num_values, head_of, wire_of
 from server.routes.supported_routes import ROUTE_OF_WEIGHTS, why_no_weights
-from server.schemas.inspect.weights import WeightListAnswer, WeightsAnswer, WeightsQuery
+from server.schemas.base import AnswerModel, Index, ListAnswer, Text
+from server.schemas.inspect.inputs import DescribedArrayAnswer
 
 _BYTES_OF_A_NAME = 64
-"""Bytes of how one weight is kept, approximately."""
+"""Bytes of the stored format of one weight, approximately."""
 _PIECE = re.compile(r"(-?\d{1,9})|(?:-?\d{1,9})?:(?:-?\d{1,9})?")
 
 
+class WeightEntry(AnswerModel):
+    """A weight of the network, by TransformerLens's name."""
+
+    name: str = Field(description='"embed.W_E", "blocks.0.attn.W_Q", "encoder.blocks.0.ln1.w".')
+    axes: list[str] = Field(description="Names of its axes: matrices are [in, out], matrices of heads [head, ...].")
+    shape: list[int] = Field(description="Their lengths.")
+    stored: str | None = Field(
+        description="The format in which the served model stores it: a dtype, or the kind of quantisation."
+    )
+    tied_to: str | None = Field(description="The weight that shares its storage.")
+
+
+class WeightListAnswer(ListAnswer):
+    """Answer of GET /v1/models/{id}/weights."""
+
+    stored_as: str | None = Field(description="The format in which the checkpoint holds quantised matrices.")
+    data: list[WeightEntry] = Field(description="In the order of a forward pass.")
+    not_listed: list[str] = Field(
+        description="Weights that TransformerLens has no name for, as Lightwell calls them: they cannot be read here."
+    )
+
+
+class WeightsQuery(BaseModel):
+    """Query of GET /v1/models/{id}/weights/{name}."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    layer: Index | None = Field(None, description="Of a short name; negative counts from the end.")
+    head: Index | None = Field(
+        None, description="One head of an attention weight (key head of W_K and W_V); null is all of them."
+    )
+    rows: Text = Field(
+        "all",
+        description='Of the first axis of a matrix, or of a vector: "all", indices with commas between, and ranges '
+        '"0:64", the end left out; negative counts from the end. Rows of W_E are token ids.',
+        max_length=1 << 14,
+    )
+    columns: Text = Field("all", description="Of the second axis of a matrix, in the same way.", max_length=1 << 14)
+    encoding_format: EncodingFormat = Field("float", description="The array in JSON.")
+
+
+class WeightsEntry(AnswerModel):
+    """The numbers of a weight, or of a part of it, as the network uses them: dequantised, whole where processes share
+    it, and without LoRA adapters. Gains of norms include what is added to them (Gemma's 1).
+
+    Array: weights, float32.
+    """
+
+    object: Literal["weights"] = Field(description="Kind of entry.")
+    index: int = Field(description="0.")
+    name: str = Field(description="Full name.")
+    head: int | None = Field(description="The head, if one was requested: its axis is left out.")
+    rows: list[int] | None = Field(description="The rows, in the order of the answer; null is all.")
+    columns: list[int] | None = Field(description="The columns, likewise.")
+    whole_shape: list[int] = Field(description="Of the whole weight.")
+    tied_to: str | None = Field(description="The weight that shares its storage.")
+    arrays: dict[str, DescribedArrayAnswer] = Field(description="By name.")
+
+
 def add_routes(router: APIRouter, context: AppContext) -> None:
-    """Add the routes to the router, before the route of one model, whose id may hold slashes."""
+    """Add the routes to the router, before the route of one model: its id may contain slashes."""
 
     @router.get(
         ROUTE_OF_WEIGHTS.replace("model_id", "model_id:path"),
@@ -64,11 +125,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         told = {"stored_as": context.config.stored_as, "data": data, "not_listed": found.not_listed}
         return {**head_of(context), **told}
 
-    @tensor_route(
+    @inspection_route(
         router.get,
         ROUTE_OF_WEIGHTS.replace("model_id", "model_id:path") + "/{name}",
         "The numbers of one weight, or of some of its rows and columns",
-        WeightsAnswer,
+        WeightsEntry,
+        "One entry.",
+        ListAnswer,
     )
     async def weights(request: Request, model_id: str, name: str, query: Annotated[WeightsQuery, Query()]) -> Response:
         """Return the numbers as the network uses them: dequantised, whole where processes share the weight, and
@@ -96,7 +159,7 @@ def _check_access(context: AppContext, request: Request) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """The part of a weight that is asked for. rows and columns: None for all, and for an axis that it lacks."""
+    """The requested part of a weight. rows and columns: None for all, and for an axis that it lacks."""
 
     weight: NamedWeight
     head: int | None
@@ -131,7 +194,7 @@ class _Chosen:
         }
 
     def fitting(self, limit: int, wire: Wire) -> str:
-        """Return what to ask for instead so that the answer has at most `limit` bytes."""
+        """Return the advice for an answer of at most `limit` bytes."""
         room, lengths = int(limit / VALUE_BYTES[wire]), self.shape
         if len(lengths) == 3 and math.prod(lengths[1:]) <= room:
             return "one head, such as head=0"
@@ -156,13 +219,13 @@ class _Chosen:
 
 
 def _axes_of(weight: NamedWeight) -> tuple[int, ...]:
-    """Return the axes of rows and columns, counted from the end: a vector, or that of each head, has rows alone."""
+    """Return the axes of rows and columns, counted from the end; a vector, also one for each head, has only rows."""
     is_vector = len(weight.shape) - (weight.num_heads is not None) == 1
     return (-1,) if is_vector else (-2, -1)
 
 
 def _choose(context: AppContext, name: str, query: WeightsQuery) -> _Chosen:
-    """Return the part that is asked for. Raises BadRequest, naming what there is."""
+    """Return the requested part. Raises BadRequest, which names the accepted values."""
     try:
         weight = find_weight(context.config, name, layer_of(context, name, query.layer))
     except UnknownMatrix as error:

@@ -1,17 +1,24 @@
-"""Asks the engine for the probability of each option, the first question alone, and all others over the prefix that it
-left in the cache.
+"""Answers to questions about one input: the probability of each option, and its reasons.
+
+The engine reads the first question before the others, so that their common prefix is in the cache.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.http.errors import EngineError
+from server.http.errors import BadRequest, EngineError, shown
 from server.routes.context import AppContext
-from server.routes.judgements.questions import Asked
+from server.routes.judgements.questions import Asked, Question, ask
+from server.routes.parts.passes import ExplainedLogit
+from server.routes.parts.reasons import check_explainable, explain
 from server.routes.tasks import TaskResult, Work, run_all
+from server.schemas.chat_messages import ChatMessage
+from server.schemas.judgements.fields import JudgementFields
+from server.schemas.judgements.reasons import Explain
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +30,7 @@ class Judgement:
     label_mass: float
     """The probability of all labels together, of the whole vocabulary."""
     is_label: bool
-    """Whether the likeliest token of all is a label."""
+    """Whether the likeliest token of the vocabulary is a label."""
 
     @property
     def best(self) -> int:
@@ -50,12 +57,40 @@ class Judgements:
     num_read: int
     """Tokens of all prompts."""
     num_cached: int
-    """Those of them that the prefix cache had."""
+    """Tokens of them that the prefix cache had."""
 
 
-async def judge(context: AppContext, asked: Sequence[Asked], arrival: float) -> Judgements:
-    """Return the answer to each question. Raises ApiError, and then none is answered."""
-    works = [Work(_task(each), each.prompt, 0, is_sent=False) for each in asked]
+async def judge_with_reasons(
+    context: AppContext,
+    body: JudgementFields,
+    messages: Sequence[ChatMessage],
+    questions: Sequence[Question],
+    arrival: float,
+) -> tuple[Judgements, list[dict[str, Any]]]:
+    """Return the answers to questions about a conversation, and the additional fields of each: its reasons, if the
+    body has `explain`. Raises ApiError.
+    """
+    options = body.explain
+    if options is not None:  # before the engine runs
+        check_explainable(context, len(questions), "questions")
+        for question in questions:
+            _named(options, question)
+    asked = await ask(context, messages, questions, body.chat_template_kwargs)
+    found = await _judge(context, asked, arrival)
+    if options is None:
+        return found, [{} for _ in questions]
+    logits = [
+        _explained(context, options, question, each, judgement)
+        for question, each, judgement in zip(questions, asked, found.each, strict=True)
+    ]
+    return found, [{"reasons": each} for each in await explain(context, logits, options, arrival)]
+
+
+async def _judge(context: AppContext, asked: Sequence[Asked], arrival: float) -> Judgements:
+    works = []
+    for each in asked:  # each generates one token, which is not used
+        sampling = SamplingParams(max_tokens=1, seed=0, temperature=0, logprobs=0, logprob_token_ids=each.labels)
+        works.append(Work(GenerateTask(sampling=sampling), each.prompt, 0, is_sent=False))
     # Blocks of the cache are shared once they are computed: together, all questions would compute the input.
     results = await run_all(context, works[:1], arrival)
     if len(works) > 1:
@@ -64,13 +99,6 @@ async def judge(context: AppContext, asked: Sequence[Asked], arrival: float) -> 
         [_judgement(result) for result in results],
         sum(each.prompt.num_tokens for each in asked),
         sum(result.num_cached_tokens for result in results),
-    )
-
-
-def _task(asked: Asked) -> GenerateTask:
-    """Return the task that reads the logits where the label comes: it generates one token, which nobody reads."""
-    return GenerateTask(
-        sampling=SamplingParams(max_tokens=1, seed=0, temperature=0, logprobs=0, logprob_token_ids=asked.labels)
     )
 
 
@@ -85,4 +113,45 @@ def _judgement(result: TaskResult) -> Judgement:
         tuple(weight / total for weight in weights),
         min(1.0, total * math.exp(largest)),
         found.token_id in {token_id for token_id, _ in found.top},
+    )
+
+
+def _explained(
+    context: AppContext, options: Explain, question: Question, asked: Asked, found: Judgement
+) -> ExplainedLogit:
+    order = sorted(range(len(asked.labels)), key=lambda i: -found.probabilities[i])
+    named = _named(options, question)
+    target = next((i for i in order if i != named), order[0])
+    versus = next((i for i in order if i != target), None) if options.versus == "next" else named
+    versus = None if versus == target else versus
+
+    def described(option: int) -> dict[str, Any]:
+        token_id = asked.labels[option]
+        return {
+            "option": question.options[option].text,
+            "token": context.tokenizer.token_strings([token_id])[0],
+            "token_id": token_id,
+        }
+
+    return ExplainedLogit(
+        asked.prompt,
+        "words",
+        asked.labels[target],
+        None if versus is None else asked.labels[versus],
+        described=(described(target), None if versus is None else described(versus)),
+    )
+
+
+def _named(options: Explain, question: Question) -> int | None:
+    """Return the option named by `versus`, or None if it names none. Raises BadRequest for an unknown option."""
+    if options.versus is None or options.versus == "next":
+        return None
+    wanted = str(options.versus).lower() if isinstance(options.versus, bool) else options.versus
+    texts = [option.text for option in question.options]
+    if wanted in texts:
+        return texts.index(str(wanted))
+    raise BadRequest(
+        f'explain.versus: {shown(options.versus)} is no option of {question.field}; accepted: "next", null, '
+        f"{', '.join(map(shown, texts[:20]))}{', ...' if len(texts) > 20 else ''}.",
+        param="explain.versus",
     )

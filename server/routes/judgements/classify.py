@@ -1,4 +1,4 @@
-"""POST /v1/classify and /classify: the labels of texts, as vLLM has it."""
+"""POST /v1/classify and /classify: the labels of texts, as in vLLM."""
 
 import asyncio
 
@@ -13,6 +13,7 @@ from server.routes.judgements.scoring import (
     Scores,
     check_labels,
     cut_of,
+    labels_of,
     probabilities_of,
     run_head,
     run_ids,
@@ -33,7 +34,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             value = body.input
             is_one = isinstance(value, str) or (bool(value) and isinstance(value[0], int))
             check_head_reasons(context, body.explain, 1 if is_one else len(value))
-            labels = context.config.classifier.labels if context.config.classifier is not None else ()
+            labels = labels_of(context)
             check_labels(context, 1 if is_one else len(value), 1, NUMBER_BYTES * len(labels))
             found = await unless_disconnected(request, _classified(context, body, arrival))
             explaining = reasons_of_scores(context, body.explain, found.each, arrival)

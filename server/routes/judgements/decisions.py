@@ -1,4 +1,4 @@
-"""POST /v1/decisions: the probability of each option of questions about one input, as OpenAI's clients ask."""
+"""POST /v1/decisions: the probability of each option of questions about one input, for OpenAI's clients."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,9 +10,8 @@ from starlette.responses import Response
 from server.generation.field_names import WITHOUT_TRUNCATE
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
-from server.routes.judgements.answering import Judgement, Judgements
+from server.routes.judgements.answering import Judgement, judge_with_reasons
 from server.routes.judgements.questions import Option, Question, user_message
-from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
 from server.routes.responses import large_response, model_name
 from server.schemas.chat_messages import ChatMessage
@@ -40,7 +39,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         where the answer begins. The input is computed once.
         """
         arrival = accept(context, body, "/v1/decisions")
-        messages, questions = await asyncio.to_thread(_written, body)
+        messages, questions = await asyncio.to_thread(_read, body)
         judging = judge_with_reasons(context, body, messages, questions, arrival)
         with WITHOUT_TRUNCATE.in_errors():
             found, reasons = await unless_disconnected(request, judging)
@@ -48,23 +47,27 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             _answer(question, each) | why
             for question, each, why in zip(body.questions, found.each, reasons, strict=True)
         )
-        answer = {"answers": answers, "model": model_name(context), "usage": _usage(found)}
-        return await large_response(answer)
+        usage = {
+            "input_tokens": found.num_read,
+            "input_tokens_details": {"cached_tokens": found.num_cached, "cache_write_tokens": 0},
+            "output_tokens": len(found.each),
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": found.num_read + len(found.each),
+        }
+        return await large_response({"answers": answers, "model": model_name(context), "usage": usage})
 
 
-def _written(body: DecisionsRequest) -> tuple[list[ChatMessage], list[Question]]:
+def _read(body: DecisionsRequest) -> tuple[list[ChatMessage], list[Question]]:
     """Return the conversation and the questions with JSON as text, which takes long for megabytes."""
-    return _messages(body), [_question(each, f"questions[{i}]") for i, each in enumerate(body.questions)]
-
-
-def _messages(body: DecisionsRequest) -> list[ChatMessage]:
     if isinstance(body.input, str):
-        return [user_message(body.input)]
-    return [ChatMessage.model_validate(each) for each in _rows(body)]
+        messages = [user_message(body.input)]
+    else:
+        messages = [ChatMessage.model_validate(each) for each in _rows(body)]
+    return messages, [_question(each, f"questions[{i}]") for i, each in enumerate(body.questions)]
 
 
 def _rows(body: DecisionsRequest) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a conversation; calls that follow each other are one message of the assistant's."""
+    """Yield the messages of a conversation; consecutive calls are one message of the assistant."""
     calls: list[dict[str, Any]] = []
     for item in body.input:
         if isinstance(item, FunctionCall):
@@ -107,13 +110,3 @@ def _answer(question: AnyQuestion, found: Judgement) -> dict[str, Any]:
         ]
         return answer | {"score": found.expected, "confidence": found.confidence, "probabilities": each}
     return answer | {"probability": found.probabilities[0]}
-
-
-def _usage(found: Judgements) -> dict[str, Any]:
-    return {
-        "input_tokens": found.num_read,
-        "input_tokens_details": {"cached_tokens": found.num_cached, "cache_write_tokens": 0},
-        "output_tokens": len(found.each),
-        "output_tokens_details": {"reasoning_tokens": 0},
-        "total_tokens": found.num_read + len(found.each),
-    }

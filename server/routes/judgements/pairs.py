@@ -1,6 +1,5 @@
-"""Reads texts and pairs of texts into prompts, as sentence-transformers' CrossEncoder reads them, a group at a time.
-
-It knows how a model's folder wants texts to be written, and where they are cut. It knows no engine and no answer.
+"""Reads texts and pairs of texts into prompts, a group at a time, as sentence-transformers' CrossEncoder does: with the
+prompts and the template of the model's folder, and cut to the limits. Independent of engine and answers.
 """
 
 import asyncio
@@ -22,12 +21,12 @@ Texts = tuple[str, ...]
 """One text, or the two of a pair."""
 
 _FILLERS = ("0", "1 2 3 4")
-"""The texts by which sentence-transformers tells what a chat template writes after a pair."""
+"""The texts with which sentence-transformers finds the end that a chat template writes after a pair."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What becomes of texts that are too long."""
+    """The limits of texts, and the cut of longer ones."""
 
     limit: int
     """Most tokens of an input, special ones included."""
@@ -35,7 +34,7 @@ class Cut:
     """Whether longer inputs are cut; otherwise they are refused."""
     keep: Keep = "start"
     text_limits: tuple[int | None, int | None] = (None, None)
-    """Most tokens of the first and the second text alone, None for any number: longer ones are always cut."""
+    """Most tokens of the first and of the second text, None for any number: longer ones are always cut."""
 
 
 @dataclass(kw_only=True)
@@ -47,7 +46,7 @@ class Reader:
     """How the texts are written."""
     cut: Cut
     name_of: Callable[[int], str]
-    """Returns the field that an input is in, by its number."""
+    """Returns the field of an input, by its number."""
     prompt: str = ""
     """The text before each first text."""
     add_special_tokens: bool = True
@@ -56,7 +55,7 @@ class Reader:
     _suffix: list[int] | None = None
 
     async def read(self, first: int, group: Sequence[Texts]) -> list[Prompt]:
-        """Return a group of inputs, the first of which has this number, as prompts. Raises BadRequest."""
+        """Return a group of inputs, numbered from `first`, as prompts. Raises BadRequest."""
         written = await asyncio.to_thread(self._all_written, first, group)
         pairs = [i for i, texts in enumerate(written) if len(texts) == 2]
         if isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages and pairs:
@@ -80,24 +79,28 @@ class Reader:
         return await asyncio.to_thread(self._encode, range(first, first + len(written)), written)
 
     def _all_written(self, first: int, group: Sequence[Texts]) -> list[Texts]:
-        """Return the texts of a group, with the folder's prompt and each cut to the part that is tokenised."""
-        written = [self._written(first + i, texts) for i, texts in enumerate(group)]
-        has_limits = any(limit is not None for limit in self.cut.text_limits)
-        return self._shortened(written) if has_limits else written
-
-    def _written(self, number: int, texts: Texts) -> Texts:
-        is_said_elsewhere = isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages
-        first = texts[0] if is_said_elsewhere else self.prompt + texts[0]
-        name, limits = self.name_of(number), self.cut.text_limits
-        return tuple(self._part(text, name, limit) for text, limit in zip((first, *texts[1:]), limits, strict=False))
+        """Return the texts of a group, with the folder's prompt, each cut to the part that is tokenised."""
+        has_messages = isinstance(self.defaults, ScoreDefaults) and self.defaults.has_messages
+        prompt = "" if has_messages else self.prompt  # the template writes it
+        limits, written = self.cut.text_limits, []
+        for number, (text, *others) in enumerate(group, first):
+            name, own = self.name_of(number), (prompt + text, *others)
+            written.append(tuple(self._part(each, name, limit) for each, limit in zip(own, limits, strict=False)))
+        if all(limit is None for limit in limits):
+            return written
+        columns = [
+            texts if limit is None else self._cut_texts(texts, limit)
+            for texts, limit in zip(zip(*written, strict=True), limits, strict=False)
+        ]
+        return list(zip(*columns, strict=True))
 
     def _part(self, text: str, name: str, limit: int | None) -> str:
-        """Return the part of a text that is read. It is looked for once for all inputs that share the text."""
+        """Return the part of a text that is read, which is cached for other inputs with the text."""
         cut, key = self.cut, (text, limit)
         if key in self._parts:
             return self._parts[key]
         keep: Keep | None = cut.keep if cut.is_allowed else None
-        if limit is not None:  # a text that has one is cut to it in any case, at its end
+        if limit is not None:  # the text is always cut to it, at its end
             keep = "start"
         part = bounded(self.context, text, name, keep)
         part = part.lower() if self.defaults.lowercase else part
@@ -108,15 +111,8 @@ class Reader:
             self._parts[key] = part
         return part
 
-    def _shortened(self, group: Sequence[Texts]) -> list[Texts]:
-        """Return the inputs with each text cut to its own limit."""
-        columns = []
-        for texts, limit in zip(zip(*group, strict=True), self.cut.text_limits, strict=False):
-            columns.append(texts if limit is None else self._cut_texts(texts, limit))
-        return list(zip(*columns, strict=True))
-
     def _cut_texts(self, texts: Sequence[str], limit: int) -> list[str]:
-        """Return the beginning of each text that has so many tokens."""
+        """Return the beginning of each text, `limit` tokens long."""
         distinct = list(dict.fromkeys(texts))
         encodings = self.context.tokenizer.encode_batch(distinct, add_special_tokens=False)
         cut = {
@@ -135,7 +131,7 @@ class Reader:
             of_pairs = iter(
                 tokenizer.encode_pairs(pairs, cut.limit if cut.is_allowed else None, keep_ends=cut.keep == "end")
             )
-        except ValueError as error:  # no room beside the special tokens; the texts themselves were checked
+        except ValueError as error:  # no room next to the special tokens; the texts were checked before
             raise BadRequest(f"truncate_prompt_tokens: {error}.", param="truncate_prompt_tokens") from None
         singles = [texts[0] for texts in group if len(texts) == 1]
         of_singles = iter(tokenizer.encode_batch(singles, self.add_special_tokens))
@@ -149,7 +145,7 @@ class Reader:
         return prompts
 
     def _cut_single(self, encoding: Encoding) -> list[int]:
-        """Return the ids of one text, cut between the special tokens around it if it is too long."""
+        """Return the ids of one text; a longer one is cut between the special tokens around it."""
         excess = len(encoding.ids) - self.cut.limit
         if excess <= 0 or not self.cut.is_allowed:
             return encoding.ids
@@ -166,7 +162,7 @@ class Reader:
         return encoding.ids[:begin] + encoding.ids[begin + excess :]
 
     def _checked(self, number: int, ids: Sequence[int], second_segment: int | None = None) -> Prompt:
-        """Return an input's prompt. Raises BadRequest where it is empty or too long, or the network lacks a token."""
+        """Return an input's prompt. Raises BadRequest if it is empty or too long, or the network lacks a token."""
         name = self.name_of(number)
         if len(ids) > self.cut.limit:
             raise BadRequest(
@@ -204,8 +200,8 @@ class Reader:
         return await template.render_async(rows, is_continued, arguments)
 
     async def _suffix_ids(self, texts: Texts) -> list[int]:
-        """Return what the template writes after a pair, which stays where the pair is cut: the tokens in which two
-        pairs end that have no text in common.
+        """Return the tokens that the template writes after a pair, which a cut pair keeps: the common end of two pairs
+        without common text.
         """
         if self._suffix is None:
             rendered = [await self._render([filler] * len(texts)) for filler in _FILLERS]
@@ -228,8 +224,8 @@ class Reader:
 
 
 def prompt_named(defaults: ScoreDefaults | EmbeddingDefaults, name: str | None) -> str:
-    """Return the text that is put before first texts, by the name that a request gives, or the default one. Raises
-    BadRequest for a name that the model's files lack.
+    """Return the prompt before first texts with the request's name, or the default one. Raises BadRequest for a name
+    that the model's files lack.
     """
     wanted = defaults.default_prompt_name if name is None else name
     if wanted is None:
@@ -241,6 +237,6 @@ def prompt_named(defaults: ScoreDefaults | EmbeddingDefaults, name: str | None) 
 
 
 def labelled(context: AppContext, prompt: Prompt) -> Prompt:
-    """Return the prompt as the head reads it: a decoder's without padding at its end."""
+    """Return the prompt as the head reads it: for a decoder without padding at its end."""
     ids = context.config.labelled_ids(prompt.ids)
     return prompt if len(ids) == len(prompt.ids) else replace(prompt, ids=packed(ids))

@@ -1,5 +1,5 @@
-"""Writes questions about one input as prompts that share their beginning, each ending where the label of one of its
-options comes next.
+"""Prompts of questions about one input: they share their beginning, and the next token of each is the label of an
+option.
 """
 
 import asyncio
@@ -36,19 +36,19 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question in no API's words."""
+    """A question, independent of the APIs."""
 
     kind: Literal["predicate", "choice", "score"]
     instructions: str | None
     options: tuple[Option, ...]
     """For a predicate yes, then no; for a score the levels from the lowest."""
     field: str
-    """Where it stands in the body."""
+    """Its field in the body."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question as the model gets it."""
+    """A question as the model reads it."""
 
     prompt: Prompt
     labels: tuple[int, ...]
@@ -61,10 +61,10 @@ async def ask(
     questions: Sequence[Question],
     arguments: Mapping[str, Any] | None,
 ) -> list[Asked]:
-    """Return the questions as prompts about one conversation. Raises BadRequest, also where the options of a question
-    have no labels, or the answer would not begin with one.
+    """Return the questions as prompts about one conversation. Raises BadRequest, also if there are no labels for the
+    options of a question, or the answer would not begin with a label.
     """
-    for message in messages:  # or megabytes would be joined first
+    for message in messages:  # before megabytes are joined
         bounded(context, _content(message), "input")
     before, after = await _around(context, messages, arguments)
 
@@ -89,8 +89,8 @@ async def ask(
 async def _around(
     context: AppContext, messages: Sequence[ChatMessage], arguments: Mapping[str, Any] | None
 ) -> tuple[str, str]:
-    """Return what stands before each question and what after it. The question is the end of the user's last message, or
-    a message of its own where somebody else spoke last.
+    """Return the text before and after each question. The question ends the user's last message, or is a message of its
+    own if the last one is not the user's.
     """
     if context.chat_template is None:
         if len(messages) == 1 and messages[0].role == "user":
@@ -131,7 +131,7 @@ def user_message(text: str) -> ChatMessage:
 
 
 def _content(message: ChatMessage) -> str:
-    """Return what a message says, its calls of tools included."""
+    """Return the text of a message and of its tool calls."""
     calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.tool_calls or ()]
     return "\n".join(filter(None, (message.text, *calls)))
 
@@ -139,8 +139,8 @@ def _content(message: ChatMessage) -> str:
 def _written(question: Question, labels: Mapping[str, int]) -> str:
     lines = [f"Question: {question.instructions or 'Which of these fits?'}"]
     for label, option in zip(labels, question.options, strict=True):
-        told = "" if option.description is None else f" - {option.description}"
-        lines.append(f"{label}{told}" if label.lower() == option.text.lower() else f"{label}: {option.text}{told}")
+        text = "" if label.lower() == option.text.lower() else f": {option.text}"
+        lines.append(f"{label}{text}" if option.description is None else f"{label}{text} - {option.description}")
     return "\n".join([*lines, _CLOSING])
 
 
@@ -168,11 +168,11 @@ def _labels_of(context: AppContext, questions: Sequence[Question], after: str) -
 
 
 def _labels(tokenizer: Tokenizer, vocab_size: int, kind: str, number: int, tail: str) -> dict[str, int] | int:
-    """Return labels for so many options, each a single token after `tail`, or for how many there are any."""
+    """Return labels for `number` options, each a single token after `tail`, or the largest number that has labels."""
     most = 0
     own: dict[str, list[Sequence[str]]] = {"predicate": [("Yes", "No"), ("yes", "no")], "score": [digits]}
     sets = [each[:number] for each in own.get(kind, []) if len(each) >= number]
-    # A word follows another after a blank; what begins a message has none before it.
+    # Words have a blank before them, but not at the beginning of a message.
     blanks = ("", " ") if tail[-1].isspace() or tail[-1] in ">]" else (" ", "")
     for candidates, blank in product([*sets, _LETTERS[:26], _LETTERS], blanks):
         single = dict(_single_tokens(tokenizer, vocab_size, candidates, tail, blank))
@@ -185,7 +185,7 @@ def _labels(tokenizer: Tokenizer, vocab_size: int, kind: str, number: int, tail:
 def _single_tokens(
     tokenizer: Tokenizer, vocab_size: int, candidates: Sequence[str], tail: str, blank: str
 ) -> Iterator[tuple[str, int]]:
-    """Yield the labels that are one more token after `tail`, and no other label's, with that token."""
+    """Yield the labels that are one token after `tail`, different from the tokens of other labels, with that token."""
     texts = [tail, *(tail + blank + label for label in candidates)]
     begin, *encoded = [each.ids for each in tokenizer.encode_batch(texts, add_special_tokens=False)]
     taken = set()
@@ -201,17 +201,17 @@ def _single_tokens(
 async def _prompts(context: AppContext, before: str, texts: Sequence[str], fields: Sequence[str]) -> list[Prompt]:
     """Return `before` with each text as a prompt. `before` is read once, and its tokens begin every prompt."""
     adds = context.chat_template is None
-    bounded(context, texts[0], fields[0], None)  # or the input would be named
+    bounded(context, texts[0], fields[0], None)  # the errors of `encode` name the input
     whole = await encode(context, before + texts[0], adds, "input")
     whole = replace(whole, ids=whole.ids[: len(whole.ids) - whole.num_ending])
-    # Read after the end of what is before it, so that a question's first token is that of the whole text.
+    # Encoded after the last characters of `before`, so that a question's first token is the same as in the whole text.
     lead = before[-2:]
     parts = await read_prompts(context, [lead + text for text in texts], "questions", False)
     ends = [part.ids[_first_from(part, len(lead)) :] for part in parts]
     shared = whole.ids[: _first_from(whole, len(before))]
     if shared + ends[0] == whole.ids:
         return [Prompt(shared + end) for end in ends]
-    # This tokenizer reads the place between them as one.
+    # This tokenizer joins both texts at their border.
     return [
         whole,
         *[await encode(context, before + text, adds, field) for text, field in zip(texts[1:], fields[1:], strict=True)],
@@ -219,6 +219,6 @@ async def _prompts(context: AppContext, before: str, texts: Sequence[str], field
 
 
 def _first_from(prompt: Prompt, place: int) -> int:
-    """Return the number of the first token that begins at this character or after it."""
+    """Return the index of the first token that begins at this character or later."""
     spans = prompt.spans or ()
     return next((i for i, (start, end) in enumerate(spans) if start >= place and end > start), len(spans))

@@ -1,4 +1,4 @@
-"""Ranks texts for a query: the best first, each with its reasons if they are asked for."""
+"""Ranking of texts for a query: the best first, each with its reasons if the body has `explain`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from starlette.responses import Response
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
 from server.routes.judgements.reasons import check_head_reasons, reasons_of_scores
-from server.routes.judgements.scoring import best_first, score_pairs, scores_of
+from server.routes.judgements.scoring import score_pairs, scores_of
 from server.routes.request_context import accept
 from server.routes.responses import large_response
 from server.schemas.judgements.head_fields import PairFields, TeiReadFields
@@ -25,7 +25,7 @@ class Ranked:
     """The text's number in the request."""
     score: float
     beside: dict[str, Any]
-    """The field `reasons` of its result, or nothing."""
+    """The field `reasons` of its result, or {}."""
 
 
 async def rank(
@@ -38,9 +38,9 @@ async def rank(
     field: str,
     arrival: float,
 ) -> tuple[list[Ranked], dict[str, Any]]:
-    """Return the `top_n` best texts (0 is all), the best first, and the usage. Raises ApiError.
+    """Return the `top_n` best texts (0 is all), the best first, of equals the first, and the usage. Raises ApiError.
 
-    field: the name of the field that holds the texts.
+    field: the name of the field with the texts.
     """
 
     def name_of(number: int, side: int | None = None) -> str:
@@ -50,7 +50,7 @@ async def rank(
     check_head_reasons(context, body.explain, min(top_n or len(pairs), len(pairs)))
     found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))
     scores = scores_of(context, found, body.use_activation)
-    best = best_first(scores)[: top_n or None]
+    best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[: top_n or None]
     explaining = reasons_of_scores(context, body.explain, [found.each[i] for i in best], arrival)
     reasons = await unless_disconnected(request, explaining)
     return [Ranked(i, scores[i], beside) for i, beside in zip(best, reasons, strict=True)], found.usage

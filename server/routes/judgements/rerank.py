@@ -1,4 +1,4 @@
-"""POST /v1/rerank, /v2/rerank and /rerank: documents in the order in which they answer a query."""
+"""POST /v1/rerank, /v2/rerank and /rerank: documents in the order of their scores for a query."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""POST /v1/score and /score: how well pairs of texts fit, as vLLM has it."""
+"""POST /v1/score and /score: scores of pairs of texts, as in vLLM."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:
-    """Return the pairs, and a function for the field that a pair is in. Raises BadRequest for two lists of different
+    """Return the pairs, and a function that returns the field of a pair. Raises BadRequest for two lists of different
     lengths.
     """
     names = body.sides
@@ -50,7 +50,7 @@ def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:
     firsts, seconds = (texts * (count // len(texts)) for texts in (first, second))
 
     def name_of(number: int, side: int | None = None) -> str:
-        """Return the field of one side, or of the longer text: what is wrong with a pair is that it is too long."""
+        """Return the field of one side, or of the longer text: the only errors of pairs are about their length."""
         name = names[len(seconds[number]) >= len(firsts[number]) if side is None else side]
         given = getattr(body, name)
         return name if isinstance(given, str) else f"{name}[{number if len(given) > 1 else 0}]"

@@ -1,4 +1,4 @@
-"""Runs texts and pairs through the model's head, or scores pairs by the cosine of embeddings where it has none."""
+"""Scores and labels of texts and pairs, by the model's head, or by the cosine of embeddings if it has none."""
 
 import asyncio
 import time
@@ -36,18 +36,18 @@ NUMBER_BYTES = 25
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What the network said of one input."""
+    """The network's output for one input."""
 
     prompt: Prompt
-    """What it read; of a pair whose texts are embedded, the second text."""
+    """The input; for a pair of embedded texts, the second text."""
     logits: Logits
-    """The head's numbers [label]; of embeddings, their cosine [1]."""
+    """The head's logits [label], or the cosine [1] of the embeddings."""
     num_cached_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What the network said of the inputs of one request."""
+    """The network's outputs for the inputs of one request."""
 
     each: list[Scored]
     num_read: int
@@ -55,7 +55,7 @@ class Scores:
 
     @property
     def usage(self) -> dict[str, Any]:
-        """Return the tokens as every answer tells them."""
+        """Return the token counts as in every answer."""
         return {
             "prompt_tokens": self.num_read,
             "total_tokens": self.num_read,
@@ -64,8 +64,13 @@ class Scores:
         }
 
 
+def labels_of(context: AppContext) -> Sequence[str]:
+    """Return the labels of the model's head, or () without such a head."""
+    return () if context.config.classifier is None else context.config.classifier.labels
+
+
 def scores_of(context: AppContext, scores: Scores, use_activation: bool = True) -> list[float]:
-    """Return the score of each pair: of one label what CrossEncoder.predict gives, or the logit; a cosine as it is."""
+    """Return the score of each pair: the result of CrossEncoder.predict for one label, the logit, or the cosine."""
     defaults, logits = context.score_defaults, _all_logits(scores)
     numbers = logits if defaults is None or not use_activation else defaults.scores(logits)
     found: list[float] = numbers[:, 0].tolist()
@@ -73,16 +78,16 @@ def scores_of(context: AppContext, scores: Scores, use_activation: bool = True) 
 
 
 async def scored_answer(context: AppContext, kind: str, data: Iterator[dict[str, Any]], scores: Scores) -> Response:
-    """Return the entries of scores or labels as vLLM has them; `kind` begins the answer's id."""
+    """Return the answer with entries of scores or labels in vLLM's form; `kind` begins the answer's id."""
     head = {"id": new_answer_id(kind), "object": "list", "created": int(time.time()), "model": model_name(context)}
     return await large_response({**head, "data": data, "usage": scores.usage})
 
 
 def check_labels(context: AppContext, num_inputs: int, num_named: int | None, num_bytes: int = 0) -> None:
-    """Raise PayloadTooLarge, before anything runs, for an answer with `num_named` labels (None is all) of too many
-    inputs, and `num_bytes` of numbers for each.
+    """Raise PayloadTooLarge for an answer that would be too large, with `num_named` labels (None is all) and
+    `num_bytes` of numbers for each input.
     """
-    labels = context.config.classifier.labels if context.config.classifier is not None else ()
+    labels = labels_of(context)
     num_named = min(len(labels) if num_named is None else num_named, len(labels))
     each = num_bytes + num_named * (_LABEL_BYTES + max((len(orjson.dumps(label)) for label in labels), default=0))
     size, limit = num_inputs * each, context.settings.max_response_bytes
@@ -91,17 +96,14 @@ def check_labels(context: AppContext, num_inputs: int, num_named: int | None, nu
             raise answer_too_large(size, limit, "Send fewer inputs at a time.")
 
 
-def best_first(scores: Sequence[float]) -> list[int]:
-    """Return the numbers of the pairs, those with the highest scores first, and of equals the first one."""
-    return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)
-
-
 def probabilities_of(
     context: AppContext, scores: Scores, use_activation: bool = True, function: str | None = None
 ) -> Logits:
-    """Return a number for each label of each input [input, label]: what CrossEncoder.predict gives where the folder
-    says what that is, or one label is all there is, and otherwise the probabilities that transformers' pipeline gives;
-    or the logits; or a `function` of them, "none", "sigmoid" or "softmax".
+    """Return a number for each label of each input [input, label].
+
+    It is the `function` of the logits ("none", "sigmoid" or "softmax") if one is given; else the result of
+    CrossEncoder.predict if the folder declares it or there is only one label; else the probabilities of transformers'
+    pipeline. Without `use_activation` it is the logits.
     """
     defaults, head, logits = context.score_defaults, context.config.classifier, _all_logits(scores)
     assert defaults is not None, "the route was checked"
@@ -113,17 +115,15 @@ def probabilities_of(
     if function is None and head.problem_type == "regression":
         return logits
     is_sigmoid = head.problem_type == "multi_label_classification" if function is None else function == "sigmoid"
-    return ACTIVATIONS["sigmoid"](logits) if is_sigmoid else _softmax(logits)
-
-
-def _softmax(logits: Logits) -> Logits:
+    if is_sigmoid:
+        return ACTIVATIONS["sigmoid"](logits)
     numbers: Logits = np.exp(logits - logits.max(axis=1, keepdims=True))
     numbers /= numbers.sum(axis=1, keepdims=True)
     return numbers
 
 
 def _all_logits(scores: Scores) -> Logits:
-    return np.stack([scored.logits for scored in scores.each])  # at once: one by one, many took a tenth of a second
+    return np.stack([scored.logits for scored in scores.each])  # one array: many single ones took a tenth of a second
 
 
 # ---- running
@@ -132,9 +132,9 @@ def _all_logits(scores: Scores) -> Logits:
 async def score_pairs(
     context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[..., str], arrival: float
 ) -> Scores:
-    """Return what is known of each pair, by the head or by embeddings. Raises ApiError.
+    """Return the output for each pair, by the head or by embeddings. Raises ApiError.
 
-    name_of: returns the field of a pair, by its number, and of one of its texts if its side (0 or 1) follows.
+    name_of: returns the field of a pair, by its number, or of one of its texts if its side (0 or 1) follows.
     """
     if context.score_defaults is None:
         return await _cosines(context, body, pairs, name_of, arrival)
@@ -168,7 +168,7 @@ async def run_head(
 
 
 async def run_ids(context: AppContext, prompts: Sequence[Prompt], arrival: float) -> Scores:
-    """Return the head's logits of prompts that are given as ids. Raises ApiError."""
+    """Return the head's logits of prompts. Raises ApiError."""
     works = [Work(ClassifyTask(), labelled(context, each), 4 * _num_logits(context), is_sent=False) for each in prompts]
     results = await run_all(context, works, arrival)
     each = [
@@ -179,7 +179,7 @@ async def run_ids(context: AppContext, prompts: Sequence[Prompt], arrival: float
 
 
 def cut_of(context: AppContext, body: ReadFields, max_length: int | None, *, is_default: bool) -> Cut:
-    """Return where inputs are cut: where the body says so, or, if it says nothing, if that is the model's default."""
+    """Return the cut of inputs from the body, or else the model's default."""
     limit = encoder_limit(context)
     limit = limit if max_length is None else min(limit, max_length)
     is_allowed = is_default if body.truncate is None else body.truncate
@@ -203,8 +203,8 @@ async def _in_groups(
     taken: Callable[[Work, TaskResult], T],
     arrival: float,
 ) -> list[T]:
-    """Return what is taken of each result. While a group runs, the next one is tokenised, and no more: what many inputs
-    would take of memory is a group's.
+    """Return `taken` of each work and its result. While a group runs, only the next one is tokenised, so that memory
+    holds two groups of the inputs.
     """
     found: list[T] = []
     begins_alike = context.config.kind == "decoder" and context.config.reuses_prefixes
@@ -216,7 +216,7 @@ async def _in_groups(
             if following is not None:
                 reading = asyncio.create_task(reader.read(*following))
             results: list[TaskResult] = []
-            if not found and begins_alike:  # what all begin with is computed once
+            if not found and begins_alike:  # the common prefix is computed once
                 results = await run_all(context, works[:1], arrival)
             if len(works) > len(results):
                 results += await run_all(context, works[len(results) :], arrival)
@@ -258,7 +258,7 @@ def _logits(defaults: ScoreDefaults, result: TaskResult) -> Logits:
 async def _cosines(
     context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[..., str], arrival: float
 ) -> Scores:
-    """Return the cosine of the two texts' embeddings for each pair; a text that many pairs have is embedded once."""
+    """Return the cosine of the two texts' embeddings for each pair; equal texts are embedded once."""
     if not body.use_activation:
         raise BadRequest(
             "use_activation: this model scores by the cosine of embeddings, which has no logits; true is accepted.",
@@ -267,12 +267,13 @@ async def _cosines(
     defaults, limits = context.embedding_defaults, (body.max_tokens_per_query, body.max_tokens_per_doc)
     cut = cut_of(context, body, defaults.max_length, is_default=defaults.truncate)
     task = embed_task(context, EmbeddingRequest.model_validate({"input": ""}))
-    vectors: list[list[tuple[Work, TaskResult]]] = []
-    texts_of, num_read = [], 0
+    embedded: list[list[tuple[Work, TaskResult]]] = []  # of each side's distinct texts
+    rows: list[list[int]] = []  # of each side's texts, pair by pair, in `embedded`
     for side, limit in enumerate(limits):
-        first_uses = {pair[side]: i for i, pair in reversed(list(enumerate(pairs)))}
-        texts = sorted(first_uses, key=first_uses.__getitem__)
-        places = [first_uses[text] for text in texts]
+        first_uses: dict[str, int] = {}
+        for i, pair in enumerate(pairs):
+            first_uses.setdefault(pair[side], i)
+        texts, places = list(first_uses), list(first_uses.values())
         reader = _EmbeddingReader(
             context=context,
             defaults=defaults,
@@ -284,33 +285,28 @@ async def _cosines(
         def work_of(prompt: Prompt) -> Work:
             return replace(embedding_work(context, task, prompt), is_sent=False)
 
-        found = await _in_groups(context, reader, [(text,) for text in texts], work_of, _both, arrival)
-        vectors.append(found)
-        num_read += sum(work.prompt.num_tokens for work, _ in found)
-        texts_of.append({text: i for i, text in enumerate(texts)})
-    rows = [[numbers[pair[side]] for pair in pairs] for side, numbers in enumerate(texts_of)]
-    cosines = await asyncio.to_thread(_cosines_of, vectors, rows)
-    each = [Scored(vectors[1][row][0].prompt, cosine, 0) for row, cosine in zip(rows[1], cosines[:, None], strict=True)]
-    return Scores(each, num_read)
+        inputs = [(text,) for text in texts]
+        embedded.append(await _in_groups(context, reader, inputs, work_of, lambda *both: both, arrival))
+        numbers = {text: i for i, text in enumerate(texts)}
+        rows.append([numbers[pair[side]] for pair in pairs])
+
+    def cosines_of() -> Logits:
+        """Return the cosine of each pair's vectors [pair]."""
+        units = []
+        for found, chosen in zip(embedded, rows, strict=True):
+            vectors = np.stack([as_numpy(result.tensors["embedding"]) for _, result in found]).astype(np.float32)
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            units.append((vectors / np.maximum(lengths, 1e-8))[chosen])
+        cosines: Logits = (units[0] * units[1]).sum(axis=1)
+        return cosines
+
+    cosines = (await asyncio.to_thread(cosines_of))[:, None]
+    each = [Scored(embedded[1][row][0].prompt, cosine, 0) for row, cosine in zip(rows[1], cosines, strict=True)]
+    return Scores(each, sum(work.prompt.num_tokens for found in embedded for work, _ in found))
 
 
 class _EmbeddingReader(Reader):
-    """Reads texts for an embedding: for an encoder-decoder the decoder's start is added."""
+    """Reads texts for embeddings; for an encoder-decoder it adds the decoder's start."""
 
     async def read(self, first: int, group: Sequence[Texts]) -> list[Prompt]:
         return await between_stacks(self.context, await super().read(first, group), None, False, self.name_of(first))
-
-
-def _both(work: Work, result: TaskResult) -> tuple[Work, TaskResult]:
-    return work, result
-
-
-def _cosines_of(found: Sequence[Sequence[tuple[Work, TaskResult]]], rows: Sequence[Sequence[int]]) -> Logits:
-    """Return the cosine of each pair's vectors [pair], of which `rows` tells the numbers."""
-    units = []
-    for side, numbers in zip(found, rows, strict=True):
-        vectors = np.stack([as_numpy(result.tensors["embedding"]) for _, result in side]).astype(np.float32)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        units.append((vectors / np.maximum(lengths, 1e-8))[numbers])
-    cosines: Logits = (units[0] * units[1]).sum(axis=1)
-    return cosines

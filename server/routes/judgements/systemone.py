@@ -1,4 +1,4 @@
-"""POST /v1/systemone: the probability of each option of questions about one state, as TypeSafe's clients ask."""
+"""POST /v1/systemone: the probability of each option of questions about one state, for TypeSafe's clients."""
 
 import asyncio
 from typing import Any
@@ -9,9 +9,8 @@ from starlette.responses import Response
 from server.generation.field_names import FieldNames
 from server.http.sse import unless_disconnected
 from server.routes.context import AppContext
-from server.routes.judgements.answering import Judgement
+from server.routes.judgements.answering import Judgement, judge_with_reasons
 from server.routes.judgements.questions import Option, Question, user_message
-from server.routes.judgements.reasons import judge_with_reasons
 from server.routes.request_context import accept
 from server.routes.responses import large_response, model_name
 from server.schemas.chat_messages import ChatMessage
@@ -35,9 +34,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def systemone(request: Request, body: SystemOneRequest) -> Response:
         """Return, by the name of each question, the probability of each option, as POST /v1/decisions finds it."""
         arrival = accept(context, body, "/v1/systemone")
-        messages, questions = await asyncio.to_thread(_written, body)
+        message, questions = await asyncio.to_thread(_read, body)
         names = {"input": "state"} | {f"questions[{i}]": f"questions.{name}" for i, name in enumerate(body.questions)}
-        judging = judge_with_reasons(context, body, messages, questions, arrival)
+        judging = judge_with_reasons(context, body, [message], questions, arrival)
         with FieldNames(names, cut_advice="").in_errors():
             found, reasons = await unless_disconnected(request, judging)
         named = list(zip(body.questions.items(), found.each, strict=True))
@@ -59,11 +58,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         return await large_response(answer)
 
 
-def _written(body: SystemOneRequest) -> tuple[list[ChatMessage], list[Question]]:
+def _read(body: SystemOneRequest) -> tuple[ChatMessage, list[Question]]:
     """Return the state and the questions with JSON as text, which takes long for megabytes."""
     texts = [json_text(body.state)] if body.instructions is None else [body.instructions, json_text(body.state)]
     questions = [_question(each, f"questions.{name}") for name, each in body.questions.items()]
-    return [user_message("\n\n".join(texts))], questions
+    return user_message("\n\n".join(texts)), questions
 
 
 def _text(content: Any) -> str | None:
@@ -85,11 +84,11 @@ def _answer(question: SystemOneQuestion, found: Judgement) -> dict[str, Any]:
     if isinstance(question, ChoiceOfCriteria):
         names = list(question.criteria)
         each = dict(zip(names, found.probabilities, strict=True))
-        told = {"choice": names[found.best], "confidence": found.confidence, "probabilities": each}
+        fields = {"choice": names[found.best], "confidence": found.confidence, "probabilities": each}
     elif isinstance(question, ScoreOfCriteria):
         each = {str(i): probability for i, probability in enumerate(found.probabilities)}
         legend = {str(i): level for i, level in enumerate(question.criteria)}
-        told = {"score": found.expected, "confidence": found.confidence, "legend": legend, "probabilities": each}
+        fields = {"score": found.expected, "confidence": found.confidence, "legend": legend, "probabilities": each}
     else:
-        told = {"noul": found.probabilities[0]}
-    return {"type": question.type, **told}
+        fields = {"noul": found.probabilities[0]}
+    return {"type": question.type, **fields}

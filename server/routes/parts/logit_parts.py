@@ -1,34 +1,29 @@
-"""Computes the parts of a logit: which points of a pass hold them, and what each adds (direct logit
-attribution).
+"""The parts of a logit: the points of a pass that hold them, and their contributions (direct logit attribution).
 
-The residual stream is a sum: embedding, every head, b_O, every mlp. With the norms' scales held as they were, the logit
-is a sum over the same parts and a bias; if a norm follows each sum, each norm's bias is a part too
-(`model.analysis.contributions`), and so is what an intervention puts into the sum.
+The residual stream is a sum: embedding, every head, b_O, every mlp. With constant scales of the norms, the logit is a
+sum over the same parts and a bias; if a norm follows each sum, each norm's bias is a part too
+(`model.analysis.contributions`), and so is the addition of an intervention.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from model.analysis.arrays import Floats
+from model.analysis.arrays import Float64, Floats
 from model.analysis.contributions import head_attributions, opened, stream_attributions
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, stack_config
 from model.hooks.points import Stack
 from server.engine.request import Part, PointCapture
 from server.http.errors import BadRequest
-from server.http.tensor_formats import NumpyArray
-from server.routes.parts.stream_parts import ATTENTION, Changes, start_points
-
-Float64 = npt.NDArray[np.float64]
-Tensors = Mapping[str, NumpyArray]
+from server.routes.parts.stream_parts import ATTENTION, Changes, Tensors, start_points
 
 
 def check_attributable(config: ModelConfig, part: Part) -> None:
-    """Raise BadRequest when this part of the model leads to no logits."""
+    """Raise BadRequest if this part of the model has no logits that are a sum over its stream."""
     if config.altup is not None:
         raise BadRequest(
             f"target: {config.architecture} makes its logits of {config.altup.num_streams} residual streams, so they "
@@ -43,7 +38,7 @@ def check_attributable(config: ModelConfig, part: Part) -> None:
 
 
 def output_norm(config: ModelConfig, part: Part) -> str | None:
-    """Return the norm that the attention's output goes through before it is added to the residual stream."""
+    """Return the norm of the attention's output before the sum, or None."""
     if part == "cross":
         return None
     return {"sandwich": "ln1_post", "output": "ln1"}.get(config.norm_placement)
@@ -51,14 +46,14 @@ def output_norm(config: ModelConfig, part: Part) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class LogitParts:
-    """The parts of logits at the end of a stack whose stream is a sum. There are Q queries, T targets, C components."""
+    """The parts of logits at the end of a stack. There are Q queries, T targets, C components."""
 
     model: ModelConfig
     changes: Changes = field(default_factory=Changes)
     queries: tuple[int, ...] = ()
     stack: Stack = "decoder"
     dtype: Literal["float32", "float64"] = "float32"
-    """The dtype of what is captured."""
+    """The dtype of the captures."""
 
     @property
     def config(self) -> ModelConfig:
@@ -66,17 +61,16 @@ class LogitParts:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Return the attentions that write to the residual stream."""
+        """Return the attentions that add to the residual stream."""
         return (self.stack, "cross") if self.config.cross_attention else (self.stack,)
 
     @property
     def pairs(self) -> tuple[tuple[int, int], ...]:
-        """Return every head."""
-        config = self.config
-        return tuple((layer, head) for layer in config.attention_layers for head in range(config.num_heads))
+        """Return every head as (layer, head)."""
+        return tuple(product(self.config.attention_layers, range(self.config.num_heads)))
 
     def captures(self) -> list[PointCapture]:
-        """Return what a trace must capture of the queries."""
+        """Return the captures of a trace at the queries."""
         wanted = start_points(self.model, self.stack)
         for layer in range(self.config.num_layers):
             if self.config.has_attention(layer):
@@ -95,7 +89,7 @@ class LogitParts:
         return [self.capture(point, layer, self.queries) for point, layer in dict.fromkeys(wanted)]
 
     def num_captured(self) -> int:
-        """Return how many numbers those captures have."""
+        """Return the number of values in these captures, or more."""
         config = self.config
         of_heads = (len(self.parts) + config.attention_gate) * config.num_heads * config.largest_head_dim
         per_layer = max(of_heads, config.hidden_size if config.recurrence else 0) + 2 * config.hidden_size + 3
@@ -104,8 +98,8 @@ class LogitParts:
         return len(self.queries) * (config.num_layers * per_layer + 4 * config.hidden_size) + config.vocab_size
 
     def components(self, tensors: Tensors, readouts: Mapping[str, Tensors]) -> tuple[list[str], Float64]:
-        """Return the names of the components and their numbers [T, Q, C], from a trace and the answers of WeightsTask
-        "head_readout" for every head of each part.
+        """Return the names of the components and their contributions [T, Q, C], from a trace and the answers of
+        WeightsTask "head_readout" for every head of each part.
         """
         targets = range(readouts[self.stack]["direction"].shape[-1])
         with np.errstate(invalid="ignore", over="ignore"):
@@ -113,19 +107,19 @@ class LogitParts:
         return list(found[0]), np.stack([np.stack(list(columns.values()), axis=-1) for columns in found])
 
     def divisor(self, tensors: Tensors, part: Part, layer: int) -> Float64:
-        """Return for each query [Q] the product of all scales between a head's output and the logit."""
+        """Return the product [Q] of all scales between a head's output and the logit."""
         behind = self.behind(tensors, layer, self.parts.index(part))
         norm = output_norm(self.config, part)
         return behind if norm is None else behind * self._scale(tensors, norm, layer)
 
     def sigma(self, tensors: Tensors) -> Float64:
-        """Return the final norm's scale for each query [Q], or 1 without one."""
+        """Return the scale [Q] of the final norm, or 1 without one."""
         if not self.config.final_norm:
             return np.ones(len(tensors[self.name("hook_mlp_out", 0)]))
         return tensors[self.name("ln_final.hook_scale", None)][:, 0].astype(np.float64)
 
     def difference(self, sums: Float64, tensors: Tensors, targets: Sequence[int]) -> float:
-        """Return how far the last query's sums [T], capped if the model caps, are from the model's logits."""
+        """Return the distance of the last query's sums [T], capped if the model caps, from the model's logits."""
         cap = self.config.final_logit_softcap
         capped = sums if cap is None else cap * np.tanh(sums / cap)
         logits = tensors[self.name("logits", None)][0]
@@ -133,12 +127,12 @@ class LogitParts:
 
     @property
     def behind_attention(self) -> list[str]:
-        """Return the points of what a block adds after its attentions, in order."""
+        """Return the points of a block's additions after its attentions, in order."""
         return ["hook_mlp_out", *(["hook_per_layer_out"] if self.config.per_layer_size is not None else [])]
 
     @property
     def sum_norms(self) -> list[str]:
-        """Return the norms after the sums of a block, in order; there are none if the model has them elsewhere."""
+        """Return the norms after the sums of a block, in order; [] if the model has none there."""
         if self.config.norm_placement != "post":
             return []
         return ["ln1", "ln_cross", "ln2"] if self.config.cross_attention else ["ln1", "ln2"]
@@ -147,8 +141,8 @@ class LogitParts:
         return tensors[self.name(f"{norm}.hook_scale", layer)][:, 0].astype(np.float64)
 
     def behind(self, tensors: Tensors, layer: int, sublayer: int) -> Float64:
-        """Return for each query [Q] the product of the scales of all norms after what a sublayer adds: of its sum,
-        of later ones, and the final norm's.
+        """Return the product [Q] of the scales of all norms after a sublayer's output: of its sum, of later sums, and
+        the final norm's.
         """
         scales = self.sigma(tensors)
         for later in range(layer, self.config.num_layers):
@@ -202,7 +196,7 @@ class _OfTarget:
         return self.columns | {"bias": np.full_like(first, own["bias"][self.target])}
 
     def _read(self, vectors: Floats, layer: int, sublayer: int) -> Float64:
-        """Return what vectors [Q, d] of the stream before a sublayer, or behind all layers, add to the logit."""
+        """Return the contribution to the logit [Q] of vectors [Q, d] before a sublayer or after all layers."""
         own = self.readouts[self.parts.stack]
         is_end = "sum_directions" not in own or layer == self.parts.config.num_layers
         direction = own["direction"] if is_end else own["sum_directions"][layer, sublayer]
@@ -214,7 +208,7 @@ class _OfTarget:
         self.columns[name] = self._read(self.tensors[name], layer, sublayer)
 
     def _attention(self, part: Part, layer: int, sublayer: int) -> None:
-        """Add the heads of an attention and its bias, or what stands in its place."""
+        """Add the heads of an attention and its bias, or the mixer in its place."""
         parts, config, (module, output) = self.parts, self.parts.config, ATTENTION[part]
         if not config.has_attention(layer):
             if sublayer == 0:
@@ -240,7 +234,7 @@ class _OfTarget:
         self.columns.update(own)
 
     def _end_sum(self, stream: str, layer: int, sublayer: int) -> None:
-        """Add the bias of the norm that follows a sublayer's sum, if one does, and what is changed behind it."""
+        """Add the bias of the norm after a sublayer's sum, if there is one, and the change of the stream after it."""
         norms = self.parts.sum_norms
         behind = (layer, sublayer + 1) if sublayer < len(self.parts.parts) else (layer + 1, 0)
         if norms:
@@ -251,7 +245,7 @@ class _OfTarget:
         self._end(stream, *behind, layer)
 
     def _end(self, stream: str, layer: int, sublayer: int, of: int | None = None) -> None:
-        """Add what is changed in the stream before a sublayer: how far it is from the sum of all that was added."""
+        """Add the change of the stream before a sublayer: its difference from the sum of the components."""
         of = layer if of is None else of
         if self.parts.changes.at(stream, of):
             name = self.parts.name(stream, of)

@@ -1,11 +1,11 @@
-"""Takes one logit of one pass apart, or the difference of two: which points of the pass hold its parts, and what each
-word, head and layer adds.
+"""Decomposition of one logit of one pass, or of the difference of two: the points of the pass that hold its parts, and
+the contributions of each word, head and layer.
 
-The logit may be a word's, behind a decoder or an encoder that fills in masked words, or a label's, of a head that reads
-one state or the mean of all. `model.analysis.held_head` makes the head linear for the state that the pass gave it; from
-there on a logit is a sum as `server.routes.parts.logit_parts` has it.
+The logit belongs to a word, of a decoder or of an encoder that fills in masked words, or to a label, of a head that
+reads one state or the mean of all. `model.analysis.held_head` makes the head linear for the state of the pass; the
+logit is then a sum as in `server.routes.parts.logit_parts`.
 
-Axes: Q queries, whose states the head reads, K keys, D numbers of a head.
+Axes: Q queries with the states that the head reads, K keys, D numbers of a head.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,13 @@ from typing import Any, Literal
 import numpy as np
 from msgspec import structs
 
+from model.analysis.arrays import Float64
 from model.analysis.contributions import opened, value_attributions
 from model.config import ModelConfig
 from model.hooks.points import BY_NAME, Stack
 from server.engine.request import ClassifyTask, Part, PointCapture, Task, TraceTask, WeightsTask
-from server.routes.parts.logit_parts import Float64, LogitParts, Tensors
-from server.routes.parts.stream_parts import ATTENTION, start_points
+from server.routes.parts.logit_parts import LogitParts
+from server.routes.parts.stream_parts import ATTENTION, Tensors, start_points
 from server.routes.prompts import Prompt
 
 HeadKind = Literal["words", "labels"]
@@ -28,18 +29,18 @@ HeadKind = Literal["words", "labels"]
 
 @dataclass(frozen=True, slots=True)
 class ExplainedLogit:
-    """A logit of one pass, or how far it is above another one, whose reasons are asked for."""
+    """A logit of one pass, or its difference from another one, to be explained."""
 
     prompt: Prompt
     head: HeadKind
     target: int
     """The token, or the number of the label."""
     versus: int | None = None
-    """The token or label whose logit is subtracted, or None."""
+    """The token or label of the subtracted logit, or None."""
     position: int | None = None
-    """Where a word is predicted; None is the last position. The head of labels knows itself what it reads."""
+    """The position of a word's prediction; None is the last position. Unused for labels."""
     described: tuple[Mapping[str, Any], Mapping[str, Any] | None] = ({}, None)
-    """The target, and what it is compared with, as answers show them."""
+    """The target and the compared token or label, in the form of answers."""
 
     @property
     def targets(self) -> tuple[int, ...]:
@@ -54,9 +55,9 @@ class Sums:
     heads: dict[tuple[Part, int, int], float] = field(default_factory=dict)
     """By attention, layer and head."""
     recurrent: dict[int, float] = field(default_factory=dict)
-    """By layer, of those that have something else in the place of attention."""
+    """By layer, of mixers in the place of attention."""
     mlps: dict[int, float] = field(default_factory=dict)
-    """By layer, with all that a block adds behind its attentions."""
+    """By layer, with all additions of a block after its attentions."""
     biases: float = 0.0
     words: dict[Part, Float64] = field(default_factory=dict)
     """By attention: of each key [K], through all layers and heads."""
@@ -69,14 +70,14 @@ class Sums:
 
 @dataclass(frozen=True, slots=True)
 class ExplainedPass:
-    """A pass whose logit is taken apart."""
+    """A pass with a logit to decompose."""
 
     model: ModelConfig
     asked: ExplainedLogit
     dtype: Literal["float32", "float64"]
-    """The dtype in which its numbers are taken out: that of the network, or a wider one."""
+    """The dtype of its captures: the network's, or a wider one."""
     traced: tuple[int, ...] = ()
-    """The positions at which the pass is traced, of several words that are explained together; () is the head's own."""
+    """The traced positions, if several words are explained together; () for the head's own."""
 
     @property
     def stack(self) -> Stack:
@@ -84,7 +85,7 @@ class ExplainedPass:
 
     @property
     def queries(self) -> tuple[int, ...]:
-        """Return the positions whose states the head reads."""
+        """Return the positions of the states that the head reads."""
         ids, asked = self.asked.prompt.ids, self.asked
         if asked.head == "words":
             return (len(ids) - 1 if asked.position is None else asked.position,)
@@ -101,10 +102,10 @@ class ExplainedPass:
     def _traced_parts(self) -> LogitParts:
         return replace(self.parts, queries=self.traced or self.queries)
 
-    # ---- what is asked of the engine
+    # ---- tasks of the engine
 
     def trace(self) -> TraceTask:
-        """Return the task that takes out the parts and the state."""
+        """Return the task that captures the parts and the state."""
         parts = self._traced_parts
         points = [*parts.captures(), self._state()]
         for part in parts.parts:
@@ -114,7 +115,7 @@ class ExplainedPass:
 
     @property
     def trace_bytes(self) -> int:
-        """Return at least how many bytes that takes out."""
+        """Return an upper bound of the bytes of these captures."""
         config, num_queries = self.model, len(self.traced or self.queries)
         numbers = self._traced_parts.num_captured() + num_queries * config.hidden_size
         for part in self.parts.parts:
@@ -125,7 +126,7 @@ class ExplainedPass:
         return numbers * np.dtype(self.dtype).itemsize
 
     def measurement(self) -> Task:
-        """Return the task that gives the logits alone."""
+        """Return the task that captures only the logits."""
         return ClassifyTask() if self.asked.head == "labels" else TraceTask(points=(self._logits(),))
 
     @property
@@ -134,26 +135,20 @@ class ExplainedPass:
         return 8 * (2 if head is None else head.num_labels)
 
     def questions(self, trace: Tensors) -> dict[Part, WeightsTask]:
-        """Return what is asked of the weights once the state is known."""
-        state = tuple(self.state(trace).tolist())
-        parts = self.parts
+        """Return the questions about the weights for the state in a trace."""
+        options = {
+            "pairs": self.parts.pairs,
+            "head": self.asked.head,
+            "state": tuple(self._state_of(trace).tolist()),
+            "targets": self.asked.targets,
+        }
         return {
-            part: WeightsTask(
-                question="held_readout",
-                options={
-                    "part": part,
-                    "pairs": parts.pairs,
-                    "head": self.asked.head,
-                    "state": state,
-                    "targets": self.asked.targets,
-                },
-            )
-            for part in parts.parts
+            part: WeightsTask(question="held_readout", options={"part": part, **options}) for part in self.parts.parts
         }
 
     @property
     def question_bytes(self) -> int:
-        """Return at least how many bytes each answer has."""
+        """Return an upper bound of the bytes of each answer."""
         config, parts = self.model, self.parts
         sums = config.num_layers * 3 * (config.hidden_size + 1)
         return 8 * (len(parts.pairs) * config.largest_head_dim + config.hidden_size + sums + 2 * config.num_layers + 4)
@@ -161,10 +156,10 @@ class ExplainedPass:
     def num_keys(self, part: Part) -> int:
         return len(self.asked.prompt.encoder_ids if part == "cross" else self.asked.prompt.ids)
 
-    # ---- what the numbers mean
+    # ---- results
 
     def own(self, trace: Tensors) -> Tensors:
-        """Return what a trace of several positions holds of this logit's."""
+        """Return this logit's rows of a trace of several positions."""
         if not self.traced:
             return trace
         place = self.traced.index(self.queries[0])
@@ -176,13 +171,13 @@ class ExplainedPass:
             found[point.name] = value if point.positions is None else rows
         return found
 
-    def state(self, trace: Tensors) -> Float64:
-        """Return what the head reads [d]."""
+    def _state_of(self, trace: Tensors) -> Float64:
+        """Return the state that the head reads [d]."""
         mean: Float64 = trace[self._state().name].astype(np.float64).mean(0)
         return mean
 
     def value(self, measured: Tensors) -> float:
-        """Return the logit, or the difference, that the network gave."""
+        """Return the logit, or the difference, from a measurement."""
         if self.asked.head == "labels":
             logits = measured["logits"][list(self.asked.targets)]
         else:
@@ -194,7 +189,7 @@ class ExplainedPass:
         """Return the parts, from the trace and the answers to the questions."""
         parts, config = self.parts, self.model
         names, numbers = parts.components(trace, readouts)
-        left = dict(zip(names, numbers[0].mean(0).tolist(), strict=True))  # of several queries their mean is read
+        left = dict(zip(names, numbers[0].mean(0).tolist(), strict=True))  # the head reads the mean of several queries
         found = Sums(sum(left.pop(parts.name(*point)) for point in start_points(self.model, self.stack)))
         for layer in range(config.num_layers):
             if config.has_attention(layer):
@@ -210,7 +205,7 @@ class ExplainedPass:
         return found
 
     def _words(self, part: Part, trace: Tensors, weights: Tensors) -> Float64:
-        """Return what each key adds through all layers and heads of an attention [K]."""
+        """Return the contribution of each key through all layers and heads of an attention [K]."""
         config, parts, module = self.model, self.parts, ATTENTION[part][0]
         words = np.zeros(self.num_keys(part))
         places = {pair: place for place, pair in enumerate(parts.pairs)}

@@ -1,7 +1,7 @@
-"""Explains answers: takes logits apart by word, head or layer, and measures what happens when words are taken out.
+"""Reasons of answers: decomposes logits by word, head or layer, and measures the effect of words that are taken out.
 
-Three rounds of requests go to the engine: the passes, then the weights, held at the states that the passes gave, then
-the passes without some words. It knows prompts and logits; it knows no route and no question.
+Three rounds of requests go to the engine: the passes, then questions about the weights for the states of the passes,
+then the passes without some words. Independent of the routes.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from server.engine.request import Part, WeightsTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray, as_numpy
 from server.routes.context import AppContext
-from server.routes.parts.logit_parts import Tensors
 from server.routes.parts.passes import ExplainedLogit, ExplainedPass, HeadKind, Sums
+from server.routes.parts.stream_parts import Tensors
 from server.routes.parts.taking_out import Word, without
 from server.routes.prompts import NOTHING, Prompt
 from server.routes.request_context import current_request
@@ -34,9 +34,8 @@ class Explained:
 
 
 def check_explainable(context: AppContext, num_explained: int, what: str) -> None:
-    """Raise BadRequest for a model whose answers cannot be explained, or for more of them than are at a time.
-
-    `what` there may be too many of: "questions", "inputs".
+    """Raise BadRequest for a model or adapter without explanations, or for too many explained answers; `what` names
+    their unit in the message: "questions" or "inputs".
     """
     config = context.config
     problem = None
@@ -79,12 +78,12 @@ async def explain(
             )
     verified = await _verify(context, found, options, arrival) if options.verify else [None] * len(found)
     return await asyncio.to_thread(
-        lambda: [_told(context, one, options, rows) for one, rows in zip(found, verified, strict=True)]
+        lambda: [_answer(context, one, options, rows) for one, rows in zip(found, verified, strict=True)]
     )
 
 
 def check_room(context: AppContext, asked: Sequence[ExplainedLogit], options: Explain) -> list[ExplainedPass]:
-    """Return the passes that the reasons of these logits need. Raises PayloadTooLarge if they take out too much."""
+    """Return the passes for the reasons of these logits. Raises PayloadTooLarge if they capture too much."""
     info = context.engine_info
     is_wide = info is not None and info.dtype == "float64"
     passes = _together([ExplainedPass(context.config, each, "float64" if is_wide else "float32") for each in asked])
@@ -94,7 +93,7 @@ def check_room(context: AppContext, asked: Sequence[ExplainedLogit], options: Ex
 
 
 def _num_bytes(one: ExplainedPass, options: Explain) -> int:
-    """Return how many bytes all requests of one logit take out, but for the trace."""
+    """Return the bytes captured by all requests of one logit, without the trace."""
     num_measured = 1 + (options.verify + 1 if options.verify else 0)
     mean = 8 * one.model.hidden_size * 2 if options.take_out == "embedding" else 0
     of_weights = one.question_bytes * len(one.parts.parts)
@@ -104,7 +103,7 @@ def _num_bytes(one: ExplainedPass, options: Explain) -> int:
 async def _passes(
     context: AppContext, passes: Sequence[ExplainedPass], arrival: float
 ) -> tuple[Sequence[Tensors], Sequence[Tensors]]:
-    """Return what each pass gave, and its logits."""
+    """Return the trace of each pass, and its logits."""
     traced = _traced(passes)
     works = [Work(one.trace(), one.asked.prompt, one.trace_bytes) for one in traced.values()]
     works += [Work(one.measurement(), one.asked.prompt, one.measurement_bytes) for one in passes]
@@ -114,7 +113,7 @@ async def _passes(
 
 
 def _together(passes: Sequence[ExplainedPass]) -> list[ExplainedPass]:
-    """Return the passes, those of one prompt whose words are explained as one pass that is traced at each of them."""
+    """Return the passes; passes of one prompt that explain words share one trace of all their positions."""
     positions: dict[Prompt, set[int]] = {}
     for one in passes:
         positions.setdefault(one.asked.prompt, set()).update(one.queries)
@@ -129,7 +128,7 @@ def _pass_of(one: ExplainedPass) -> tuple[Prompt, HeadKind]:
 
 
 def _traced(passes: Sequence[ExplainedPass]) -> dict[tuple[Prompt, HeadKind], ExplainedPass]:
-    """Return one of those that share a pass, for each pass."""
+    """Return one logit of each pass."""
     return {_pass_of(one): one for one in passes}
 
 
@@ -153,7 +152,7 @@ def _tensors(result: TaskResult) -> dict[str, NumpyArray]:
 
 
 def _words(one: Explained) -> dict[Word, float]:
-    """Return what each word adds, the encoder's first."""
+    """Return the contribution of each word, the encoder's words first."""
     stacks: dict[Part, Stack] = {"encoder": "encoder", "cross": "encoder", "decoder": "decoder"}
     return {
         Word(stack, position): float(value)
@@ -171,7 +170,7 @@ def _lengths(one: Explained) -> dict[Stack, int]:
 
 
 def _largest(one: Explained, count: int) -> dict[Word, float]:
-    """Return the words with the largest parts, the largest first; one of each stack is always left."""
+    """Return the words with the largest parts, the largest first; at least one word of each stack remains."""
     chosen: dict[Word, float] = {}
     words, lengths = _words(one), _lengths(one)
     for word in sorted(words, key=lambda word: -abs(words[word])):
@@ -185,7 +184,7 @@ def _largest(one: Explained, count: int) -> dict[Word, float]:
 async def _verify(
     context: AppContext, found: Sequence[Explained], options: Explain, arrival: float
 ) -> list[list[dict[str, Any]]]:
-    """Return for each logit what is predicted and measured without its largest words, each alone and all together."""
+    """Return for each logit predicted and measured values without each of its largest words, and without all."""
     means: dict[Stack, NumpyArray] = {}
     if options.take_out == "embedding":
         stacks = list(_lengths(found[0]))
@@ -215,7 +214,7 @@ async def _verify(
 def _without_words(
     context: AppContext, found: Sequence[Explained], count: int, means: dict[Stack, NumpyArray]
 ) -> tuple[list[list[dict[Word, float]]], list[Work]]:
-    """Return for each logit the words to take out at a time, with their parts, and the passes without them."""
+    """Return for each logit the sets of words to take out, with their parts, and the passes without them."""
     sets: list[list[dict[Word, float]]] = []
     works = []
     for one in found:
@@ -230,7 +229,7 @@ def _without_words(
 
 
 def _named(context: AppContext, one: Explained, word: Word) -> dict[str, Any]:
-    """Return a word as answers show it."""
+    """Return a word in the form of answers."""
     prompt = one.of.asked.prompt
     is_of_two = prompt.encoder is not None
     ids = prompt.encoder_ids if is_of_two and word.stack == "encoder" else prompt.ids
@@ -241,7 +240,7 @@ def _named(context: AppContext, one: Explained, word: Word) -> dict[str, Any]:
 # ---- the answer
 
 
-def _told(
+def _answer(
     context: AppContext, one: Explained, options: Explain, verified: list[dict[str, Any]] | None
 ) -> dict[str, Any]:
     sums, has_cross = one.sums, one.of.model.cross_attention

@@ -1,13 +1,12 @@
-"""Computes the parts of a position's residual stream as vectors: which points of a pass hold them, and what is added
-beside what the keys add through the heads.
+"""The parts of a position's residual stream as vectors: the points of a pass that hold them, and all additions other
+than the keys' additions through the heads.
 
-Where nothing comes between, the stream is the sum of what is added to it. A norm of the stream itself (post-norm
-models), a number that it is multiplied by, and the other streams of Gemma 3n change what was added up so far: the
-difference that each makes is a part of its own, so that the sum holds for every model. So does what an intervention
-puts there, and what is lost where the network rounds its sums.
+The stream is the sum of its additions. A norm of the stream itself (post-norm models), a factor of the stream, and the
+other streams of Gemma 3n change the sum: the difference is a part of its own, so that the sum holds for every model.
+Further parts are the changes by an intervention, and the rounding errors of the network's sums.
 
-A point that is scaled, or set to zero, scales what the keys add through it. A point that is set to other numbers takes
-nothing of them, and what it is set to, or what is added to it, is a part of its own (`Changes`).
+An intervention that scales a point, or sets it to zero, scales the keys' additions through it. One that sets other
+values removes them, and its values, or the values that it adds, are a part of their own (`Changes`).
 """
 
 from collections.abc import Mapping
@@ -16,13 +15,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from model.analysis.arrays import Float64
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of, stack_config
 from model.hooks.points import Stack
 from server.engine.request import Intervention, Part, PointCapture
 from server.http.tensor_formats import NumpyArray, as_numpy
 
-Float64 = npt.NDArray[np.float64]
 Tensors = Mapping[str, NumpyArray]
 Added = dict[str, Float64]
 """Vectors [Q, d_model] by their names, in the order in which they are added."""
@@ -31,11 +30,11 @@ ATTENTION: dict[Part, tuple[str, str]] = {
     "encoder": ("attn", "hook_attn_out"),
     "cross": ("cross_attn", "hook_cross_attn_out"),
 }
-"""The module of each attention, and the point of what it adds to the stream."""
+"""The module of each attention, and the point of its output to the stream."""
 
 
 def start_points(model: ModelConfig, stack: Stack) -> list[tuple[str, int | None]]:
-    """Return the points whose sum enters the first block of a stack."""
+    """Return the points that add up to the input of a stack's first block."""
     own = stack_config(model, stack)
     if own.embedding_norm or own.altup is not None:
         return [("hook_resid_pre", 0)]  # normed, or one of several streams: no sum of the embeddings
@@ -57,7 +56,7 @@ class Changes:
         ]
 
     def factor(self, point: str, layer: int, queries: tuple[int, ...], head: int | None = None) -> Float64:
-        """Return for each query [Q] what is left of its numbers at a point, as a factor."""
+        """Return the factor [Q] that the changes leave of a point's numbers."""
         factor = np.ones(len(queries))
         for each in self.at(point, layer):
             if each.heads is None or head in each.heads:
@@ -66,44 +65,44 @@ class Changes:
         return factor
 
     def of_head(self, part: Part, layer: int, head: int, queries: tuple[int, ...]) -> Float64:
-        """Return for each query [Q] what is left of what the keys add through a head."""
+        """Return the factor [Q] of the keys' additions through a head."""
         module, _ = ATTENTION[part]
         own = self.factor(f"{module}.hook_z", layer, queries, head)
         return own * self.behind_z(part, layer, head, queries)
 
     def behind_z(self, part: Part, layer: int, head: int, queries: tuple[int, ...]) -> Float64:
-        """Return the same of what the head's z adds."""
+        """Return the factor [Q] of the addition of a head's z."""
         module, _ = ATTENTION[part]
         return self.factor(f"{module}.hook_result", layer, queries, head) * self.of_output(part, layer, queries)
 
     def of_output(self, part: Part, layer: int, queries: tuple[int, ...]) -> Float64:
-        """Return the same of all that an attention adds, its bias too."""
+        """Return the factor [Q] of an attention's output, including its bias."""
         return self.factor(ATTENTION[part][1], layer, queries)
 
     def adds_behind_z(self, part: Part, layer: int) -> bool:
-        """Return whether an attention adds something that is not made of its heads' z."""
+        """Return whether an attention adds vectors that do not come from its heads' z."""
         module, output = ATTENTION[part]
         return any(_adds(each) for point in (f"{module}.hook_result", output) for each in self.at(point, layer))
 
     def adds(self, part: Part, layer: int) -> bool:
-        """Return whether an attention adds something that no key gives."""
+        """Return whether an attention adds vectors that come from no key."""
         z = self.at(f"{ATTENTION[part][0]}.hook_z", layer)
         return any(map(_adds, z)) or self.adds_behind_z(part, layer)
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Sublayers whose outputs are added to the stream, one after another or in parallel, and the stream after them."""
+    """Sublayers with their outputs to the stream, one after another or in parallel, and the stream after them."""
 
     outputs: tuple[str, ...]
     after: str
     change: str | None
-    """What happens to the sum then, by the name of its part; None if nothing does."""
+    """The name of the part that changes the sum after them, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamParts:
-    """The parts of the residual stream of the stack that `part` writes to, at Q queries."""
+    """The parts of the residual stream of the part's stack, at Q queries."""
 
     model: ModelConfig
     part: Part
@@ -118,7 +117,7 @@ class StreamParts:
         return stack_config(self.model, self.stack)
 
     def captures(self, queries: tuple[int, ...]) -> list[PointCapture]:
-        """Return what a trace must capture."""
+        """Return the captures of a trace."""
         wanted: list[tuple[str, int | None]] = [*start_points(self.model, self.stack), ("hook_resid_pre", 0)]
         for layer in range(self.config.num_layers):
             for stage in self._stages(layer):
@@ -129,23 +128,23 @@ class StreamParts:
         ]
 
     def num_values(self, num_queries: int) -> int:
-        """Return at least how many numbers those captures, and the additions and states, each have."""
+        """Return an upper bound of the number of values in these captures, and in the additions and states."""
         stages = [stage for layer in range(self.config.num_layers) for stage in self._stages(layer)]
         num_vectors = sum(len(stage.outputs) + 2 for stage in stages) + 3 * self.config.num_layers + 4
         return num_queries * self.config.hidden_size * num_vectors
 
     def states(self, tensors: Tensors) -> NumpyArray:
-        """Return the stream that enters the first block and that which leaves each: [state, Q, d_model]."""
+        """Return the stream before the first block and after each block: [state, Q, d_model]."""
         states = [tensors[self._name("hook_resid_post", layer)] for layer in range(self.config.num_layers)]
         return np.stack([tensors[self._name("hook_resid_pre", 0)], *states])
 
     def additions(self, tensors: Tensors, attention: Mapping[int, Added]) -> tuple[Added, float]:
-        """Return all that is added beside the vectors, and the largest length of what rounding adds in all.
+        """Return all additions other than the vectors, and the largest length of the whole rounding error.
 
         Args:
-            tensors: what was captured.
-            attention: of each layer whose vectors are asked for what stands for the attention's output: the sum of
-                the vectors under "vectors", which is not returned, and what they lack of it.
+            tensors: the captures.
+            attention: for each layer with vectors, the parts of the attention's output: the sum of the vectors under
+                "vectors", which is not returned, and the other parts.
         """
         start: Float64 = tensors[self._name("hook_resid_pre", 0)].astype(np.float64)
         names = [self._name(*point) for point in start_points(self.model, self.stack)]
@@ -174,11 +173,11 @@ class StreamParts:
         return found, float(np.linalg.norm(all_lost, axis=-1).max())
 
     def attention_output(self, tensors: Tensors, layer: int) -> Float64:
-        """Return what the part's attention adds in a layer: [Q, d_model]."""
+        """Return the output of the part's attention in a layer: [Q, d_model]."""
         return tensors[self._name(self._attention, layer)].astype(np.float64)
 
     def attention_name(self, what: str, layer: int) -> str:
-        """Return the name of a part of what the attention adds: "blocks.0.attn.b_O"."""
+        """Return the name of a part of the attention's output: "blocks.0.attn.b_O"."""
         return self._name(f"{ATTENTION[self.part][0]}.{what}", layer)
 
     @property
@@ -186,7 +185,7 @@ class StreamParts:
         return ATTENTION[self.part][1]
 
     def _stages(self, layer: int) -> list[_Stage]:
-        """Return the stages of a block, in order; what an intervention changes in the stream is a stage's end too."""
+        """Return the stages of a block, in order; an intervention on the stream also ends a stage."""
         config = self.config
         change = "other_streams" if config.altup else "stream_scale.change" if config.stream_scales else None
         cross = [("hook_cross_attn_out", "hook_resid_mid_cross", "ln_cross")] if config.cross_attention else []
@@ -209,7 +208,7 @@ class StreamParts:
                     stages.append(_Stage(waiting, stream, f"{norm}.change"))
                 else:
                     stages += [_Stage(waiting, f"{norm}.hook_out", f"{norm}.change"), _Stage((), stream, changed)]
-            elif stream == "hook_resid_post":  # a change here has what else happens to the sum in it
+            elif stream == "hook_resid_post":  # a change here includes other changes of the sum
                 stages.append(_Stage(waiting, stream, changed or change))
             elif changed is not None and config.altup is None:
                 stages.append(_Stage(waiting, stream, changed))
@@ -227,7 +226,7 @@ def _value(change: Intervention) -> npt.NDArray[np.float32]:
 
 
 def _times(change: Intervention) -> float:
-    """Return by what the change multiplies the numbers that it finds, if by one number."""
+    """Return the change's factor of the numbers before it, 1 if it has several."""
     if change.op == "set":
         return 0.0
     value = _value(change)
@@ -235,6 +234,6 @@ def _times(change: Intervention) -> float:
 
 
 def _adds(change: Intervention) -> bool:
-    """Return whether what the change leaves is more than a multiple of what it finds."""
+    """Return whether the numbers after the change are more than a multiple of the numbers before it."""
     value = _value(change)
     return value.size > 1 if change.op == "scale" else bool(value.any())

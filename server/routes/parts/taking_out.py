@@ -1,9 +1,8 @@
-"""Takes words out of a pass: as interventions that mask their keys, or put the mean of all embeddings in their place.
+"""Interventions that take words out of a pass: they mask their keys, or replace their embeddings by the mean of all.
 
-A masked key is seen by no query, in no layer and no head, as if the attention mask of transformers were 0 there; a
-query that would see no key at all keeps its own. The words after it keep their positions. What brings numbers from one
-position to another without attention (convolutions, delta nets) is not masked, and neither is the state that a head of
-labels reads.
+A masked key is invisible to all queries, in all layers and heads, as with 0 in the attention mask of transformers; a
+query without any other visible key keeps its own. Later words keep their positions. Other token mixers (convolutions,
+delta nets) are not masked, and neither is the state that a head of labels reads.
 """
 
 from collections.abc import Collection, Sequence
@@ -35,9 +34,9 @@ def without(
 
     Args:
         config: of the model.
-        words: the words; not all keys of an encoder that a decoder looks at.
-        lengths: the number of tokens that each stack reads.
-        mean_embeddings: of each stack what takes the place of the words' embeddings [d]; {} masks their keys.
+        words: the words; not all words of an encoder before a decoder.
+        lengths: the number of tokens of each stack.
+        mean_embeddings: the embedding [d] that replaces the words' in each stack; {} masks their keys.
     """
     found: list[Intervention] = []
     for stack, length in lengths.items():
@@ -65,7 +64,7 @@ def without(
 def _masked(
     config: ModelConfig, stack: Stack, layer: int, taken: Sequence[int], length: int, value: Array
 ) -> list[Intervention]:
-    """Return the changes of one layer's scores; `value` hides all that is taken."""
+    """Return the changes of one layer's scores; `value` hides all taken words."""
     blind = [query for query in taken if _sees_only(config, layer, query, length, taken)]
     others = tuple(query for query in range(length) if query not in blind) if blind else None
 
@@ -87,7 +86,7 @@ def _sees_only(config: ModelConfig, layer: int, query: int, length: int, taken: 
 
 
 def _hidden(keys: Sequence[int], length: int) -> Array:
-    """Return what is added to the scores of all keys, for every head and query alike: [1, 1, key]."""
+    """Return the addition to the scores of all keys, for every head and query: [1, 1, key]."""
     added = np.zeros((1, 1, length), np.float32)
     added[..., list(keys)] = -np.inf
     return for_engine(added)

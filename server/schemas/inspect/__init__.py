@@ -1,1 +1,1 @@
-"""Pydantic schemas of the inspection routes' bodies, queries and answers. The routes check the limits of the model."""
+"""Pydantic schemas that inspection routes share. Other fields are defined in the file of their route."""

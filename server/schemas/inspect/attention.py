@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from server.engine.request import AttentionKind, CaptureDtype, Part, Reduction
-from server.schemas.base import MAX_SELECTED, AnswerModel, Index, InspectionAnswer, RequestModel, Selector, wrong
+from server.schemas.base import MAX_SELECTED, AnswerModel, Index, RequestModel, Selector, wrong
 from server.schemas.inspect.inputs import InputFields
 
 Pair = Annotated[list[Index], Field(min_length=2, max_length=2)]
@@ -91,9 +91,3 @@ class AttentionEntry(AnswerModel):
     )
     values: Any = Field(None, description="With top_k: the k largest, in falling order.")
     indices: Any = Field(None, description="With top_k: their key positions, padded with -1.")
-
-
-class AttentionAnswer(InspectionAnswer):
-    """Answer of POST /v1/attention as JSON."""
-
-    data: list[AttentionEntry] = Field(description="One entry an input.")

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from server.schemas.base import AnswerModel, InspectionAnswer, Selector
+from server.schemas.base import AnswerModel, Selector
 from server.schemas.inspect.inputs import InputFields
 from server.schemas.inspect.interventions import PointName
 
@@ -63,9 +63,3 @@ class TraceEntry(AnswerModel):
     encoder_token_ids: list[int] | None = Field(None, description="Their ids.")
     encoder_offsets: list[list[int]] | None = Field(None, description="Their character spans in the input.")
     points: dict[str, TracedPoint] = Field(description="By full name.")
-
-
-class TraceAnswer(InspectionAnswer):
-    """Answer of POST /v1/trace as JSON."""
-
-    data: list[TraceEntry] = Field(description="One entry an input.")

@@ -28,7 +28,7 @@ def test_every_matrix_is_the_checkpoints_own(name: str) -> None:
         full = pattern.format(layer=0)
         place = find_matrix(config, full)
         found = WeightReader(lookup).matrix(place).double().numpy()
-        assert found.shape == place.shape, full
+        assert found.shape == place.matrix_shape, full
         np.testing.assert_array_equal(found, matrix_by_hand(name, full), err_msg=full)
 
 

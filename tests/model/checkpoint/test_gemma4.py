@@ -87,7 +87,7 @@ def test_each_layer_has_the_matrices_of_its_own_sizes(folder: Path) -> None:
             matrix = weights(place.weight)
             assert matrix is not None
             part = matrix[place.first : place.last]
-            assert place.shape == tuple((part.T if place.is_turned else part).shape)
+            assert place.matrix_shape == tuple((part.T if place.is_turned else part).shape)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 
 from model.tokenization.tokenizer import Tokenizer
 from server.http.json_reader import MAX_SCALARS
-from server.routes.inspect.intervention_sources import MAX_CHANGES
+from server.routes.inspect.interventions import MAX_CHANGES
 from server.routes.text_parts import Keep, part_for
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.openai_responses.responses import MAX_REPEATED
