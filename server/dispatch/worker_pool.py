@@ -14,7 +14,7 @@ from dataclasses import asdict
 from server.config.settings import Settings
 from server.dispatch.worker_health import WorkerHealth
 from server.dispatch.worker_socket import WorkerSocket
-from server.dispatch.worker_state import WorkerState, add_counters, together
+from server.dispatch.worker_state import WorkerState
 from server.engine.outputs import EngineInfo, EngineStats
 from server.ipc import frames, link, messages
 from server.ipc.messages import MessageError
@@ -83,7 +83,7 @@ class WorkerPool:
     def stats(self) -> EngineStats:
         """Add up all workers, those that died included: counters never go back, gauges are of the living."""
         living = [worker.stats for worker in self.workers if worker.info is not None]
-        return together(self._dead_stats, living)
+        return EngineStats.of_workers([self._dead_stats, *living])
 
     def send(self, worker: WorkerState, message: messages.ToWorker) -> None:
         """Send a message to a worker; one that is not connected gets none."""
@@ -154,7 +154,7 @@ class WorkerPool:
         )
         worker.protocol = worker.info = worker.pid = worker.progress = None
         worker.is_hung = False
-        self._dead_stats = add_counters(self._dead_stats, [worker.stats])
+        self._dead_stats = EngineStats.of_workers([self._dead_stats, worker.stats.counters()])
         worker.stats = EngineStats()
         worker.expect_start()
         self._on_lost(worker)

@@ -6,15 +6,12 @@ It decides nothing (`server.dispatch.engine_client`, `server.lifecycle.superviso
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
 
 from server.auth.rates import retry_after
 from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import EngineInfo, EngineStats
 from server.http.errors import Unavailable
 from server.ipc import link
-
-_COUNTERS = tuple(f.name for f in fields(EngineStats) if f.name.endswith("_total"))
 
 
 class WorkerState:
@@ -163,23 +160,3 @@ def seconds_until_ready(workers: Sequence[WorkerState]) -> int:
 def unready(workers: Sequence[WorkerState], message: str, code: str) -> Unavailable:
     """Return the error of a request for which no worker is ready yet."""
     return Unavailable(message, code=code, retry_after=seconds_until_ready(workers))
-
-
-def add_counters(base: EngineStats, others: Sequence[EngineStats]) -> EngineStats:
-    """Return `base` with the counters of the others added."""
-    sums = {name: sum((getattr(stats, name) for stats in others), getattr(base, name)) for name in _COUNTERS}
-    return replace(base, **sums)
-
-
-def together(base: EngineStats, living: Sequence[EngineStats]) -> EngineStats:
-    """Return the stats of the workers as one: `base` with their counters added, and their gauges; of the caches the
-    fullest counts.
-    """
-    return replace(
-        add_counters(base, living),
-        num_requests_running=sum(stats.num_requests_running for stats in living),
-        num_requests_waiting=sum(stats.num_requests_waiting for stats in living),
-        kv_cache_usage_ratio=max((stats.kv_cache_usage_ratio for stats in living), default=0.0),
-        kv_cache_committed_bytes=sum(stats.kv_cache_committed_bytes for stats in living),
-        iteration_tokens=sum(stats.iteration_tokens for stats in living),
-    )

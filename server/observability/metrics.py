@@ -30,30 +30,6 @@ _ITL_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0
 _ITL_TAIL = (0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5)
 _TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
-_GAUGES = {
-    "num_requests_running": "Requests in the running batch.",
-    "num_requests_waiting": "Requests that wait for a place in the batch.",
-    "kv_cache_usage_ratio": "Used part of the KV cache, from 0 to 1.",
-    "kv_cache_committed_bytes": "Bytes of the KV cache that requests have used; on a CPU the rest takes no memory.",
-    "inflight_capture_bytes": "Bytes of captured tensors that are not yet sent.",
-}
-_COUNTERS = {
-    "prompt_tokens_total": "Prompt tokens processed.",
-    "generation_tokens_total": "Tokens generated.",
-    "num_preemptions_total": "Requests put back to waiting because the KV cache was full.",
-    "prefix_cache_queries_total": "Prompt tokens looked up in the prefix cache.",
-    "prefix_cache_hits_total": "Prompt tokens found in the prefix cache.",
-    "capture_bytes_total": "Bytes of attention and embeddings captured.",
-    "capture_seconds_total": "Time spent capturing, in seconds; on a GPU only the host's part.",
-    "engine_steps_total": "Forward passes of the engine.",
-    "steps_abandoned_total": "Forward passes abandoned because the requests with most of their tokens had ended.",
-    "computed_tokens_total": "Token positions computed by the network, including captures.",
-    "grammars_compiled_total": "Grammars compiled for requests.",
-    "grammars_cached_total": "Requests with a grammar that was already compiled.",
-    "grammar_compile_seconds_total": "Time spent compiling grammars, in seconds, in a thread of its own.",
-    "forced_tokens_total": "Generated tokens that a grammar forced, and that took no step of their own.",
-}
-
 FAILURES = (
     "worker_lost", "worker_hung", "deadline_exceeded", "no_memory", "engine_error", "not_finite", "request_refused",
     "grammar_refused", "shutting_down", "internal_error",
@@ -122,10 +98,10 @@ class EngineStatus(Protocol):
 def of_engine(engine: EngineStatus) -> Iterable[Metric]:
     """Read the engine's gauges and counters, and each worker's own."""
     stats = engine.stats()
-    for name, text in _GAUGES.items():
-        yield gauge(name, text, getattr(stats, name))
-    for name, text in _COUNTERS.items():
-        yield counter(name, text, getattr(stats, name))
+    for each in fields(EngineStats):
+        if text := each.metadata.get("text"):
+            family = counter if each.name.endswith("_total") else gauge
+            yield family(each.name, text, getattr(stats, each.name))
     for each in fields(ClientCounters):
         value = getattr(engine.counts, each.name)
         if reasons := each.metadata.get("reasons"):
