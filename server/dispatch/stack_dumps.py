@@ -1,6 +1,4 @@
-"""Reads the stacks of a worker's threads, asked for from outside with a signal: it answers in the middle of a step
-too.
-"""
+"""Stacks of a worker's threads, read from outside with a signal, also in the middle of a step."""
 
 import asyncio
 import faulthandler
@@ -25,9 +23,7 @@ def write_stacks_on_signal(path: Path) -> None:
 
 
 async def read_stacks(pid: int, path: Path) -> str | None:
-    """Return the Python stacks of the process that writes to `path`, innermost calls first, or None if it does not
-    answer.
-    """
+    """Return the Python stacks of the process that writes to `path`, innermost calls first, or None without an answer."""
     try:
         before = path.stat().st_size
         os.kill(pid, _SIGNAL)

@@ -1,7 +1,7 @@
-"""Keeps the workers' connections: which are connected, ready, silent or lost, and what each last reported.
+"""Connections of the workers, and the last state that each reported.
 
-It keeps one `WorkerState` for each worker slot. It knows nothing of requests (`server.dispatch.engine_client`) and
-starts no process (`server.lifecycle.supervisor`).
+There is one `WorkerState` for each worker slot. Independent of requests (`server.dispatch.engine_client`) and of
+processes (`server.lifecycle.supervisor`).
 """
 
 import asyncio
@@ -26,11 +26,10 @@ _PROGRESS_INTERVAL = 2.0
 
 
 class WorkerPool:
-    """The workers, and what they send.
+    """The workers and their messages.
 
-    `on_message` takes each message that is not about the worker's own state, `on_ready` a worker whose model is loaded,
-    `on_lost` one whose connection ended, `on_hung` one that fell silent and `on_given_up` one whose process is to be
-    killed.
+    `on_message` gets each message that does not concern the worker's own state. The other functions are called when a
+    worker becomes ready, when its connection ends, when it hangs, and when its process must be killed.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class WorkerPool:
                 await self._watching
 
     def stats(self) -> EngineStats:
-        """Add up all workers, those that died included: counters never go back, gauges are of the living."""
+        """Return the stats of all workers as one. The counters include workers that ended, so they never decrease."""
         living = [worker.stats for worker in self.workers if worker.info is not None]
         return EngineStats.of_workers([self._dead_stats, *living])
 
@@ -91,7 +90,7 @@ class WorkerPool:
             worker.protocol.send(*messages.encode(message))
 
     def _on_frame(self, protocol: link.LinkProtocol, frame: frames.Frame) -> None:
-        """Act on a message. Raises MessageError for one that makes no sense; the link then drops the worker."""
+        """Handle a message. Raises MessageError for one that makes no sense; the link then drops the worker."""
         message = messages.decode_from_worker(frame.header, frame.buffers)
         if isinstance(message, messages.Hello):
             self._greet(protocol, message)

@@ -1,7 +1,4 @@
-"""The Unix socket where workers find the API process, in a folder of its own, made again should the folder vanish.
-
-It knows nothing of what workers say (`server.dispatch.worker_pool`) and starts none (`server.lifecycle.supervisor`).
-"""
+"""Unix socket that the workers connect to, in a folder of its own. If the folder disappears, a new one is created."""
 
 import asyncio
 import logging
@@ -16,9 +13,7 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerSocket:
-    """A socket that listens from the start, so that a worker may connect before the event loop runs. `path` may
-    change.
-    """
+    """A socket that listens at once, so that a worker may connect before the event loop runs. `path` may change."""
 
     def __init__(self, make_protocol: Callable[[], link.LinkProtocol]) -> None:
         self._make_protocol = make_protocol
@@ -35,8 +30,8 @@ class WorkerSocket:
         self._server = await asyncio.get_running_loop().create_unix_server(self._make_protocol, sock=self._listener)
 
     async def ensure_listening(self) -> None:
-        """Listen in a new folder if the socket's is gone, as when /tmp was cleaned: a worker that starts must find
-        it. Open connections are not touched. Raises OSError.
+        """Listen in a new folder if the socket's is gone, for example when /tmp was cleaned: a worker that starts needs
+        it. Open connections are not affected. Raises OSError.
         """
         if os.path.exists(self.path):
             return

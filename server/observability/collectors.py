@@ -45,9 +45,7 @@ class ReadAtScrape(Collector):
 
 
 class Histogram(Collector):
-    """A histogram of what one thread observes with each token: prometheus_client's own takes eight calls and two
-    locks.
-    """
+    """A histogram that one thread updates with each token; prometheus_client's own takes eight calls and two locks."""
 
     def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
         self._name = name

@@ -1,9 +1,8 @@
-"""Writes the log of every process: each event is one line on stderr, as text or as a JSON object, and nothing ever
-waits for it.
+"""Log of every process: each event is one line on stderr, as text or as a JSON object. Logging never blocks.
 
-A separate thread writes, so a reader that stalls blocks only that thread; what does not fit in its memory meanwhile is
+A separate thread writes, so a stalled reader blocks only that thread. Lines that do not fit in its memory meanwhile are
 dropped, counted and reported. Outside input cannot begin a line: control characters are escaped, and the lines of a
-traceback are indented. It knows nothing of what is logged.
+traceback are indented.
 """
 
 import json
@@ -31,10 +30,10 @@ _COLOURS = {"debug": 2, "info": 36, "warning": 33, "error": 31, "critical": 31}
 
 
 class _Formatter(logging.Formatter):
-    """Gathers what both styles report of an event.
+    """Common part of both formats.
 
-    `extra={"fields": {...}}` goes into an object next to its message, which says the same in words; `extra={"attached":
-    {...}}` goes into an object too, and to the end of a line of text as JSON.
+    `extra={"fields": {...}}` adds fields to a JSON object; the message already contains them in words.
+    `extra={"attached": {...}}` adds fields to a JSON object, and JSON to the end of a line of text.
     """
 
     def __init__(self, process: str) -> None:
@@ -58,9 +57,7 @@ class _Formatter(logging.Formatter):
         return event | getattr(record, "fields", {})
 
     def exception(self, record: logging.LogRecord) -> str:
-        """Return the traceback, or an empty string. Errors of pydantic repeat values of the request: they are left
-        out.
-        """
+        """Return the traceback, or an empty string. Values of the request, which pydantic's errors quote, are removed."""
         text = self.formatException(record.exc_info) if record.exc_info else ""
         error = record.exc_info[1] if record.exc_info else None
         for _ in range(_MAX_CHAIN):
@@ -80,7 +77,7 @@ def as_json(level: str, message: str) -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage().rstrip()
-    except Exception as error:  # a log call whose arguments do not fit must not cost the line, nor write past us
+    except Exception as error:  # wrong arguments must not lose the line, or write past this handler
         return f"{record.msg!r} with arguments that do not fit: {error!r}"
 
 
@@ -132,7 +129,7 @@ def in_colour(level: str, text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return the text without what could end a line or control a terminal."""
+    """Return the text with escapes for characters that end a line or control a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
@@ -189,9 +186,7 @@ class LogWriter(logging.Handler):
 
 
 def _write(descriptor: int, data: bytes) -> bool:
-    """Write all of the data, waiting as long as that takes. Returns False if it will never be read, or the disk is
-    full.
-    """
+    """Write all of the data, and wait if necessary. Return False if the reader is gone, or the disk is full."""
     rest = memoryview(data)
     while rest:
         try:
@@ -241,8 +236,8 @@ def configure_logging(level: str, style: str, process: str = "api") -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for what uvicorn says of an exception that left the application: `server.http.errors` has logged
-    it.
+    """Return False for uvicorn's report of an exception from the application, which `server.http.error_handlers` has
+    logged.
     """
     return current_record.get() is None or not record.getMessage().startswith("Exception in ASGI application")
 

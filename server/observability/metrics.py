@@ -1,7 +1,8 @@
-"""Defines every metric of the server, here and nowhere else: `lightwell_<what>_<unit>`, with vLLM's semantics.
+"""All metrics of the server: `lightwell_<name>_<unit>`, with vLLM's semantics.
 
-Counters and gauges of the engine are read from its snapshots at scrape time; latencies are observed in the API process,
-where clients feel them. It owns its registry, so that several servers can live in one process. It knows no route.
+Counters and gauges of the engine are the fields of `EngineStats`, read at scrape time; latencies are observed in the
+API process, as clients experience them. Each server has its own registry, so that several can run in one process.
+Independent of routes.
 """
 
 from collections import Counter as Counts
@@ -59,8 +60,8 @@ def _number(text: str) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class ClientCounters:
-    """What the API process counts of the engine. Each field is the metric `lightwell_<field>_total` with this text; one
-    with reasons has a number for each of them, shown as 0 before the first.
+    """Counters of the engine's client. Each field is the metric `lightwell_<field>_total` with this text; a field with
+    reasons has a number for each of them, 0 before the first.
     """
 
     worker_restarts: int = _number("Workers started again after a loss.")
@@ -266,7 +267,7 @@ class Metrics:
         self._shown.labels["model_name"] = name
 
     def watch(self, read: Callable[[], Iterable[Metric]]) -> None:
-        """Call `read` at each scrape, and show what it returns."""
+        """Call `read` at each scrape; its metrics are added."""
         self.registry.register(ReadAtScrape(read))
 
     def observe_step(self, stats: EngineStats) -> None:
