@@ -1,7 +1,7 @@
-"""Puts one server together: model files, application, processes. No other file knows all of the parts.
+"""Assembly of one server: model files, application, processes. It imports no torch.
 
-It reads what the API process needs of the model (config, tokenizer, chat template) before a worker gets its job:
-a folder that cannot be served ends the start with one line. It imports no torch.
+It reads config, tokenizer and chat template before a worker gets its job: a folder that cannot be served ends the start
+with one line.
 """
 
 import asyncio
@@ -167,7 +167,7 @@ def _add_openapi(app: FastAPI) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address to listen on is reached from this machine alone."""
+    """Return whether an address to listen on is reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -175,7 +175,7 @@ def is_loopback(host: str) -> bool:
 
 
 def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
-    """Serve until told to stop, and return the exit status. Raises ServeError, with one line that says why."""
+    """Serve until a signal, and return the exit status. Raises ServeError, a reason in one line."""
     configure_logging(settings.log_level, settings.log_format)
     metrics = Metrics(settings.metric_alias)
     tracing: Tracing | None = None

@@ -153,7 +153,7 @@ def census(arguments: argparse.Namespace) -> int:
 
 
 def size(arguments: argparse.Namespace) -> int:
-    """Print what a server takes, and return the exit status."""
+    """Print the memory estimate of a server, and return the exit status."""
     from model.checkpoint import registry, resolve
     from server.config import memory_estimate
 
@@ -165,7 +165,7 @@ def size(arguments: argparse.Namespace) -> int:
 
 
 def kernels(arguments: argparse.Namespace) -> int:
-    """Print what computes here, and return the exit status."""
+    """Print the kernels of this machine, and return the exit status."""
     from server.config import kernel_report
 
     settings = Settings.from_sources(vars(arguments), os.environ)
@@ -206,7 +206,7 @@ def health(_: argparse.Namespace) -> int:
 
 
 def forget_keys() -> None:
-    """Remove the plain keys from what the workers are given: the environment, and sys.argv through multiprocessing."""
+    """Remove the plain keys from the environment and from sys.argv, which multiprocessing gives to the workers."""
     os.environ.pop(f"{ENV_PREFIX}API_KEY", None)
     for i, argument in enumerate(sys.argv):
         if argument.startswith("--api-key="):
@@ -226,7 +226,7 @@ def print_text(text: str) -> int:
 
 
 def no_reader() -> int:
-    """Drop what is left for stdout, which Python flushes once more when it ends, and return the exit status."""
+    """Drop the rest of stdout, which Python flushes again at its end, and return the exit status."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

@@ -1,6 +1,5 @@
-"""Offers the settings to operators: flags and help, and warnings of misspelt or deprecated names.
-
-All of it follows from `server.config.settings`. It never knows what a setting means.
+"""Settings on the command line: flags and help, and warnings of misspelt or deprecated names. All of it follows from
+the fields of `server.config.settings`.
 """
 
 import argparse
@@ -72,7 +71,7 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
 
 
 def from_arguments(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """Read the settings from what the parser of `add_arguments` read, and the environment. Raises SettingsError."""
+    """Read the settings from the arguments of the parser and from the environment. Raises SettingsError."""
     flags: dict[str, Any] = {name: getattr(arguments, name) for name in setting_names()}
     positional = arguments.model_argument
     if positional is not None and flags["model"] not in (None, positional):

@@ -1,6 +1,6 @@
-"""Measures how fast this machine multiplies by each form of weight, to fill in the table of CPUs.
+"""Measurement of the products with each form of weight on this machine, for the table of CPUs.
 
-The weights are made up: the time of a product does not depend on its numbers.
+The weights are constant: the time of a product does not depend on its numbers.
 """
 
 import time
@@ -38,7 +38,8 @@ class KernelRate:
 
 
 def measure(seconds: float = 0.4, weight_bytes: int = _WEIGHT_BYTES) -> dict[str, KernelRate]:
-    """Time products on one thread, at the level in use, each for about so many seconds, with weights of so many bytes.
+    """Measure the rates on one thread, at the level in use. seconds: time for each rate. weight_bytes: size of a
+    weight.
 
     Returns the rates of float32, bfloat16 (widened), bfloat16-dot where the level has it, and int8.
     """

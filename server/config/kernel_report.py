@@ -1,4 +1,4 @@
-"""Reports for `lightwell kernels`: which kernels a server on this machine computes with, and how it multiplies."""
+"""Report of `lightwell kernels`: the kernels of a server on this machine, and its method of multiplication."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,15 +33,15 @@ class KernelReport:
     arithmetic: str | None
     """How products with bfloat16 weights are made: float32 | bf16-dot."""
     threads: int
-    """Threads that compute a model, unless it is too small for so many."""
+    """Threads of a model; a small model uses fewer."""
     rates: dict[str, KernelRate] | None = None
     """The rates on one thread, or None if nothing was measured."""
 
 
 def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
-    """Find out what computes here, and measure for some seconds if that is asked for.
+    """Return the kernels of this machine. measured: whether to measure rates, for a few seconds.
 
-    Raises SettingsError for kernels, a level or a library that are asked for and not there.
+    Raises SettingsError for required kernels, a level or a library that is missing.
     """
     try:
         kernels = KernelConfig(settings.engine_kernels, settings.kernel_arithmetic)

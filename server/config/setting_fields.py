@@ -1,6 +1,4 @@
-"""Declares a setting as a field of a dataclass: its default, how its text is read, its help, and its group in the help.
-It knows no setting.
-"""
+"""Declaration of a setting as a field of a dataclass: default, type, help, and group in the help."""
 
 from dataclasses import dataclass, field
 from typing import Any

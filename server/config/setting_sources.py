@@ -1,6 +1,4 @@
-"""Reads the values of settings from flags, variables and a YAML file, in this order. The only setting that
-it names is `config`, the file.
-"""
+"""Values of settings from flags, variables and a YAML file, in this order."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +14,8 @@ def read_values(
     flags: Mapping[str, str | Sequence[str] | bool],
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the values of the settings that are set: a flag wins over its variable, the variable over the file that
-    the setting `config` names. Raises ValueError, which names the source.
+    """Return the values of the given settings: a flag wins over its variable, the variable over the file of the setting
+    `config`. Raises ValueError, which names the source.
     """
     types = {field.name: field.metadata["type"] for field in fields}
     values: dict[str, Any] = {}
@@ -43,8 +41,8 @@ def read_values(
 
 
 def read_file(path: Path, names: Iterable[str]) -> dict[str, str | list[str]]:
-    """Return the text of each setting in a YAML file, by its name. Its keys are the names of flags, with - or _ and
-    without the leading --. Raises ValueError for an unreadable file and for unknown keys.
+    """Return the text of each setting in a YAML file, by its name. The keys are the names of flags without the leading
+    --, with - or _. Raises ValueError for an unreadable file and for unknown keys.
     """
     import yaml  # here: most servers have no such file
 

@@ -1,8 +1,8 @@
-"""Every setting of the server, once: its type, default and help, and which settings contradict each other.
+"""All settings of the server: type, default and help of each, and contradictions between them.
 
 A flag wins over its `LIGHTWELL_*` variable, the variable over the file of `--config`, and the file over the default.
-`server.config.command_line` makes flags, `--help` and the reference's table of them. It knows no torch, no limits of
-the model, and no use of a setting.
+`server.config.command_line` makes flags, `--help` and the reference's table of them. Independent of torch and of the
+model's limits.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from server.engine.config import EngineConfig
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used; the message names it, its value and what is accepted."""
+    """A setting that cannot be used; the message names it, its value and the accepted values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +317,7 @@ class Settings:
 
     @property
     def engine_kernels(self) -> Literal["auto", "native", "triton", "torch"]:
-        """Return `kernels`, or what the older flag means."""
+        """Return `kernels`, or the value of the older flag."""
         return "torch" if self.no_compile else self.kernels
 
     def engine_config(self, folder: Path) -> EngineConfig:

@@ -34,8 +34,7 @@ class Cost:
 
 
 STEP_MEMORY = 128 << 20
-"""Bytes of a worker's memory that captures must leave free: the built-in model with eight clients needs about 80 MiB.
-"""
+"""Bytes of a worker's memory that captures leave free: the built-in model with eight clients needs about 80 MiB."""
 
 
 def capture_limit(max_capture_bytes: int, memory_room: int | None) -> int:

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class EngineClient:
-    """The engine's client. `on_step` is called with the stats of each engine step, `on_hung` with each worker to kill."""
+    """The engine's client. `on_step` gets the stats of each engine step, `on_hung` each worker to kill."""
 
     def __init__(self, settings: Settings, num_workers: int = 1) -> None:
         self.live = True

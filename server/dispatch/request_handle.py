@@ -71,7 +71,7 @@ class RequestHandle:
 
     @property
     def num_tokens_left(self) -> int:
-        """Return the tokens that are still to be computed of its prompt, plus the largest number that may be generated."""
+        """Return the uncomputed tokens of its prompt, plus the largest number that may still be generated."""
         num_read = self.cost.num_read if self.was_read else self.num_expected_tokens
         return self.cost.num_tokens - num_read - self.num_generated_tokens
 

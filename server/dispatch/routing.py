@@ -19,8 +19,7 @@ class Candidate:
 
     worker_id: int
     num_tokens: int
-    """Prompt tokens that its unfinished requests still have to compute, plus the tokens that they may still generate.
-    """
+    """Prompt tokens that its unfinished requests still have to compute, plus the tokens that they may generate."""
     num_requests: int
 
 

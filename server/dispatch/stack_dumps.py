@@ -23,7 +23,7 @@ def write_stacks_on_signal(path: Path) -> None:
 
 
 async def read_stacks(pid: int, path: Path) -> str | None:
-    """Return the Python stacks of the process that writes to `path`, innermost calls first, or None without an answer."""
+    """Return the Python stacks of a process that writes to `path`, innermost calls first; None without an answer."""
     try:
         before = path.stat().st_size
         os.kill(pid, _SIGNAL)

@@ -1,6 +1,5 @@
-"""Ends connections of clients that do not send their requests, do not read their answers, or are too many.
-
-It knows nothing of routes and of what is answered. What any connection may send is in `server.http.connection`.
+"""Limits of connections: ends connections of clients that do not send their requests, do not read their answers, or
+are too many. `server.http.connection` limits the size of a request. Independent of routes.
 """
 
 import asyncio
@@ -58,9 +57,7 @@ class ConnectionEvents:
 
 
 class CountedHttpProtocol(HttpProtocol):
-    """A connection that is refused with 503 when there are more than `max_connections`; a few more are kept for
-    probes.
-    """
+    """A connection that gets 503 above `max_connections`. A few spare connections are kept for probes."""
 
     def __init__(self, *args: Any, limits: ConnectionLimits, events: ConnectionEvents, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -92,9 +89,7 @@ class CountedHttpProtocol(HttpProtocol):
             self.cycle.keep_alive = False
 
     def _take_spare_end(self) -> bool:
-        """Return whether this is a spare connection whose request is not known yet; if so, cancel the end of its
-        time.
-        """
+        """Return whether this is a spare connection without a known request; if so, cancel its timer."""
         if self._spare_end is None:
             return False
         self._spare_end.cancel()
@@ -109,15 +104,15 @@ class CountedHttpProtocol(HttpProtocol):
 
 
 class WatchedHttpProtocol(CountedHttpProtocol):
-    """Ends its connection if the client does not send its request, or take its answer, in time.
+    """Ends its connection if the client does not send its request, or read its answer, in time.
 
-    Sending: the head has `receive_timeout` seconds, the body the same and one more for each MIN_BODY_RATE bytes
-    received. While the application does not read what arrived, or answers the request before, the client is not being
-    waited for.
+    Sending: the head has `receive_timeout` seconds; the body has the same time and a second for each MIN_BODY_RATE
+    bytes received. The timer does not run while the application leaves received bytes unread, or answers an earlier
+    request.
 
-    Taking: what waits is what this process and the kernel hold; taken is what the client's machine acknowledged. While
-    an answer is written faster than it is taken, the writer pauses, and an answer that is complete does not grow: in
-    both states the bytes can only become fewer. In any other state the client is waiting for the server.
+    Reading: unsent bytes are in this process and in the kernel; the client's machine acknowledges bytes that it took.
+    In two states the unsent bytes can only decrease: while the writer is paused because the answer is written faster
+    than it is read, and when the answer is complete. In any other state the client waits for the server.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -139,7 +134,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
         self._next_check.cancel()
         super().connection_lost(exc)
 
-    # ---- what the client sends
+    # ---- sending
 
     def data_received(self, data: bytes) -> None:
         is_between = self.cycle is not None and self.cycle.response_complete
@@ -167,7 +162,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
     def _await_next(self) -> None:
         self._awaited_since, self._came = self.loop.time(), 0
 
-    # ---- what the transport and the application say
+    # ---- reading
 
     def resume_writing(self) -> None:
         """Resume writing: the client took enough for the next piece."""
@@ -211,7 +206,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
         return self.loop.time() - self._awaited_since >= self._limits.receive_timeout + self._came / MIN_BODY_RATE
 
     def _end_slow(self) -> None:
-        """Answer 408, unless the client said nothing at all, or has an answer already."""
+        """Answer with 408, unless the client sent nothing at all, or has an answer already."""
         part = "head" if self._in_head else "body"
         logger.info(
             "closed the connection of %s: the %s of its request did not come in time (--receive-timeout)",
@@ -231,9 +226,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
         return "a client" if self.client is None else ":".join(map(str, self.client))
 
     def _count_unsent(self) -> int:
-        """Return the bytes in this process and in the kernel (tcp(7), SIOCOUTQ) that the client's machine has not
-        acknowledged.
-        """
+        """Return the bytes that the client has not acknowledged, in this process and in the kernel (tcp(7), SIOCOUTQ)."""
         in_kernel = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0" * 4)
         return int(self.transport.get_write_buffer_size() + struct.unpack("i", in_kernel)[0])
 

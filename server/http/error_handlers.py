@@ -1,4 +1,4 @@
-"""Turns exceptions of a request into answers: our own errors, Pydantic's, Starlette's and unexpected ones."""
+"""Handlers that turn exceptions of a request into answers: our own, Pydantic's, Starlette's and unexpected ones."""
 
 import re
 import sys
@@ -54,7 +54,7 @@ def _steps(error: Mapping[str, Any], body: Any) -> list[int | str | None]:
             body = body[part]
         elif isinstance(part, int):
             body = body[part] if isinstance(body, list) and part < len(body) else None
-        elif not (error["type"] == "extra_forbidden" and number == len(location)):  # that one, whatever it is
+        elif not (error["type"] == "extra_forbidden" and number == len(location)):  # an unknown field stays as it is
             step = part if part.isidentifier() and part not in _branches() else None
             body = body if step is None else None
         steps.append(step)
@@ -62,7 +62,6 @@ def _steps(error: Mapping[str, Any], body: Any) -> list[int | str | None]:
 
 
 def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
-    """Return the path to the field as the user wrote it."""
     path = [part for part in error["steps"] if part is not None]
     return (*path, error["ctx"]["field"]) if error["type"] == "wrong_field" else tuple(path)
 
@@ -100,10 +99,10 @@ def _is_mismatch(error: Mapping[str, Any]) -> bool:
 
 
 def _telling(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the errors without the branches of a union that the value was never meant for.
+    """Return the errors without branches of a union that do not fit the value.
 
-    A list of ids is not a text and not a list of lists either: if one branch reports more about the value than its
-    type, or got further into it, the others' complaints about the type are noise.
+    A list of ids is not a text, and not a list of lists. If one branch reports more about the value than its type, or a
+    deeper place in it, the other branches' errors about its type are noise.
     """
 
     def branch(error: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -129,9 +128,9 @@ def _are_branches(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def validation_error(errors: Sequence[Mapping[str, Any]], body: Any = None) -> BadRequest:
-    """Return pydantic's list of errors as one BadRequest about the first offending field of a body.
+    """Return pydantic's list of errors as one BadRequest about the first wrong field of a body.
 
-    A union reports one error for each of its branches; they are joined, so that the message lists what is accepted.
+    A union reports one error for each of its branches; they are joined, so that the message lists all accepted values.
     """
     errors = [{**error, "steps": _steps(error, body)} for error in errors[:_MAX_PROBLEMS]]
     errors = _telling(errors) or errors
@@ -215,7 +214,7 @@ def install_error_handlers(app: FastAPI) -> None:
         note_error(request.scope, told)
         record = request.scope.get(RECORD_IN_SCOPE)
         request_id = None if record is None else record.request_id
-        body = getattr(request, "_json", None)  # what Request.json() keeps, if the body could be read
+        body = getattr(request, "_json", None)  # Request.json() stores it, if the body could be read
         return error_response(told, headers, request.url.path, request_id, body)
 
     for kind in (ApiError, RequestValidationError, HTTPException, Exception):

@@ -1,4 +1,4 @@
-"""Writes errors. They have one shape on the wire, but for the routes of other APIs, whose clients expect their own:
+"""Shapes of errors on the wire. All routes except the routes of other APIs have this one:
 
 {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
 """
@@ -17,7 +17,7 @@ Shape = Callable[[ApiError, str | None], dict[str, Any]]
 
 
 def openai_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
-    """Return an error in the shape that all routes have whose API has none of its own."""
+    """Return an error in the common shape."""
     return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
 
 
@@ -83,11 +83,11 @@ SHAPES: dict[str, Shape] = {
     **dict.fromkeys(("/predict", "/embed", "/similarity", "/info"), tei_shape),
     "/generate": tgi_shape,
 }
-"""Shapes of other APIs, by what their routes' paths begin with."""
+"""Shapes of other APIs, by the beginnings of their routes' paths."""
 
 
 def shape_of(path: str, body: Any = None) -> Shape:
-    """Return the shape of the errors of a path's API. Of the two that have /rerank, the body tells which one it is."""
+    """Return the shape of the errors of a path's API. Two APIs have /rerank; the body distinguishes them."""
     if path == "/":
         return tgi_shape
     if path == "/rerank" and ("texts" in body if isinstance(body, dict) else hasattr(body, "texts")):

@@ -1,9 +1,9 @@
-"""Defines every error that a client can see; `server.http.error_shapes` says how they are written.
+"""All errors that a client can see; `server.http.error_shapes` writes them.
 
 The tree (status, type):
 
     ApiError
-    ├── BadRequest            400  invalid_request_error   a value is wrong; the message names it and what is accepted
+    ├── BadRequest            400  invalid_request_error   a wrong value; the message names it and the accepted values
     ├── Unauthorized          401  authentication_error    no key, or a wrong one
     ├── Forbidden             403  permission_error        the key is no admin key
     ├── NotFound              404  not_found_error         no such model or route
@@ -17,8 +17,7 @@ The tree (status, type):
     │   └── WorkerLost        503  unavailable_error       the worker that ran the request died
     └── DeadlineExceeded      504  timeout_error           the request took longer than the server allows
 
-`install_error_handlers` turns what FastAPI and Starlette raise into these. This file knows no route and no
-engine.
+`install_error_handlers` turns the exceptions of FastAPI and Starlette into these. Independent of routes and engine.
 """
 
 import logging
@@ -62,7 +61,7 @@ class ApiError(Exception):
 
 
 class _Kind(ApiError):
-    """An ApiError whose status and type are fixed by its class."""
+    """An ApiError with the status and type of its class."""
 
     STATUS = 500
     TYPE = "server_error"
@@ -103,13 +102,13 @@ class NotFound(_Kind):
 
 
 class NotAcceptable(_Kind):
-    """Raised when the Accept header asks for a format that the route does not have."""
+    """Raised when the Accept header names no format of the route."""
 
     STATUS, TYPE = 406, "invalid_request_error"
 
 
 class PayloadTooLarge(_Kind):
-    """Raised when the request body, or the answer it asks for, is over the limit."""
+    """Raised when the request body, or the requested answer, is over the limit."""
 
     STATUS, TYPE = 413, "invalid_request_error"
 
@@ -163,13 +162,13 @@ class DeadlineExceeded(_Kind):
 
 
 def not_in_time(seconds: float | None, reached: str) -> DeadlineExceeded:
-    """Return the error of a request that had so many seconds (None: unknown) and `reached` so far."""
+    """Return the error of a request that did not end within `seconds` (None: unknown). reached: its last stage."""
     allowed = "its time" if seconds is None else f"{seconds:.3g} s"
     return DeadlineExceeded(f"The request did not end within {allowed}: {reached}.", code="deadline_exceeded")
 
 
 def too_much_captured(num_bytes: int, limit: int) -> PayloadTooLarge:
-    """Return the error of a request whose captures are more than are ever accepted."""
+    """Return the error of a request with more captures than are ever accepted."""
     return PayloadTooLarge(
         f"This request would capture {num_bytes} bytes of all its inputs; at most {limit} are accepted "
         "(--max-capture-bytes, --worker-memory). Request fewer layers, heads or positions, or send fewer or shorter "
@@ -179,7 +178,7 @@ def too_much_captured(num_bytes: int, limit: int) -> PayloadTooLarge:
 
 
 def note_error(scope: Scope, error: ApiError) -> None:
-    """Let the log line of the request with this ASGI scope say how it failed."""
+    """Add the error's code to the log line of the request with this ASGI scope."""
     record = scope.get(RECORD_IN_SCOPE)
     if record is not None:
         record.error_code = error.code or error.type
@@ -196,7 +195,6 @@ def shown(value: object) -> str:
 
 
 def _pieces(value: object) -> Iterator[str]:
-    """Yield the Python form of a JSON value, piece by piece."""
     if isinstance(value, str):
         begin = value[: MAX_SHOWN_VALUE + 1]
         yield repr(begin) if begin.isprintable() else ascii(begin)

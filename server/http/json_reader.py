@@ -1,8 +1,8 @@
-"""Reads JSON of any shape one piece at a time. Python's parser, and every faster one, holds the interpreter's lock for
-as long as a body takes, a second for the worst of them, and no thread helps against that. In a thread, this one
-releases the lock every few milliseconds, and its results are those of json.
+"""JSON reader that parses a body in pieces. Python's parser, like every faster one, holds the interpreter's lock for
+the whole body, up to a second, also in a thread. This reader releases the lock every few milliseconds; its results
+equal json's.
 
-It refuses what no request needs as it reads: very many lists, objects and texts, and texts that fill memory.
+While reading, it refuses very many lists, objects and texts, and texts that fill memory: no request needs them.
 """
 
 import codecs
@@ -40,9 +40,7 @@ def check_json_text(text: str, field: str) -> None:
 
 
 class Integers(list[int]):
-    """A list of whole numbers whose least and greatest are known, so that a million numbers need not be checked
-    again.
-    """
+    """A list of integers with a known minimum and maximum, so that a million numbers need not be checked again."""
 
     def __init__(self, values: list[int], least: int, greatest: int) -> None:
         super().__init__(values)
@@ -55,8 +53,8 @@ class JsonReader:
     def __init__(
         self, body: bytes, piece: int = _PIECE, may_be_ids: Callable[[Sequence[str]], bool] = lambda names: True
     ) -> None:
-        """Make the reader. `may_be_ids` returns whether a list of whole numbers may be of token ids, by the names of
-        the fields that it is in.
+        """Make the reader. may_be_ids: returns whether a list of integers may contain token ids, by the names of its
+        fields.
         """
         self._body = body
         self._may_be_ids = may_be_ids
@@ -176,7 +174,7 @@ class JsonReader:
         return text
 
     def _parsed(self, scalars: bytes) -> list[Any]:
-        """Parse the numbers and words that come next, separated by commas."""
+        """Parse the next numbers and words, separated by commas."""
         try:
             values: list[Any] = json.loads(f"[{scalars.decode('latin-1')}]")
         except json.JSONDecodeError as error:
@@ -188,7 +186,7 @@ class JsonReader:
         return values
 
     def _run(self) -> bytes:
-        """Return the next bytes without a text, list or object, or a piece of them."""
+        """Return the next bytes up to a text, list or object, or a piece of them."""
         return self._body[self._at : self._end(self._scalars)]
 
     def _count_scalars(self, number: int) -> None:
@@ -237,7 +235,7 @@ class JsonReader:
 
 
 def _bounds(known: list[int] | None, piece: list[Any]) -> list[int] | None:
-    """Return the least and the greatest of all numbers of a list so far, or None if not all are whole."""
+    """Return the minimum and maximum of all numbers of a list so far, or None if not all are integers."""
     if known is None or set(map(type, piece)) != {int}:
         return None
     numbers = [*known, min(piece), max(piece)]

@@ -1,7 +1,7 @@
-"""Adds headers for browsers to every answer: never guess a type, frame it, store it or send its address on; and which
-other origins' pages may read it: none unless named (`--cors-origin`).
+"""Headers for browsers on every answer: no type guessing, frames, storage or referrers; and access for the pages of
+other origins, none unless named (`--cors-origin`).
 
-It is pure ASGI, so that `receive` stays the server's own. It knows no route: headers that a route sets itself are kept.
+It is pure ASGI, so that `receive` remains the server's own. Headers that a route sets itself are kept.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
-"""Writes arrays to the wire: JSON, safetensors, npy and NDJSON, chosen by the Accept header.
+"""Arrays on the wire: JSON, safetensors, npy and NDJSON, chosen by the Accept header.
 
-Every body is made piece by piece, so that a large answer is never copied whole and does not block the event loop. It
-knows shapes and bytes, not what the numbers mean. It never uses pickle. Minus infinity is null in JSON and itself in
-binary.
+Every body is made in pieces, so that a large answer is never copied whole and does not block the event loop. Pickle is
+never used. Minus infinity is null in JSON and itself in binary. Independent of the meaning of the numbers.
 """
 
 import asyncio
@@ -86,9 +85,7 @@ def as_numpy(array: Array) -> NumpyArray:
 
 
 def for_engine(value: NumpyArray) -> Array:
-    """Return float32 numbers as the engine takes them, without a copy if they are so already: many inputs may share
-    them.
-    """
+    """Return numbers as a float32 array for the engine, without a copy if possible: many inputs may share them."""
     return Array("float32", value.shape, np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
 
 
@@ -105,9 +102,7 @@ class Entry:
 
 
 def json_pieces(value: NumpyArray, encoding_format: EncodingFormat) -> Iterator[bytes]:
-    """Yield one array as a JSON value: nested lists with null for what is not finite, or base64 of little-endian
-    bytes.
-    """
+    """Yield an array as a JSON value: nested lists with null for non-finite numbers, or base64 of little-endian bytes."""
     if encoding_format == "base64":
         yield b'"'
         data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
@@ -146,8 +141,8 @@ def json_value(value: NumpyArray, encoding_format: EncodingFormat) -> orjson.Fra
 
 
 def json_parts(value: Any, depth: int = 8) -> Iterator[bytes]:
-    """Yield a value as JSON: the arrays in it in pieces, and the entries of iterators and of lists of objects or
-    fragments one by one. An entry of an iterator is written whole.
+    """Yield a value as JSON: arrays in pieces, and the entries of iterators and of lists of objects or fragments one by
+    one. An entry of an iterator is written whole.
     """
     if isinstance(value, JsonArray):
         yield from json_pieces(value.value, value.encoding_format)
@@ -232,9 +227,7 @@ def safetensors_pieces(metadata: dict[str, Any], tensors: dict[str, NumpyArray])
 
 
 def check_npy(num_arrays: int) -> None:
-    """Raise BadRequest unless exactly one array is to be written: a .npy file holds no more. Call it before anything
-    runs.
-    """
+    """Raise BadRequest unless there is exactly one array, as a .npy file requires. Call it before anything runs."""
     if num_arrays != 1:
         raise BadRequest(
             f"application/x-npy holds one array and this answer has {num_arrays}; request one array of one input, or "

@@ -1,7 +1,6 @@
-"""Writes a trace on the wire: for each input some fields, and arrays that each have a description of their own.
+"""Body of a trace: fields of each input, and arrays with a description for each.
 
-`server.http.tensor_formats` writes answers whose arrays share one description; this file uses its pieces. It knows no
-network.
+`server.http.tensor_formats` writes answers with a common description of all arrays. Independent of networks.
 """
 
 from collections.abc import Iterator, Sequence

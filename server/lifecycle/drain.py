@@ -1,8 +1,7 @@
-"""Handles the HTTP server's signals and its end: the first stop signal lets running requests finish, the second does
-not.
+"""Signals and the end of the HTTP server: the first stop signal lets running requests finish, the second does not.
 
-While draining, the port stays open: probes are answered, new requests get 503. SIGUSR1 writes what the server is doing
-to the log. It knows nothing of workers except the number of requests in flight.
+While draining, the port stays open: probes are answered, new requests get 503. SIGUSR1 writes the state of the server
+to the log.
 """
 
 import asyncio
@@ -60,8 +59,8 @@ class DrainServer(uvicorn.Server):
         logger.warning("the state of the server, as SIGUSR1 asked", extra={"attached": {"state": state}})
 
     def _check_books(self) -> None:
-        """Check that nothing is counted as unfinished while there is no request: it would take room forever.
-        Anything still counted is reported once, and again when it changes.
+        """Check that no budget is in use while there is no request: a leak would take room forever. It is reported
+        once, and again when it changes.
         """
         books = admission_state(self._client.admission)
         leaked = {name: budget["used"] for name, budget in books.items() if budget["used"]}

@@ -1,9 +1,7 @@
-"""The processes of one server, and the parts that keep them: engine client, supervisor, drain.
+"""Processes of one server, with their engine client, supervisor and drain. Independent of routes.
 
-    this process    uvicorn in the main thread, the engine client, the supervisor; no torch
-    worker i        given its job by `WorkerLauncher`: `EngineWorker.setup`, then `EngineWorker.run`
-
-It knows nothing of routes: the application is handed in.
+this process    uvicorn in the main thread, the engine client, the supervisor; no torch
+worker i        started by `WorkerLauncher`: `EngineWorker.setup`, then `EngineWorker.run`
 """
 
 import contextlib
@@ -69,7 +67,7 @@ class LightwellServer:
         except OSError as error:
             raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
         with contextlib.ExitStack() as unless_made:
-            unless_made.callback(self.client.socket.remove)  # what ends this, a signal too, leaves no folder
+            unless_made.callback(self.client.socket.remove)  # every end, also by a signal, removes the folder
             self.settings = settings
             self.error: str | None = None
             """Why the server gave up, in one line, or None."""
@@ -220,8 +218,9 @@ def run(
     """Bind, start the workers, serve, and return the exit status. Raises SettingsError if the address or the devices
     are not available, ServerGaveUp if the workers cannot run.
 
-    `events` are called for connections that the server ends. `model_files` are what was read of the model: workers that
-    find others do not start. `on_address` is called with the server's address, before anything is loaded.
+    `events` are called for connections that the server ends. `model_files` is the fingerprint of the model that this
+    process has read: workers that find other files do not start. `on_address` is called with the server's address,
+    before anything is loaded.
     """
     with bind(settings.host, settings.port) as listener:
         # A signal must not leave workers behind.
@@ -253,9 +252,7 @@ def run(
 
 
 def at_places(config: EngineConfig, found: Places) -> EngineConfig:
-    """Return the workers' configuration. Several share the CPU quota, and the memory that is free before the first
-    starts.
-    """
+    """Return the workers' configuration. Several workers share the CPU quota and the memory that is free now."""
     free = free_host_memory() if found.num_workers > 1 else None
     return replace(
         config,
@@ -270,14 +267,13 @@ class ServerGaveUp(RuntimeError):
 
 
 def _tell(line: str) -> None:
-    """Write a line to stdout. If that fails, as on a full disk, the server continues without it."""
     try:
         # At once: unbuffered, `print` writes the end of a line by itself, and a line of the log may come in between.
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
     except OSError as error:
         logger.warning("stdout takes nothing: %s", error)
-        # Python flushes stdout once more when it ends: what is left in it must find somewhere to go.
+        # Python flushes stdout again at its end: the rest must go somewhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

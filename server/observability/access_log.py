@@ -24,8 +24,7 @@ logger = logging.getLogger(__name__)
 _TAKEN_IDS = re.compile(r"[!-~]{1,128}")
 """Matches client ids that are kept: they have no space, so that in a line of text nothing after them can be forged."""
 CLIENT_CLOSED_REQUEST = 499
-"""Status of a request whose client left before its answer began, as in nginx; only the log and the metrics report it.
-"""
+"""Status for the log and the metrics of a request without an answer, since its client left, as in nginx."""
 _MAX_SHOWN_PATH = 200
 
 

@@ -57,7 +57,7 @@ class _Formatter(logging.Formatter):
         return event | getattr(record, "fields", {})
 
     def exception(self, record: logging.LogRecord) -> str:
-        """Return the traceback, or an empty string. Values of the request, which pydantic's errors quote, are removed."""
+        """Return the traceback, or an empty string, without the values of the request that pydantic's errors quote."""
         text = self.formatException(record.exc_info) if record.exc_info else ""
         error = record.exc_info[1] if record.exc_info else None
         for _ in range(_MAX_CHAIN):

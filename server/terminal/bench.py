@@ -65,8 +65,8 @@ class Bench:
         }
 
     def _moments(self, number: int) -> tuple[list[float], int]:
-        """Send a request; return when it was sent and when each piece of its text came, and the number of its tokens.
-        Prompts differ from their first word on, so that no prefix is reused.
+        """Send a request. Return the times of sending and of each piece of its text, and the number of its tokens.
+        Prompts differ from the first word on, so that no prefix is reused.
         """
         words = itertools.islice(itertools.cycle(_PROMPT), self._prompt_words - 1)
         prompt = " ".join([f"{number}:", *words])
@@ -102,7 +102,7 @@ def _gaps(moments: Sequence[float]) -> list[float]:
 
 
 def _quantiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the mean, the median and the 99th percentile in milliseconds, or nothing without values."""
+    """Return the mean, the median and the 99th percentile in milliseconds; empty without values."""
     ordered = sorted(1000 * value for value in seconds)
     if not ordered:
         return {}

@@ -46,8 +46,8 @@ class Conversation:
         return [*([{"role": "system", "content": self.system}] if self.system else []), *self.turns]
 
     def answer(self, text: str) -> Generator[str]:
-        """Send the text, and yield the pieces of the answer. An answer that is stopped is kept as far as it came; a
-        request without an answer is not.
+        """Send the text, and yield the pieces of the answer. The received part of a stopped answer is kept; a request
+        without an answer is not.
         """
         self.turns.append({"role": "user", "content": text})
         body = {"temperature": self.temperature, "max_tokens": self._max_tokens}
@@ -67,8 +67,8 @@ class Conversation:
                 self.turns.pop()
 
     def why(self) -> tuple[str, list[tuple[str, float]]]:
-        """Return why the last token of the answer was the likeliest: a sentence, and how much each token of the
-        conversation adds to its logit. Raises CommandError if there is no answer, or no reasons from this server.
+        """Return the reasons for the last token of the answer: a sentence, and the contribution of each token of the
+        conversation to its logit. Raises CommandError if there is no answer, or if the server gives no reasons.
         """
         if not self.turns:
             raise CommandError("there is no answer yet")
@@ -83,8 +83,8 @@ class Conversation:
 
 
 def print_answer(pieces: Iterator[str]) -> None:
-    """Print an answer while it comes: as Markdown on a terminal, and the bare text elsewhere. On a terminal, blocks
-    that are complete are printed for good, so that an answer may be longer than the terminal.
+    """Print an answer while it arrives: as Markdown on a terminal, otherwise as plain text. Complete blocks are printed
+    at once, so that an answer may be longer than the terminal.
     """
     console = Console()
     if not console.is_terminal:

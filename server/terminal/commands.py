@@ -26,8 +26,8 @@ _OF_THE_MODEL = (
 
 
 def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser]) -> None:
-    """Add the parsers of the commands. Each has a function `result`, which returns the text to print, if there is any.
-    build_parser: makes the whole parser.
+    """Add the parsers of the commands, each with a function `result` that returns the text to print, or None.
+    build_parser: returns the complete parser.
     """
 
     def command(name: str, result: Callable[[argparse.Namespace], str | None], text: str) -> Callable[..., object]:
@@ -62,7 +62,6 @@ def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser])
 
 
 def _add_answers(parser: Parser) -> None:
-    """Add the options of `chat` and `run`."""
     option = parser.add_argument
     option("--url", metavar="URL", help="use the server at this address; MODEL is the model's name there")
     option("--api-key", metavar="KEY", help="API key of that server (variable: OPENAI_API_KEY)")
@@ -80,7 +79,7 @@ def _positive(text: str) -> int:
 
 @contextlib.contextmanager
 def _conversation(arguments: argparse.Namespace) -> Iterator["Conversation"]:
-    """Yield a conversation with the server that --url names, or with one of our own."""
+    """Yield a conversation with the server of --url, or with a server of this command."""
     from rich.console import Console
 
     from server.terminal.chat import Conversation

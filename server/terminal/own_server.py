@@ -72,7 +72,7 @@ def own_server(model: str | None, flags: Sequence[str]) -> Iterator[Connection]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the server and wait for it; Ctrl-C meanwhile ends it at once."""
+    """End the server and wait for it; Ctrl-C meanwhile kills it."""
     process.terminate()
     try:
         process.wait(_GRACE)

@@ -1,4 +1,4 @@
-"""GET /v1/capabilities: what the loaded model is made of, what can be asked of it, and what cannot, with the reason."""
+"""GET /v1/capabilities: the structure of the loaded model, the routes that answer, and the reasons of the others."""
 
 from dataclasses import asdict
 from typing import Any, get_args
@@ -112,9 +112,8 @@ def _sizes(config: ModelConfig) -> dict[str, Any]:
 
 
 def _kernels(context: AppContext) -> dict[str, str | None]:
-    """Return what computes, and between which levels of CPU whole answers have the same bits, or null if no worker
-    has reported it yet. For ranks that hold a model together nothing is promised, nor for delta nets and gates, which
-    torch computes.
+    """Return the kernels, and the levels of CPU between which whole answers have the same bits; null before a worker
+    has reported them. There is no such promise for several ranks, or for delta nets and gates, which torch computes.
     """
     info = context.engine_info
     told = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
@@ -125,8 +124,8 @@ def _kernels(context: AppContext) -> dict[str, str | None]:
 
 
 def _stored_weights(context: AppContext) -> dict[str, Any] | None:
-    """Return the format of weights that a checkpoint stores quantised, and how many matrices of all stay so, or null if
-    it stores none; the numbers are null if no worker has reported them yet.
+    """Return the quantised format of a checkpoint and the number of matrices that remain in it; null if it has none.
+    The numbers are null before a worker has reported them.
     """
     info, is_kept = context.engine_info, context.settings.quantize == "none"
     if context.config.stored_as is None:
@@ -140,7 +139,7 @@ def _stored_weights(context: AppContext) -> dict[str, Any] | None:
 
 
 def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
-    """Return what one stack is built of, in the words of its configuration."""
+    """Return the structure of one stack, in the terms of its configuration."""
     own = stack_config(context.config, stack)
     positions = {
         "learned": own.learned_positions,
@@ -165,7 +164,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
 
 
 def _layer_sizes(own: ModelConfig) -> list[dict[str, int]] | None:
-    """Return the sizes of each layer, and the layer whose keys and values it reads, or None if all layers are alike."""
+    """Return the sizes of each layer, and the layer of its keys and values; None if all layers are equal."""
     if own.layers_are_alike and not own.num_kv_shared_layers:
         return None
     found = []
@@ -176,7 +175,7 @@ def _layer_sizes(own: ModelConfig) -> list[dict[str, int]] | None:
 
 
 def _point(config: ModelConfig, stack: Stack, point: Point) -> dict[str, Any]:
-    """Return one point: its names and axes, their lengths if the model fixes them, and the layers that have it."""
+    """Return one point: its names, axes and layers, and the lengths of the axes that the model fixes."""
     layers = range(stack_config(config, stack).num_layers) if point.in_block else ()
     fixed = [
         each[0] if len(set(each)) == 1 else None
