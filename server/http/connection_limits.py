@@ -226,7 +226,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
         return "a client" if self.client is None else ":".join(map(str, self.client))
 
     def _count_unsent(self) -> int:
-        """Return the bytes that the client has not acknowledged, in this process and in the kernel (tcp(7), SIOCOUTQ)."""
+        """Return the bytes that the client has not acknowledged, here and in the kernel (tcp(7), SIOCOUTQ)."""
         in_kernel = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0" * 4)
         return int(self.transport.get_write_buffer_size() + struct.unpack("i", in_kernel)[0])
 
