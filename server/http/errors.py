@@ -31,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 MAX_SHOWN_VALUE = 80
 """Most characters of an offending value that an error message repeats."""
-
-
 MAX_MESSAGE = 4096
 """Maximum length of an error message in characters; the middle of a longer one is cut."""
 
@@ -63,8 +61,12 @@ class ApiError(Exception):
 class _Kind(ApiError):
     """An ApiError with the status and type of its class."""
 
-    STATUS = 500
-    TYPE = "server_error"
+    _status: int
+    _type: str
+
+    def __init_subclass__(cls, *, status: int, type: str) -> None:
+        super().__init_subclass__()
+        cls._status, cls._type = status, type
 
     def __init__(
         self,
@@ -74,43 +76,31 @@ class _Kind(ApiError):
         code: str | None = None,
         retry_after: int | None = None,
     ) -> None:
-        super().__init__(self.STATUS, message, self.TYPE, param, code, retry_after)
+        super().__init__(self._status, message, self._type, param, code, retry_after)
 
 
-class BadRequest(_Kind):
+class BadRequest(_Kind, status=400, type="invalid_request_error"):
     """Raised when a value in the request is wrong."""
 
-    STATUS, TYPE = 400, "invalid_request_error"
 
-
-class Unauthorized(_Kind):
+class Unauthorized(_Kind, status=401, type="authentication_error"):
     """Raised for a request with no API key, or one that the server does not know."""
 
-    STATUS, TYPE = 401, "authentication_error"
 
-
-class Forbidden(_Kind):
+class Forbidden(_Kind, status=403, type="permission_error"):
     """Raised when the key is valid, but not for this route."""
 
-    STATUS, TYPE = 403, "permission_error"
 
-
-class NotFound(_Kind):
+class NotFound(_Kind, status=404, type="not_found_error"):
     """Raised when there is no such model or route."""
 
-    STATUS, TYPE = 404, "not_found_error"
 
-
-class NotAcceptable(_Kind):
+class NotAcceptable(_Kind, status=406, type="invalid_request_error"):
     """Raised when the Accept header names no format of the route."""
 
-    STATUS, TYPE = 406, "invalid_request_error"
 
-
-class PayloadTooLarge(_Kind):
+class PayloadTooLarge(_Kind, status=413, type="invalid_request_error"):
     """Raised when the request body, or the requested answer, is over the limit."""
-
-    STATUS, TYPE = 413, "invalid_request_error"
 
 
 def answer_too_large(
@@ -121,44 +111,32 @@ def answer_too_large(
     return PayloadTooLarge(message, param=param, code="answer_too_large")
 
 
-class UnsupportedMediaType(_Kind):
+class UnsupportedMediaType(_Kind, status=415, type="invalid_request_error"):
     """Raised when the request body is not declared as JSON."""
 
-    STATUS, TYPE = 415, "invalid_request_error"
 
-
-class QueueFull(_Kind):
+class QueueFull(_Kind, status=429, type="rate_limit_error"):
     """Raised when the server has as much waiting work as it accepts."""
 
-    STATUS, TYPE = 429, "rate_limit_error"
 
-
-class RateLimited(_Kind):
+class RateLimited(_Kind, status=429, type="rate_limit_error"):
     """Raised when the API key has as many requests in flight, or has used as many tokens, as it may."""
 
-    STATUS, TYPE = 429, "rate_limit_error"
 
-
-class EngineError(_Kind):
+class EngineError(_Kind, status=500, type="server_error"):
     """Raised when the engine failed on this request."""
 
-    STATUS, TYPE = 500, "server_error"
 
-
-class Unavailable(_Kind):
+class Unavailable(_Kind, status=503, type="unavailable_error"):
     """Raised while the server is loading or draining."""
 
-    STATUS, TYPE = 503, "unavailable_error"
 
-
-class WorkerLost(Unavailable):
+class WorkerLost(Unavailable, status=503, type="unavailable_error"):
     """Raised when the worker that ran the request died."""
 
 
-class DeadlineExceeded(_Kind):
+class DeadlineExceeded(_Kind, status=504, type="timeout_error"):
     """Raised when the request took longer than the server allows."""
-
-    STATUS, TYPE = 504, "timeout_error"
 
 
 def not_in_time(seconds: float | None, reached: str) -> DeadlineExceeded:
