@@ -119,7 +119,7 @@ def create_app(
     from server.routes import build_routes
     from server.routes.context import AppContext
 
-    metrics.watch(lambda: of_engine(client))
+    metrics.watch(lambda: of_engine(client.stats(), client.counts, client.worker_numbers()))
     metrics.watch(lambda: of_caches([worker.info for worker in client.workers if worker.info is not None]))
     metrics.watch(lambda: of_keys(keys))
     metrics.watch(lambda: of_adapters(client.adapters.num_requests()))
@@ -174,8 +174,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
-    """Serve until a signal, and return the exit status. Raises ServeError, a reason in one line."""
+def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> None:
+    """Serve until a signal. Raises ServeError, with the reason in one line."""
     configure_logging(settings.log_level, settings.log_format)
     metrics = Metrics(settings.metric_alias)
     tracing: Tracing | None = None
@@ -195,7 +195,7 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
             greeted = partial(greeting.around, lifespan, client.workers)
             return create_app(settings, keys, files, client, greeted, metrics, tracing)
 
-        return processes.run(
+        processes.run(
             settings,
             settings.engine_config(files.folder),
             build_app,

@@ -122,8 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def serve(arguments: argparse.Namespace) -> int:
-    """Serve a model, and return the exit status."""
+def serve(arguments: argparse.Namespace) -> int | None:
+    """Serve a model. Returns the exit status if it is not 0."""
     settings = from_arguments(arguments, os.environ)
     arguments.api_key = None
     forget_keys()
@@ -144,9 +144,10 @@ def serve(arguments: argparse.Namespace) -> int:
         from server import app
 
         try:
-            return app.serve(settings)
+            app.serve(settings)
         except app.ServeError as error:
             return fail(str(error), 1, settings.log_format)
+        return None
     finally:
         worker_process.end_unused()
 

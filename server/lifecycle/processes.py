@@ -69,8 +69,6 @@ class LightwellServer:
         with contextlib.ExitStack() as unless_made:
             unless_made.callback(self.client.socket.remove)  # every end, also by a signal, removes the folder
             self.settings = settings
-            self.error: str | None = None
-            """Why the server gave up, in one line, or None."""
             self._worker = EngineWorker(
                 config,
                 self.client.socket.path,
@@ -100,8 +98,8 @@ class LightwellServer:
             self._protocol = http_protocol(limits, events)
             unless_made.pop_all()
 
-    def serve(self, listener: socket.socket) -> int:
-        """Serve until a signal or the workers end it, and return the exit status, or raise ServerGaveUp."""
+    def serve(self, listener: socket.socket) -> None:
+        """Serve until a signal. Raises ServerGaveUp if the workers cannot run."""
         try:
             try:
                 prepare_environment(self.settings.threads, weight_bytes(self._worker.config.model))
@@ -117,7 +115,8 @@ class LightwellServer:
             # Whatever ended the loop: the workers leave when the link goes.
             self.client.socket.remove()
             self.supervisor.reap(0.0 if self._http is None or self._http.is_forced else _REAP_TIMEOUT)
-        return 0 if self.error is None else 1
+        if not self.client.live:
+            raise ServerGaveUp(self.client.end_reason)
 
     def _http_config(self) -> uvicorn.Config:
         return uvicorn.Config(
@@ -150,8 +149,7 @@ class LightwellServer:
         self._worker.socket_path = self.client.socket.path  # another one where the first was cleaned away
         return self._launcher.launch(worker_id)
 
-    def _give_up(self, message: str) -> None:
-        self.error = message
+    def _give_up(self, _: str) -> None:
         if self._http is not None:
             self._http.stop_now()
 
@@ -214,8 +212,8 @@ def run(
     model_files: Fingerprint,
     engine_factory: str = ENGINE_FACTORY,
     on_address: Callable[[str], None] | None = None,
-) -> int:
-    """Bind, start the workers, serve, and return the exit status. Raises SettingsError if the address or the devices
+) -> None:
+    """Bind, start the workers and serve until a signal. Raises SettingsError if the address or the devices
     are not available, ServerGaveUp if the workers cannot run.
 
     `events` are called for connections that the server ends. `model_files` is the fingerprint of the model that this
@@ -245,10 +243,7 @@ def run(
             logger.info(greeting)
         else:
             _tell(greeting)
-        status = server.serve(listener)
-    if server.error is not None:
-        raise ServerGaveUp(server.error)
-    return status
+        server.serve(listener)
 
 
 def at_places(config: EngineConfig, found: Places) -> EngineConfig:

@@ -8,7 +8,6 @@ Independent of routes.
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, ProcessCollector
@@ -87,28 +86,18 @@ class ClientCounters:
     )
 
 
-class EngineStatus(Protocol):
-    """The state that the metrics read from the engine's client at each scrape."""
-
-    @property
-    def counts(self) -> ClientCounters: ...
-    def stats(self) -> EngineStats: ...
-    def worker_numbers(self) -> Sequence[WorkerNumbers]: ...
-
-
-def of_engine(engine: EngineStatus) -> Iterable[Metric]:
-    """Read the engine's gauges and counters, and each worker's own."""
-    stats = engine.stats()
+def of_engine(stats: EngineStats, counts: ClientCounters, workers: Sequence[WorkerNumbers]) -> Iterable[Metric]:
+    """Return the metrics of the engine, of its client, and of each worker."""
     for each in fields(EngineStats):
         if text := each.metadata.get("text"):
             family = counter if each.name.endswith("_total") else gauge
             yield family(each.name, text, getattr(stats, each.name))
     for each in fields(ClientCounters):
-        value = getattr(engine.counts, each.name)
+        value = getattr(counts, each.name)
         if reasons := each.metadata.get("reasons"):
             value = [((reason,), count) for reason, count in (dict.fromkeys(reasons, 0) | value).items()]
         yield counter(f"{each.name}_total", each.metadata["text"], value, ["reason"] if reasons else [])
-    yield from _of_workers(engine.worker_numbers())
+    yield from _of_workers(workers)
 
 
 def _of_workers(workers: Sequence[WorkerNumbers]) -> Iterable[Metric]:

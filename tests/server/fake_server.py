@@ -148,11 +148,12 @@ def main() -> int:
         factory = "tests.server.fake_engine:FakeEngine.from_folder"
         config = settings.engine_config(Path("no-folder"))
         events = ConnectionEvents(on_stalled=note_stall)
-        return processes.run(
+        processes.run(
             settings, config, build_app, name="the fake", events=events, model_files={}, engine_factory=factory
         )
     except (SettingsError, processes.ServerGaveUp) as error:
         return fail(str(error), 1)
+    return 0
 
 
 if __name__ == "__main__":
