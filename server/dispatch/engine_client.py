@@ -15,10 +15,10 @@ from typing import Any
 from msgspec import structs
 
 from server.config.settings import Settings
-from server.dispatch.adapters import Adapters
 from server.dispatch.admission import Admission
 from server.dispatch.debug_report import WorkerQuestions, admission_state, request_state
 from server.dispatch.inflight_requests import InflightRequests
+from server.dispatch.lora_registry import LoraRegistry
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
 from server.dispatch.routing import Candidate, Route, RoutedPrompt, Router
@@ -65,7 +65,7 @@ class EngineClient:
         self.socket = self._pool.socket
         self._inflight = InflightRequests(self.workers, self.admission, self.counts.request_failed, self._pool.send)
         self._questions = WorkerQuestions(self._pool.send)
-        self.adapters = Adapters(settings, self.workers, self._pool.send)
+        self.adapters = LoraRegistry(settings, self.workers, self._pool.send)
 
     # ---- life cycle
 
@@ -134,8 +134,8 @@ class EngineClient:
     async def submit(self, request: EngineRequest, request_context: RequestContext) -> RequestHandle:
         """Hand a request to the worker that `server.dispatch.routing` chooses.
 
-        Raises Unavailable (503), QueueFull (429), PayloadTooLarge (413), and what `Adapters.workers_with` raises for
-        the adapter that `request_context` names.
+        Raises Unavailable (503), QueueFull (429), PayloadTooLarge (413), and the errors of `LoraRegistry.workers_with`
+        if `request_context` names an adapter.
         """
         now, task = time.monotonic(), request.task
         candidates = self._ready_workers(request_context)

@@ -12,9 +12,9 @@ from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
 from server.auth.keys import Keyring
 from server.config.settings import Settings
-from server.dispatch.adapters import Adapters
 from server.dispatch.admission import capture_limit
 from server.dispatch.engine_client import EngineClient
+from server.dispatch.lora_registry import LoraRegistry
 from server.engine.outputs import EngineInfo
 from server.http.errors import Unavailable
 from server.observability.metrics import Metrics
@@ -42,7 +42,7 @@ class AppContext:
     """The model's name on the wire."""
     model_root: str
     """The folder or hub id that it came from."""
-    adapters: Adapters = field(default_factory=lambda: Adapters(Settings(), (), lambda worker, message: None))
+    adapters: LoraRegistry = field(default_factory=lambda: LoraRegistry(Settings(), (), lambda worker, message: None))
     """The LoRA adapters, whose names are accepted as the model's too; none by default."""
 
     max_model_len: int

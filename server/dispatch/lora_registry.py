@@ -23,7 +23,7 @@ from server.ipc.adapter_messages import AdapterLoaded, DropAdapter, LoadAdapter
 logger = logging.getLogger(__name__)
 
 
-class Adapters:
+class LoraRegistry:
     """The adapters of a server. All of it runs in one event loop."""
 
     def __init__(
