@@ -98,7 +98,7 @@ def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
 
 def as_json(report: KernelReport) -> dict[str, Any]:
     vendor, family, model = report.cpu
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "library": {"path": report.library, "present": report.is_present},
         "kernels": report.kernels,
         "levels": report.levels,
@@ -109,12 +109,12 @@ def as_json(report: KernelReport) -> dict[str, Any]:
         "threads": report.threads,
     }
     if report.rates is not None:
-        told["rates"] = {
+        fields["rates"] = {
             name: {"gb_per_s_1_row": round(rate.bandwidth, 2), "gflop_per_s_256_rows": round(rate.compute, 2)}
             for name, rate in report.rates.items()
         }
-        told["measured_row"] = _row_as_json(row_of(report.rates))
-    return told
+        fields["measured_row"] = _row_as_json(row_of(report.rates))
+    return fields
 
 
 def _row_as_json(row: CpuRow) -> dict[str, Any]:
@@ -169,11 +169,11 @@ def measure(seconds: float = 0.4, weight_bytes: int = _WEIGHT_BYTES) -> dict[str
         library.set_num_threads(threads)
 
 
-def _rate(name: str, itemsize: int, lay: Callable[[int], Weight], seconds: float, weight_bytes: int) -> KernelRate:
+def _rate(name: str, itemsize: int, make: Callable[[int], Weight], seconds: float, weight_bytes: int) -> KernelRate:
     row_dtype = torch.float32 if name == "float32" else torch.bfloat16
     num_outputs = max(1, weight_bytes // (_INPUTS * itemsize) // BLOCK) * BLOCK
     few = min(num_outputs, _SMALL_OUTPUTS)
-    large, small = lay(num_outputs), lay(few)
+    large, small = make(num_outputs), make(few)
     row, rows = torch.ones(1, _INPUTS, dtype=row_dtype), torch.ones(_MANY_ROWS, _INPUTS, dtype=row_dtype)
     return KernelRate(
         num_outputs * _INPUTS * itemsize / _least_seconds(lambda: large.multiply(row), seconds) / 1e9,

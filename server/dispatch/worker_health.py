@@ -80,8 +80,8 @@ class WorkerHealth:
         """
         worker.stalled_for += elapsed
         if self.load_timeout and worker.stalled_for > self.load_timeout:
-            what = "did not connect" if worker.protocol is None else "got no further in loading the model"
-            self._give_up(worker, f"{what} for more than {self.load_timeout:g} s (--load-timeout)")
+            problem = "did not connect" if worker.protocol is None else "got no further in loading the model"
+            self._give_up(worker, f"{problem} for more than {self.load_timeout:g} s (--load-timeout)")
 
     def _give_up(self, worker: WorkerState, reason: str) -> None:
         worker.kill_reason = reason

@@ -160,9 +160,9 @@ class WorkerPool:
                 worker.become_ready(info)
                 self._on_ready(worker, info)
                 fields = {name: value for name, value in asdict(info).items() if value is not None}
-                told = "worker %d is ready: %s on %s, %d blocks of %d tokens in its KV cache"
+                message_text = "worker %d is ready: %s on %s, %d blocks of %d tokens in its KV cache"
                 known = (worker.worker_id, info.dtype, info.device, info.num_blocks, info.block_size)
-                logger.info(told, *known, extra={"attached": {"engine": fields}})
+                logger.info(message_text, *known, extra={"attached": {"engine": fields}})
             case messages.LoadFailed(text):
                 worker.load_error = text
             case _:

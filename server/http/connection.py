@@ -209,10 +209,10 @@ class HttpProtocol(HttpToolsProtocol):
             f"x-content-type-options: nosniff\r\nx-request-id: {request}\r\n"
             f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
         )
-        told = {"request_id": request, "status": error.status, "error": error.code}
+        fields = {"request_id": request, "status": error.status, "error": error.code}
         if self.client is not None:
-            told["client"] = self.client[0]
-        logger.info("%s refused: %s", request, error.code, extra={"fields": told})
+            fields["client"] = self.client[0]
+        logger.info("%s refused: %s", request, error.code, extra={"fields": fields})
         if is_amid:
             self.transport.abort()
             return

@@ -98,7 +98,7 @@ def _is_mismatch(error: Mapping[str, Any]) -> bool:
     return bool(error["type"].endswith("_type"))
 
 
-def _telling(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def _without_noise(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the errors without branches of a union that do not fit the value.
 
     A list of ids is not a text, and not a list of lists. If one branch reports more about the value than its type, or a
@@ -108,14 +108,14 @@ def _telling(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     def branch(error: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(error["loc"][1:3])
 
-    telling = {branch(error) for error in errors if not _is_mismatch(error) and error["type"] != "literal_error"}
+    fitting = {branch(error) for error in errors if not _is_mismatch(error) and error["type"] != "literal_error"}
     paths = {_path(error) for error in errors}
 
     def is_noise(error: Mapping[str, Any]) -> bool:
         path = _path(error)
         if any(len(other) > len(path) and other[: len(path)] == path for other in paths):
             return True
-        return any(other[:1] == branch(error)[:1] and other != branch(error) for other in telling)
+        return any(other[:1] == branch(error)[:1] and other != branch(error) for other in fitting)
 
     return [error for error in errors if not _is_mismatch(error) or not is_noise(error)]
 
@@ -133,7 +133,7 @@ def validation_error(errors: Sequence[Mapping[str, Any]], body: Any = None) -> B
     A union reports one error for each of its branches; they are joined, so that the message lists all accepted values.
     """
     errors = [{**error, "steps": _steps(error, body)} for error in errors[:_MAX_PROBLEMS]]
-    errors = _telling(errors) or errors
+    errors = _without_noise(errors) or errors
     first = errors[0]
     if first["type"] == "json_invalid":
         reason = (first.get("ctx") or {}).get("error", "syntax error")
@@ -210,12 +210,12 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> Response:
         headers = error.headers if isinstance(error, HTTPException) else None
-        told = _as_api_error(request, error)
-        note_error(request.scope, told)
+        api_error = _as_api_error(request, error)
+        note_error(request.scope, api_error)
         record = request.scope.get(RECORD_IN_SCOPE)
         request_id = None if record is None else record.request_id
         body = getattr(request, "_json", None)  # Request.json() stores it, if the body could be read
-        return error_response(told, headers, request.url.path, request_id, body)
+        return error_response(api_error, headers, request.url.path, request_id, body)
 
     for kind in (ApiError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)

@@ -35,8 +35,8 @@ _ANTHROPICS_TYPES: dict[int, str] = {
 def anthropic_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
     """Return an error in the shape of Anthropic's API; `param` and `code` are ours."""
     other = "api_error" if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-    told = {"type": _ANTHROPICS_TYPES.get(error.status, other), "message": error.message}
-    return {"type": "error", "error": {**told, "param": error.param, "code": error.code}, "request_id": request_id}
+    described = {"type": _ANTHROPICS_TYPES.get(error.status, other), "message": error.message}
+    return {"type": "error", "error": {**described, "param": error.param, "code": error.code}, "request_id": request_id}
 
 
 def ollama_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:

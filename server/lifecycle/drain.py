@@ -39,7 +39,7 @@ class DrainServer(uvicorn.Server):
         self._drain_started: float | None = None
         self._dump: asyncio.Task[None] | None = None
         self._leaked: dict[str, int] = {}
-        self._is_told = False
+        self._is_announced = False
         self.is_forced = False
         """Whether the server ended without waiting for running requests."""
 
@@ -96,10 +96,10 @@ class DrainServer(uvicorn.Server):
             self._check_books()
         if self._drain_started is None:
             return False
-        if not self._is_told:
-            self._is_told = True
-            told = "the server drains: %d requests run, for %g s at most; a second signal or Ctrl-C ends them"
-            logger.info(told, self._client.num_inflight, self._grace)
+        if not self._is_announced:
+            self._is_announced = True
+            text = "the server drains: %d requests run, for %g s at most; a second signal or Ctrl-C ends them"
+            logger.info(text, self._client.num_inflight, self._grace)
         if time.monotonic() - self._drain_started > self._grace:
             logger.warning("%d requests did not end within %g s", self._client.num_inflight, self._grace)
             await self._fail_rest()

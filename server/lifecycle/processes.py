@@ -242,7 +242,7 @@ def run(
         if settings.log_format == "json":  # then all that is written is an event
             logger.info(greeting)
         else:
-            _tell(greeting)
+            _print(greeting)
         server.serve(listener)
 
 
@@ -261,7 +261,7 @@ class ServerGaveUp(RuntimeError):
     """Raised when the workers cannot run; the message is one line for the operator."""
 
 
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     try:
         # At once: unbuffered, `print` writes the end of a line by itself, and a line of the log may come in between.
         sys.stdout.write(f"{line}\n")

@@ -142,7 +142,7 @@ class RequestLog:
             for call in record.at_end:
                 call()
             record.status, record.ended = without_answer if status is None else status, time.monotonic()
-            _log_end(record, {name: value for tell in self._on_end for name, value in tell(record).items()})
+            _log_end(record, {name: value for call in self._on_end for name, value in call(record).items()})
 
 
 def request_id(sent: str) -> str:

@@ -70,9 +70,9 @@ class Bench:
         """
         words = itertools.islice(itertools.cycle(_PROMPT), self._prompt_words - 1)
         prompt = " ".join([f"{number}:", *words])
-        asked = {"messages": [{"role": "user", "content": prompt}]} if self.route == CHAT else {"prompt": prompt}
+        body = {"messages": [{"role": "user", "content": prompt}]} if self.route == CHAT else {"prompt": prompt}
         moments, count = [time.perf_counter()], None
-        for event in self._connection.stream(self.route, self._fields | asked):
+        for event in self._connection.stream(self.route, self._fields | body):
             count = (event.get("usage") or {}).get("completion_tokens", count)
             for choice in event.get("choices") or []:
                 if any((choice.get("delta") or choice).get(name) for name in ("content", "text", "reasoning_content")):

@@ -50,12 +50,12 @@ class Conversation:
         without an answer is not.
         """
         self.turns.append({"role": "user", "content": text})
-        body = {"temperature": self.temperature, "max_tokens": self._max_tokens}
-        given = {name: value for name, value in body.items() if value is not None}
+        options = {"temperature": self.temperature, "max_tokens": self._max_tokens}
+        given = {name: value for name, value in options.items() if value is not None}
+        body = {"model": self._model, "messages": self.messages(), **given}
         received = ""
         try:
-            asked = {"model": self._model, "messages": self.messages(), **given}
-            for event in self._connection.stream("/v1/chat/completions", asked):
+            for event in self._connection.stream("/v1/chat/completions", body):
                 for choice in event.get("choices") or []:
                     piece = choice.get("delta", {}).get("content") or ""
                     received += piece
@@ -74,8 +74,8 @@ class Conversation:
             raise CommandError("there is no answer yet")
         written = {"messages": self.messages(), "add_generation_prompt": False, "continue_final_message": True}
         ids = self._connection.ask("/tokenize", {"model": self._model, **written})["tokens"]
-        asked = {"model": self._model, "input": ids[:-1], "num_tokens": 1, "explain": True}
-        reasons = self._connection.ask("/v1/next", asked)["data"][0]["reasons"]
+        body = {"model": self._model, "input": ids[:-1], "num_tokens": 1, "explain": True}
+        reasons = self._connection.ask("/v1/next", body)["data"][0]["reasons"]
         words = [(part["token"], part["value"]) for part in reasons["parts"]]
         rest = [(f"({name})", value) for name, value in reasons["rest"].items()]
         target, versus = reasons["target"]["token"], reasons["versus"]["token"]

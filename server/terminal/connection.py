@@ -69,7 +69,7 @@ class Connection:
 def _reason(raw: bytes) -> str:
     """Return the message in the body of an error."""
     try:
-        told = json.loads(raw)["error"]
-        return str(told["message"] if isinstance(told, dict) else told)
+        problem = json.loads(raw)["error"]
+        return str(problem["message"] if isinstance(problem, dict) else problem)
     except (ValueError, KeyError, TypeError):
         return raw[:500].decode(errors="replace")

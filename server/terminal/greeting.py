@@ -85,13 +85,13 @@ class Greeting:
 
     def example(self) -> str:
         """Return a command that sends the model a request."""
-        path, asked = "v1/completions", '"prompt": "Once upon a time"'
+        path, input_field = "v1/completions", '"prompt": "Once upon a time"'
         if self._config.kind == "encoder":
-            path, asked = "v1/embeddings", '"input": "Once upon a time"'
+            path, input_field = "v1/embeddings", '"input": "Once upon a time"'
         elif self._can_chat:
-            path, asked = "v1/chat/completions", '"messages": [{"role": "user", "content": "Who are you?"}]'
+            path, input_field = "v1/chat/completions", '"messages": [{"role": "user", "content": "Who are you?"}]'
         key = " -H 'Authorization: Bearer KEY'" if self._settings.api_key or self._settings.api_key_file else ""
-        body = f'{{"model": {json.dumps(self._model_id)}, {asked}}}'
+        body = f'{{"model": {json.dumps(self._model_id)}, {input_field}}}'
         return (
             f"curl {self.address}{self._settings.root_path}/{path}{key} -H 'Content-Type: application/json' -d '{body}'"
         )

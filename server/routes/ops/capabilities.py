@@ -100,7 +100,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 _SIZES = (
     "num_layers", "num_heads", "num_kv_heads", "attention_layers", "head_dim", "hidden_size", "intermediate_size",
 )  # fmt: skip
-_TOLD_AS_CONFIGURED = (
+_CONFIG_FIELDS = (
     "norm", "norm_placement", "activation", "gated_mlp", "parallel_blocks", "qk_norm", "v_norm", "keys_are_values",
     "per_layer_size", "stream_scales", "embedding_scale", "residual_scale", "attention_gate", "attention_scale",
     "attention_sinks", "attn_logit_softcap", "final_logit_softcap", "causal", "cross_attention",
@@ -116,11 +116,11 @@ def _kernels(context: AppContext) -> dict[str, str | None]:
     has reported them. There is no such promise for several ranks, or for delta nets and gates, which torch computes.
     """
     info = context.engine_info
-    told = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
+    kernels = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
     by_torch = context.config.attention_gate or isinstance(context.config.recurrence, DeltaNetConfig)
     is_promised = context.settings.tensor_parallel == 1 and not by_torch
-    promised = _SAME_BITS.get(told["kernel_arithmetic"]) if is_promised else None
-    return {**told, "same_bits_across": promised}
+    promised = _SAME_BITS.get(kernels["kernel_arithmetic"]) if is_promised else None
+    return {**kernels, "same_bits_across": promised}
 
 
 def _stored_weights(context: AppContext) -> dict[str, Any] | None:
@@ -153,7 +153,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "max_model_len": encoder_limit(context) if stack == "encoder" else context.context_limit,
         "positions": [name for name, is_used in positions.items() if is_used],
         "unrotated_layers": own.unrotated_layers or None,
-        **{name: getattr(own, name) for name in _TOLD_AS_CONFIGURED},
+        **{name: getattr(own, name) for name in _CONFIG_FIELDS},
         "clamped_gate": None if own.clamped_gate is None else asdict(own.clamped_gate),
         "recurrence": None if own.recurrence is None else {"kind": own.recurrence.kind, **asdict(own.recurrence)},
         "experts": None if own.experts is None else asdict(own.experts),
