@@ -146,7 +146,6 @@ class Keyring:
         logger.info("%s was read: %d API keys are known", self._file, len(self.known))
 
     def _reload_if_changed(self) -> None:
-        """Read the file again if it changed, at most once per interval."""
         if self._file is None or self._clock() - self._checked_at < _CHECK_INTERVAL:
             return
         self._checked_at = self._clock()

@@ -118,7 +118,6 @@ class InflightRequests:
         self._abort(handle)
 
     def _let_go(self, handle: RequestHandle, error: ApiError | None) -> None:
-        """Release the memory of a request's captures, and count its failure if the reader got one."""
         if error is not None:
             self.failures[error.code or error.type] += 1
         self.admission.release_capture(handle.cost.capture_bytes)

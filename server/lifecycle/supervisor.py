@@ -101,7 +101,6 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
 
     async def _replace(self, worker_id: int) -> None:
-        """Restart a worker that ended, now or later, or give up."""
         worker = self.client.workers[worker_id]
         process = self._processes[worker_id]
         process.join()

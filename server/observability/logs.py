@@ -136,11 +136,10 @@ def _escaped(text: str) -> str:
 class LogWriter(logging.Handler):
     """Hands formatted lines to a thread that writes them. `num_dropped` counts lines that were not written."""
 
-    def __init__(self, descriptor: int, max_waiting: int = _MAX_WAITING_CHARACTERS) -> None:
+    def __init__(self, descriptor: int) -> None:
         super().__init__()
         self.num_dropped = 0
         self._descriptor = descriptor
-        self._max_waiting = max_waiting
         self._lines: list[str] = []
         self._num_waiting = 0
         self._num_reported = 0
@@ -151,7 +150,7 @@ class LogWriter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record) + "\n"
         with self._changed:
-            if self._num_waiting + len(line) > self._max_waiting:
+            if self._num_waiting + len(line) > _MAX_WAITING_CHARACTERS:
                 self.num_dropped += 1
                 return
             self._lines.append(line)

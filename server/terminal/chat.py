@@ -160,7 +160,6 @@ def history_file() -> Path:
 
 
 def _command(conversation: Conversation, name: str, value: str = "") -> Text:
-    """Run a command of the conversation, and return its output. Raises CommandError if it cannot be run."""
     match name:
         case "/system":
             if value:

@@ -67,7 +67,6 @@ class Connection:
 
 
 def _reason(raw: bytes) -> str:
-    """Return the message in the body of an error."""
     try:
         problem = json.loads(raw)["error"]
         return str(problem["message"] if isinstance(problem, dict) else problem)

@@ -98,7 +98,6 @@ class Greeting:
 
 
 async def _show_progress(name: str, workers: Sequence[WorkerState]) -> None:
-    """Show a bar on stderr until the workers are ready."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -139,7 +139,6 @@ def _stored_weights(context: AppContext) -> dict[str, Any] | None:
 
 
 def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
-    """Return the structure of one stack, in the terms of its configuration."""
     own = stack_config(context.config, stack)
     positions = {
         "learned": own.learned_positions,

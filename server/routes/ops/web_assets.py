@@ -85,7 +85,6 @@ class WebAssets:
         return self.files.get(name) or self._made.get(name) or self._make(name)
 
     def _make(self, name: str) -> Asset | None:
-        """Make the bundle of that name and keep it; return None if there is none."""
         if name == SHEET:
             text: str | None = one_sheet(self.contents)
         elif name.startswith(SAVED):

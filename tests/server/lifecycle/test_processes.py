@@ -111,7 +111,7 @@ def test_the_address_is_written_with_the_end_of_its_line(monkeypatch: pytest.Mon
     file = Writes()
     unbuffered = io.TextIOWrapper(file, write_through=True)  # as with PYTHONUNBUFFERED
     monkeypatch.setattr(sys, "stdout", unbuffered)
-    processes._tell("Lightwell is loading fables")
+    processes._print("Lightwell is loading fables")
     assert file.pieces == [b"Lightwell is loading fables\n"]
 
 
@@ -120,5 +120,5 @@ def test_an_address_that_cannot_be_written_stops_nothing(
 ) -> None:
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        processes._tell("Lightwell is loading fables")
+        processes._print("Lightwell is loading fables")
     assert caplog.messages == ["stdout takes nothing: [Errno 28] No space left on device"]
