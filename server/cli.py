@@ -23,8 +23,8 @@ from server.config.setting_names import ENV_PREFIX, variable_name
 from server.config.settings import Settings, SettingsError, setting_names
 from server.lifecycle import worker_process
 from server.observability.version import lightwell_version
+from server.terminal.command_errors import CommandError, UsageError
 from server.terminal.commands import add_commands
-from server.terminal.failure import CommandError, UsageError
 
 
 def build_parser() -> Parser:

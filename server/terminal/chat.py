@@ -11,8 +11,8 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from model.checkpoint.nearest import did_you_mean
+from server.terminal.command_errors import CommandError
 from server.terminal.connection import Connection
-from server.terminal.failure import CommandError
 
 _HELP = {
     "/system": "[TEXT] sets the system prompt and starts the conversation again",

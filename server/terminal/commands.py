@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from server.config.command_line import Parser, add_flags
 from server.config.setting_names import flag_name
 from server.config.settings import Settings
-from server.terminal.failure import UsageError
+from server.terminal.command_errors import UsageError
 
 if TYPE_CHECKING:
     from server.terminal.chat import Conversation
@@ -82,8 +82,8 @@ def _conversation(arguments: argparse.Namespace) -> Iterator["Conversation"]:
     from rich.console import Console
 
     from server.terminal.chat import Conversation
+    from server.terminal.child_server import child_server
     from server.terminal.connection import Connection
-    from server.terminal.own_server import own_server
 
     flags = {name: cast("str | None", getattr(arguments, name)) for name in _OF_THE_MODEL}
     Settings.from_sources({name: value for name, value in flags.items() if value is not None}, {})  # checks them
@@ -93,7 +93,7 @@ def _conversation(arguments: argparse.Namespace) -> Iterator["Conversation"]:
         else:
             given = [f"{flag_name(name)}={value}" for name, value in flags.items() if value is not None]
             with Console(stderr=True).status("loading the model"):  # on a terminal only
-                connection = until_end.enter_context(own_server(arguments.model, given))
+                connection = until_end.enter_context(child_server(arguments.model, given))
         model = arguments.model if arguments.url and arguments.model else connection.model()
         yield Conversation(connection, model, arguments.system, arguments.temperature, arguments.max_tokens)
 

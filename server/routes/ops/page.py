@@ -10,8 +10,8 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 
 from server.http.errors import NotFound, shown
 from server.routes.context import AppContext
-from server.routes.ops.bundles import START
-from server.routes.ops.one_file import SHEETS
+from server.routes.ops.script_bundles import START
+from server.routes.ops.single_file_page import SHEETS
 from server.routes.ops.web_assets import SAVED, SHEET, WebAssets
 
 _WEB = Path(__file__).parent.parent.parent / "web"
