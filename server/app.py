@@ -31,7 +31,6 @@ from server.auth.keys import KeyFileError, Keyring
 from server.config.settings import Settings, SettingsError
 from server.config.size_checks import check_sizes
 from server.dispatch.engine_client import EngineClient
-from server.http.connection_limits import ConnectionEvents
 from server.http.error_handlers import install_error_handlers
 from server.http.security_headers import BrowserHeaders
 from server.lifecycle import processes
@@ -202,11 +201,7 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> None:
             on_address=lambda url: setattr(greeting, "address", url),
             name=files.model_id,
             model_files=files.fingerprint,
-            events=ConnectionEvents(
-                on_stalled=metrics.stalled_clients.inc,
-                on_slow=metrics.slow_clients.inc,
-                on_refused=metrics.refused_connections.inc,
-            ),
+            on_connection_end=metrics.observe_connection_end,
             engine_factory=engine_factory,
         )
     except (KeyFileError, ModelLoadError, ChatTemplateError, SettingsError, processes.ServerGaveUp) as error:

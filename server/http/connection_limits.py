@@ -10,7 +10,7 @@ import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from server.http.connection import HttpProtocol
 from server.http.errors import ApiError, Unavailable
@@ -27,10 +27,6 @@ _CHECKS_PER_TIMEOUT = 4
 """How often within a timeout a connection is checked: a slow one ends up to a quarter of it later."""
 
 
-def _ignore() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
     """The limits of clients' connections. Times are in seconds; 0 is no limit."""
@@ -44,25 +40,20 @@ class ConnectionLimits:
     """Path prefixes that are answered even beyond `max_connections`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionEvents:
-    """Functions that are called when a connection is ended here, one for each reason."""
-
-    on_stalled: Callable[[], None] = _ignore
-    """The client took nothing of its answer."""
-    on_slow: Callable[[], None] = _ignore
-    """The client did not send its request in time."""
-    on_refused: Callable[[], None] = _ignore
-    """There were too many connections."""
+EndReason = Literal["stalled", "slow", "refused"]
+"""Why a connection is ended here. stalled: the client took nothing of its answer; slow: it did not send its request in
+time; refused: there were too many connections.
+"""
+OnEnd = Callable[[EndReason], None]
 
 
 class CountedHttpProtocol(HttpProtocol):
     """A connection that gets 503 above `max_connections`. A few spare connections are kept for probes."""
 
-    def __init__(self, *args: Any, limits: ConnectionLimits, events: ConnectionEvents, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limits: ConnectionLimits, on_end: OnEnd, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits = limits
-        self._events = events
+        self._on_end = on_end
         self._spare_end: asyncio.TimerHandle | None = None
         """The end of the time in which a spare connection's request must be known; None for any other connection."""
 
@@ -97,7 +88,7 @@ class CountedHttpProtocol(HttpProtocol):
         return True
 
     def _refuse_connection(self, *, lingers: bool = True) -> None:
-        self._events.on_refused()
+        self._on_end("refused")
         limit = self._limits.max_connections
         message = f"More than {limit} connections are open; at most {limit} are accepted (--max-connections)."
         self._refuse(Unavailable(message, code="too_many_connections", retry_after=1), lingers=lingers)
@@ -184,7 +175,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
                 self._limits.send_timeout,
                 self._unsent,
             )
-            self._events.on_stalled()
+            self._on_end("stalled")
             self.transport.abort()
         elif self._is_slow():
             self._end_slow()
@@ -213,7 +204,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
             self._client_name(),
             part,
         )
-        self._events.on_slow()
+        self._on_end("slow")
         is_answered = not self._in_head and self.cycle.response_started
         if is_answered or (self._in_head and not self._head_bytes):
             self.transport.abort()
@@ -231,7 +222,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
         return int(self.transport.get_write_buffer_size() + struct.unpack("i", in_kernel)[0])
 
 
-def http_protocol(limits: ConnectionLimits, events: ConnectionEvents) -> Callable[..., HttpProtocol]:
-    """Return the protocol of a server with these limits; `events` are called when one is reached."""
+def http_protocol(limits: ConnectionLimits, on_end: OnEnd) -> Callable[..., HttpProtocol]:
+    """Return the protocol of a server with these limits; `on_end` is called when one ends a connection."""
     is_watched = limits.send_timeout or limits.receive_timeout
-    return partial(WatchedHttpProtocol if is_watched else CountedHttpProtocol, limits=limits, events=events)
+    return partial(WatchedHttpProtocol if is_watched else CountedHttpProtocol, limits=limits, on_end=on_end)

@@ -25,7 +25,7 @@ from server.dispatch.engine_client import EngineClient
 from server.engine.config import EngineConfig
 from server.engine.memory.mapped_libraries import let_go_of_libraries
 from server.engine.memory.memory_limit import free_host_memory, freeze_garbage, keep_little_memory
-from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
+from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionLimits, OnEnd, http_protocol
 from server.lifecycle.drain import DrainServer
 from server.lifecycle.litserve_adapter import WorkerLauncher
 from server.lifecycle.supervisor import Process, Supervisor
@@ -57,7 +57,7 @@ class LightwellServer:
         config: EngineConfig,
         engine_factory: str,
         build_app: AppFactory,
-        events: ConnectionEvents,
+        on_connection_end: OnEnd,
         model_files: Fingerprint,
         places: Places,
     ) -> None:
@@ -95,7 +95,7 @@ class LightwellServer:
                 max_connections=possible_connections(settings.max_connections),
                 spare_paths=_PROBES,
             )
-            self._protocol = http_protocol(limits, events)
+            self._protocol = http_protocol(limits, on_connection_end)
             unless_made.pop_all()
 
     def serve(self, listener: socket.socket) -> None:
@@ -208,7 +208,7 @@ def run(
     build_app: AppFactory,
     *,
     name: str,
-    events: ConnectionEvents,
+    on_connection_end: OnEnd,
     model_files: Fingerprint,
     engine_factory: str = ENGINE_FACTORY,
     on_address: Callable[[str], None] | None = None,
@@ -216,9 +216,9 @@ def run(
     """Bind, start the workers and serve until a signal. Raises SettingsError if the address or the devices
     are not available, ServerGaveUp if the workers cannot run.
 
-    `events` are called for connections that the server ends. `model_files` is the fingerprint of the model that this
-    process has read: workers that find other files do not start. `on_address` is called with the server's address,
-    before anything is loaded.
+    `on_connection_end` is called for each connection that the server ends. `model_files` is the fingerprint of the
+    model that this process has read: workers that find other files do not start. `on_address` is called with the
+    server's address, before anything is loaded.
     """
     with bind(settings.host, settings.port) as listener:
         # A signal must not leave workers behind.
@@ -232,7 +232,7 @@ def run(
             raise SettingsError(f"--devices {as_text(settings.devices)}: {error}") from None
         try:
             server = LightwellServer(
-                settings, at_places(config, found), engine_factory, build_app, events, model_files, found
+                settings, at_places(config, found), engine_factory, build_app, on_connection_end, model_files, found
             )
         except OSError as error:
             raise ServerGaveUp(f"the server could not be set up: {error}") from error

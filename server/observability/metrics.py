@@ -292,6 +292,11 @@ class Metrics:
         if timing.finished is not None:
             self.request_decode_time.observe(max(timing.finished - timing.first_token, 0.0))
 
+    def observe_connection_end(self, reason: str) -> None:
+        """Count a connection that the server ended (`server.http.connection_limits.EndReason`)."""
+        counters = {"stalled": self.stalled_clients, "slow": self.slow_clients, "refused": self.refused_connections}
+        counters[reason].inc()
+
     def observe_exchange(self, record: RequestRecord) -> dict[str, str]:
         """Count an HTTP request that is over, by route template, method and status; its log line needs no more."""
         # Templates and known methods only: a label a client can invent would grow the registry without bound.

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from server.config.settings import Settings
-from server.http.connection_limits import ConnectionEvents
 from server.lifecycle import processes
 
 
@@ -34,8 +33,7 @@ def start() -> None:
 
     settings = Settings(port=0)
     config = settings.engine_config(Path("no-folder"))
-    events = ConnectionEvents(on_stalled=print)
-    processes.run(settings, config, never, name="none", events=events, model_files={})
+    processes.run(settings, config, never, name="none", on_connection_end=print, model_files={})
 
 
 def test_what_fails_once_the_folder_is_there_is_not_blamed_on_it(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
