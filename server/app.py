@@ -114,7 +114,7 @@ def create_app(
     tracing: Tracing | None = None,
 ) -> ASGIApp:
     """Make the application with every route, in plain ASGI wrappers, so that `receive` is the server's own."""
-    # Here: importing and building the routes takes half a second, in which the workers start already.
+    # Imported here: building the routes takes half a second, while the workers are starting.
     from server.routes import build_routes
     from server.routes.context import AppContext
 
@@ -129,7 +129,7 @@ def create_app(
         description=_DESCRIPTION,
         lifespan=lifespan,
         openapi_url=None,
-        docs_url=None,  # FastAPI's own pages load their scripts from the network; ours are routes
+        docs_url=None,  # FastAPI's pages load their scripts from the network; /docs is a route of ours
         redoc_url=None,
     )
     context = AppContext(

@@ -135,7 +135,7 @@ def serve(arguments: argparse.Namespace) -> int | None:
 
     gc.disable()  # as in the workers, until `server.engine.memory.memory_limit.freeze_garbage`
     with contextlib.suppress(OSError):  # the first chat request then reports it
-        shared_client().start()  # now: it is ready when the imports below are
+        shared_client().start()  # in the background, during the imports below
     try:
         path = local_path(settings.model)
         if path is not None and settings.devices == 1:
@@ -204,7 +204,7 @@ def key(arguments: argparse.Namespace) -> str:
     made = new_key()
     entry = key_entry(arguments.name, made, is_admin=arguments.admin)
     print(f"The key of {arguments.name}, shown this once:\n{made}", file=sys.stderr, flush=True)
-    return f"\n{entry}".rstrip("\n")  # a blank line before: it is appended to others
+    return f"\n{entry}".rstrip("\n")  # a blank line first: it is appended to other entries
 
 
 def health(_: argparse.Namespace) -> None:

@@ -152,7 +152,7 @@ class Keyring:
         try:
             found = _signature(os.stat(self._file))
         except OSError:
-            found = ()  # logged once, as any other change for the worse
+            found = ()  # logged once, like any other problem of the file
         if found == self._signature:
             return
         self._signature = found
@@ -192,7 +192,7 @@ def read_keys(content: bytes, file: str) -> list[ApiKey]:
     try:
         tables = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        # Other errors are of integers with too many digits and of lists in lists without end.
+        # Other errors come from integers with too many digits and from very deep lists.
         reason = error if isinstance(error, tomllib.TOMLDecodeError | UnicodeDecodeError) else "a value is too large"
         raise KeyFileError(f"{file} is no TOML: {reason}") from None
     if not 1 <= len(tables) <= MAX_KEYS:
@@ -231,7 +231,7 @@ def _read_key(name: str, table: Any, where: str) -> ApiKey:
 def _shown(value: object) -> str:
     try:
         return repr(value)[:50]
-    except ValueError:  # Python writes no integer of thousands of digits
+    except ValueError:  # Python does not print integers of thousands of digits
         return "an integer that is too large"
 
 
@@ -245,7 +245,7 @@ _PRIORITY = PRIORITIES, f"{PRIORITIES[0]} to {PRIORITIES[-1]} are accepted, or n
 
 def _number(table: dict[str, Any], field: str, where: str, numbers: range, accepted: str) -> int | None:
     value = table.get(field)
-    if value is not None and (type(value) is not int or value not in numbers):  # not bool, which is an int too
+    if value is not None and (type(value) is not int or value not in numbers):  # not bool, which is a subclass
         raise KeyFileError(f"{where}: {field} is {_shown(value)}; {accepted}")
     return value
 

@@ -74,7 +74,7 @@ class KeyUse:
         limits = self._limits
         if limits.max_requests is not None and self.num_requests >= limits.max_requests:
             self.refusals["max_requests"] += 1
-            self._advance_ends()  # at the rate at which its own requests end: other keys' make no room for it
+            self._advance_ends()  # at the rate of its own requests: the ends of others are no use
             seconds = self._ends.seconds_for(self.num_requests + 1 - limits.max_requests)
             raise LimitReached(
                 f"The API key {self.name!r} has {self.num_requests} requests in flight; at most "
@@ -89,7 +89,7 @@ class KeyUse:
                 raise LimitReached(
                     f"The API key {self.name!r} has used its {limits.tokens_per_minute} tokens a minute.",
                     code="key_tokens_exceeded",
-                    retry_after=max(1, math.ceil((1 - self._level) * 60 / limits.tokens_per_minute)),  # exactly
+                    retry_after=max(1, math.ceil((1 - self._level) * 60 / limits.tokens_per_minute)),  # exact
                 )
         self._advance_ends()
         self.num_requests += 1

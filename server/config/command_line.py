@@ -24,7 +24,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Read the arguments, and end the program if some are unknown: each command knows its own options."""
         found, unknown = super().parse_known_args(args, namespace)
-        # Before Python 3.12, argparse leaves an optional positional over that comes after an option.
+        # Before Python 3.12, argparse does not read an optional positional that follows an option.
         optional = [each.dest for each in self._actions if each.nargs == "?" and not each.option_strings]
         free = [name for name in optional if getattr(found, name, None) is None]
         if free and len(unknown) == 1 and not unknown[0].startswith("-"):

@@ -104,7 +104,7 @@ def visible_cards() -> int:
     (CUDA_VISIBLE_DEVICES by number or name, parts of cards, other makers), and the count may initialise the cards.
     """
     try:
-        # -P: a torch.py in the folder that the server was started in is not torch
+        # -P: ignore a torch.py in the working directory
         command = [sys.executable, "-P", "-c", _COUNT_CARDS]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_COUNT_TIMEOUT, check=True)
         return int(answer.stdout.split()[-1])
@@ -134,7 +134,7 @@ def _choose(devices: Devices, num_cards: int) -> tuple[int, ...]:
 def _neighbourhood(core: int) -> tuple[int, int, int]:
     """Return a sort key: cores of one processor, and threads of one core, are neighbours."""
     folder = _TOPOLOGY / f"cpu{core}" / "topology"
-    # A kernel without these files: then by their numbers.
+    # A kernel without these files: by number.
     return read_int(folder / "physical_package_id") or 0, read_int(folder / "core_id") or 0, core
 
 

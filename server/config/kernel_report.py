@@ -182,7 +182,7 @@ def _rate(name: str, itemsize: int, make: Callable[[int], Weight], seconds: floa
 
 
 def _least_seconds(run: Callable[[], object], seconds: float) -> float:
-    run()  # meets memory for the first time
+    run()  # touches the memory for the first time
     best, end = float("inf"), time.perf_counter() + seconds
     while True:
         start = time.perf_counter()

@@ -145,7 +145,7 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1)
         elif is_quantized:
             outputs = row.count * row.shape[0]
             total += row.parameters + _SCALE * outputs
-        elif row.tied_to is None or row.component == "value":  # values that are keys are held apart
+        elif row.tied_to is None or row.component == "value":  # keys that serve as values are stored twice
             total += each * (row.parameters + _held_again(config, row, ranks))
     return total
 
@@ -177,7 +177,7 @@ def _held_again(config: ModelConfig, row: WeightGroup, ranks: int) -> int:
     A test compares it with `Shares.of_weight` of model/sharding.
     """
     stack = config.encoder if row.stack == "encoder" and config.encoder is not None else config
-    more_key_heads = max(0, ranks - stack.num_kv_heads)  # where there are fewer than ranks, each rank has one
+    more_key_heads = max(0, ranks - stack.num_kv_heads)  # with fewer key heads than ranks, each rank has one
     owner = row.weight.rpartition(".")[0]
     if row.component in _OF_KEY_HEADS:
         return row.parameters // stack.num_kv_heads * more_key_heads
@@ -198,7 +198,7 @@ def kv_bytes_per_token(config: ModelConfig, dtype: str, ranks: int = 1) -> int:
     """Return the bytes of keys and values of one position in all layers, on all ranks; 0 for an encoder."""
     if config.kind == "encoder":
         return 0
-    # Each rank has equally many heads, and one at least.
+    # Each rank has the same number of heads, at least one.
     numbers = sum(2 * -(-own.num_kv_heads // ranks) * ranks * own.head_dim for own in config.layers_with_kv)
     return numbers * BYTES_OF[dtype]
 

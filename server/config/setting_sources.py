@@ -30,7 +30,7 @@ def read_values(
         if raw is None:
             continue
         try:
-            if isinstance(raw, list) and raw and not types[name].is_list:  # `--name=--` is an empty one
+            if isinstance(raw, list) and raw and not types[name].is_list:  # `--name=--` is an empty list
                 raise ValueError(f"{raw!r:.200} is a list; one value is accepted")
             values[name] = types[name].read(raw)
         except ValueError as error:
@@ -47,12 +47,12 @@ def read_file(path: Path, names: Iterable[str]) -> dict[str, str | list[str]]:
     import yaml  # here: most servers have no such file
 
     try:
-        # The base loader keeps every value as it is written, such as `on` and `1e3`: each setting reads its own text.
+        # The base loader keeps every value as text, such as `on` and `1e3`: each setting reads its own.
         content = yaml.BaseLoader(path.read_text(encoding="utf-8")).get_single_data()
     except OSError as error:
         raise ValueError(f"--config {str(path)!r}: the file cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, ValueError) as error:
-        # The error's own text quotes the line, which may be a key.
+        # The error's own text quotes the line, which may contain a key.
         mark = getattr(error, "problem_mark", None)
         where = f": {getattr(error, 'problem', None)} in line {mark.line + 1}" if mark else ""
         raise ValueError(f"--config {str(path)!r} is no YAML{where}") from None

@@ -35,7 +35,7 @@ class SettingType:
         if not isinstance(raw, str):  # argparse of Python 3.11 reads `--name=--` as an empty list
             raw = ["--" if repr(each) == "[]" else each for each in raw] or "--"
         try:
-            if re.search("[\ud800-\udfff]", "".join(raw)):  # Python reads other bytes as such characters
+            if re.search("[\ud800-\udfff]", "".join(raw)):  # Python's form of bytes that are not UTF-8
                 raise ValueError("text in UTF-8 is accepted")
             if self.is_list and not isinstance(raw, str):
                 return tuple(value for text in raw for value in self.parse(text))

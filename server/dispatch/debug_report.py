@@ -56,7 +56,7 @@ class WorkerQuestions:
         try:
             return seen | {"engine": await asyncio.wait_for(answer, _PATIENCE)}
         except TimeoutError:
-            if worker.pid != pid:  # it ended meanwhile, and its number may be another's
+            if worker.pid != pid:  # it ended meanwhile; another process may have its number
                 return seen | {"engine": None}
             stacks = await read_stacks(pid, stacks_file(socket_path, worker.worker_id))
             return seen | {"engine": None, "process_state": _process_state(pid), "stacks": stacks}

@@ -157,7 +157,7 @@ class EngineClient:
         # a queue that grew meanwhile.
         self.admission.admit(cost, client, waits=request_context.priority >= 0 and not request_context.has_begun)
         number, cache_salt = 0 if adapter is None else adapter.number, request_context.cache_salt
-        salt = (hash((number, cache_salt)),) if number or cache_salt else ()  # blocks of others are of no use to it
+        salt = (hash((number, cache_salt)),) if number or cache_salt else ()  # to use no blocks of others
         route = self._route(candidates, request, salt)
         worker = self.workers[route.worker_id]
         handle = self._inflight.begin(worker, cost, request_context, route.num_prefix_tokens)
@@ -175,7 +175,7 @@ class EngineClient:
             )
             self._pool.send(worker, request)
         except BaseException:
-            handle.close()  # a request that was not sent holds no place
+            handle.close()  # a request that was not sent must free its place
             raise
         if record is not None:
             record.count_prompt(cost.num_read)
@@ -254,7 +254,7 @@ class EngineClient:
         if step.stepped:
             try:
                 self.on_step(step.stats)
-            except Exception:  # an observer must not cost the worker its link
+            except Exception:  # an observer's error must not close the worker's link
                 logger.exception("the observer of engine steps failed")
 
     def _fail_lost(self, worker: WorkerState) -> None:

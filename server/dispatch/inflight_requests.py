@@ -59,7 +59,7 @@ class InflightRequests:
         num_read = step.stats.iteration_tokens if step.stepped else 0
         for uid, token_id in zip(step.token_uids, step.token_ids, strict=True):
             handle = worker.requests.get(uid)
-            if handle is not None:  # or it was aborted while the step ran
+            if handle is not None:  # otherwise it was aborted during the step
                 num_read += self._note_token(worker, handle, 0, step.stepped)
                 handle.push_token(token_id)
         for output in step.outputs:

@@ -34,7 +34,7 @@ class LoraRegistry:
     ) -> None:
         """Serve the adapters of the settings, which the workers load with their model."""
         now = int(time.time())
-        config = settings.engine_config(Path())  # the one place that numbers them
+        config = settings.engine_config(Path())  # it numbers them
         self._served = {
             name: ServedAdapter(name, each.number, each.folder, now)
             for (name, _), each in zip(settings.lora, config.adapters, strict=True)

@@ -128,7 +128,7 @@ class RequestHandle:
         try:
             if is_awaited and self.on_token is not None and self.on_token(token_id):
                 return
-        except BaseException as error:  # of one request: the others' tokens come in the same message
+        except BaseException as error:  # only this request fails: the same message has tokens of others
             raise_exit(error)
             logger.exception("a token of request %d could not be handed on", self.uid)
             self._error = EngineError("The server failed on this request; see its log.", code="internal_error")

@@ -19,7 +19,7 @@ def stacks_file(socket_path: str, worker_id: int) -> Path:
 
 def write_stacks_on_signal(path: Path) -> None:
     """Make this process answer `read_stacks`. Raises OSError where the file cannot be made."""
-    faulthandler.register(_SIGNAL, path.open("wb"), all_threads=True)  # it keeps the file
+    faulthandler.register(_SIGNAL, path.open("wb"), all_threads=True)  # faulthandler keeps the file open
 
 
 async def read_stacks(pid: int, path: Path) -> str | None:
@@ -31,7 +31,7 @@ async def read_stacks(pid: int, path: Path) -> str | None:
         for _ in range(round(_PATIENCE / _LOOK_INTERVAL)):
             await asyncio.sleep(_LOOK_INTERVAL)
             size = path.stat().st_size
-            if size == written > before:  # it has begun, and has not gone on since
+            if size == written > before:  # it began to write, and has finished
                 break
             written = size
         return path.read_bytes()[before:].decode("utf-8", "replace") or None

@@ -72,7 +72,7 @@ class WorkerState:
     def remove(self, handle: RequestHandle) -> None:
         del self.requests[handle.uid]
         self.num_tokens_left -= handle.num_tokens_left
-        self.beats_until_idle = 2  # the first may be older than the request, whose step may still run
+        self.beats_until_idle = 2  # the first may have been sent before the request arrived
 
     def take_ready_seconds(self) -> float:
         """Return the seconds for which the ended process was ready, without a final hang. Call it once per process."""

@@ -71,7 +71,7 @@ def _end_body_by_closing(cycle: RequestResponseCycle) -> None:
             if is_plain:
                 cycle.chunked_encoding = False
         elif is_plain and message["type"] == "http.response.body":
-            cycle.expected_content_length = len(message.get("body", b""))  # uvicorn holds each piece against it
+            cycle.expected_content_length = len(message.get("body", b""))  # uvicorn compares each piece with it
         await send(message)
 
     cycle.send = send_plain  # type: ignore[method-assign]
@@ -134,7 +134,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._wrapping_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # fields after the body mean nothing here
+        if self._in_head:  # trailers are ignored
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

@@ -130,7 +130,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
     def data_received(self, data: bytes) -> None:
         is_between = self.cycle is not None and self.cycle.response_complete
         if self._awaited_since is None and is_between:
-            self._await_next()  # also of blank lines, which are no request and end uvicorn's own wait for one
+            self._await_next()  # also for blank lines, which are no request but end uvicorn's own wait for one
         super().data_received(data)
 
     def on_message_begin(self) -> None:
@@ -143,7 +143,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
 
     def on_body(self, body: bytes) -> None:
         if not self._is_refused and not self.cycle.response_complete:
-            self._came += len(body)  # a body that is no longer wanted earns no more time
+            self._came += len(body)  # a body that is no longer needed earns no time
         super().on_body(body)
 
     def on_message_complete(self) -> None:

@@ -82,7 +82,7 @@ def _problem(error: Mapping[str, Any]) -> str:
         return "this field is required"
     if error["type"] in ("union_tag_not_found", "union_tag_invalid"):
         tag, accepted = error["ctx"]["discriminator"].strip("'"), error["ctx"].get("expected_tags")
-        tag = "type" if tag.endswith("()") else tag  # a function reads it, and writes its values in brackets
+        tag = "type" if tag.endswith("()") else tag  # the discriminator is a function, and its values are in brackets
         if accepted:
             return f"{tag} should be one of {re.sub('[<>]', '', accepted)}"
         return f"{tag} is missing, got {shown(error['input'])}"
@@ -198,7 +198,7 @@ def http_error(error: HTTPException, method: str, path: str) -> ApiError:
         return ApiError(405, message, "invalid_request_error", code="method_not_allowed")
     if isinstance(error.__cause__, RecursionError):
         return BadRequest("The body is nested too deeply; a few hundred levels are accepted.", code="json_invalid")
-    if isinstance(error.__cause__, ValueError):  # of json's errors the only one that is no JSONDecodeError
+    if isinstance(error.__cause__, ValueError):  # the only ValueError of json that is no JSONDecodeError
         limit = sys.get_int_max_str_digits()
         return BadRequest(f"The body holds a whole number of more than {limit} digits.", code="json_invalid")
     kind = "invalid_request_error" if error.status_code < 500 else "server_error"

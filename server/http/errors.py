@@ -165,7 +165,7 @@ def note_error(scope: Scope, error: ApiError) -> None:
 def shown(value: object) -> str:
     """Return a value as an error message repeats it: its Python form, cut to a readable length."""
     text = ""
-    for piece in _pieces(value):  # of a value of megabytes the rest is not looked at
+    for piece in _pieces(value):  # the rest of a value of megabytes is not read
         text += piece
         if len(text) > MAX_SHOWN_VALUE:
             return text[:MAX_SHOWN_VALUE] + "..."

@@ -61,12 +61,12 @@ class JsonReader:
         self._names: list[str] = []
         """Names of the fields around the current value."""
         self._num_scalars = 0
-        self._at = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0  # json skips it, too
+        self._at = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0  # as json does
         self._num_containers = 0
         self._num_texts = 0
         self._spaces = re.compile(rb"[ \t\n\r]{0,%d}" % piece)
         self._scalars = re.compile(rb'[^\[\]{}"]{0,%d}' % piece)
-        # A pair of escaped surrogates is one character, and stays together.
+        # A pair of escaped surrogates is one character, so it must not be split.
         self._texts = re.compile(
             rb'(?s:[^"\\]{1,%d}|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.){0,%d}'
             % (max(1, piece // _RUNS), min(piece, _RUNS))
@@ -113,7 +113,7 @@ class JsonReader:
         may_be_ids = self._may_be_ids(self._names)
         while True:
             scalars, comma, _ = self._run().rpartition(b",")
-            if scalars:  # each of them is complete, as a comma follows it
+            if scalars:  # each of them is complete, since a comma follows
                 piece = self._parsed(scalars)
                 self._at += len(comma)
             else:
@@ -152,7 +152,7 @@ class JsonReader:
         pieces: list[str] = []
         while not self._body.startswith(b'"', self._at):
             end = self._end(self._texts)
-            while self._at < end < len(self._body) and 0x80 <= self._body[end] < 0xC0:  # amid a character
+            while self._at < end < len(self._body) and 0x80 <= self._body[end] < 0xC0:  # inside a character
                 end -= 1
             if end == self._at:
                 self._at = begin
@@ -229,7 +229,7 @@ class JsonReader:
         return found.end()
 
     def _fail(self, problem: str) -> NoReturn:
-        error = json.JSONDecodeError(problem, "", 0)  # it would count the lines of the whole body
+        error = json.JSONDecodeError(problem, "", 0)  # with the body, it would count the lines
         error.pos = self._at
         raise error
 

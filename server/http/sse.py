@@ -90,7 +90,7 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) ->
     try:
         return await work
     except asyncio.CancelledError:
-        if is_gone and not running.uncancel():  # nothing else cancelled it too
+        if is_gone and not running.uncancel():  # not cancelled by another caller too
             raise ClientGone from None
         raise
     finally:
@@ -120,7 +120,7 @@ class EventStream(StreamingResponse):
         super().__init__(
             events,
             media_type=media_type,
-            # Proxies that buffer would turn a stream into one late answer.
+            # A buffering proxy would turn a stream into one late answer.
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
         self.on_close = on_close

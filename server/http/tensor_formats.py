@@ -318,7 +318,7 @@ async def paced(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
             yield bytes(waiting)
             waiting.clear()
             await asyncio.sleep(0)
-        elif not waiting:  # worth a write as it is: large answers are not copied again
+        elif not waiting:  # large enough for a write: it is not copied
             yield piece
             await asyncio.sleep(0)
     if waiting:

@@ -74,8 +74,8 @@ class DrainServer(uvicorn.Server):
         if self._drain_started is None:
             self._drain_started = time.monotonic()
             self._client.begin_drain()
-            # Each client hears with its answer that the connection ends: the next request belongs to another server.
-            self.config.encoded_headers.append(_CLOSE)  # for the ticks, which renew the line below with the date
+            # Each answer announces the end of the connection, so that its next request goes to another server.
+            self.config.encoded_headers.append(_CLOSE)  # the ticks make the next line's headers of it
             self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
         else:
             self.stop_now()
@@ -104,12 +104,12 @@ class DrainServer(uvicorn.Server):
             logger.warning("%d requests did not end within %g s", self._client.num_inflight, self._grace)
             await self._fail_rest()
             return True
-        # An answer that is complete for the engine may still be on its way to a slow client.
+        # The last bytes of a finished request may still be on the way to a slow client.
         return self._client.num_inflight == 0 and not self.server_state.tasks
 
     async def _fail_rest(self) -> None:
         is_waited_for = self._client.num_inflight > 0
-        # Also where none is in flight: one that is between two of its inputs submits no more.
+        # Also if none is in flight: a request between two of its inputs submits no more.
         self._client.fail_all(Unavailable("The server is shutting down.", code="shutting_down", retry_after=1))
         if is_waited_for:
             await asyncio.sleep(_LAST_ANSWERS)

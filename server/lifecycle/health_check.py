@@ -1,4 +1,4 @@
-"""Checks whether the server of this container is ready: `lightwell health`.
+"""Readiness check of the server in this container: `lightwell health`.
 
 A health check is not given the server's options, so it reads them from the list of processes.
 """

@@ -1,4 +1,4 @@
-"""Runs a plain object in worker processes of LitServe. No other file imports LitServe.
+"""Worker processes of LitServe, which run a plain object. No other file imports LitServe.
 
 Two parts of LitServe are used:
 - device assignment: LitServe gives each worker its device, from an accelerator, its cards and a number of workers;

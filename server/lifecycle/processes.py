@@ -103,16 +103,16 @@ class LightwellServer:
         try:
             try:
                 prepare_environment(self.settings.threads, weight_bytes(self._worker.config.model))
-                self.supervisor.launch_all()  # first: they take longest to start
+                self.supervisor.launch_all()  # first: the workers take longest to start
             except OSError as error:
                 raise ServerGaveUp(f"no worker could be started: {error}") from error
             self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
             for number in STOP_SIGNALS:
-                if signal.getsignal(number) is _leave:  # its exception would break an event loop that begins
+                if signal.getsignal(number) is _leave:  # its exception would break an event loop that is starting
                     signal.signal(number, self._http.handle_exit)
             self._http.run(sockets=[listener])
         finally:
-            # Whatever ended the loop: the workers leave when the link goes.
+            # However the loop ended: the workers end when the link closes.
             self.client.socket.remove()
             self.supervisor.reap(0.0 if self._http is None or self._http.is_forced else _REAP_TIMEOUT)
         if not self.client.live:
@@ -146,7 +146,7 @@ class LightwellServer:
             await self.client.stop()
 
     def _launch(self, worker_id: int) -> Process:
-        self._worker.socket_path = self.client.socket.path  # another one where the first was cleaned away
+        self._worker.socket_path = self.client.socket.path  # a new one if the folder disappeared
         return self._launcher.launch(worker_id)
 
     def _give_up(self, _: str) -> None:
@@ -184,7 +184,7 @@ def bind(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name that DNS has
+    except (OSError, UnicodeError) as error:  # UnicodeError: no valid name for DNS
         raise SettingsError(f"--host {host!r:.200} is no address of this machine: {error}") from None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -221,11 +221,11 @@ def run(
     server's address, before anything is loaded.
     """
     with bind(settings.host, settings.port) as listener:
-        # A signal must not leave workers behind.
+        # A signal must leave no workers behind.
         for number in STOP_SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored, as by nohup
                 signal.signal(number, _leave)
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` listens; in the workers for ever
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` handles it; always in the workers
         try:
             found = places(settings.devices, config.device)
         except ValueError as error:
@@ -239,7 +239,7 @@ def run(
         if on_address is not None:
             on_address(url_of(listener))
         greeting = f"Lightwell is loading {name}; it will answer on {url_of(listener)}"
-        if settings.log_format == "json":  # then all that is written is an event
+        if settings.log_format == "json":  # all output is events then
             logger.info(greeting)
         else:
             _print(greeting)
@@ -263,7 +263,7 @@ class ServerGaveUp(RuntimeError):
 
 def _print(line: str) -> None:
     try:
-        # At once: unbuffered, `print` writes the end of a line by itself, and a line of the log may come in between.
+        # In one write: `print` writes the end of an unbuffered line separately, and a log line may come in between.
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
     except OSError as error:

@@ -133,7 +133,7 @@ class Supervisor:
             try:
                 await self.client.socket.ensure_listening()
                 self._processes[worker_id] = self.launch(worker_id)
-            except Exception as error:  # no memory, files, threads or processes left, perhaps for a moment
+            except Exception as error:  # a lack of memory, files, threads or processes, perhaps temporary
                 how = str(error) or type(error).__name__
                 logger.error("worker %d could not be started: %s", worker_id, how)
                 lives.append(0.0)
@@ -146,7 +146,7 @@ class Supervisor:
 
     def _give_up(self, message: str) -> None:
         if not self.client.live:
-            return  # several workers may find that it is over
+            return  # several workers may give up
         self.client.live = False
         self.client.end_reason = message
         self.on_give_up(message)

@@ -136,7 +136,7 @@ class RequestLog:
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:
-            without_answer = 500  # which the HTTP server answers then
+            without_answer = 500  # the answer of the HTTP server
             raise
         finally:
             for call in record.at_end:

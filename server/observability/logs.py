@@ -190,7 +190,7 @@ def _write(descriptor: int, data: bytes) -> bool:
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # another process that shares it made it non-blocking
+        except BlockingIOError:  # made non-blocking by another process that shares it
             room = select.poll()
             room.register(descriptor, select.POLLOUT)
             room.poll()
@@ -216,7 +216,7 @@ def configure_logging(level: str, style: str, process: str = "api") -> None:
     Warnings and uncaught exceptions, in any thread, are events too.
     """
     if sys.stderr is None and not _is_open(_STDERR):
-        # It was closed before we started. Left free, the number would go to some socket, and our lines to a client.
+        # stderr was closed at the start. A socket could get its number, and our lines would go to a client.
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
     handler: logging.Handler = logging.NullHandler() if sys.stderr is None else LogWriter(_STDERR)
     handler.setFormatter(JsonFormatter(process) if style == "json" else TextFormatter(process))
@@ -225,7 +225,7 @@ def configure_logging(level: str, style: str, process: str = "api") -> None:
         library = logging.getLogger(name)
         library.handlers.clear()
         library.propagate = True
-    logging.getLogger("uvicorn.access").disabled = True  # our own line says more
+    logging.getLogger("uvicorn.access").disabled = True  # the access log has more
     if level != "debug":
         for name in ("uvicorn", "uvicorn.error", "litserve", "asyncio"):
             logging.getLogger(name).setLevel(logging.WARNING)

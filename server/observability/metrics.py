@@ -25,7 +25,7 @@ CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _TTFT_BUCKETS = (0.001, 0.0025, *_LATENCY_BUCKETS)
-# A small model takes a step in well under 10 ms: vLLM's buckets, which begin there, would show one number.
+# A step of a small model takes well under 10 ms, where vLLM's buckets begin.
 _ITL_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1)
 _ITL_TAIL = (0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5)
 _TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -299,7 +299,7 @@ class Metrics:
 
     def observe_exchange(self, record: RequestRecord) -> dict[str, str]:
         """Count an HTTP request that is over, by route template, method and status; its log line needs no more."""
-        # Templates and known methods only: a label a client can invent would grow the registry without bound.
+        # Templates and known methods only: labels chosen by clients would grow the registry without bound.
         method = record.scope["method"] if record.scope["method"] in _METHODS else "other"
         self.http_requests.labels(record.route, method, str(record.status)).inc()
         return {}

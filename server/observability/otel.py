@@ -1,9 +1,8 @@
-"""Makes OpenTelemetry traces: a span for each HTTP request, with one for each phase of its engine requests.
+"""OpenTelemetry traces: a span for each HTTP request, and one for each phase of its engine requests.
 
-Spans are made when a request is over, from the times that it recorded, so tracing costs a running request nothing; a
-thread of the SDK sends them, and drops them if no collector takes them. Names follow OpenTelemetry's conventions for
-HTTP and for generative AI; `gen_ai.latency.*` are vLLM's, in seconds. Without an endpoint nothing of OpenTelemetry is
-imported.
+Spans are made from the recorded times when a request has ended, so tracing costs a running request nothing. A thread of
+the SDK sends them, and drops them if no collector accepts them. Names follow OpenTelemetry's conventions for HTTP and
+for generative AI; `gen_ai.latency.*` are vLLM's, in seconds. Without an endpoint, no OpenTelemetry package is imported.
 """
 
 import logging
@@ -46,7 +45,7 @@ class Tracing:
 
     def __init__(self, endpoint: str | None, model_id: str, environ: Mapping[str, str] = os.environ) -> None:
         """Set up tracing. Raises SettingsError if a package is missing, or if the protocol is not HTTP."""
-        named = next((name for name in _PROTOCOLS if environ.get(name)), None)  # the one for traces goes first
+        named = next((name for name in _PROTOCOLS if environ.get(name)), None)  # the variable for traces comes first
         if named is not None and environ[named] != "http/protobuf":
             raise SettingsError(f"{named} {environ[named]!r} is not usable; http/protobuf is accepted")
         for name in _VARIABLES:

@@ -1,4 +1,4 @@
-"""Measures the speed of a server with an OpenAI-compatible API: tokens per second, and the waits of its clients."""
+"""Speed of a server with an OpenAI-compatible API: tokens per second, and the waiting times of its clients."""
 
 import itertools
 import time

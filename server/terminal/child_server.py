@@ -52,7 +52,7 @@ def child_server(model: str | None, flags: Sequence[str]) -> Iterator[Connection
             stdout=output,
             stderr=log,
             env=environ | {variable_name("api_key"): key},
-            start_new_session=True,  # Ctrl-C is for the command
+            start_new_session=True,  # Ctrl-C reaches only the command
         )
         try:
             while process.poll() is None:

@@ -86,7 +86,7 @@ def _conversation(arguments: argparse.Namespace) -> Iterator["Conversation"]:
     from server.terminal.connection import Connection
 
     flags = {name: cast("str | None", getattr(arguments, name)) for name in _OF_THE_MODEL}
-    Settings.from_sources({name: value for name, value in flags.items() if value is not None}, {})  # checks them
+    Settings.from_sources({name: value for name, value in flags.items() if value is not None}, {})  # checks the values
     with contextlib.ExitStack() as until_end:
         if arguments.url is not None:
             connection = Connection(arguments.url, arguments.api_key)

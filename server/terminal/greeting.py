@@ -49,7 +49,7 @@ class Greeting:
 
     async def _greet(self, workers: Sequence[WorkerState]) -> None:
         if self._settings.log_format == "text":
-            with contextlib.suppress(OSError):  # a terminal that was closed
+            with contextlib.suppress(OSError):  # the terminal was closed
                 if is_terminal(sys.stderr):
                     await _show_progress(self._model_id, workers)
                 while not all(worker.is_ready for worker in workers):
@@ -58,7 +58,7 @@ class Greeting:
                     self._print(workers[0].info)
 
     def _print(self, info: EngineInfo) -> None:
-        from rich.console import Console  # here, as below: a server without a terminal does not need it
+        from rich.console import Console  # imported here: a server without a terminal does not need it
         from rich.text import Text
 
         console = Console(highlight=False, soft_wrap=True)
@@ -72,7 +72,7 @@ class Greeting:
         config, settings = self._config, self._settings
         stored = f", weights stored as {config.stored_as}" if config.stored_as else ""
         quantized = stored if settings.quantize == "none" else f", weights in {settings.quantize}"
-        tokens = (info.num_blocks - 1) * info.block_size  # one block is never given away
+        tokens = (info.num_blocks - 1) * info.block_size  # without the null block
         size = tokens * kv_bytes_per_token(config, info.dtype, settings.tensor_parallel)
         return {
             "model": f"{self._model_id} ({config.architecture})",
