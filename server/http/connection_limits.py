@@ -47,17 +47,38 @@ time; refused: there were too many connections.
 OnEnd = Callable[[EndReason], None]
 
 
-class CountedHttpProtocol(HttpProtocol):
-    """A connection that gets 503 above `max_connections`. A few spare connections are kept for probes."""
+class LimitedHttpProtocol(HttpProtocol):
+    """A connection that ends if there are too many, or if its client does not send its request or read its answer.
+
+    Number: a connection gets 503 above `max_connections`. A few spare connections are kept for probes.
+
+    Sending: the head has `receive_timeout` seconds; the body has the same time and a second for each MIN_BODY_RATE
+    bytes received. The timer does not run while the application leaves received bytes unread, or answers an earlier
+    request.
+
+    Reading: unsent bytes are in this process and in the kernel; the client's machine acknowledges bytes that it took.
+    In two states the unsent bytes can only decrease: while the writer is paused because the answer is written faster
+    than it is read, and when the answer is complete. In any other state the client waits for the server.
+    """
 
     def __init__(self, *args: Any, limits: ConnectionLimits, on_end: OnEnd, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits = limits
         self._on_end = on_end
+        timeouts = [limit for limit in (limits.send_timeout, limits.receive_timeout) if limit]
+        self._check_interval = min(timeouts, default=0.0) / _CHECKS_PER_TIMEOUT
+        self._next_check: asyncio.TimerHandle | None = None
         self._spare_end: asyncio.TimerHandle | None = None
         """The end of the time in which a spare connection's request must be known; None for any other connection."""
+        self._unsent = 0
+        self._taken_at = self.loop.time()
+        self._awaited_since: float | None = self.loop.time()
+        """Loop time from which the part of a request that is due now is awaited; None between requests."""
+        self._came = 0
+        """Received bytes of that part, if it is a body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._check_later()
         super().connection_made(transport)
         num_over = len(self.connections) - self._limits.max_connections
         if self._limits.max_connections and num_over > SPARE_CONNECTIONS:
@@ -67,17 +88,11 @@ class CountedHttpProtocol(HttpProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._take_spare_end()
+        if self._next_check is not None:
+            self._next_check.cancel()
         super().connection_lost(exc)
 
-    def on_headers_complete(self) -> None:
-        is_spare = self._take_spare_end()
-        path = self.url.removeprefix(self.root_path.encode())
-        if is_spare and not path.startswith(self._limits.spare_paths):
-            self._refuse_connection()
-            return
-        super().on_headers_complete()
-        if is_spare and not self._is_refused:
-            self.cycle.keep_alive = False
+    # ---- number of connections
 
     def _take_spare_end(self) -> bool:
         """Return whether this is a spare connection without a known request; if so, cancel its timer."""
@@ -93,38 +108,6 @@ class CountedHttpProtocol(HttpProtocol):
         message = f"More than {limit} connections are open; at most {limit} are accepted (--max-connections)."
         self._refuse(Unavailable(message, code="too_many_connections", retry_after=1), lingers=lingers)
 
-
-class WatchedHttpProtocol(CountedHttpProtocol):
-    """Ends its connection if the client does not send its request, or read its answer, in time.
-
-    Sending: the head has `receive_timeout` seconds; the body has the same time and a second for each MIN_BODY_RATE
-    bytes received. The timer does not run while the application leaves received bytes unread, or answers an earlier
-    request.
-
-    Reading: unsent bytes are in this process and in the kernel; the client's machine acknowledges bytes that it took.
-    In two states the unsent bytes can only decrease: while the writer is paused because the answer is written faster
-    than it is read, and when the answer is complete. In any other state the client waits for the server.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        timeouts = [limit for limit in (self._limits.send_timeout, self._limits.receive_timeout) if limit]
-        self._interval = min(timeouts) / _CHECKS_PER_TIMEOUT
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._unsent = 0
-        self._taken_at = self.loop.time()
-        self._awaited_since: float | None = self.loop.time()
-        """Loop time from which the part of a request that is due now is awaited; None between requests."""
-        self._came = 0
-        """Bytes of that part that came, if it is a body."""
-        self._next_check = self.loop.call_later(self._interval, self._check)
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._next_check.cancel()
-        super().connection_lost(exc)
-
     # ---- sending
 
     def data_received(self, data: bytes) -> None:
@@ -139,7 +122,14 @@ class WatchedHttpProtocol(CountedHttpProtocol):
 
     def on_headers_complete(self) -> None:
         self._await_next()
+        is_spare = self._take_spare_end()
+        path = self.url.removeprefix(self.root_path.encode())
+        if is_spare and not path.startswith(self._limits.spare_paths):
+            self._refuse_connection()
+            return
         super().on_headers_complete()
+        if is_spare and not self._is_refused:
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         if not self._is_refused and not self.cycle.response_complete:
@@ -167,6 +157,10 @@ class WatchedHttpProtocol(CountedHttpProtocol):
 
     # ---- the checks
 
+    def _check_later(self) -> None:
+        if self._check_interval:
+            self._next_check = self.loop.call_later(self._check_interval, self._check)
+
     def _check(self) -> None:
         if self._is_stalled():
             logger.warning(
@@ -180,7 +174,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
         elif self._is_slow():
             self._end_slow()
         else:
-            self._next_check = self.loop.call_later(self._interval, self._check)
+            self._check_later()
 
     def _is_stalled(self) -> bool:
         now, before, self._unsent = self.loop.time(), self._unsent, self._count_unsent()
@@ -224,5 +218,4 @@ class WatchedHttpProtocol(CountedHttpProtocol):
 
 def http_protocol(limits: ConnectionLimits, on_end: OnEnd) -> Callable[..., HttpProtocol]:
     """Return the protocol of a server with these limits; `on_end` is called when one ends a connection."""
-    is_watched = limits.send_timeout or limits.receive_timeout
-    return partial(WatchedHttpProtocol if is_watched else CountedHttpProtocol, limits=limits, on_end=on_end)
+    return partial(LimitedHttpProtocol, limits=limits, on_end=on_end)
