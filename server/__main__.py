@@ -1,4 +1,4 @@
-"""Runs `python -m server`, which is `lightwell`."""
+"""Entry point of `python -m server`, the same as `lightwell`."""
 
 import sys
 

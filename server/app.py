@@ -1,7 +1,7 @@
-"""Puts one server together: model files, application, processes. No other file knows all of the parts.
+"""Assembly of one server: model files, application, processes. It imports no torch.
 
-It reads what the API process needs of the model (config, tokenizer, chat template) before a worker gets its job:
-a folder that cannot be served ends the start with one line. It imports no torch.
+It reads config, tokenizer and chat template before a worker gets its job: a folder that cannot be served ends the start
+with one line.
 """
 
 import asyncio
@@ -31,7 +31,6 @@ from server.auth.keys import KeyFileError, Keyring
 from server.config.settings import Settings, SettingsError
 from server.config.size_checks import check_sizes
 from server.dispatch.engine_client import EngineClient
-from server.http.connection_limits import ConnectionEvents
 from server.http.error_handlers import install_error_handlers
 from server.http.security_headers import BrowserHeaders
 from server.lifecycle import processes
@@ -81,9 +80,9 @@ def load_model_files(settings: Settings) -> ModelFiles:
         raise ModelLoadError(f"{error.filename}: cannot be read ({error.strerror})") from error
     config = read_config(folder)
     tokenizer = Tokenizer.from_folder(folder)
-    asked = settings.max_model_len
-    if asked is not None and asked > config.max_model_len:
-        raise SettingsError(f"--max-model-len {asked} is over the model's context of {config.max_model_len} tokens")
+    limit = settings.max_model_len
+    if limit is not None and limit > config.max_model_len:
+        raise SettingsError(f"--max-model-len {limit} is over the model's context of {config.max_model_len} tokens")
     source = tokenizer.chat_template if settings.chat_template is None else read_template_option(settings.chat_template)
     if source is None:
         shared_client().stop()
@@ -115,11 +114,11 @@ def create_app(
     tracing: Tracing | None = None,
 ) -> ASGIApp:
     """Make the application with every route, in plain ASGI wrappers, so that `receive` is the server's own."""
-    # Here: importing and building the routes takes half a second, in which the workers start already.
+    # Imported here: building the routes takes half a second, while the workers are starting.
     from server.routes import build_routes
     from server.routes.context import AppContext
 
-    metrics.watch(lambda: of_engine(client))
+    metrics.watch(lambda: of_engine(client.stats(), client.counts, client.worker_numbers()))
     metrics.watch(lambda: of_caches([worker.info for worker in client.workers if worker.info is not None]))
     metrics.watch(lambda: of_keys(keys))
     metrics.watch(lambda: of_adapters(client.adapters.num_requests()))
@@ -130,7 +129,7 @@ def create_app(
         description=_DESCRIPTION,
         lifespan=lifespan,
         openapi_url=None,
-        docs_url=None,  # FastAPI's own pages load their scripts from the network; ours are routes
+        docs_url=None,  # FastAPI's pages load their scripts from the network; /docs is a route of ours
         redoc_url=None,
     )
     context = AppContext(
@@ -167,15 +166,15 @@ def _add_openapi(app: FastAPI) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address to listen on is reached from this machine alone."""
+    """Return whether an address to listen on is reached only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
-    """Serve until told to stop, and return the exit status. Raises ServeError, with one line that says why."""
+def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> None:
+    """Serve until a signal. Raises ServeError, with the reason in one line."""
     configure_logging(settings.log_level, settings.log_format)
     metrics = Metrics(settings.metric_alias)
     tracing: Tracing | None = None
@@ -195,18 +194,14 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> int:
             greeted = partial(greeting.around, lifespan, client.workers)
             return create_app(settings, keys, files, client, greeted, metrics, tracing)
 
-        return processes.run(
+        processes.run(
             settings,
             settings.engine_config(files.folder),
             build_app,
             on_address=lambda url: setattr(greeting, "address", url),
             name=files.model_id,
             model_files=files.fingerprint,
-            events=ConnectionEvents(
-                on_stalled=metrics.stalled_clients.inc,
-                on_slow=metrics.slow_clients.inc,
-                on_refused=metrics.refused_connections.inc,
-            ),
+            on_connection_end=metrics.observe_connection_end,
             engine_factory=engine_factory,
         )
     except (KeyFileError, ModelLoadError, ChatTemplateError, SettingsError, processes.ServerGaveUp) as error:

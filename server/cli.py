@@ -10,8 +10,8 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.nearest import did_you_mean
@@ -23,65 +23,79 @@ from server.config.setting_names import ENV_PREFIX, variable_name
 from server.config.settings import Settings, SettingsError, setting_names
 from server.lifecycle import worker_process
 from server.observability.version import lightwell_version
+from server.terminal.command_errors import CommandError, UsageError
 from server.terminal.commands import add_commands
-from server.terminal.failure import CommandError, UsageError
 
 
 def build_parser() -> Parser:
     parser = Parser(prog="lightwell", description="Serve transformer models: text, attention patterns and embeddings.")
     parser.add_argument("--version", action="version", version=f"lightwell {lightwell_version()}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    add = partial(commands.add_parser, allow_abbrev=False)
-    serve = add(
-        "serve", help="serve a model", description="Serve a model over HTTP. A flag overrides its LIGHTWELL_* variable."
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, result: Callable[[argparse.Namespace], int | str | None], **texts: Any) -> Parser:
+        command = commands.add_parser(name, allow_abbrev=False, **texts)
+        command.set_defaults(result=result)
+        return command
+
+    command = add(
+        "serve",
+        serve,
+        help="serve a model",
+        description="Serve a model over HTTP. A flag overrides its LIGHTWELL_* variable.",
     )
-    add_arguments(serve)
-    census = add(
+    add_arguments(command)
+    command = add(
         "census",
+        census,
         help="count a model's parameters",
         description="Count a model's parameters by component, from its configuration; no weights are read.",
     )
-    census.add_argument("config", metavar="CONFIG", help="a config.json, a folder with one, or a hub id")
-    census.add_argument("--json", action="store_true", help="write JSON like GET /v1/models/{id}/parameters")
-    size = add(
+    command.add_argument("config", metavar="CONFIG", help="a config.json, a folder with one, or a hub id")
+    command.add_argument("--json", action="store_true", help="write JSON like GET /v1/models/{id}/parameters")
+    command = add(
         "size",
+        size,
         help="estimate the memory of a server",
         description="Estimate the memory of `lightwell serve` with the same flags on a CPU, from the model's "
         "configuration (docs/sizing.md).",
     )
-    add_arguments(size)
-    perplexity = add(
+    add_arguments(command)
+    command = add(
         "perplexity",
+        perplexity,
         help="measure the perplexity of a text",
         description="Measure the perplexity of a text in windows of 512 tokens. With --against, also the KL "
         "divergence of two models and the share of positions with the same likeliest token.",
     )
-    perplexity.add_argument("model", nargs="?", metavar="MODEL", help="a model, as in `lightwell serve`")
-    add_flags(perplexity, ("dtype", "quantize", "activations"))
-    perplexity.add_argument("--text", metavar="FILE", required=True, help="a UTF-8 text file")
-    perplexity.add_argument("--against", metavar="MODEL", help="model with the same vocabulary, never quantised")
-    perplexity.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="largest number of tokens (4096)")
-    kernels = add(
+    command.add_argument("model", nargs="?", metavar="MODEL", help="a model, as in `lightwell serve`")
+    add_flags(command, ("dtype", "quantize", "activations"))
+    command.add_argument("--text", metavar="FILE", required=True, help="a UTF-8 text file")
+    command.add_argument("--against", metavar="MODEL", help="model with the same vocabulary, never quantised")
+    command.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="largest number of tokens (4096)")
+    command = add(
         "kernels",
+        kernels,
         help="show the kernels of this machine",
         description="Show the kernels that a server on this machine uses: the CPU level and the multiplication by "
         "bfloat16 weights (docs/reference.md).",
     )
-    add_flags(kernels, ("kernels", "kernel_arithmetic", "threads"))
-    kernels.add_argument(
+    add_flags(command, ("kernels", "kernel_arithmetic", "threads"))
+    command.add_argument(
         "--measure", action="store_true", help="time products on one thread and print a line for the table of CPUs"
     )
-    kernels.add_argument("--json", action="store_true", help="write JSON")
-    key = add(
+    command.add_argument("--json", action="store_true", help="write JSON")
+    command = add(
         "key",
+        key,
         help="create an API key",
         description="Create a random API key. The key is printed once to stderr, its entry for --api-key-file to "
         "stdout: lightwell key NAME >> keys.toml",
     )
-    key.add_argument("name", metavar="NAME", help="name of the key in logs, metrics and GET /admin/keys")
-    key.add_argument("--admin", action="store_true", help="permit /admin/...")
+    command.add_argument("name", metavar="NAME", help="name of the key in logs, metrics and GET /admin/keys")
+    command.add_argument("--admin", action="store_true", help="permit /admin/...")
     add(
         "health",
+        health,
         help="check whether the server is ready",
         description="Check whether the `lightwell serve` in this container or on this machine is ready, at the "
         "address of its flags or variables. The exit status is 0 if it is ready, otherwise 1.",
@@ -93,11 +107,10 @@ def build_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command, and return the exit status."""
     arguments = build_parser().parse_args(argv)
-    commands = {each.__name__: each for each in (serve, census, size, perplexity, kernels, key, health)}
     try:
-        if arguments.command in commands:
-            return commands[arguments.command](arguments)
-        result: str | None = arguments.result(arguments)
+        result: int | str | None = arguments.result(arguments)
+        if isinstance(result, int):
+            return result
         return 0 if result is None else print_text(result)
     except (SettingsError, KeyFileError, UsageError) as error:
         return fail(str(error), 2)
@@ -109,8 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def serve(arguments: argparse.Namespace) -> int:
-    """Serve a model, and return the exit status."""
+def serve(arguments: argparse.Namespace) -> int | None:
+    """Serve a model. Returns the exit status if it is not 0."""
     settings = from_arguments(arguments, os.environ)
     arguments.api_key = None
     forget_keys()
@@ -122,7 +135,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
     gc.disable()  # as in the workers, until `server.engine.memory.memory_limit.freeze_garbage`
     with contextlib.suppress(OSError):  # the first chat request then reports it
-        shared_client().start()  # now: it is ready when the imports below are
+        shared_client().start()  # in the background, during the imports below
     try:
         path = local_path(settings.model)
         if path is not None and settings.devices == 1:
@@ -131,15 +144,16 @@ def serve(arguments: argparse.Namespace) -> int:
         from server import app
 
         try:
-            return app.serve(settings)
+            app.serve(settings)
         except app.ServeError as error:
             return fail(str(error), 1, settings.log_format)
+        return None
     finally:
         worker_process.end_unused()
 
 
-def census(arguments: argparse.Namespace) -> int:
-    """Print the census of a configuration, and return the exit status."""
+def census(arguments: argparse.Namespace) -> str:
+    """Return the census of a configuration."""
     from model.analysis import census_report
     from model.analysis.census import take_census
     from model.checkpoint import registry, resolve
@@ -147,13 +161,12 @@ def census(arguments: argparse.Namespace) -> int:
     config = registry.read_config(resolve.resolve_config(arguments.config))
     counted = take_census(config)
     if arguments.json:
-        told = {"architecture": config.architecture, **census_report.as_json(counted)}
-        return print_text(json.dumps(told, indent=2))
-    return print_text(census_report.as_table(counted, config))
+        return json.dumps({"architecture": config.architecture, **census_report.as_json(counted)}, indent=2)
+    return census_report.as_table(counted, config)
 
 
-def size(arguments: argparse.Namespace) -> int:
-    """Print what a server takes, and return the exit status."""
+def size(arguments: argparse.Namespace) -> str:
+    """Return the memory estimate of a server."""
     from model.checkpoint import registry, resolve
     from server.config import memory_estimate
 
@@ -161,52 +174,51 @@ def size(arguments: argparse.Namespace) -> int:
     file = resolve.resolve_config(settings.model or resolve.default_name(), settings.gguf_file, settings.revision)
     config = registry.read_config(file)
     found = memory_estimate.sizes(config, settings, file)
-    return print_text(memory_estimate.as_table(found, settings, config.stored_as))
+    return memory_estimate.as_table(found, settings, config.stored_as)
 
 
-def kernels(arguments: argparse.Namespace) -> int:
-    """Print what computes here, and return the exit status."""
+def kernels(arguments: argparse.Namespace) -> str:
+    """Return the kernels of this machine."""
     from server.config import kernel_report
 
     settings = Settings.from_sources(vars(arguments), os.environ)
     report = kernel_report.make_report(settings, measured=arguments.measure)
-    if arguments.json:
-        return print_text(json.dumps(kernel_report.as_json(report), indent=2))
-    return print_text(kernel_report.as_table(report))
+    return json.dumps(kernel_report.as_json(report), indent=2) if arguments.json else kernel_report.as_table(report)
 
 
-def perplexity(arguments: argparse.Namespace) -> int:
-    """Print the perplexity of a text, and return the exit status."""
+def perplexity(arguments: argparse.Namespace) -> str:
+    """Return the perplexity of a text."""
     from pathlib import Path
 
     from server.terminal import perplexity as measured
 
     if arguments.max_tokens < measured.LEAST_TOKENS:
-        return fail(f"--max-tokens: {arguments.max_tokens}; {measured.LEAST_TOKENS} or more is accepted", 2)
+        raise UsageError(f"--max-tokens: {arguments.max_tokens}; {measured.LEAST_TOKENS} or more is accepted")
     settings = Settings.from_sources(vars(arguments), os.environ)
     found = measured.measure(settings, Path(arguments.text), arguments.against, arguments.max_tokens)
-    return print_text(measured.report(*found))
+    return measured.report(*found)
 
 
-def key(arguments: argparse.Namespace) -> int:
-    """Print a new key and its entry for the key file, and return the exit status."""
+def key(arguments: argparse.Namespace) -> str:
+    """Print a new key on stderr, and return its entry for the key file."""
     made = new_key()
     entry = key_entry(arguments.name, made, is_admin=arguments.admin)
     print(f"The key of {arguments.name}, shown this once:\n{made}", file=sys.stderr, flush=True)
-    return print_text(f"\n{entry}".rstrip("\n"))  # a blank line before: it is appended to others
+    return f"\n{entry}".rstrip("\n")  # a blank line first: it is appended to other entries
 
 
-def health(_: argparse.Namespace) -> int:
-    """Ask the server whether it is ready, and return the exit status; if it is not, print one line on stderr."""
+def health(_: argparse.Namespace) -> None:
+    """Raise CommandError if the server is not ready."""
     from server.lifecycle.health_check import serve_arguments, why_not_ready
 
     settings = from_arguments(build_parser().parse_args(["serve", *serve_arguments()]), os.environ)
     problem = why_not_ready(settings.host, settings.port)
-    return 0 if problem is None else fail(problem, 1)
+    if problem is not None:
+        raise CommandError(problem)
 
 
 def forget_keys() -> None:
-    """Remove the plain keys from what the workers are given: the environment, and sys.argv through multiprocessing."""
+    """Remove the plain keys from the environment and from sys.argv, which multiprocessing gives to the workers."""
     os.environ.pop(f"{ENV_PREFIX}API_KEY", None)
     for i, argument in enumerate(sys.argv):
         if argument.startswith("--api-key="):
@@ -226,7 +238,7 @@ def print_text(text: str) -> int:
 
 
 def no_reader() -> int:
-    """Drop what is left for stdout, which Python flushes once more when it ends, and return the exit status."""
+    """Drop the rest of stdout, which Python flushes again at its end, and return the exit status."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 

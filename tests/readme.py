@@ -77,17 +77,8 @@ def metrics_table() -> str:
         of_engine,
     )
 
-    class Idle:
-        counts = ClientCounters()
-
-        def stats(self) -> EngineStats:
-            return EngineStats()
-
-        def worker_numbers(self) -> list[WorkerNumbers]:
-            return [WorkerNumbers(True, EngineStats(), 0)]
-
     metrics = Metrics()
-    metrics.watch(lambda: of_engine(Idle()))
+    metrics.watch(lambda: of_engine(EngineStats(), ClientCounters(), [WorkerNumbers(True, EngineStats(), 0)]))
     metrics.watch(lambda: of_caches([EngineInfo(max_model_len=1, num_blocks=2, block_size=1, dtype="", device="")]))
     metrics.watch(lambda: of_adapters({"": 0}))
     lines = ["| metric | type | meaning |", "|---|---|---|"]

@@ -21,7 +21,6 @@ from server.cli import forget_keys
 from server.config.devices import places
 from server.config.settings import Settings
 from server.http.connection import BODY_WRITER
-from server.http.connection_limits import ConnectionEvents
 from server.lifecycle.processes import LightwellServer, at_places
 from server.lifecycle.worker_process import prepare_environment, weight_bytes
 from server.observability.logs import configure_logging
@@ -69,7 +68,7 @@ class Engine:
             at_places(config, found),
             engine_factory,
             lambda client, lifespan: create_app(settings, keys, files, client, lifespan, self._metrics, tracing),
-            ConnectionEvents(),
+            lambda reason: None,  # Ray has the connections
             files.fingerprint,
             found,
         )

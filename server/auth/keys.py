@@ -1,17 +1,16 @@
-"""Knows the API keys: those from flags, those in a file that may change while the server runs, and which one a request
-has.
+"""API keys from flags, and from a file that may change while the server runs. Independent of HTTP.
 
-Only SHA-256 digests are kept, never a key. A key is random (`lightwell key` makes 256 bits), so a plain digest is
-enough: there is no dictionary to try. It knows nothing of HTTP.
+Only SHA-256 digests are kept. A key is random (`lightwell key` makes 256 bits), so a plain digest is enough: there is
+no dictionary to try.
 
-    # keys.toml: one table a key, named as the logs and metrics shall name it
+    # keys.toml: one table for each key, with its name in logs and metrics
     [search-team]
-    hash = "sha256:..."           # what `lightwell key` prints
-    max_requests = 8              # in flight at once; left out: no limit
-    tokens_per_minute = 60000     # prompt and generated; left out: no limit
-    min_priority = -10            # its requests' earliest (lowest); left out: what --allow-priority says
-    expires = 2027-01-31          # a day or a time, UTC unless it says otherwise; left out: never
-    admin = true                  # may use /admin/...; left out: false
+    hash = "sha256:..."           # printed by `lightwell key`
+    max_requests = 8              # in flight at once; default: no limit
+    tokens_per_minute = 60000     # prompt and generated; default: no limit
+    min_priority = -10            # its requests' earliest (lowest); default: by --allow-priority
+    expires = 2027-01-31          # a day or a time, UTC by default; default: never
+    admin = true                  # may use /admin/...; default: false
 """
 
 import hashlib
@@ -42,12 +41,12 @@ _MAX_LIMIT = 2**53
 _CHECK_INTERVAL = 1.0
 """Seconds between two checks of the file."""
 _HASH = re.compile(r"sha256:[0-9a-f]{64}")
-_NAME = re.compile(r"(?!key-\d)[A-Za-z0-9_-]{1,64}")  # what TOML takes without quotes, and no name of --api-key's
+_NAME = re.compile(r"(?!key-\d)[A-Za-z0-9_-]{1,64}")  # no quotes in TOML; not a name of --api-key's
 _FIELDS = ("hash", "max_requests", "tokens_per_minute", "min_priority", "expires", "admin")
 
 
 class KeyFileError(ValueError):
-    """The key file cannot be used; the message is one line that names the file, the entry and what is accepted."""
+    """The key file cannot be used; the message is one line with the file, the entry and the accepted values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,9 +90,9 @@ def key_entry(name: str, key: str, *, is_admin: bool) -> str:
 
 
 class Keyring:
-    """All keys that open the server: those of `hashes` for good, those of the file as it is now.
+    """All keys of the server: those in `hashes`, which never change, and the present keys of the file.
 
-    A file that changed is read again, within a second, by the next request. One that cannot be used changes nothing:
+    The first request after a change reads the file again, within a second. A file that cannot be used changes nothing:
     the error is logged and counted, and the keys read before remain valid. A keyring belongs to one event loop.
     """
 
@@ -121,7 +120,7 @@ class Keyring:
 
     @property
     def has_admin(self) -> bool:
-        self._reload_if_changed()  # or the first admin key would open nothing until some other route was asked for
+        self._reload_if_changed()  # so that the first admin key in the file opens its routes
         return any(known.key.is_admin for known in self.known)
 
     def find(self, given: bytes) -> KnownKey | None:
@@ -147,14 +146,13 @@ class Keyring:
         logger.info("%s was read: %d API keys are known", self._file, len(self.known))
 
     def _reload_if_changed(self) -> None:
-        """Read the file again if it changed since the last check, at most once an interval."""
         if self._file is None or self._clock() - self._checked_at < _CHECK_INTERVAL:
             return
         self._checked_at = self._clock()
         try:
             found = _signature(os.stat(self._file))
         except OSError:
-            found = ()  # logged once, as any other change for the worse
+            found = ()  # logged once, like any other problem of the file
         if found == self._signature:
             return
         self._signature = found
@@ -182,7 +180,7 @@ class Keyring:
         self._signature = signature
 
     def _replace(self, keys: Sequence[ApiKey]) -> None:
-        """Use these keys from now on. A key of the same name keeps the counts of its present use."""
+        """Replace the keys. A key of the same name keeps the counts of its use."""
         uses = {known.key.name: known.use for known in self.known}
         for key in keys:
             uses.setdefault(key.name, KeyUse(key.name, self._clock)).limits = key.limits
@@ -190,11 +188,11 @@ class Keyring:
 
 
 def read_keys(content: bytes, file: str) -> list[ApiKey]:
-    """Read the keys in a file's content. Raises KeyFileError, which never quotes what may be a key."""
+    """Read the keys in a file's content. Raises KeyFileError, which never quotes a value that may be a key."""
     try:
         tables = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        # Other errors are of integers with too many digits and of lists in lists without end.
+        # Other errors come from integers with too many digits and from very deep lists.
         reason = error if isinstance(error, tomllib.TOMLDecodeError | UnicodeDecodeError) else "a value is too large"
         raise KeyFileError(f"{file} is no TOML: {reason}") from None
     if not 1 <= len(tables) <= MAX_KEYS:
@@ -233,7 +231,7 @@ def _read_key(name: str, table: Any, where: str) -> ApiKey:
 def _shown(value: object) -> str:
     try:
         return repr(value)[:50]
-    except ValueError:  # Python writes no integer of thousands of digits
+    except ValueError:  # Python does not print integers of thousands of digits
         return "an integer that is too large"
 
 
@@ -247,7 +245,7 @@ _PRIORITY = PRIORITIES, f"{PRIORITIES[0]} to {PRIORITIES[-1]} are accepted, or n
 
 def _number(table: dict[str, Any], field: str, where: str, numbers: range, accepted: str) -> int | None:
     value = table.get(field)
-    if value is not None and (type(value) is not int or value not in numbers):  # not bool, which is an int too
+    if value is not None and (type(value) is not int or value not in numbers):  # not bool, which is a subclass
         raise KeyFileError(f"{where}: {field} is {_shown(value)}; {accepted}")
     return value
 
@@ -263,5 +261,4 @@ def _expiry(value: Any, where: str) -> float | None:
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:
-    """Return what changes when the file is written or replaced."""
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)

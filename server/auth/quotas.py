@@ -1,13 +1,12 @@
-"""Limits what one API key may use at once and over time, requests in flight and tokens a minute, and how early it may
-go.
+"""Limits of one API key: requests in flight, tokens per minute, and the earliest priority.
 
-Tokens are a bucket that holds at most one minute's worth and fills steadily. Every prompt token is taken from it when
-its request is admitted, every generated token when it is generated, so no client pays for a `max_tokens` that was not
-used. A request is admitted while a token is in the bucket; what it then takes may put the bucket in debt, and the key's
-next requests wait until that is filled up. Over time no key gets more than its limit; at once it may exceed it by what
-its requests in flight still generate, which `max_requests` bounds.
+Tokens are a bucket that fills steadily up to the tokens of one minute. A prompt is taken from it at admission and each
+generated token when it is generated, so that unused `max_tokens` cost nothing. A request is admitted while a token is
+in the bucket. It may put the bucket in debt; then the key's next requests wait until the debt is filled. Over time no
+key exceeds its limit; for a moment it may exceed it by the tokens of its requests in flight, which `max_requests`
+bounds.
 
-It only counts: it knows no key, no file and no other key, so that one can never wait for another's.
+Each key has its own counts, so no key waits for another.
 """
 
 import math
@@ -16,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from server.auth.rates import RateEstimate, retry_after
+from server.auth.rate_estimate import RateEstimate, retry_after
 
 PRIORITIES = range(-1000, 1001)
 """The priorities that a request may have; the lower, the earlier."""
@@ -38,7 +37,7 @@ class KeyLimits:
     max_requests: int | None = None
     tokens_per_minute: int | None = None
     min_priority: int | None = None
-    """The earliest priority of its requests; None is what the server allows every client."""
+    """The earliest priority of its requests; None is the limit for all clients."""
 
 
 class KeyUse:
@@ -75,7 +74,7 @@ class KeyUse:
         limits = self._limits
         if limits.max_requests is not None and self.num_requests >= limits.max_requests:
             self.refusals["max_requests"] += 1
-            self._advance_ends()  # at the rate at which its own requests end: other keys' make no room for it
+            self._advance_ends()  # at the rate of its own requests: the ends of others are no use
             seconds = self._ends.seconds_for(self.num_requests + 1 - limits.max_requests)
             raise LimitReached(
                 f"The API key {self.name!r} has {self.num_requests} requests in flight; at most "
@@ -90,7 +89,7 @@ class KeyUse:
                 raise LimitReached(
                     f"The API key {self.name!r} has used its {limits.tokens_per_minute} tokens a minute.",
                     code="key_tokens_exceeded",
-                    retry_after=max(1, math.ceil((1 - self._level) * 60 / limits.tokens_per_minute)),  # exactly
+                    retry_after=max(1, math.ceil((1 - self._level) * 60 / limits.tokens_per_minute)),  # exact
                 )
         self._advance_ends()
         self.num_requests += 1
@@ -103,7 +102,7 @@ class KeyUse:
         self._ends.add(1)
 
     def charge(self, num_tokens: int) -> None:
-        """Take an admitted request's tokens from the bucket: its prompt, or what it generated."""
+        """Take the tokens of an admitted request from the bucket: its prompt, or a generated token."""
         self.tokens_total += num_tokens
         self._fill()
         self._level -= num_tokens
@@ -112,7 +111,6 @@ class KeyUse:
         self._ends.advance(self._clock(), busy=self.num_requests > 0)
 
     def _fill(self) -> None:
-        """Fill the bucket with what has accrued since the last time."""
         now = self._clock()
         capacity = self._limits.tokens_per_minute
         if capacity is not None:

@@ -1,6 +1,5 @@
-"""Offers the settings to operators: flags and help, and warnings of misspelt or deprecated names.
-
-All of it follows from `server.config.settings`. It never knows what a setting means.
+"""Settings on the command line: flags and help, and warnings of misspelt or deprecated names. All of it follows from
+the fields of `server.config.settings`.
 """
 
 import argparse
@@ -25,7 +24,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Read the arguments, and end the program if some are unknown: each command knows its own options."""
         found, unknown = super().parse_known_args(args, namespace)
-        # Before Python 3.12, argparse leaves an optional positional over that comes after an option.
+        # Before Python 3.12, argparse does not read an optional positional that follows an option.
         optional = [each.dest for each in self._actions if each.nargs == "?" and not each.option_strings]
         free = [name for name in optional if getattr(found, name, None) is None]
         if free and len(unknown) == 1 and not unknown[0].startswith("-"):
@@ -72,7 +71,7 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
 
 
 def from_arguments(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
-    """Read the settings from what the parser of `add_arguments` read, and the environment. Raises SettingsError."""
+    """Read the settings from the arguments of the parser and from the environment. Raises SettingsError."""
     flags: dict[str, Any] = {name: getattr(arguments, name) for name in setting_names()}
     positional = arguments.model_argument
     if positional is not None and flags["model"] not in (None, positional):

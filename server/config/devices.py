@@ -1,7 +1,6 @@
-"""Chooses the card, or those of the CPU cores that this process may use, for each worker of a server.
+"""Devices of the workers: a GPU, or a group of the CPU cores that this process may use.
 
-It needs the standard library only: a process of its own counts the cards; that one imports torch, so that this one need
-not. It knows nothing of what workers do there.
+It needs the standard library only: a separate process imports torch to count the GPUs.
 """
 
 import itertools
@@ -19,15 +18,13 @@ from server.engine.memory.cgroups import read_int, within_quota
 logger = logging.getLogger(__name__)
 
 Devices = int | Literal["all"] | tuple[int, ...]
-"""The value of `--devices`: so many workers, one on every card, or one on each of these cards."""
+"""The value of `--devices`: a number of workers, one on every card, or one on each of these cards."""
 
 _COUNT_CARDS = "import torch; print(torch.cuda.device_count())"
 _COUNT_TIMEOUT = 120.0
 """Seconds to count the cards. Importing torch from a slow disk takes some ten."""
 _MOST_WORKERS_PER_CORE = 4
-"""Most workers per core of a CPU. So many are of use to tests alone; more are a mistake, and would bring the machine
-down.
-"""
+"""Most workers per core of a CPU. More than one is useful only in tests; more than this is a mistake."""
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
@@ -36,7 +33,7 @@ class Places:
     """One place for each worker."""
 
     accelerator: Literal["cpu", "cuda"]
-    """The kind of device for the worker launcher. One worker whose device is still to be found is "cpu" too."""
+    """The kind of device for the worker launcher. It is "cpu" too for one worker that finds its own device."""
     cards: tuple[int, ...] = ()
     """The card of each worker, in torch's numbers; empty without cards."""
     core_groups: tuple[tuple[int, ...], ...] = ()
@@ -48,10 +45,10 @@ class Places:
 
 
 def places(devices: Devices, device: str, count_cards: Callable[[], int] | None = None) -> Places:
-    """Return where the workers compute that `--devices` asks for; `device` is auto, cpu or cuda.
+    """Return the devices of the workers for a value of `--devices`; `device` is auto, cpu or cuda.
 
-    One worker is on all cores, or on the first card. Raises ValueError for cards that are not there, for cards on a
-    CPU, and for more workers than a CPU's cores could carry.
+    One worker is on all cores, or on the first card. Raises ValueError for missing cards, for cards on a CPU, and for
+    more workers than the cores of a CPU can carry.
     """
     if devices == 1:
         return Places("cuda", cards=(0,)) if device == "cuda" else Places("cpu")
@@ -81,8 +78,8 @@ def as_text(devices: Devices) -> str:
 
 
 def core_groups(cores: Sequence[int], num_groups: int) -> tuple[tuple[int, ...], ...]:
-    """Divide the cores into so many groups of neighbours, as evenly as possible. Where there are fewer cores than
-    groups, several groups are the same core.
+    """Divide the cores into groups of neighbours, as evenly as possible. With fewer cores than groups, groups share
+    cores.
     """
     num_cores = len(cores)
     if num_groups > num_cores:
@@ -92,8 +89,8 @@ def core_groups(cores: Sequence[int], num_groups: int) -> tuple[tuple[int, ...],
 
 
 def bind_to_cores(cores: Sequence[int]) -> None:
-    """Compute on these cores alone from now on, as far as this process may still use them: a container's can become
-    fewer while a server runs. If none is left, compute on all that there are, and log it.
+    """Bind this process to these cores, as far as it may still use them: a container may lose cores while a server
+    runs. If none is left, use all available cores, and log it.
     """
     usable = os.sched_getaffinity(0).intersection(cores)
     if usable:
@@ -103,24 +100,23 @@ def bind_to_cores(cores: Sequence[int]) -> None:
 
 
 def visible_cards() -> int:
-    """Return how many cards a worker would see. A process that ends asks torch itself: no other way counts as it
-    does (CUDA_VISIBLE_DEVICES by number or name, parts of cards, other makers), and counting may begin to use them.
+    """Return the number of cards that a worker would see. A short process asks torch: no other count agrees with it
+    (CUDA_VISIBLE_DEVICES by number or name, parts of cards, other makers), and the count may initialise the cards.
     """
     try:
-        # -P: a torch.py in the folder that the server was started in is not torch
+        # -P: ignore a torch.py in the working directory
         command = [sys.executable, "-P", "-c", _COUNT_CARDS]
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_COUNT_TIMEOUT, check=True)
         return int(answer.stdout.split()[-1])
     except subprocess.CalledProcessError as error:
         said = [line.strip() for line in error.stderr.splitlines() if line.strip()]
-        why = f" It said: {said[-1]}" if said else ""  # of a traceback the last line says what was wrong
+        why = f" It said: {said[-1]}" if said else ""  # the last line of a traceback is the error
         raise ValueError(f"the GPUs could not be counted: {error}{why}") from error
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
         raise ValueError(f"the GPUs could not be counted: {error}") from error
 
 
 def _choose(devices: Devices, num_cards: int) -> tuple[int, ...]:
-    """Return the chosen cards, of `num_cards`, which is at least one."""
     if devices == "all":
         return tuple(range(num_cards))
     if isinstance(devices, int):
@@ -136,9 +132,9 @@ def _choose(devices: Devices, num_cards: int) -> tuple[int, ...]:
 
 
 def _neighbourhood(core: int) -> tuple[int, int, int]:
-    """Return a sort key that puts cores of one processor, and threads of one core, next to each other."""
+    """Return a sort key: cores of one processor, and threads of one core, are neighbours."""
     folder = _TOPOLOGY / f"cpu{core}" / "topology"
-    # A kernel without these files: then by their numbers.
+    # A kernel without these files: by number.
     return read_int(folder / "physical_package_id") or 0, read_int(folder / "core_id") or 0, core
 
 

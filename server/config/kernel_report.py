@@ -1,5 +1,11 @@
-"""Reports for `lightwell kernels`: which kernels a server on this machine computes with, and how it multiplies."""
+"""Report of `lightwell kernels`: the kernels of a server on this machine, and its method of multiplication.
 
+It may measure the products with each form of weight on one thread, for the table of CPUs. Their weights are constant:
+the time of a product does not depend on its numbers.
+"""
+
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,10 +13,33 @@ import torch
 
 from model.kernels import library
 from model.kernels.choice import ARITHMETIC_NAMES, KernelConfig
-from model.kernels.cpus import CpuRow, find_row
-from server.config.kernel_rates import KernelRate, measure, row_of
+from model.kernels.cpus import DOT_LEVELS, CpuRow, find_row
+from model.kernels.forms import Weight
+from model.kernels.int8 import Int8BlockedWeight
+from model.kernels.products import BLOCK, DOT, WIDEN, BlockedWeight
 from server.config.settings import Settings, SettingsError
 from server.engine.execution.threads import SMALL_MODEL, use_threads
+
+_MANY_ROWS = 256
+_INPUTS = 4096
+_WEIGHT_BYTES = 256 << 20
+"""Bytes of the weight: more than most caches hold, so that a single row reads it from memory."""
+_SMALL_OUTPUTS = 1024
+"""Outputs of the weight for many rows, so that it takes no longer on a slow CPU."""
+_CLEARLY = 1.1
+"""How many times as fast DOT must be with many rows, since WIDEN is more precise and has the same bits on every CPU."""
+_AS_FAST = 0.95
+"""How fast DOT must be at least with a single row, relative to WIDEN."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRate:
+    """The rate of one form of weight and one arithmetic, on one thread."""
+
+    bandwidth: float
+    """GB of weights read in a second by a single row."""
+    compute: float
+    """GFLOP in a second by 256 rows (two for each weight and row)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +62,15 @@ class KernelReport:
     arithmetic: str | None
     """How products with bfloat16 weights are made: float32 | bf16-dot."""
     threads: int
-    """Threads that compute a model, unless it is too small for so many."""
+    """Threads of a model; a small model uses fewer."""
     rates: dict[str, KernelRate] | None = None
     """The rates on one thread, or None if nothing was measured."""
 
 
 def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
-    """Find out what computes here, and measure for some seconds if that is asked for.
+    """Return the kernels of this machine. measured: whether to measure rates, for a few seconds.
 
-    Raises SettingsError for kernels, a level or a library that are asked for and not there.
+    Raises SettingsError for required kernels, a level or a library that is missing.
     """
     try:
         kernels = KernelConfig(settings.engine_kernels, settings.kernel_arithmetic)
@@ -69,7 +98,7 @@ def make_report(settings: Settings, *, measured: bool = False) -> KernelReport:
 
 def as_json(report: KernelReport) -> dict[str, Any]:
     vendor, family, model = report.cpu
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "library": {"path": report.library, "present": report.is_present},
         "kernels": report.kernels,
         "levels": report.levels,
@@ -80,12 +109,12 @@ def as_json(report: KernelReport) -> dict[str, Any]:
         "threads": report.threads,
     }
     if report.rates is not None:
-        told["rates"] = {
+        fields["rates"] = {
             name: {"gb_per_s_1_row": round(rate.bandwidth, 2), "gflop_per_s_256_rows": round(rate.compute, 2)}
             for name, rate in report.rates.items()
         }
-        told["measured_row"] = _row_as_json(row_of(report.rates))
-    return told
+        fields["measured_row"] = _row_as_json(row_of(report.rates))
+    return fields
 
 
 def _row_as_json(row: CpuRow) -> dict[str, Any]:
@@ -116,3 +145,60 @@ def as_table(report: KernelReport) -> str:
         source = ", ".join(map(repr, fields)).replace("'", '"')
         text += ["", "for TABLE of model/kernels/cpus.py:", f"    CpuRow({source}),"]
     return "\n".join(text)
+
+
+def measure(seconds: float = 0.4, weight_bytes: int = _WEIGHT_BYTES) -> dict[str, KernelRate]:
+    """Measure the rates on one thread, at the level in use. seconds: time for each rate. weight_bytes: size of a
+    weight.
+
+    Returns the rates of float32, bfloat16 (widened), bfloat16-dot where the level has it, and int8.
+    """
+    forms: dict[str, tuple[int, Callable[[int], Weight]]] = {
+        "float32": (4, lambda n: BlockedWeight(torch.ones(n, _INPUTS))),
+        "bfloat16": (2, lambda n: BlockedWeight(torch.ones(n, _INPUTS, dtype=torch.bfloat16), WIDEN)),
+        "bfloat16-dot": (2, lambda n: BlockedWeight(torch.ones(n, _INPUTS, dtype=torch.bfloat16), DOT)),
+        "int8": (1, lambda n: Int8BlockedWeight(torch.ones(n, _INPUTS, dtype=torch.int8), torch.ones(n))),
+    }
+    if library.kernels().level not in DOT_LEVELS:
+        del forms["bfloat16-dot"]
+    threads = library.num_threads()
+    library.set_num_threads(1)
+    try:
+        return {name: _rate(name, *form, seconds, weight_bytes) for name, form in forms.items()}
+    finally:
+        library.set_num_threads(threads)
+
+
+def _rate(name: str, itemsize: int, make: Callable[[int], Weight], seconds: float, weight_bytes: int) -> KernelRate:
+    row_dtype = torch.float32 if name == "float32" else torch.bfloat16
+    num_outputs = max(1, weight_bytes // (_INPUTS * itemsize) // BLOCK) * BLOCK
+    few = min(num_outputs, _SMALL_OUTPUTS)
+    large, small = make(num_outputs), make(few)
+    row, rows = torch.ones(1, _INPUTS, dtype=row_dtype), torch.ones(_MANY_ROWS, _INPUTS, dtype=row_dtype)
+    return KernelRate(
+        num_outputs * _INPUTS * itemsize / _least_seconds(lambda: large.multiply(row), seconds) / 1e9,
+        2 * _MANY_ROWS * _INPUTS * few / _least_seconds(lambda: small.multiply(rows), seconds) / 1e9,
+    )
+
+
+def _least_seconds(run: Callable[[], object], seconds: float) -> float:
+    run()  # touches the memory for the first time
+    best, end = float("inf"), time.perf_counter() + seconds
+    while True:
+        start = time.perf_counter()
+        run()
+        now = time.perf_counter()
+        best = min(best, now - start)
+        if now > end:
+            return best
+
+
+def row_of(rates: dict[str, KernelRate]) -> CpuRow:
+    """Return the row of the table of CPUs that describes this one, at the level in use, as it was measured."""
+    vendor, family, model = library.cpu()
+    dot, widened = rates.get("bfloat16-dot"), rates["bfloat16"]
+    is_dot_faster = (
+        dot is not None and dot.compute > _CLEARLY * widened.compute and dot.bandwidth > _AS_FAST * widened.bandwidth
+    )
+    name = f"{vendor} family {family} model {model}"
+    return CpuRow(name, vendor, family, (model,), (library.kernels().level,) if is_dot_faster else ())

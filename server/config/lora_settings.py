@@ -1,4 +1,4 @@
-"""Reads the settings of LoRA adapters: their names and folders, and what goes with them. It reads no adapter."""
+"""Settings of LoRA adapters: their names, folders and limits. Independent of the adapters' files."""
 
 import re
 from collections.abc import Sequence

@@ -1,7 +1,6 @@
-"""Estimates what a server of a model will take, in bytes, from its configuration and the settings alone: `lightwell
-size`.
+"""Memory estimate of a server, in bytes, from the configuration of the model and the settings: `lightwell size`.
 
-The formulas are in docs/sizing.md, with what was measured. It reads no weights and loads no torch.
+docs/sizing.md has the formulas and measurements. It reads no weights and loads no torch.
 """
 
 from dataclasses import dataclass
@@ -24,19 +23,21 @@ BYTES_OF = {"float32": 4, "float16": 2, "bfloat16": 2}
 API_PROCESS = 140 << 20
 """Bytes of the API process: Python, the routes, a tokenizer of some 50,000 entries."""
 WORKER = 340 << 20
-"""Bytes of a worker: Python, torch, what steps compute with."""
+"""Bytes of a worker: Python, torch, buffers of a step."""
 _SCALE = 4
 """Bytes of the number that a row of int8 or fp8 is multiplied by."""
 _LEAST_GROUP = 16
-"""`LEAST_GROUP` of model/quantized.py: int4 has a scale of two bytes for so many inputs, or for twice as many."""
+"""`LEAST_GROUP` of model/quantized.py: int4 has a scale of two bytes for 16 inputs, or for 32."""
 _EVERYWHERE = ("norms", "positions", "token types", "embedding projection", "head transform", "classifier")
-"""Components of which each rank has a whole copy."""
+"""Components that each rank stores completely."""
 _TABLES = ("embedding", "embedding projection", "per-layer embedding", "unembedding")
 """Matrices that quantised checkpoints leave as they are, nearly always."""
 _NOT_QUANTIZED = ("embedding", "per-layer embedding", "stream projection", "router", "classifier")
 _OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
 _DEALT_OUT = ("cross_q", "up", "gate_up", "head")
-"""Weights whose biases are divided among the ranks as their rows are; those of qkv and cross_kv hold key heads too."""
+"""Weights with biases that are divided among the ranks like their rows; the biases of qkv and cross_kv include key
+heads.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,46 +46,44 @@ class Sizes:
 
     weights: int
     quantized: int
-    """Those of `weights` that take what a checkpoint stores quantised, and that stay so."""
+    """Bytes of `weights` that remain quantised as the checkpoint stores them."""
     loading: int
-    """While a worker reads its weights, in addition to processes and other workers: weights as they are stored, and
-    what is made of them (int8, int4, fp8), or of the largest one at a time (packed). Each rank holds one whole weight,
-    to take its part.
+    """Bytes while a worker reads its weights, in addition to processes and other workers: the stored weights, and the
+    quantised weights (int8, int4, fp8) or the largest packed one. Each rank reads a whole weight to take its part.
     """
     kv_per_token: int
     """Bytes of one token's keys and values, on all ranks of a worker together."""
     kv_cache: int
-    """Bytes of `max_num_seqs` full contexts, and of as many states, which is the most that is ever taken; 0 for an
-    encoder.
-    """
+    """Bytes of `max_num_seqs` full contexts and states, the largest possible size; 0 for an encoder."""
     state: int
     """Bytes that layers without attention keep of one sequence, however long it is; 0 if there are none."""
     processes: int
     """Bytes of the API process and the worker without weights, cache and captures."""
     adapters: int
-    """Bytes of LoRA adapters, if all have the highest rank and change all that they may: those of `--lora`, or
-    `--max-loras` where they may be loaded at run time.
+    """Bytes of LoRA adapters of the highest rank on all matrices: the number of `--lora`, or `--max-loras` if they may
+    be loaded at run time.
     """
     captures: int
     """Bytes while the capture budget is used up: twice `max_capture_bytes`, once in the worker and once on the way."""
 
     @property
     def idle(self) -> int:
-        """Return the bytes of weights, adapters, processes and a cache whose pages were all touched."""
+        """Return the bytes of weights, adapters, processes and a completely used cache."""
         return self.weights + self.adapters + self.kv_cache + self.processes
 
     @property
     def most(self) -> int:
-        """Return `idle` plus a capture budget that is used up, or the bytes while loading if they are more: a
-        container's limit.
+        """Return the limit for a container: `idle` and the whole capture budget, or the bytes while loading if they are
+        more.
         """
         return max(self.idle + self.captures, self.loading + self.processes)
 
 
 def sizes(config: ModelConfig, settings: Settings, file: Path | None = None) -> Sizes:
-    """Return what `lightwell serve` with these settings will take on a CPU. file: the config.json that `config` was
-    read from, without which no matrix stays quantised as it is stored. Raises SettingsError for `--devices
-    all`, whose number is another machine's, and ModelLoadError where the model cannot be divided among
+    """Return the memory of `lightwell serve` with these settings on a CPU.
+
+    file: the model's config.json, which is needed to find matrices that remain quantised. Raises SettingsError for
+    `--devices all`, which depends on the machine, and ModelLoadError where the model cannot be divided among
     `--tensor-parallel` ranks.
     """
     if settings.devices == "all":
@@ -122,20 +121,19 @@ def sizes(config: ModelConfig, settings: Settings, file: Path | None = None) -> 
 
 
 def resolved_dtype(config: ModelConfig, settings: Settings) -> str:
-    """Return what the weights are kept in; a CPU computes float16 checkpoints in float32 unless it is told to use
-    float16.
-    """
+    """Return the dtype of the weights; a CPU uses float32 for float16 checkpoints unless float16 is set."""
     if settings.dtype != "auto":
         return settings.dtype
     return "float32" if config.dtype == "float16" and settings.device != "cuda" else config.dtype
 
 
 def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1) -> int:
-    """Return the bytes of all weights as they are kept: int8 and fp8 have one byte and a scale a row for each matrix
-    but the embedding and routers; int4 has half a byte and a scale a group, or is int8 where inputs make no groups.
+    """Return the bytes of all weights in memory, on all ranks. int8 and fp8: one byte for each number and a scale for
+    each row of a matrix, except embeddings and routers. int4: half a byte and a scale for each group, or int8 where the
+    inputs make no groups.
 
-    They are those of all ranks together; several ranks do not go with either. Float32 weights whose numbers are all
-    bfloat16 take half of it for their matrices; only reading them can tell.
+    Quantisation excludes several ranks. Float32 matrices of bfloat16 numbers take half the size, which this estimate
+    cannot know.
     """
     each = BYTES_OF[dtype]
     total = 0
@@ -147,17 +145,17 @@ def weight_bytes(config: ModelConfig, dtype: str, quantize: str, ranks: int = 1)
         elif is_quantized:
             outputs = row.count * row.shape[0]
             total += row.parameters + _SCALE * outputs
-        elif row.tied_to is None or row.component == "value":  # values that are keys are held apart
+        elif row.tied_to is None or row.component == "value":  # keys that serve as values are stored twice
             total += each * (row.parameters + _held_again(config, row, ranks))
     return total
 
 
 def kept_bytes(config: ModelConfig, file: Path, item_size: int) -> tuple[int, int]:
-    """Return the bytes of the matrices that stay quantised as a checkpoint stores them, and of all other weights, whose
-    numbers take `item_size` bytes. file: its config.json.
+    """Return the bytes of the matrices that remain quantised, and of all other weights at `item_size` bytes for each
+    number. file: the model's config.json.
 
-    Of a GGUF file the header says which these are; otherwise they are taken to be all matrices of the blocks, as
-    config.json says how they are stored. Raises ModelLoadError for files that cannot be read.
+    A GGUF file names these matrices in its header; otherwise they are all matrices of the blocks, with the format of
+    config.json. Raises ModelLoadError for files that cannot be read.
     """
     if config.stored_as == "gguf":
         return kept_sizes.kept_bytes(file.with_name(GGUF_NAME), item_size)
@@ -165,7 +163,7 @@ def kept_bytes(config: ModelConfig, file: Path, item_size: int) -> tuple[int, in
     quantized = plain = 0
     for row in take_census(config).rows:
         is_kept = scheme is not None and not scheme.is_widened
-        if scheme is not None and scheme.method == "mxfp4" and config.experts is not None:  # gpt-oss: the experts alone
+        if scheme is not None and scheme.method == "mxfp4" and config.experts is not None:  # gpt-oss: experts only
             is_kept = row.weight.startswith("experts.")
         if scheme is not None and is_kept and row.component in MATRICES and row.component not in _TABLES:
             quantized += int(row.parameters * scheme.bits_kept / 8)
@@ -175,11 +173,11 @@ def kept_bytes(config: ModelConfig, file: Path, item_size: int) -> tuple[int, in
 
 
 def _held_again(config: ModelConfig, row: WeightGroup, ranks: int) -> int:
-    """Return the parameters of a group of weights that several of so many ranks hold, counted once for each rank
-    after the first. A test holds it to what `Shares.of_weight` of model/sharding divides.
+    """Return the parameters of a group of weights that several ranks hold, counted once for each rank after the first.
+    A test compares it with `Shares.of_weight` of model/sharding.
     """
     stack = config.encoder if row.stack == "encoder" and config.encoder is not None else config
-    more_key_heads = max(0, ranks - stack.num_kv_heads)  # where there are fewer than ranks, each rank has one
+    more_key_heads = max(0, ranks - stack.num_kv_heads)  # with fewer key heads than ranks, each rank has one
     owner = row.weight.rpartition(".")[0]
     if row.component in _OF_KEY_HEADS:
         return row.parameters // stack.num_kv_heads * more_key_heads
@@ -190,25 +188,23 @@ def _held_again(config: ModelConfig, row: WeightGroup, ranks: int) -> int:
 
 
 def largest_weight_bytes(config: ModelConfig, dtype: str) -> int:
-    """Return the bytes of the largest matrix or table as it is read and packed: queries, keys and values are one, as
-    are gate and up.
+    """Return the bytes of the largest packed matrix or table: queries, keys and values are one, and gate and up are
+    one.
     """
     return BYTES_OF[dtype] * max(prod(weight.shape) for weight in weights_of(config))
 
 
 def kv_bytes_per_token(config: ModelConfig, dtype: str, ranks: int = 1) -> int:
-    """Return the bytes of keys and values of one position in all layers, on all ranks together; an encoder keeps
-    none.
-    """
+    """Return the bytes of keys and values of one position in all layers, on all ranks; 0 for an encoder."""
     if config.kind == "encoder":
         return 0
-    # Each rank has equally many heads, and one at least.
+    # Each rank has the same number of heads, at least one.
     numbers = sum(2 * -(-own.num_kv_heads // ranks) * ranks * own.head_dim for own in config.layers_with_kv)
     return numbers * BYTES_OF[dtype]
 
 
 def as_table(found: Sizes, settings: Settings, stored_as: str | None = None) -> str:
-    """Return the sizes for people: one line a part, in MiB. stored_as: that of the model's configuration."""
+    """Return the sizes for people: one line for each part, in MiB. stored_as: the format that the checkpoint stores."""
     of_weights = "" if stored_as is None else f" (stored as {stored_as}, {_as_mib(found.quantized)} of them stay so)"
     of_states = f", {found.state} a sequence" if found.state else ""
     lines = {

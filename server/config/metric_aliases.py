@@ -1,5 +1,5 @@
-"""Second names of metrics, so that a scheduler or a dashboard of vLLM finds ours: the metrics that may have one, and
-their form on the command line.
+"""Additional names of metrics, for a scheduler or a dashboard of vLLM: the metrics that may have one, and their form on
+the command line.
 
 It needs the standard library only. `server.observability.metrics` shows the metrics under both names.
 """

@@ -1,4 +1,4 @@
-"""How settings are called on the command line and in the environment. It knows no setting."""
+"""Names of settings on the command line and in the environment."""
 
 ENV_PREFIX = "LIGHTWELL_"
 
@@ -14,7 +14,5 @@ def variable_name(name: str) -> str:
 
 
 def is_service_link(value: str) -> bool:
-    """Return whether Kubernetes set this value: LIGHTWELL_PORT=tcp://... in the pods next to a service named
-    lightwell.
-    """
+    """Return whether Kubernetes set the value: LIGHTWELL_PORT=tcp://... in pods next to a service named lightwell."""
     return value.startswith("tcp://")

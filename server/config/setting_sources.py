@@ -1,6 +1,4 @@
-"""Reads the values of settings from flags, variables and a YAML file, in this order. The only setting that
-it names is `config`, the file.
-"""
+"""Values of settings from flags, variables and a YAML file, in this order."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +14,8 @@ def read_values(
     flags: Mapping[str, str | Sequence[str] | bool],
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return the values of the settings that are set: a flag wins over its variable, the variable over the file that
-    the setting `config` names. Raises ValueError, which names the source.
+    """Return the values of the given settings: a flag wins over its variable, the variable over the file of the setting
+    `config`. Raises ValueError, which names the source.
     """
     types = {field.name: field.metadata["type"] for field in fields}
     values: dict[str, Any] = {}
@@ -32,7 +30,7 @@ def read_values(
         if raw is None:
             continue
         try:
-            if isinstance(raw, list) and raw and not types[name].is_list:  # `--name=--` is an empty one
+            if isinstance(raw, list) and raw and not types[name].is_list:  # `--name=--` is an empty list
                 raise ValueError(f"{raw!r:.200} is a list; one value is accepted")
             values[name] = types[name].read(raw)
         except ValueError as error:
@@ -43,18 +41,18 @@ def read_values(
 
 
 def read_file(path: Path, names: Iterable[str]) -> dict[str, str | list[str]]:
-    """Return the text of each setting in a YAML file, by its name. Its keys are the names of flags, with - or _ and
-    without the leading --. Raises ValueError for an unreadable file and for unknown keys.
+    """Return the text of each setting in a YAML file, by its name. The keys are the names of flags without the leading
+    --, with - or _. Raises ValueError for an unreadable file and for unknown keys.
     """
     import yaml  # here: most servers have no such file
 
     try:
-        # The base loader keeps every value as it is written, such as `on` and `1e3`: each setting reads its own text.
+        # The base loader keeps every value as text, such as `on` and `1e3`: each setting reads its own.
         content = yaml.BaseLoader(path.read_text(encoding="utf-8")).get_single_data()
     except OSError as error:
         raise ValueError(f"--config {str(path)!r}: the file cannot be read ({error.strerror})") from None
     except (yaml.YAMLError, ValueError) as error:
-        # The error's own text quotes the line, which may be a key.
+        # The error's own text quotes the line, which may contain a key.
         mark = getattr(error, "problem_mark", None)
         where = f": {getattr(error, 'problem', None)} in line {mark.line + 1}" if mark else ""
         raise ValueError(f"--config {str(path)!r} is no YAML{where}") from None

@@ -1,4 +1,4 @@
-"""The types of values that settings have: how each is read from text, and what is accepted. It knows no setting."""
+"""Types of settings: how each reads its value from text, and the accepted values."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
 @dataclass(frozen=True, slots=True)
 class SettingType:
-    """How the text of a setting becomes its value. `parse` raises ValueError that says what is accepted."""
+    """How the text of a setting becomes its value. `parse` raises ValueError with the accepted values."""
 
     parse: Callable[[str], Any]
     metavar: str
@@ -26,16 +26,16 @@ class SettingType:
     """The value is never shown, not even when it is wrong."""
 
     def read(self, raw: str | Sequence[str] | Literal[True]) -> Any:
-        """Read what was given: text, the texts of a repeated flag, or True for a switch that is on.
+        """Read a given value: text, the texts of a repeated flag, or True for a switch that is on.
 
-        Raises ValueError that says what was given, unless it is a secret, and what is accepted.
+        Raises ValueError with the value, unless it is a secret, and the accepted values.
         """
         if raw is True:
             return True
         if not isinstance(raw, str):  # argparse of Python 3.11 reads `--name=--` as an empty list
             raw = ["--" if repr(each) == "[]" else each for each in raw] or "--"
         try:
-            if re.search("[\ud800-\udfff]", "".join(raw)):  # Python reads other bytes as such characters
+            if re.search("[\ud800-\udfff]", "".join(raw)):  # Python's form of bytes that are not UTF-8
                 raise ValueError("text in UTF-8 is accepted")
             if self.is_list and not isinstance(raw, str):
                 return tuple(value for text in raw for value in self.parse(text))
@@ -55,9 +55,7 @@ def integer(low: int, high: int = 10**12) -> SettingType:
 
 
 def devices() -> SettingType:
-    """Return the type of a number of workers, all cards, or the numbers of cards with commas between; one card is
-    "2,".
-    """
+    """Return the type of a number of workers, all cards, or numbers of cards separated by commas; one card is "2,"."""
 
     def parse(text: str) -> Devices:
         if text == "all":
@@ -122,8 +120,8 @@ def texts(metavar: str, read: Callable[[str], Any] = str, *, is_secret: bool = F
 
 
 def origins(itself: str = "") -> SettingType:
-    """Return the type of web origins: scheme, host, and port unless it is the scheme's own. `itself` is a word for the
-    server's own origin, which a content security policy has in quotes.
+    """Return the type of web origins: scheme, host, and port unless it is the scheme's default. itself: a word for the
+    server's own origin, which is quoted in a content security policy.
     """
     accepted = "an origin such as https://notebook.example or http://localhost:3000" + (itself and f", or {itself}")
 
@@ -162,9 +160,7 @@ def switch() -> SettingType:
 
 
 def parse_bytes(text: str) -> int:
-    """Read bytes such as "1073741824", "512MiB" (powers of 1024) or "2GB" (powers of 1000); one B or a bare "2G" is
-    1000's.
-    """
+    """Read bytes such as "1073741824", "512MiB" (powers of 1024) or "2GB", also "2G" (powers of 1000)."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError("a size such as 1073741824, 512MiB or 2GB is accepted")

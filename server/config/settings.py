@@ -1,14 +1,14 @@
-"""Every setting of the server, once: its type, default and help, and which settings contradict each other.
+"""All settings of the server: type, default and help of each, and contradictions between them.
 
 A flag wins over its `LIGHTWELL_*` variable, the variable over the file of `--config`, and the file over the default.
-`server.config.command_line` makes flags, `--help` and the reference's table of them. It knows no torch, no limits of
-the model, and no use of a setting.
+`server.config.command_line` makes flags, `--help` and the reference's table of them. Independent of torch and of the
+model's limits.
 """
 
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,13 +17,45 @@ from server.config import setting_types as types
 from server.config.devices import as_text
 from server.config.lora_settings import adapter_folders, adapters_type, lora_problem
 from server.config.metric_aliases import parse_alias, repeated_name
-from server.config.setting_fields import ACCESS, BATCH, COMMON, COMPUTE, LIMITS, MODEL, RUNNING
 from server.config.setting_sources import read_values
+from server.config.setting_types import SettingType
 from server.engine.config import EngineConfig
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used; the message names it, its value and what is accepted."""
+    """A setting that cannot be used; the message names it, its value and the accepted values."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A group of settings in the help."""
+
+    title: str
+
+    def setting(
+        self, default: Any, setting_type: SettingType, help_text: str, *, shown_default: str | None = None
+    ) -> Any:
+        """Return the field of a setting; `shown_default` is shown by the help instead of the default."""
+        metadata = {"type": setting_type, "help": help_text, "shown_default": shown_default, "group": self.title}
+        return field(default=default, metadata=metadata)
+
+    def repeated(self, setting_type: SettingType, help_text: str) -> Any:
+        """Return the field of a setting of several values, none by default."""
+        help_text += "; repeat the flag for several (variable: commas between)."
+        return self.setting((), setting_type, help_text, shown_default="none")
+
+    def switch(self, help_text: str, *, shown_default: str | None = None) -> Any:
+        """Return the field of a setting that is on or off."""
+        return self.setting(False, types.switch(), help_text, shown_default=shown_default)
+
+
+COMMON = Group("common options")
+MODEL = Group("model")
+ACCESS = Group("access")
+COMPUTE = Group("computation")
+BATCH = Group("batches and memory")
+LIMITS = Group("limits")
+RUNNING = Group("operation")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +349,7 @@ class Settings:
 
     @property
     def engine_kernels(self) -> Literal["auto", "native", "triton", "torch"]:
-        """Return `kernels`, or what the older flag means."""
+        """Return `kernels`, or the value of the older flag."""
         return "torch" if self.no_compile else self.kernels
 
     def engine_config(self, folder: Path) -> EngineConfig:

@@ -1,4 +1,4 @@
-"""Refuses sizes and threads that this machine, or its container, does not have. It knows no model."""
+"""Checks of sizes and threads against this machine or its container. Independent of the model."""
 
 import dataclasses
 import os
@@ -14,8 +14,8 @@ _MOST_THREADS = 4 * (os.cpu_count() or 1)
 
 
 def check_sizes(settings: Settings, root: Path = Path("/")) -> None:
-    """Raise SettingsError for a size that was set and is over the memory of this machine or its container, and for too
-    many threads. The worker checks `--kv-cache-memory`, which may be a card's.
+    """Raise SettingsError for a set size over the memory of this machine or its container, and for too many threads.
+    The worker checks `--kv-cache-memory`, which may be a GPU's.
     """
     memory = total_host_memory(root)
     for setting in dataclasses.fields(Settings):

@@ -1,11 +1,9 @@
-"""Decides whether one more request may come in: limits on requests, tokens, KV blocks, captured bytes and the time to
-wait, with an honest Retry-After.
+"""Admission of requests: limits on requests, tokens, KV blocks, captured bytes and waiting time, with Retry-After.
 
-A client (an API key) is turned away from a full queue only if it holds its share of it: one client's flood is not
-another's 429. Requests that only capture count as another client, so a flood of them turns no text away. The queue may
-grow to twice its limit by that, never more. Captured bytes are memory, and have one limit for all.
-
-It only counts; it knows nothing of workers, sockets or HTTP beyond the error it raises.
+If the queue is full, a client (an API key) gets 429 only if it holds its share of the queue, so that one client cannot
+block the others. Requests that only capture count as a separate client, so that they block no text. Shares let the
+queue grow to at most twice its limit. Captured bytes are memory and have one limit for all clients. Independent of
+workers and sockets.
 """
 
 import math
@@ -15,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from server.auth.rates import RateEstimate, retry_after
+from server.auth.rate_estimate import RateEstimate, retry_after
 from server.config.settings import Settings
 from server.http.errors import QueueFull, too_much_captured
 
@@ -36,15 +34,13 @@ class Cost:
 
 
 STEP_MEMORY = 128 << 20
-"""Bytes of a worker's memory that captures must leave free: the built-in model under eight clients takes some 80
-MiB.
-"""
+"""Bytes of a worker's memory that captures leave free: the built-in model with eight clients needs about 80 MiB."""
 
 
 def capture_limit(max_capture_bytes: int, memory_room: int | None) -> int:
-    """Return the bytes of captures in flight that are accepted: `max_capture_bytes`, or less where a worker may take
-    only `memory_room` bytes more than its model. It is half of that room, as answers are put together next to what
-    was captured; a sixteenth of the room where it is tight, or not even an embedding would be accepted.
+    """Return the largest number of captured bytes in flight: `max_capture_bytes`, or less where a worker may take only
+    `memory_room` bytes in addition to its model. It is half of that room, since answers are built next to the captured
+    tensors; or a sixteenth if the room is small, so that an embedding is still accepted.
     """
     if memory_room is None:
         return max_capture_bytes
@@ -52,10 +48,10 @@ def capture_limit(max_capture_bytes: int, memory_room: int | None) -> int:
 
 
 class ResourceBudget:
-    """How much of one thing unfinished requests hold, how much there is, and how fast it is given back.
+    """One budget: its limit, the amount that unfinished requests hold, and the rate at which they return it.
 
-    `by_stay`: a share of what is held comes back in that share of the time for which one is held, however much each
-    holds; otherwise as much a second as lately.
+    `by_stay`: the rate is the number of requests that end per second, whatever each of them holds; otherwise it is the
+    amount that is returned per second.
     """
 
     def __init__(self, limit: float, clock: Callable[[], float], *, by_stay: bool = False) -> None:
@@ -69,12 +65,10 @@ class ResourceBudget:
         self._returns = RateEstimate()
 
     def has_room(self, amount: int, client: str) -> bool:
-        """Return whether `amount` fits; if the budget is full, whether the client's share has room, up to twice the
-        limit.
-        """
+        """Return whether `amount` fits within the limit, or within the client's share of a full budget."""
         if self.used + amount <= self.limit:
             return True
-        if self.used + amount > 2 * self.limit:  # shares alone would not end there: 1 + 1/2 + 1/3 + 1/4 is more
+        if self.used + amount > 2 * self.limit:  # shares are not enough: 1 + 1/2 + 1/3 + 1/4 is more
             return False
         num_clients = len(self.held_by.keys() | {client})
         return num_clients > 1 and (self.held_by[client] + amount) * num_clients <= self.limit
@@ -101,7 +95,7 @@ class ResourceBudget:
         return self.seconds_to_return(self.used + amount - self.limit)
 
     def seconds_to_return(self, amount: float) -> float:
-        """Return how many seconds pass until so much of what is held now is given back."""
+        """Return the expected seconds until the requests have returned this amount."""
         self._advance()
         return self._returns.seconds_for(amount / self.used if self._by_stay and self.used else amount)
 
@@ -131,18 +125,18 @@ class Admission:
         self.tokens = ResourceBudget(max_tokens, clock)
         self.blocks = ResourceBudget(math.inf, clock)
         """Blocks; the limit is known after `note_cache`."""
-        # By the second small captures give back few bytes: after them one that large ones keep out, each for a second
-        # or two, would have been told to wait for minutes.
+        # A rate in bytes per second is too low after small captures: a request that has to wait a second or two for
+        # large captures would get a Retry-After of minutes.
         self.capture = ResourceBudget(max_capture_bytes, clock, by_stay=True)
         self._max_capture_bytes = max_capture_bytes
         self.max_queue_time = max_queue_time
         self.refusals: Counter[str] = Counter()
-        """How often room was asked for in vain, by the code of the error."""
+        """Number of refusals, by the code of the error."""
         self._max_kv_demand = max_kv_demand
         self._block_size = 1
         self._num_seats = num_seats
         self._unread: Counter[int] = Counter()
-        """Requests whose prompt is not read yet, by its length."""
+        """Requests with an unread prompt, by the length of the prompt in tokens."""
         self._reading = RateEstimate()
         self._clock = clock
 
@@ -159,9 +153,7 @@ class Admission:
         )
 
     def note_cache(self, num_blocks: int, block_size: int) -> None:
-        """Note how many usable blocks the workers have together. One alone is an encoder's: it keeps nothing, and
-        bounds nothing.
-        """
+        """Set the number of usable blocks of all workers. An encoder has 1, which is no limit."""
         self._block_size = block_size
         self.blocks.limit = self._max_kv_demand * num_blocks if num_blocks > 1 else math.inf
 
@@ -178,7 +170,7 @@ class Admission:
         *,
         is_inspection: bool = False,
     ) -> Cost:
-        """Return what a request counts for. The last token it generates is never fed back and needs no room."""
+        """Return the cost of a request. Its last generated token is never an input, so it needs no block."""
         num_decoded = num_prompt_tokens + max(0, max_tokens - 1)
         num_read = num_prompt_tokens + num_encoder_tokens
         num_blocks = -(-num_decoded // self._block_size) + -(-num_encoder_tokens // self._block_size)
@@ -187,10 +179,10 @@ class Admission:
     def check(
         self, num_requests: int = 1, client: str = "", *, waits: bool = True, is_inspection: bool = False
     ) -> None:
-        """Raise QueueFull (429) if so many more requests would find no place, whatever they ask. The check is cheap: it
-        comes before anything is read or tokenised.
+        """Raise QueueFull (429) if there is no place for this number of requests, whatever their size. The check is
+        cheap: it is called before a request is read or tokenised.
 
-        `waits`: whether the time they would wait counts. `is_inspection`: whether they only capture.
+        `waits`: whether the expected waiting time counts. `is_inspection`: whether they only capture.
         """
         client = _account(client, is_inspection=is_inspection)
         if not self.requests.has_room(num_requests, client):
@@ -204,16 +196,16 @@ class Admission:
             self._check_wait(self.seconds_to_seat(client))
 
     def admit(self, cost: Cost, client: str = "", *, waits: bool = True) -> None:
-        """Count a request in. Raises QueueFull (429), or PayloadTooLarge (413) for what could never fit.
+        """Count a request in. Raises QueueFull (429), or PayloadTooLarge (413) if it can never fit.
 
-        A request over the limit of tokens or blocks is taken when nothing else runs: its own size was accepted by the
-        model's context. `waits`: whether the time it would wait counts.
+        A request over the limit of tokens or blocks is accepted when no other request is unfinished: the model's
+        context limits its size. `waits`: whether the expected waiting time counts.
         """
         if cost.capture_bytes > self.capture.limit:
             raise too_much_captured(cost.capture_bytes, int(self.capture.limit))
         self.check(1, client, waits=waits, is_inspection=cost.is_inspection)
         client = _account(client, is_inspection=cost.is_inspection)
-        has_seat = self.requests.used < self._num_seats  # else it waits for that, and most of what is unread does
+        has_seat = self.requests.used < self._num_seats  # else it waits for one, as do most unread prompts
         if waits and self.max_queue_time and has_seat and not cost.is_inspection:
             self._check_wait(self.seconds_to_read(cost.num_read))
         if self.requests.used:
@@ -234,9 +226,7 @@ class Admission:
             self._unread[cost.num_read] += 1
 
     def release(self, cost: Cost, client: str = "", *, was_read: bool = True) -> None:
-        """Count a request that ended; its captures may still be in memory. `was_read`: `note_prompt_read` was
-        called.
-        """
+        """Count a request that ended; its captures may still be in memory. `was_read`: note_prompt_read was called."""
         client = _account(client, is_inspection=cost.is_inspection)
         if not was_read:
             self.note_prompt_read(cost)
@@ -264,14 +254,14 @@ class Admission:
             del self._unread[cost.num_read]
 
     def note_tokens_read(self, num_tokens: int) -> None:
-        """Note that a step of the engine has read so many tokens of prompts, or found them in its cache."""
+        """Count prompt tokens that a step of the engine computed, or found in the cache."""
         self._advance_reading()
         if num_tokens > 0:
             self._reading.add(num_tokens)
 
     def seconds_to_seat(self, client: str = "") -> float:
-        """Return how many seconds a client's next request would wait for a place among those that run: the requests
-        that must end before, at the rate at which they end now. Clients are served round robin.
+        """Return the expected seconds until a client's next request runs: the requests that must end first, at the
+        present rate. Clients are served round robin.
         """
         num_waiting = self.requests.used - self._num_seats + 1
         if num_waiting <= 0:
@@ -281,8 +271,8 @@ class Admission:
         return self.requests.seconds_to_return(min(num_waiting, own + others))
 
     def seconds_to_read(self, num_tokens: int) -> float:
-        """Return how many seconds pass until a prompt of so many tokens would be read after those that wait: it
-        overtakes those twice as long or longer, at half of the engine's pace.
+        """Return the expected seconds until a prompt of this length is read. Shorter prompts, and prompts up to twice
+        as long, come first; longer ones share the engine with it, which halves the rate.
         """
         self._advance_reading()
         ahead = sum(length * count for length, count in self._unread.items() if length < 2 * num_tokens)
@@ -320,7 +310,6 @@ class Admission:
             )
 
     def _refusal(self, code: str, message: str, seconds: float) -> QueueFull:
-        """Return the error of a request that may find room in so many seconds, and count it."""
         self.refusals[code] += 1
         return QueueFull(message, code=code, retry_after=retry_after(seconds))
 
@@ -329,5 +318,4 @@ class Admission:
 
 
 def _account(client: str, *, is_inspection: bool) -> str:
-    """Return the name under which budgets know a client's text, or its captures."""
     return f"{client} (looks)" if is_inspection else client

@@ -1,7 +1,6 @@
-"""Reports what the server is doing, for a debug dump: requests in flight, admission, and what each worker says of
-itself.
+"""Debug reports: requests in flight, admission, and the state of each worker.
 
-A report holds names, numbers and ids; no tokens, so no prompts. It knows nothing of who asks.
+A report contains names, numbers and ids; no tokens, so no prompts.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ class WorkerQuestions:
         self._open: dict[int, asyncio.Future[dict[str, Any]]] = {}
 
     async def ask(self, workers: Sequence[WorkerState], socket_path: str) -> list[dict[str, Any]]:
-        """Return what each worker says, or what can be seen of one that does not answer."""
+        """Return the state of each worker: its own answer, or the facts that are visible from outside."""
         return list(await asyncio.gather(*(self._describe(worker, socket_path) for worker in workers)))
 
     def take(self, answer: messages.Described) -> None:
@@ -57,7 +56,7 @@ class WorkerQuestions:
         try:
             return seen | {"engine": await asyncio.wait_for(answer, _PATIENCE)}
         except TimeoutError:
-            if worker.pid != pid:  # it ended meanwhile, and its number may be another's
+            if worker.pid != pid:  # it ended meanwhile; another process may have its number
                 return seen | {"engine": None}
             stacks = await read_stacks(pid, stacks_file(socket_path, worker.worker_id))
             return seen | {"engine": None, "process_state": _process_state(pid), "stacks": stacks}
@@ -77,7 +76,7 @@ def request_state(worker_id: int, handle: RequestHandle) -> dict[str, Any]:
 
 
 def admission_state(admission: Admission) -> dict[str, dict[str, Any]]:
-    """Return what each budget counts as unfinished, and its limit, or None if it has none yet."""
+    """Return the used amount and the limit of each budget; None is no limit yet."""
     budgets = {
         "requests": admission.requests,
         "tokens": admission.tokens,
@@ -91,7 +90,7 @@ def admission_state(admission: Admission) -> dict[str, dict[str, Any]]:
 
 
 def _process_state(pid: int) -> str | None:
-    """Return the state as the kernel names it: "S (sleeping)", "T (stopped)"."""
+    """Return the process state in the kernel's words: "S (sleeping)", "T (stopped)"."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""The engine as the API process sees it: submit a request, read its outputs, ask how the workers are.
+"""The engine as the API process sees it: submit a request, read its outputs, read the state of the workers.
 
-Admits each request and sends it to a worker; what follows is in `server.dispatch.inflight_requests`, and how the
-workers are in `server.dispatch.worker_pool`. It starts no process (`server.lifecycle.supervisor`) and knows nothing of
-routes. All of it runs in one event loop.
+The client admits each request and sends it to a worker; `server.dispatch.inflight_requests` follows it, and
+`server.dispatch.worker_pool` has the workers' connections. It starts no process (`server.lifecycle.supervisor`) and
+runs in one event loop. Independent of routes.
 """
 
 import logging
@@ -15,10 +15,10 @@ from typing import Any
 from msgspec import structs
 
 from server.config.settings import Settings
-from server.dispatch.adapters import Adapters
 from server.dispatch.admission import Admission
 from server.dispatch.debug_report import WorkerQuestions, admission_state, request_state
 from server.dispatch.inflight_requests import InflightRequests
+from server.dispatch.lora_registry import LoraRegistry
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
 from server.dispatch.routing import Candidate, Route, RoutedPrompt, Router
@@ -34,9 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 class EngineClient:
-    """The engine's client; see the module. `on_step` is called with the stats of each engine step, `on_hung` with a
-    worker that is to be killed.
-    """
+    """The engine's client. `on_step` gets the stats of each engine step, `on_hung` each worker to kill."""
 
     def __init__(self, settings: Settings, num_workers: int = 1) -> None:
         self.live = True
@@ -45,7 +43,7 @@ class EngineClient:
         """Why the workers were given up."""
         self.draining = False
         self._is_over = False
-        """Whether a drain is over: what had begun by then may not continue either."""
+        """Whether a drain is over: running HTTP requests may not submit more either."""
         self.on_step: Callable[[EngineStats], None] = lambda stats: None
         self.on_hung: Callable[[int], None] = lambda worker_id: None
         self._router = Router(num_workers)
@@ -66,7 +64,7 @@ class EngineClient:
         self.socket = self._pool.socket
         self._inflight = InflightRequests(self.workers, self.admission, self.counts.request_failed, self._pool.send)
         self._questions = WorkerQuestions(self._pool.send)
-        self.adapters = Adapters(settings, self.workers, self._pool.send)
+        self.adapters = LoraRegistry(settings, self.workers, self._pool.send)
 
     # ---- life cycle
 
@@ -80,7 +78,7 @@ class EngineClient:
         await self._pool.stop()
 
     def begin_drain(self) -> None:
-        """Take no more HTTP requests; those that have given the engine something continue."""
+        """Accept no more HTTP requests; an HTTP request that has submitted one may submit more."""
         self.draining = self._pool.may_leave = True
 
     @property
@@ -93,7 +91,7 @@ class EngineClient:
         for worker in self.workers:
             self._inflight.fail_all(worker, error)
 
-    # ---- what the routes ask
+    # ---- for the routes
 
     def ready(self) -> bool:
         return self.live and not self.draining and all(worker.is_ready for worker in self.workers)
@@ -117,13 +115,11 @@ class EngineClient:
         return self._pool.last_info
 
     def stats(self) -> EngineStats:
-        """Return the stats of all workers together, those that died included: counters never go back; gauges are of
-        those alive.
-        """
+        """Return the stats of all workers as one. The counters include workers that ended; the gauges do not."""
         return replace(self._pool.stats(), inflight_capture_bytes=self.admission.capture.used)
 
     async def describe(self) -> dict[str, Any]:
-        """Return what this process and the workers are doing, for a debug dump."""
+        """Return the state of this process and of the workers, for a debug dump."""
         flights = [(worker.worker_id, handle) for worker in self.workers for handle in worker.requests.values()]
         return {
             "ready": self.ready(),
@@ -137,8 +133,8 @@ class EngineClient:
     async def submit(self, request: EngineRequest, request_context: RequestContext) -> RequestHandle:
         """Hand a request to the worker that `server.dispatch.routing` chooses.
 
-        Raises Unavailable (503), QueueFull (429), PayloadTooLarge (413), and what `Adapters.workers_with` raises for
-        the adapter that `request_context` names.
+        Raises Unavailable (503), QueueFull (429), PayloadTooLarge (413), and the errors of `LoraRegistry.workers_with`
+        if `request_context` names an adapter.
         """
         now, task = time.monotonic(), request.task
         candidates = self._ready_workers(request_context)
@@ -156,10 +152,11 @@ class EngineClient:
             is_inspection=task.is_inspection,
         )
         record, client = request_context.record, request_context.client
-        # Who goes before the others does not wait for them; what was begun is not refused for what waits by now.
+        # Requests of a negative priority do not wait for the others. An HTTP request that has begun is not refused for
+        # a queue that grew meanwhile.
         self.admission.admit(cost, client, waits=request_context.priority >= 0 and not request_context.has_begun)
         number, cache_salt = 0 if adapter is None else adapter.number, request_context.cache_salt
-        salt = (hash((number, cache_salt)),) if number or cache_salt else ()  # blocks of others are of no use to it
+        salt = (hash((number, cache_salt)),) if number or cache_salt else ()  # to use no blocks of others
         route = self._route(candidates, request, salt)
         worker = self.workers[route.worker_id]
         handle = self._inflight.begin(worker, cost, request_context, route.num_prefix_tokens)
@@ -177,7 +174,7 @@ class EngineClient:
             )
             self._pool.send(worker, request)
         except BaseException:
-            handle.close()  # a request that was not sent holds no place
+            handle.close()  # a request that was not sent must free its place
             raise
         if record is not None:
             record.count_prompt(cost.num_read)
@@ -189,8 +186,8 @@ class EngineClient:
     def check_room(
         self, num_requests: int = 1, *, request_context: RequestContext, is_inspection: bool = False
     ) -> None:
-        """Raise what `submit` would raise of any so many requests, before anything is known of them: Unavailable (503)
-        or QueueFull (429). `is_inspection`: they only look inside.
+        """Raise the errors of `submit` that do not depend on the requests: Unavailable (503) or QueueFull (429).
+        `is_inspection`: whether they only capture.
         """
         self._ready_workers(request_context)
         waits = request_context.priority >= 0
@@ -207,7 +204,6 @@ class EngineClient:
             record.at_end.append(partial(self.admission.release_capture, num_bytes))
 
     def _ready_workers(self, request_context: RequestContext) -> list[WorkerState]:
-        """Return the workers that take requests, at least one. Raises Unavailable (503)."""
         if self.draining and (self._is_over or not request_context.has_begun):
             raise Unavailable("The server is shutting down.", code="draining", retry_after=1)
         candidates = [worker for worker in self.workers if worker.is_ready]
@@ -226,7 +222,7 @@ class EngineClient:
         self.counts.routed_prefix_tokens += route.num_prefix_tokens
         return route
 
-    # ---- what the workers say
+    # ---- messages of the workers
 
     def _take_message(self, worker: WorkerState, message: messages.FromWorker) -> None:
         match message:
@@ -242,10 +238,10 @@ class EngineClient:
 
     def _take_ready(self, worker: WorkerState, info: EngineInfo) -> None:
         self.adapters.begin(worker)
-        infos = [each.info or info for each in self.workers]  # those that are not there yet will be as large
+        infos = [each.info or info for each in self.workers]  # workers that are not ready yet will have the same size
         rooms = [each.memory_room for each in infos if each.memory_room is not None]
         self.admission.note_memory(min(rooms, default=None))
-        has_cache = info.num_blocks > 2  # an encoder keeps nothing: it has one block beside the null block
+        has_cache = info.num_blocks > 2  # an encoder stores nothing: it has one block in addition to the null block
         num_blocks = sum(each.num_blocks - 1 for each in infos) if has_cache else 1
         self.admission.note_cache(num_blocks, info.block_size)
         reused = info.num_blocks - 1 if has_cache and self._reuses_prefixes and info.reuses_prefixes else 0
@@ -257,7 +253,7 @@ class EngineClient:
         if step.stepped:
             try:
                 self.on_step(step.stats)
-            except Exception:  # an observer must not cost the worker its link
+            except Exception:  # an observer's error must not close the worker's link
                 logger.exception("the observer of engine steps failed")
 
     def _fail_lost(self, worker: WorkerState) -> None:

@@ -1,6 +1,6 @@
-"""Follows the requests that workers have: each gets what its worker sends for it, and ends once, whatever ends it.
+"""Requests that workers have: each gets its worker's outputs, and ends exactly once.
 
-It knows nothing of admission, or of where a request goes (`server.dispatch.engine_client`).
+Independent of admission and of routing (`server.dispatch.engine_client`).
 """
 
 import asyncio
@@ -40,7 +40,9 @@ class InflightRequests:
     def begin(
         self, worker: WorkerState, cost: Cost, request_context: RequestContext, num_expected_tokens: int
     ) -> RequestHandle:
-        """Enter a request that was admitted at this cost, and whose worker holds so many tokens of its prompt."""
+        """Add an admitted request to its worker. num_expected_tokens: tokens of the prompt expected in the worker's
+        cache.
+        """
         self._last_uid += 1
         handle = RequestHandle(self._last_uid, cost, request_context, self._abort, self._let_go, num_expected_tokens)
         worker.add(handle)
@@ -53,11 +55,11 @@ class InflightRequests:
         handle.timer = asyncio.get_running_loop().call_later(delay, self._expire, handle)
 
     def take_step(self, worker: WorkerState, step: messages.StepMessage) -> None:
-        """Hand the requests what one step of their worker brought them."""
+        """Pass the outputs of one step of a worker to its requests."""
         num_read = step.stats.iteration_tokens if step.stepped else 0
         for uid, token_id in zip(step.token_uids, step.token_ids, strict=True):
             handle = worker.requests.get(uid)
-            if handle is not None:  # or it was aborted while the step ran
+            if handle is not None:  # otherwise it was aborted during the step
                 num_read += self._note_token(worker, handle, 0, step.stepped)
                 handle.push_token(token_id)
         for output in step.outputs:
@@ -86,9 +88,8 @@ class InflightRequests:
             self.send(worker, messages.Abort(handle.uid))
 
     def _note_token(self, worker: WorkerState, handle: RequestHandle, num_cached_tokens: int, stepped: bool) -> int:
-        """Return how many prompt tokens a step that brought a request a token read beyond what it computed. The
-        first token of a step says that the prompt was read, of which some came from the cache; the tokens after it are
-        no prompt's.
+        """Count a token of a request, and return the prompt tokens of the step beyond its computed tokens. The first
+        token of a request means that its prompt was read, partly from the cache; a later token is no prompt token.
         """
         worker.num_tokens_left -= 1
         if not stepped:
@@ -101,26 +102,22 @@ class InflightRequests:
         return num_cached_tokens
 
     def _finish(self, worker: WorkerState, handle: RequestHandle) -> None:
-        """Remove the request from the table and from the counts."""
         worker.remove(handle)
         self.admission.release(handle.cost, handle.request_context.client, was_read=handle.was_read)
         if handle.timer is not None:
             handle.timer.cancel()
 
     def _abort(self, handle: RequestHandle) -> None:
-        """Free a request's place in its worker, because no reader waits for it any more."""
         worker = next((worker for worker in self.workers if handle.uid in worker.requests), None)
         if worker is not None:
             self._finish(worker, handle)
             self.send(worker, messages.Abort(handle.uid))
 
     def _expire(self, handle: RequestHandle) -> None:
-        """End a request that its worker did not end in time."""
         handle.expire(was_scheduled=handle.was_read)
         self._abort(handle)
 
     def _let_go(self, handle: RequestHandle, error: ApiError | None) -> None:
-        """Free the memory of what a request captured, and count its failure, if its reader was given one."""
         if error is not None:
             self.failures[error.code or error.type] += 1
         self.admission.release_capture(handle.cost.capture_bytes)

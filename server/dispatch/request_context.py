@@ -1,6 +1,7 @@
-"""Holds what is known of an HTTP request while the model runs for it: its deadline, its priority, and its client.
+"""Context of one HTTP request while the model runs for it: its deadline, its priority and its client.
 
-A route makes one (`server.routes.request_context`) and hands it to each call of the engine's client. It knows no HTTP.
+A route makes one (`server.routes.request_context`) and passes it to each call of the engine's client. Independent of
+HTTP.
 """
 
 import asyncio
@@ -34,7 +35,9 @@ class RequestContext:
     """When it must have ended; without one `--request-timeout` counts."""
     arrival: float = field(init=False)
     backstop: asyncio.Timeout | None = None
-    """Ends what the engine does not see, reading the body and writing the answer, some time after the deadline."""
+    """Timeout for work outside the engine, such as reading the body and writing the answer, some time after the
+    deadline.
+    """
 
     def __post_init__(self) -> None:
         self.arrival = time.monotonic() if self.record is None else self.record.started
@@ -63,5 +66,5 @@ class RequestContext:
             raise self.late("it was still being read")
 
     def late(self, reached: str = "its answer was not ready to be sent") -> DeadlineExceeded:
-        """Make the error of a request that did not end in time; it says how far the request came."""
+        """Return the error of a request that did not end in time. reached: the last stage that it reached."""
         return not_in_time(None if self.deadline is None else self.deadline - self.arrival, reached)

@@ -1,7 +1,4 @@
-"""One request in flight, as the API process sees it: its outputs as they come, its failure, its end.
-
-It knows nothing of sockets: the engine client fills it and is told when it is closed.
-"""
+"""One request in flight, as the API process sees it: its outputs, its failure and its end. Independent of sockets."""
 
 import asyncio
 import logging
@@ -38,12 +35,11 @@ def error_of(output: RequestOutput) -> ApiError | None:
 
 @dataclass(slots=True, eq=False, repr=False)
 class RequestHandle:
-    """A request in flight. Iterate over it for the request's `RequestOutput`s; the one with a finish_reason is the
-    last.
+    """A request in flight. Iterate over it for its `RequestOutput`s; the last one has a finish_reason.
 
     It raises an ApiError when the request fails: WorkerLost (503), EngineError (500), DeadlineExceeded (504),
-    Unavailable (503) where memory ran out, BadRequest (400) for what the engine refuses or what overflowed. It belongs
-    to one event loop.
+    Unavailable (503) if memory ran out, BadRequest (400) if the engine refuses the request or a number overflowed. It
+    belongs to one event loop.
     """
 
     uid: int
@@ -64,8 +60,8 @@ class RequestHandle:
     timer: asyncio.TimerHandle | None = None
     """The deadline's timer; the client cancels it."""
     on_token: Callable[[int], bool] | None = None
-    """Called with a token that comes with nothing else while the reader waits; if it returns False, the reader takes
-    it.
+    """Called with a token that has no other output while the reader waits; if it returns False, the reader gets the
+    token.
     """
     _is_taken: bool = field(init=False, default=False)
     _is_closed: bool = field(init=False, default=False)
@@ -75,7 +71,7 @@ class RequestHandle:
 
     @property
     def num_tokens_left(self) -> int:
-        """Return how many tokens of its prompt are still to be computed, plus those that may still be generated."""
+        """Return the uncomputed tokens of its prompt, plus the largest number that may still be generated."""
         num_read = self.cost.num_read if self.was_read else self.num_expected_tokens
         return self.cost.num_tokens - num_read - self.num_generated_tokens
 
@@ -102,7 +98,7 @@ class RequestHandle:
         return output
 
     def close(self) -> None:
-        """Abort the request if it is unfinished, and drop what was not read. May be called again."""
+        """Abort the request if it is unfinished, and drop unread outputs. It may be called again."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -113,9 +109,7 @@ class RequestHandle:
             self.on_close(self)  # last: it writes to a socket
 
     def push(self, output: RequestOutput) -> None:
-        """Add an output; the engine client calls this. Ends by deadline, error or abort become an exception of the
-        iteration.
-        """
+        """Add an output; the engine client calls this. An end by deadline, error or abort raises in the iteration."""
         if output.token_id is not None:
             self._count_token()
         if output.finish_reason == "deadline":
@@ -134,7 +128,7 @@ class RequestHandle:
         try:
             if is_awaited and self.on_token is not None and self.on_token(token_id):
                 return
-        except BaseException as error:  # of one request: the others' tokens come in the same message
+        except BaseException as error:  # only this request fails: the same message has tokens of others
             raise_exit(error)
             logger.exception("a token of request %d could not be handed on", self.uid)
             self._error = EngineError("The server failed on this request; see its log.", code="internal_error")
@@ -164,8 +158,8 @@ class RequestHandle:
             self.request_context.record.count_generated()
 
     def _take(self, error: ApiError | None = None) -> None:
-        """Give the end to the reader: its bytes are no longer ours to account for. A failure is counted only here: a
-        reader that left, or was content with what came before it, has counted another end.
+        """Report the end to the owner once: the reader holds the outputs now. error: the error that the reader got; a
+        reader that leaves earlier gets none, so that no failure is counted.
         """
         if not self._is_taken:
             self._is_taken = True

@@ -1,8 +1,8 @@
-"""Chooses the worker that gets a request: the one that has the least left to do once it has this one too.
+"""Routing policy: chooses the worker with the least remaining work, including the new request.
 
-What is left to do is counted in tokens, and a prompt's tokens count only as far as the worker's prefix cache is not
-expected to hold them. What it holds is guessed from what the worker was given, so a wrong guess costs time and never an
-answer. This is policy only, with the standard library only: it knows no process and no socket.
+Work is counted in tokens. Prompt tokens that are expected in the worker's prefix cache do not count. The expectation
+comes from the prompts that the worker was given, so an error costs only time. Standard library only; independent of
+processes and sockets.
 """
 
 from collections import OrderedDict
@@ -19,9 +19,7 @@ class Candidate:
 
     worker_id: int
     num_tokens: int
-    """Tokens that its unfinished requests are expected to compute of their prompts, plus those they may still
-    generate.
-    """
+    """Prompt tokens that its unfinished requests still have to compute, plus the tokens that they may generate."""
     num_requests: int
 
 
@@ -49,9 +47,10 @@ class RoutedPrompt:
     def of(
         cls, task: Task, token_ids: Sequence[int], encoder_token_ids: Sequence[int], *, is_changed: bool
     ) -> "RoutedPrompt":
-        """Make one from a request to the engine; `is_changed` by interventions. A capture needs its positions
-        computed, of which the cache holds none, and may compute too few layers to leave anything: neither is
-        expected of it.
+        """Make one from a request to the engine. is_changed: whether it has interventions.
+
+        A capture reuses no blocks, since the cache lacks the captured positions. It also leaves none: it may compute
+        too few layers.
         """
         takes = leaves = not is_changed and isinstance(task, GenerateTask | EmbedTask | ClassifyTask)
         if isinstance(task, GenerateTask):
@@ -62,7 +61,7 @@ class RoutedPrompt:
         return cls(token_ids, encoder_token_ids, takes=takes, leaves=leaves)
 
     def block_hashes(self, block_size: int) -> list[int]:
-        """Return one hash for each full block, of all tokens up to its end and of what the encoder reads."""
+        """Return one hash for each full block, of all tokens up to its end and of the encoder's tokens."""
         parent = hash(tuple(self.encoder_token_ids))
         hashes = []
         for end in range(block_size, len(self.token_ids) + 1, block_size):
@@ -72,7 +71,7 @@ class RoutedPrompt:
 
 
 class PrefixIndex:
-    """The blocks of prompts that one worker was given lately, as many as its cache has."""
+    """The blocks of prompts that one worker was given recently, at most the number of blocks in its cache."""
 
     def __init__(self, max_blocks: int) -> None:
         self._max_blocks = max_blocks
@@ -107,8 +106,8 @@ class Router:
         """Which of equal workers is next."""
 
     def begin(self, worker_id: int, *, num_blocks: int, block_size: int) -> None:
-        """Note that the worker has an empty cache of so many blocks; 0 where it reuses nothing. One worker needs no
-        guesses.
+        """Register a worker with an empty cache; num_blocks: 0 if it reuses no prefixes. A single worker needs no
+        index.
         """
         self._block_size = block_size
         if self._num_workers > 1 and num_blocks > 0:
@@ -119,12 +118,10 @@ class Router:
         self._indices.pop(worker_id, None)
 
     def route(self, candidates: Sequence[Candidate], prompt: RoutedPrompt) -> Route:
-        """Choose among the candidates, at least one, the one that would be done first; among equals the one with the
-        fewest requests, then each in turn.
-        """
+        """Choose the candidate with the least work; then the one with the fewest requests; then in turn."""
         is_hashed = bool(self._indices) and (prompt.takes or prompt.leaves)
         hashes = prompt.block_hashes(self._block_size) if is_hashed else []
-        # The last token is always computed: what follows it is not known without.
+        # The last token is always computed: its output predicts the next token.
         usable = hashes[: (len(prompt.token_ids) - 1) // self._block_size] if prompt.takes and hashes else []
 
         def rank(candidate: Candidate) -> tuple[int, int, int]:
@@ -139,6 +136,5 @@ class Router:
         return Route(chosen, num_prefix_tokens)
 
     def _num_held(self, worker_id: int, hashes: Sequence[int]) -> int:
-        """Return how many tokens the worker is expected to hold."""
         index = self._indices.get(worker_id)
         return 0 if index is None else index.num_held(hashes) * self._block_size

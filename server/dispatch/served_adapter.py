@@ -1,4 +1,4 @@
-"""Describes a LoRA adapter that is served."""
+"""A LoRA adapter that is served."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Reads the stacks of a worker's threads, asked for from outside with a signal: it answers in the middle of a step
-too.
-"""
+"""Stacks of a worker's threads, read from outside with a signal, also in the middle of a step."""
 
 import asyncio
 import faulthandler
@@ -21,13 +19,11 @@ def stacks_file(socket_path: str, worker_id: int) -> Path:
 
 def write_stacks_on_signal(path: Path) -> None:
     """Make this process answer `read_stacks`. Raises OSError where the file cannot be made."""
-    faulthandler.register(_SIGNAL, path.open("wb"), all_threads=True)  # it keeps the file
+    faulthandler.register(_SIGNAL, path.open("wb"), all_threads=True)  # faulthandler keeps the file open
 
 
 async def read_stacks(pid: int, path: Path) -> str | None:
-    """Return the Python stacks of the process that writes to `path`, innermost calls first, or None if it does not
-    answer.
-    """
+    """Return the Python stacks of a process that writes to `path`, innermost calls first; None without an answer."""
     try:
         before = path.stat().st_size
         os.kill(pid, _SIGNAL)
@@ -35,7 +31,7 @@ async def read_stacks(pid: int, path: Path) -> str | None:
         for _ in range(round(_PATIENCE / _LOOK_INTERVAL)):
             await asyncio.sleep(_LOOK_INTERVAL)
             size = path.stat().st_size
-            if size == written > before:  # it has begun, and has not gone on since
+            if size == written > before:  # it began to write, and has finished
                 break
             written = size
         return path.read_bytes()[before:].decode("utf-8", "replace") or None

@@ -1,5 +1,5 @@
-"""Watches workers that are silent: those that serve are called hung and then killed, those that load are killed when
-they make no progress. It knows nothing of requests.
+"""Detection of silent workers: a serving worker is hung and then killed, a loading worker without progress is killed.
+Independent of requests.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ class WorkerHealth:
     on_given_up: Callable[[WorkerState], None]
 
     async def run(self) -> None:
-        """Watch until cancelled. A late tick of our own adds at most a second to the silence: a busy API process
-        blames no worker.
+        """Check the workers until cancelled. A late tick counts as one second at most: a busy API process blames no
+        worker.
         """
         last = time.monotonic()
         while True:
@@ -47,7 +47,7 @@ class WorkerHealth:
             last = now
 
     def check(self, elapsed: float) -> None:
-        """Note that so many seconds more have passed, and act on what they make too long."""
+        """Advance the timers by `elapsed` seconds, and apply the timeouts."""
         for worker in self.workers:
             if worker.kill_reason is not None or worker.restart_note is not None:
                 continue  # its process is ending, or has ended
@@ -75,13 +75,13 @@ class WorkerHealth:
             self._give_up(worker, f"was silent for more than {longest:g} s (twice --worker-timeout)")
 
     def _check_starting(self, worker: WorkerState, elapsed: float) -> None:
-        """Check a worker that starts. Progress counts, not signs of life: a load that is blocked may still beat, and
-        one that is slow may not, as long as a library is mapped.
+        """Check a worker that starts. Only progress counts: a blocked load may still send heartbeats, and a slow one
+        may send none while it maps a library.
         """
         worker.stalled_for += elapsed
         if self.load_timeout and worker.stalled_for > self.load_timeout:
-            what = "did not connect" if worker.protocol is None else "got no further in loading the model"
-            self._give_up(worker, f"{what} for more than {self.load_timeout:g} s (--load-timeout)")
+            problem = "did not connect" if worker.protocol is None else "got no further in loading the model"
+            self._give_up(worker, f"{problem} for more than {self.load_timeout:g} s (--load-timeout)")
 
     def _give_up(self, worker: WorkerState, reason: str) -> None:
         worker.kill_reason = reason

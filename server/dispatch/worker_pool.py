@@ -1,20 +1,22 @@
-"""Keeps the workers' connections: which are connected, ready, silent or lost, and what each last reported.
+"""Connections of the workers, and the last state that each reported.
 
-It keeps one `WorkerState` for each worker slot. It knows nothing of requests (`server.dispatch.engine_client`) and
-starts no process (`server.lifecycle.supervisor`).
+There is one `WorkerState` for each worker slot. Independent of requests (`server.dispatch.engine_client`) and of
+processes (`server.lifecycle.supervisor`).
 """
 
 import asyncio
 import contextlib
 import logging
+import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 
 from server.config.settings import Settings
 from server.dispatch.worker_health import WorkerHealth
-from server.dispatch.worker_socket import WorkerSocket
-from server.dispatch.worker_state import WorkerState, add_counters, together
+from server.dispatch.worker_state import WorkerState
 from server.engine.outputs import EngineInfo, EngineStats
 from server.ipc import frames, link, messages
 from server.ipc.messages import MessageError
@@ -25,12 +27,51 @@ _PROGRESS_INTERVAL = 2.0
 """Seconds between two lines of the log about a load."""
 
 
-class WorkerPool:
-    """The workers, and what they send.
+class WorkerSocket:
+    """A socket that listens at once, so that a worker may connect before the event loop runs. `path` may change."""
 
-    `on_message` takes each message that is not about the worker's own state, `on_ready` a worker whose model is loaded,
-    `on_lost` one whose connection ended, `on_hung` one that fell silent and `on_given_up` one whose process is to be
-    killed.
+    def __init__(self, make_protocol: Callable[[], link.LinkProtocol]) -> None:
+        self._make_protocol = make_protocol
+        self._server: asyncio.AbstractServer | None = None
+        self._listen()
+
+    def _listen(self) -> None:
+        self._folder = tempfile.mkdtemp(prefix="lightwell-")
+        self._listener = link.listen(self._folder)
+        self.path: str = self._listener.getsockname()
+
+    async def accept(self) -> None:
+        """Accept connections; they may have been waiting in the listener's queue."""
+        self._server = await asyncio.get_running_loop().create_unix_server(self._make_protocol, sock=self._listener)
+
+    async def ensure_listening(self) -> None:
+        """Listen in a new folder if the socket's is gone, for example when /tmp was cleaned: a worker that starts needs
+        it. Open connections are not affected. Raises OSError.
+        """
+        if os.path.exists(self.path):
+            return
+        logger.warning("%s is gone: listening again", self.path)
+        self.stop()
+        self._listener.close()
+        self._listen()
+        await self.accept()
+
+    def stop(self) -> None:
+        """Accept no more connections."""
+        if self._server is not None:
+            self._server.close()
+
+    def remove(self) -> None:
+        """Close the listener and remove its folder. It needs no event loop, and may be called again."""
+        self._listener.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+class WorkerPool:
+    """The workers and their messages.
+
+    `on_message` gets each message that does not concern the worker's own state. The other functions are called when a
+    worker becomes ready, when its connection ends, when it hangs, and when its process must be killed.
     """
 
     def __init__(
@@ -81,9 +122,9 @@ class WorkerPool:
                 await self._watching
 
     def stats(self) -> EngineStats:
-        """Add up all workers, those that died included: counters never go back, gauges are of the living."""
+        """Return the stats of all workers as one. The counters include workers that ended, so they never decrease."""
         living = [worker.stats for worker in self.workers if worker.info is not None]
-        return together(self._dead_stats, living)
+        return EngineStats.of_workers([self._dead_stats, *living])
 
     def send(self, worker: WorkerState, message: messages.ToWorker) -> None:
         """Send a message to a worker; one that is not connected gets none."""
@@ -91,7 +132,7 @@ class WorkerPool:
             worker.protocol.send(*messages.encode(message))
 
     def _on_frame(self, protocol: link.LinkProtocol, frame: frames.Frame) -> None:
-        """Act on a message. Raises MessageError for one that makes no sense; the link then drops the worker."""
+        """Handle a message. Raises MessageError for one that makes no sense; the link then drops the worker."""
         message = messages.decode_from_worker(frame.header, frame.buffers)
         if isinstance(message, messages.Hello):
             self._greet(protocol, message)
@@ -119,9 +160,9 @@ class WorkerPool:
                 worker.become_ready(info)
                 self._on_ready(worker, info)
                 fields = {name: value for name, value in asdict(info).items() if value is not None}
-                told = "worker %d is ready: %s on %s, %d blocks of %d tokens in its KV cache"
+                message_text = "worker %d is ready: %s on %s, %d blocks of %d tokens in its KV cache"
                 known = (worker.worker_id, info.dtype, info.device, info.num_blocks, info.block_size)
-                logger.info(told, *known, extra={"attached": {"engine": fields}})
+                logger.info(message_text, *known, extra={"attached": {"engine": fields}})
             case messages.LoadFailed(text):
                 worker.load_error = text
             case _:
@@ -154,7 +195,7 @@ class WorkerPool:
         )
         worker.protocol = worker.info = worker.pid = worker.progress = None
         worker.is_hung = False
-        self._dead_stats = add_counters(self._dead_stats, [worker.stats])
+        self._dead_stats = EngineStats.of_workers([self._dead_stats, worker.stats.counters()])
         worker.stats = EngineStats()
         worker.expect_start()
         self._on_lost(worker)

@@ -1,20 +1,17 @@
-"""Holds what the API process knows of each worker slot: its link, its requests, its last numbers, why it is not ready.
+"""State of each worker slot in the API process: its link, its requests, its last numbers, and why it is not ready.
 
-It decides nothing (`server.dispatch.engine_client`, `server.lifecycle.supervisor`).
+It makes no decisions (`server.dispatch.engine_client`, `server.lifecycle.supervisor`).
 """
 
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import fields, replace
 
-from server.auth.rates import retry_after
+from server.auth.rate_estimate import retry_after
 from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import EngineInfo, EngineStats
 from server.http.errors import Unavailable
 from server.ipc import link
-
-_COUNTERS = tuple(f.name for f in fields(EngineStats) if f.name.endswith("_total"))
 
 
 class WorkerState:
@@ -31,7 +28,7 @@ class WorkerState:
         self.was_ready = False
         """Whether this or an earlier process of the slot was ready once."""
         self._starting_since = time.monotonic()
-        """When its present process was started, or its next one is to be."""
+        """Start time of its present or next process."""
         self._load_seconds: float | None = None
         """Seconds that the last process that became ready took for that."""
         self._ready_since: float | None = None
@@ -75,12 +72,10 @@ class WorkerState:
     def remove(self, handle: RequestHandle) -> None:
         del self.requests[handle.uid]
         self.num_tokens_left -= handle.num_tokens_left
-        self.beats_until_idle = 2  # the first may have been sent before the request came, whose step may still run
+        self.beats_until_idle = 2  # the first may have been sent before the request arrived
 
     def take_ready_seconds(self) -> float:
-        """Return how many seconds the process that ended had been ready, without the silence in which it hung at the
-        end. Ask once per process.
-        """
+        """Return the seconds for which the ended process was ready, without a final hang. Call it once per process."""
         since, self._ready_since = self._ready_since, None
         until, self._silent_since = self._silent_since, None
         if since is None:
@@ -88,7 +83,7 @@ class WorkerState:
         return max(0.0, (time.monotonic() if until is None else until) - since)
 
     def expect_start(self, delay: float = 0.0) -> None:
-        """Note that its process ended and another is to be started in so many seconds."""
+        """Note that its process ended, and that another starts after `delay` seconds."""
         self._starting_since = time.monotonic() + delay
         self.stalled_for = 0.0
 
@@ -97,7 +92,7 @@ class WorkerState:
         self.restart_note = self.kill_reason = None
 
     def note_hung(self, kill_after: float) -> None:
-        """Note that it has been silent for too long; after so many seconds of silence it will be killed."""
+        """Note that it has been silent for too long; it is killed after `kill_after` seconds of silence."""
         self.is_hung = True
         self._silent_since = time.monotonic() - self.silent_for
         self._killed_at = self._silent_since + kill_after
@@ -111,7 +106,7 @@ class WorkerState:
         self._silent_since = None
 
     def note_progress(self, done: int, total: int) -> None:
-        """Note that its process has read so much of the weights."""
+        """Note the progress of its process in reading the weights, in bytes."""
         if self.progress is None or done > self.progress[0]:
             self.stalled_for = 0.0
         self.progress = (done, total)
@@ -124,10 +119,10 @@ class WorkerState:
         self._load_seconds = self._ready_since - self._starting_since
 
     def seconds_until_ready(self) -> float:
-        """Return how many seconds it is likely to take until it is ready, by the last start and the present progress; 0
-        where nothing is known, or it is ready.
+        """Return the expected seconds until it is ready, by its last start or its present progress; 0 if unknown, or if
+        it is ready.
 
-        One that hangs may answer at any time; no client is told to come before its next process can be ready.
+        A worker that hangs may answer at any time, but the estimate is the time until its next process is ready.
         """
         now = time.monotonic()
         if self.info is not None:
@@ -163,23 +158,3 @@ def seconds_until_ready(workers: Sequence[WorkerState]) -> int:
 def unready(workers: Sequence[WorkerState], message: str, code: str) -> Unavailable:
     """Return the error of a request for which no worker is ready yet."""
     return Unavailable(message, code=code, retry_after=seconds_until_ready(workers))
-
-
-def add_counters(base: EngineStats, others: Sequence[EngineStats]) -> EngineStats:
-    """Return `base` with the counters of the others added."""
-    sums = {name: sum((getattr(stats, name) for stats in others), getattr(base, name)) for name in _COUNTERS}
-    return replace(base, **sums)
-
-
-def together(base: EngineStats, living: Sequence[EngineStats]) -> EngineStats:
-    """Return the stats of the workers as one: `base` with their counters added, and their gauges; of the caches the
-    fullest counts.
-    """
-    return replace(
-        add_counters(base, living),
-        num_requests_running=sum(stats.num_requests_running for stats in living),
-        num_requests_waiting=sum(stats.num_requests_waiting for stats in living),
-        kv_cache_usage_ratio=max((stats.kv_cache_usage_ratio for stats in living), default=0.0),
-        kv_cache_committed_bytes=sum(stats.kv_cache_committed_bytes for stats in living),
-        iteration_tokens=sum(stats.iteration_tokens for stats in living),
-    )

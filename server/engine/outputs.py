@@ -1,9 +1,9 @@
 """The engine's outputs, as plain data. An `Array` is a tensor as raw bytes with its numpy dtype and shape."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
 from struct import Struct
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 import msgspec
 
@@ -191,35 +191,63 @@ class EngineInfo:
     """Bytes that the worker's process may take in addition to the loaded model; None if nothing limits it."""
 
 
+def _metric(text: str, *, default: float = 0, of_workers: Callable[[Iterable[Any]], Any] = sum) -> Any:
+    """Return a field of EngineStats that is a metric with this help text. of_workers: reduces the values of several
+    workers to one.
+    """
+    return field(default=default, metadata={"text": text, "of_workers": of_workers})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """A snapshot of gauges, and of counters that only grow during the life of a worker."""
+    """A snapshot of gauges, and of counters that only grow during the life of a worker: those whose names end in
+    `_total`. Each field with a text is the metric `lightwell_<field>`.
+    """
 
-    num_requests_running: int = 0
-    num_requests_waiting: int = 0
-    kv_cache_usage_ratio: float = 0.0
-    kv_cache_committed_bytes: int = 0
-    inflight_capture_bytes: int = 0
-    prompt_tokens_total: int = 0
-    generation_tokens_total: int = 0
-    num_preemptions_total: int = 0
-    prefix_cache_queries_total: int = 0
-    prefix_cache_hits_total: int = 0
-    capture_bytes_total: int = 0
-    capture_seconds_total: float = 0.0
-    engine_steps_total: int = 0
-    steps_abandoned_total: int = 0
+    num_requests_running: int = _metric("Requests in the running batch.")
+    num_requests_waiting: int = _metric("Requests that wait for a place in the batch.")
+    kv_cache_usage_ratio: float = _metric("Used part of the KV cache, from 0 to 1.", default=0.0, of_workers=max)
+    kv_cache_committed_bytes: int = _metric(
+        "Bytes of the KV cache that requests have used; on a CPU the rest takes no memory."
+    )
+    inflight_capture_bytes: int = _metric("Bytes of captured tensors that are not yet sent.")
+    prompt_tokens_total: int = _metric("Prompt tokens processed.")
+    generation_tokens_total: int = _metric("Tokens generated.")
+    num_preemptions_total: int = _metric("Requests put back to waiting because the KV cache was full.")
+    prefix_cache_queries_total: int = _metric("Prompt tokens looked up in the prefix cache.")
+    prefix_cache_hits_total: int = _metric("Prompt tokens found in the prefix cache.")
+    capture_bytes_total: int = _metric("Bytes of attention and embeddings captured.")
+    capture_seconds_total: float = _metric(
+        "Time spent capturing, in seconds; on a GPU only the host's part.", default=0.0
+    )
+    engine_steps_total: int = _metric("Forward passes of the engine.")
+    steps_abandoned_total: int = _metric(
+        "Forward passes abandoned because the requests with most of their tokens had ended."
+    )
     """Steps that were cancelled between two pieces of their work; they are not counted as steps."""
-    computed_tokens_total: int = 0
-    """Token positions pushed through the network; this shows that captures need no second forward pass."""
-    grammars_compiled_total: int = 0
-    grammars_cached_total: int = 0
-    """Requests with a grammar that was already compiled."""
-    grammar_compile_seconds_total: float = 0.0
-    forced_tokens_total: int = 0
-    """Generated tokens that a grammar forced, without a step each."""
+    computed_tokens_total: int = _metric("Token positions computed by the network, including captures.")
+    grammars_compiled_total: int = _metric("Grammars compiled for requests.")
+    grammars_cached_total: int = _metric("Requests with a grammar that was already compiled.")
+    grammar_compile_seconds_total: float = _metric(
+        "Time spent compiling grammars, in seconds, in a thread of its own.", default=0.0
+    )
+    forced_tokens_total: int = _metric("Generated tokens that a grammar forced, and that took no step of their own.")
     iteration_tokens: int = 0
     """Tokens of the last step."""
+
+    @classmethod
+    def of_workers(cls, stats: Sequence["EngineStats"]) -> "EngineStats":
+        """Return the stats of at least one worker as one."""
+        reduced = {
+            each.name: each.metadata.get("of_workers", sum)(getattr(one, each.name) for one in stats)
+            for each in fields(cls)
+        }
+        return cls(**reduced)
+
+    def counters(self) -> "EngineStats":
+        """Return the counters only: the gauges are 0."""
+        totals = {each.name: getattr(self, each.name) for each in fields(self) if each.name.endswith("_total")}
+        return EngineStats(**totals)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
-"""uvicorn's HTTP parser with a bound on the head of a request, and errors in the one shape from the very first byte.
+"""uvicorn's HTTP parser with a limit on the head of a request, and with errors in the common shape from the first byte.
 
-It overrides and reads what uvicorn keeps to itself, so pyproject.toml names one version of it; tests/server/http must
-pass before another is named. It knows nothing of routes and of what is answered.
+It overrides private parts of uvicorn, so pyproject.toml pins one version; tests/server/http must pass for another.
+Independent of routes.
 """
 
 import logging
@@ -32,7 +32,7 @@ _REASONS = {
     503: "Service Unavailable",
 }
 BODY_WRITER = "lightwell.body_writer"
-"""The extension of the ASGI scope whose "writer" is a BodyWriter."""
+"""Extension of the ASGI scope: its "writer" is a BodyWriter."""
 
 
 class BodyWriter:
@@ -54,13 +54,13 @@ class BodyWriter:
         return bool(cycle.response_started and cycle.chunked_encoding) and not (is_over or cycle.flow.write_paused)
 
     def write(self, piece: bytes) -> None:
-        """Write a non-empty piece right after what was sent before; only while `is_ready`."""
+        """Write a non-empty piece after the bytes that were sent before; only while `is_ready`."""
         self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
 def _end_body_by_closing(cycle: RequestResponseCycle) -> None:
-    """Make a body of unknown length be sent as it is: clients of HTTP/1.0 know no chunks, which uvicorn sends to all,
-    and take the end of the connection for the body's (RFC 9112, 6.3). uvicorn closes it after every such answer.
+    """Send a body of unknown length without chunks. Clients of HTTP/1.0 do not understand the chunks that uvicorn
+    sends, and read to the end of the connection (RFC 9112, 6.3). uvicorn closes it after every such answer.
     """
     send, is_plain = cycle.send, False
 
@@ -71,16 +71,15 @@ def _end_body_by_closing(cycle: RequestResponseCycle) -> None:
             if is_plain:
                 cycle.chunked_encoding = False
         elif is_plain and message["type"] == "http.response.body":
-            cycle.expected_content_length = len(message.get("body", b""))  # uvicorn holds each piece against it
+            cycle.expected_content_length = len(message.get("body", b""))  # uvicorn compares each piece with it
         await send(message)
 
     cycle.send = send_plain  # type: ignore[method-assign]
 
 
 class HttpProtocol(HttpToolsProtocol):
-    """One connection. A head that is too large is answered 431, also while it still comes, and what is no HTTP 400.
-
-    400 answers a chunked body too that is mostly no body: sizes of chunks, extensions, and fields after the last one.
+    """One connection. A head that is too large is answered with 431, even while it is arriving, and bytes that are not
+    HTTP with 400. A chunked body with more overhead than body (sizes, extensions, trailers) gets 400 too.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -103,7 +102,7 @@ class HttpProtocol(HttpToolsProtocol):
             self._read_piece()
 
     def _read_piece(self) -> None:
-        """Parse a piece of the received bytes, and the rest of them after the event loop had its turn."""
+        """Parse a piece of the received bytes; the event loop runs before the next piece."""
         piece, self._unread = self._unread[:_PIECE], self._unread[_PIECE:]
         if self.parser is not None and not self._is_refused:
             self._parse(piece)
@@ -135,7 +134,7 @@ class HttpProtocol(HttpToolsProtocol):
         self._wrapping_bytes = 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # fields after the body mean nothing here
+        if self._in_head:  # trailers are ignored
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
@@ -166,42 +165,41 @@ class HttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what uvicorn's parser does not understand; uvicorn calls this."""
+        """Answer bytes that uvicorn's parser rejects; uvicorn calls this."""
         if not self._is_refused:
             self._refuse(BadRequest("This is not an HTTP/1.1 request.", code="http_invalid"))
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: a client may ask for another protocol and is answered in this one, which the operator need
-        not fix.
-        """
+        """Log nothing: a client that offers another protocol is answered in this one, and the operator need not act."""
 
     def _refuse_head(self) -> None:
         message = f"The request line and headers are too large; at most {MAX_HEAD_BYTES} bytes are accepted."
         self._refuse(ApiError(431, message, "invalid_request_error", code="head_too_large"))
 
     def _refused_id(self) -> str:
-        """Return the id of the refused request: the client's, if its headers were read that far, or a new one."""
-        headers = self.headers or []  # None before the first request, of which blank lines are no part
+        """Return the client's id of the refused request, if that header was read, or a new one."""
+        headers = self.headers or []  # None before the first request
         sent = [value for name, value in headers if name == b"x-request-id"]
         return request_id(sent[0].decode("latin-1") if sent else "")
 
     def _is_behind(self) -> bool:
-        """Return whether what arrives now is a further request while the answer to an earlier one is not complete."""
+        """Return whether the arriving bytes are a further request while an earlier answer is not complete."""
         cycle = self.cycle
         if cycle is None or cycle.response_complete:
             return False
         return not cycle.more_body or bool(self.pipeline)
 
     def _refuse(self, error: ApiError, *, lingers: bool = True) -> None:
-        """Answer without the application, and close. Amid an answer only close: more bytes would be part of it.
+        """Answer without the application, and close. In the middle of an answer only close: more bytes would be part of
+        it.
 
-        With `lingers` only our direction is closed at first: what the client sends meanwhile would meet a closed
-        socket, whose reset can overtake the answer.
+        lingers: close only our direction at first. Bytes that arrive at a closed socket cause a reset, which can
+        overtake the answer.
         """
         self._is_refused = True
         is_begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         is_amid = is_begun or self._is_behind()
-        if self.cycle is not None:  # what the application still says has nowhere to go
+        if self.cycle is not None:  # further output of the application is dropped
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         body, request = error_json(error), self._refused_id()
@@ -211,10 +209,10 @@ class HttpProtocol(HttpToolsProtocol):
             f"x-content-type-options: nosniff\r\nx-request-id: {request}\r\n"
             f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
         )
-        told = {"request_id": request, "status": error.status, "error": error.code}
+        fields = {"request_id": request, "status": error.status, "error": error.code}
         if self.client is not None:
-            told["client"] = self.client[0]
-        logger.info("%s refused: %s", request, error.code, extra={"fields": told})
+            fields["client"] = self.client[0]
+        logger.info("%s refused: %s", request, error.code, extra={"fields": fields})
         if is_amid:
             self.transport.abort()
             return

@@ -1,6 +1,5 @@
-"""Ends connections of clients that do not send their requests, do not read their answers, or are too many.
-
-It knows nothing of routes and of what is answered. What any connection may send is in `server.http.connection`.
+"""Limits of connections: ends connections of clients that do not send their requests, do not read their answers, or
+are too many. `server.http.connection` limits the size of a request. Independent of routes.
 """
 
 import asyncio
@@ -11,7 +10,7 @@ import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from server.http.connection import HttpProtocol
 from server.http.errors import ApiError, Unavailable
@@ -28,10 +27,6 @@ _CHECKS_PER_TIMEOUT = 4
 """How often within a timeout a connection is checked: a slow one ends up to a quarter of it later."""
 
 
-def _ignore() -> None:
-    pass
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
     """The limits of clients' connections. Times are in seconds; 0 is no limit."""
@@ -45,31 +40,45 @@ class ConnectionLimits:
     """Path prefixes that are answered even beyond `max_connections`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionEvents:
-    """Functions that are called when a connection is ended here, one for each reason."""
-
-    on_stalled: Callable[[], None] = _ignore
-    """The client took nothing of its answer."""
-    on_slow: Callable[[], None] = _ignore
-    """The client did not send its request in time."""
-    on_refused: Callable[[], None] = _ignore
-    """There were too many connections."""
+EndReason = Literal["stalled", "slow", "refused"]
+"""Why a connection is ended here. stalled: the client took nothing of its answer; slow: it did not send its request in
+time; refused: there were too many connections.
+"""
+OnEnd = Callable[[EndReason], None]
 
 
-class CountedHttpProtocol(HttpProtocol):
-    """A connection that is refused with 503 when there are more than `max_connections`; a few more are kept for
-    probes.
+class LimitedHttpProtocol(HttpProtocol):
+    """A connection that ends if there are too many, or if its client does not send its request or read its answer.
+
+    Number: a connection gets 503 above `max_connections`. A few spare connections are kept for probes.
+
+    Sending: the head has `receive_timeout` seconds; the body has the same time and a second for each MIN_BODY_RATE
+    bytes received. The timer does not run while the application leaves received bytes unread, or answers an earlier
+    request.
+
+    Reading: unsent bytes are in this process and in the kernel; the client's machine acknowledges bytes that it took.
+    In two states the unsent bytes can only decrease: while the writer is paused because the answer is written faster
+    than it is read, and when the answer is complete. In any other state the client waits for the server.
     """
 
-    def __init__(self, *args: Any, limits: ConnectionLimits, events: ConnectionEvents, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, limits: ConnectionLimits, on_end: OnEnd, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._limits = limits
-        self._events = events
+        self._on_end = on_end
+        timeouts = [limit for limit in (limits.send_timeout, limits.receive_timeout) if limit]
+        self._check_interval = min(timeouts, default=0.0) / _CHECKS_PER_TIMEOUT
+        self._next_check: asyncio.TimerHandle | None = None
         self._spare_end: asyncio.TimerHandle | None = None
         """The end of the time in which a spare connection's request must be known; None for any other connection."""
+        self._unsent = 0
+        self._taken_at = self.loop.time()
+        self._awaited_since: float | None = self.loop.time()
+        """Loop time from which the part of a request that is due now is awaited; None between requests."""
+        self._came = 0
+        """Received bytes of that part, if it is a body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._check_later()
         super().connection_made(transport)
         num_over = len(self.connections) - self._limits.max_connections
         if self._limits.max_connections and num_over > SPARE_CONNECTIONS:
@@ -79,9 +88,40 @@ class CountedHttpProtocol(HttpProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._take_spare_end()
+        if self._next_check is not None:
+            self._next_check.cancel()
         super().connection_lost(exc)
 
+    # ---- number of connections
+
+    def _take_spare_end(self) -> bool:
+        """Return whether this is a spare connection without a known request; if so, cancel its timer."""
+        if self._spare_end is None:
+            return False
+        self._spare_end.cancel()
+        self._spare_end = None
+        return True
+
+    def _refuse_connection(self, *, lingers: bool = True) -> None:
+        self._on_end("refused")
+        limit = self._limits.max_connections
+        message = f"More than {limit} connections are open; at most {limit} are accepted (--max-connections)."
+        self._refuse(Unavailable(message, code="too_many_connections", retry_after=1), lingers=lingers)
+
+    # ---- sending
+
+    def data_received(self, data: bytes) -> None:
+        is_between = self.cycle is not None and self.cycle.response_complete
+        if self._awaited_since is None and is_between:
+            self._await_next()  # also for blank lines, which are no request but end uvicorn's own wait for one
+        super().data_received(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._await_next()
+
     def on_headers_complete(self) -> None:
+        self._await_next()
         is_spare = self._take_spare_end()
         path = self.url.removeprefix(self.root_path.encode())
         if is_spare and not path.startswith(self._limits.spare_paths):
@@ -91,73 +131,9 @@ class CountedHttpProtocol(HttpProtocol):
         if is_spare and not self._is_refused:
             self.cycle.keep_alive = False
 
-    def _take_spare_end(self) -> bool:
-        """Return whether this is a spare connection whose request is not known yet; if so, cancel the end of its
-        time.
-        """
-        if self._spare_end is None:
-            return False
-        self._spare_end.cancel()
-        self._spare_end = None
-        return True
-
-    def _refuse_connection(self, *, lingers: bool = True) -> None:
-        self._events.on_refused()
-        limit = self._limits.max_connections
-        message = f"More than {limit} connections are open; at most {limit} are accepted (--max-connections)."
-        self._refuse(Unavailable(message, code="too_many_connections", retry_after=1), lingers=lingers)
-
-
-class WatchedHttpProtocol(CountedHttpProtocol):
-    """Ends its connection if the client does not send its request, or take its answer, in time.
-
-    Sending: the head has `receive_timeout` seconds, the body the same and one more for each MIN_BODY_RATE bytes
-    received. While the application does not read what arrived, or answers the request before, the client is not being
-    waited for.
-
-    Taking: what waits is what this process and the kernel hold; taken is what the client's machine acknowledged. While
-    an answer is written faster than it is taken, the writer pauses, and an answer that is complete does not grow: in
-    both states the bytes can only become fewer. In any other state the client is waiting for the server.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        timeouts = [limit for limit in (self._limits.send_timeout, self._limits.receive_timeout) if limit]
-        self._interval = min(timeouts) / _CHECKS_PER_TIMEOUT
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self._unsent = 0
-        self._taken_at = self.loop.time()
-        self._awaited_since: float | None = self.loop.time()
-        """Loop time from which the part of a request that is due now is awaited; None between requests."""
-        self._came = 0
-        """Bytes of that part that came, if it is a body."""
-        self._next_check = self.loop.call_later(self._interval, self._check)
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._next_check.cancel()
-        super().connection_lost(exc)
-
-    # ---- what the client sends
-
-    def data_received(self, data: bytes) -> None:
-        is_between = self.cycle is not None and self.cycle.response_complete
-        if self._awaited_since is None and is_between:
-            self._await_next()  # also of blank lines, which are no request and end uvicorn's own wait for one
-        super().data_received(data)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._await_next()
-
-    def on_headers_complete(self) -> None:
-        self._await_next()
-        super().on_headers_complete()
-
     def on_body(self, body: bytes) -> None:
         if not self._is_refused and not self.cycle.response_complete:
-            self._came += len(body)  # a body that is no longer wanted earns no more time
+            self._came += len(body)  # a body that is no longer needed earns no time
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -167,7 +143,7 @@ class WatchedHttpProtocol(CountedHttpProtocol):
     def _await_next(self) -> None:
         self._awaited_since, self._came = self.loop.time(), 0
 
-    # ---- what the transport and the application say
+    # ---- reading
 
     def resume_writing(self) -> None:
         """Resume writing: the client took enough for the next piece."""
@@ -181,6 +157,10 @@ class WatchedHttpProtocol(CountedHttpProtocol):
 
     # ---- the checks
 
+    def _check_later(self) -> None:
+        if self._check_interval:
+            self._next_check = self.loop.call_later(self._check_interval, self._check)
+
     def _check(self) -> None:
         if self._is_stalled():
             logger.warning(
@@ -189,12 +169,12 @@ class WatchedHttpProtocol(CountedHttpProtocol):
                 self._limits.send_timeout,
                 self._unsent,
             )
-            self._events.on_stalled()
+            self._on_end("stalled")
             self.transport.abort()
         elif self._is_slow():
             self._end_slow()
         else:
-            self._next_check = self.loop.call_later(self._interval, self._check)
+            self._check_later()
 
     def _is_stalled(self) -> bool:
         now, before, self._unsent = self.loop.time(), self._unsent, self._count_unsent()
@@ -211,14 +191,14 @@ class WatchedHttpProtocol(CountedHttpProtocol):
         return self.loop.time() - self._awaited_since >= self._limits.receive_timeout + self._came / MIN_BODY_RATE
 
     def _end_slow(self) -> None:
-        """Answer 408, unless the client said nothing at all, or has an answer already."""
+        """Answer with 408, unless the client sent nothing at all, or has an answer already."""
         part = "head" if self._in_head else "body"
         logger.info(
             "closed the connection of %s: the %s of its request did not come in time (--receive-timeout)",
             self._client_name(),
             part,
         )
-        self._events.on_slow()
+        self._on_end("slow")
         is_answered = not self._in_head and self.cycle.response_started
         if is_answered or (self._in_head and not self._head_bytes):
             self.transport.abort()
@@ -231,14 +211,11 @@ class WatchedHttpProtocol(CountedHttpProtocol):
         return "a client" if self.client is None else ":".join(map(str, self.client))
 
     def _count_unsent(self) -> int:
-        """Return the bytes in this process and in the kernel (tcp(7), SIOCOUTQ) that the client's machine has not
-        acknowledged.
-        """
+        """Return the bytes that the client has not acknowledged, here and in the kernel (tcp(7), SIOCOUTQ)."""
         in_kernel = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, b"\0" * 4)
         return int(self.transport.get_write_buffer_size() + struct.unpack("i", in_kernel)[0])
 
 
-def http_protocol(limits: ConnectionLimits, events: ConnectionEvents) -> Callable[..., HttpProtocol]:
-    """Return the protocol of a server with these limits; `events` are called when one is reached."""
-    is_watched = limits.send_timeout or limits.receive_timeout
-    return partial(WatchedHttpProtocol if is_watched else CountedHttpProtocol, limits=limits, events=events)
+def http_protocol(limits: ConnectionLimits, on_end: OnEnd) -> Callable[..., HttpProtocol]:
+    """Return the protocol of a server with these limits; `on_end` is called when one ends a connection."""
+    return partial(LimitedHttpProtocol, limits=limits, on_end=on_end)

@@ -1,4 +1,4 @@
-"""Turns exceptions of a request into answers: our own errors, Pydantic's, Starlette's and unexpected ones."""
+"""Handlers that turn exceptions of a request into answers: our own, Pydantic's, Starlette's and unexpected ones."""
 
 import re
 import sys
@@ -53,7 +53,7 @@ def _steps(error: Mapping[str, Any], body: Any) -> list[int | str | None]:
             body = body[part]
         elif isinstance(part, int):
             body = body[part] if isinstance(body, list) and part < len(body) else None
-        elif not (error["type"] == "extra_forbidden" and number == len(location)):  # that one, whatever it is
+        elif not (error["type"] == "extra_forbidden" and number == len(location)):  # an unknown field stays as it is
             step = part if part.isidentifier() and part not in _branches() else None
             body = body if step is None else None
         steps.append(step)
@@ -61,7 +61,6 @@ def _steps(error: Mapping[str, Any], body: Any) -> list[int | str | None]:
 
 
 def _path(error: Mapping[str, Any]) -> tuple[int | str, ...]:
-    """Return the path to the field as the user wrote it."""
     path = [part for part in error["steps"] if part is not None]
     return (*path, error["ctx"]["field"]) if error["type"] == "wrong_field" else tuple(path)
 
@@ -82,7 +81,7 @@ def _problem(error: Mapping[str, Any]) -> str:
         return "this field is required"
     if error["type"] in ("union_tag_not_found", "union_tag_invalid"):
         tag, accepted = error["ctx"]["discriminator"].strip("'"), error["ctx"].get("expected_tags")
-        tag = "type" if tag.endswith("()") else tag  # a function reads it, and writes its values in brackets
+        tag = "type" if tag.endswith("()") else tag  # the discriminator is a function, and its values are in brackets
         if accepted:
             return f"{tag} should be one of {re.sub('[<>]', '', accepted)}"
         return f"{tag} is missing, got {shown(error['input'])}"
@@ -98,24 +97,24 @@ def _is_mismatch(error: Mapping[str, Any]) -> bool:
     return bool(error["type"].endswith("_type"))
 
 
-def _telling(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the errors without the branches of a union that the value was never meant for.
+def _without_noise(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the errors without branches of a union that do not fit the value.
 
-    A list of ids is not a text and not a list of lists either: if one branch reports more about the value than its
-    type, or got further into it, the others' complaints about the type are noise.
+    A list of ids is not a text, and not a list of lists. If one branch reports more about the value than its type, or a
+    deeper place in it, the other branches' errors about its type are noise.
     """
 
     def branch(error: Mapping[str, Any]) -> tuple[Any, ...]:
         return tuple(error["loc"][1:3])
 
-    telling = {branch(error) for error in errors if not _is_mismatch(error) and error["type"] != "literal_error"}
+    fitting = {branch(error) for error in errors if not _is_mismatch(error) and error["type"] != "literal_error"}
     paths = {_path(error) for error in errors}
 
     def is_noise(error: Mapping[str, Any]) -> bool:
         path = _path(error)
         if any(len(other) > len(path) and other[: len(path)] == path for other in paths):
             return True
-        return any(other[:1] == branch(error)[:1] and other != branch(error) for other in telling)
+        return any(other[:1] == branch(error)[:1] and other != branch(error) for other in fitting)
 
     return [error for error in errors if not _is_mismatch(error) or not is_noise(error)]
 
@@ -128,12 +127,12 @@ def _are_branches(first: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def validation_error(errors: Sequence[Mapping[str, Any]], body: Any = None) -> BadRequest:
-    """Return pydantic's list of errors as one BadRequest about the first offending field of a body.
+    """Return pydantic's list of errors as one BadRequest about the first wrong field of a body.
 
-    A union reports one error for each of its branches; they are joined, so that the message lists what is accepted.
+    A union reports one error for each of its branches; they are joined, so that the message lists all accepted values.
     """
     errors = [{**error, "steps": _steps(error, body)} for error in errors[:_MAX_PROBLEMS]]
-    errors = _telling(errors) or errors
+    errors = _without_noise(errors) or errors
     first = errors[0]
     if first["type"] == "json_invalid":
         reason = (first.get("ctx") or {}).get("error", "syntax error")
@@ -173,7 +172,7 @@ def http_error(error: HTTPException, method: str, path: str) -> ApiError:
         return ApiError(405, message, "invalid_request_error", code="method_not_allowed")
     if isinstance(error.__cause__, RecursionError):
         return BadRequest("The body is nested too deeply; a few hundred levels are accepted.", code="json_invalid")
-    if isinstance(error.__cause__, ValueError):  # of json's errors the only one that is no JSONDecodeError
+    if isinstance(error.__cause__, ValueError):  # the only ValueError of json that is no JSONDecodeError
         limit = sys.get_int_max_str_digits()
         return BadRequest(f"The body holds a whole number of more than {limit} digits.", code="json_invalid")
     kind = "invalid_request_error" if error.status_code < 500 else "server_error"
@@ -185,12 +184,12 @@ def install_error_handlers(app: FastAPI) -> None:
 
     async def answer(request: Request, error: Exception) -> Response:
         headers = error.headers if isinstance(error, HTTPException) else None
-        told = _as_api_error(request, error)
-        note_error(request.scope, told)
+        api_error = _as_api_error(request, error)
+        note_error(request.scope, api_error)
         record = request.scope.get(RECORD_IN_SCOPE)
         request_id = None if record is None else record.request_id
-        body = getattr(request, "_json", None)  # what Request.json() keeps, if the body could be read
-        return error_response(told, headers, request.url.path, request_id, body)
+        body = getattr(request, "_json", None)  # Request.json() stores it, if the body could be read
+        return error_response(api_error, headers, request.url.path, request_id, body)
 
     for kind in (ApiError, RequestValidationError, HTTPException, Exception):
         app.add_exception_handler(kind, answer)

@@ -1,4 +1,4 @@
-"""Writes errors. They have one shape on the wire, but for the routes of other APIs, whose clients expect their own:
+"""Shapes of errors on the wire. All routes except the routes of other APIs have this one:
 
 {"error": {"message": ..., "type": ..., "param": ..., "code": ...}}
 """
@@ -17,7 +17,7 @@ Shape = Callable[[ApiError, str | None], dict[str, Any]]
 
 
 def openai_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
-    """Return an error in the shape that all routes have whose API has none of its own."""
+    """Return an error in the common shape."""
     return {"error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}}
 
 
@@ -32,67 +32,60 @@ _ANTHROPICS_TYPES: dict[int, str] = {
 }
 
 
-def anthropic_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
+def _anthropic_shape(error: ApiError, request_id: str | None) -> dict[str, Any]:
     """Return an error in the shape of Anthropic's API; `param` and `code` are ours."""
     other = "api_error" if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
-    told = {"type": _ANTHROPICS_TYPES.get(error.status, other), "message": error.message}
-    return {"type": "error", "error": {**told, "param": error.param, "code": error.code}, "request_id": request_id}
+    described = {"type": _ANTHROPICS_TYPES.get(error.status, other), "message": error.message}
+    return {"type": "error", "error": {**described, "param": error.param, "code": error.code}, "request_id": request_id}
 
 
-def ollama_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
-    """Return an error in the shape that Ollama's clients read."""
+def _ollama_shape(error: ApiError, request_id: str | None) -> dict[str, Any]:
     return {"error": error.message}
 
 
-def systemone_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
-    """Return an error in the shape that System One's clients read: some `detail`, some `error`."""
-    return {"detail": error.message, **openai_shape(error)}
+def _with_message_in(field: str) -> Shape:
+    """Return the common shape with the message in one more field."""
+    return lambda error, request_id: {field: error.message, **openai_shape(error)}
 
 
-def cohere_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
-    """Return an error in the shape that rerankers' clients read: Cohere's `message`, others `error`."""
-    return {"message": error.message, **openai_shape(error)}
+def _hugging_face_shape(types: dict[int, str], *, server: str, client: str) -> Shape:
+    """Return a shape with a message and a type: by status, or `server` for any other 5xx and `client` for the rest."""
+
+    def shape(error: ApiError, request_id: str | None) -> dict[str, Any]:
+        other = server if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else client
+        return {"error": error.message, "error_type": types.get(error.status, other)}
+
+    return shape
 
 
-_TEIS_TYPES: dict[int, str] = {
-    HTTPStatus.TOO_MANY_REQUESTS: "Overloaded",
-    HTTPStatus.SERVICE_UNAVAILABLE: "Unhealthy",
+_TEI_SHAPE = _hugging_face_shape(
+    {HTTPStatus.TOO_MANY_REQUESTS: "Overloaded", HTTPStatus.SERVICE_UNAVAILABLE: "Unhealthy"},
+    server="Backend",
+    client="Validation",
+)
+_TGI_SHAPE = _hugging_face_shape(
+    {HTTPStatus.TOO_MANY_REQUESTS: "overloaded", HTTPStatus.SERVICE_UNAVAILABLE: "overloaded"},
+    server="generation",
+    client="validation",
+)
+_SHAPES: dict[str, Shape] = {
+    "/api/": _ollama_shape,
+    "/v1/messages": _anthropic_shape,
+    "/v1/systemone": _with_message_in("detail"),
+    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), _with_message_in("message")),
+    **dict.fromkeys(("/predict", "/embed", "/similarity", "/info"), _TEI_SHAPE),
+    "/generate": _TGI_SHAPE,
 }
-
-
-def tei_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
-    """Return an error in the shape of Text Embeddings Inference."""
-    other = "Backend" if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "Validation"
-    return {"error": error.message, "error_type": _TEIS_TYPES.get(error.status, other)}
-
-
-_TGIS_TYPES: dict[int, str] = {HTTPStatus.TOO_MANY_REQUESTS: "overloaded", HTTPStatus.SERVICE_UNAVAILABLE: "overloaded"}
-
-
-def tgi_shape(error: ApiError, request_id: str | None = None) -> dict[str, Any]:
-    """Return an error in the shape of Text Generation Inference."""
-    other = "generation" if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "validation"
-    return {"error": error.message, "error_type": _TGIS_TYPES.get(error.status, other)}
-
-
-SHAPES: dict[str, Shape] = {
-    "/api/": ollama_shape,
-    "/v1/messages": anthropic_shape,
-    "/v1/systemone": systemone_shape,
-    **dict.fromkeys(("/v1/rerank", "/v2/rerank", "/rerank"), cohere_shape),
-    **dict.fromkeys(("/predict", "/embed", "/similarity", "/info"), tei_shape),
-    "/generate": tgi_shape,
-}
-"""Shapes of other APIs, by what their routes' paths begin with."""
+"""Shapes of other APIs, by the beginnings of their routes' paths."""
 
 
 def shape_of(path: str, body: Any = None) -> Shape:
-    """Return the shape of the errors of a path's API. Of the two that have /rerank, the body tells which one it is."""
+    """Return the shape of the errors of a path's API. Two APIs have /rerank; the body distinguishes them."""
     if path == "/":
-        return tgi_shape
+        return _TGI_SHAPE
     if path == "/rerank" and ("texts" in body if isinstance(body, dict) else hasattr(body, "texts")):
-        return tei_shape
-    return next((shape for beginning, shape in SHAPES.items() if path.startswith(beginning)), openai_shape)
+        return _TEI_SHAPE
+    return next((shape for beginning, shape in _SHAPES.items() if path.startswith(beginning)), openai_shape)
 
 
 def error_json(error: ApiError, path: str = "", request_id: str | None = None, body: Any = None) -> bytes:

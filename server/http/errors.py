@@ -1,9 +1,9 @@
-"""Defines every error that a client can see; `server.http.error_shapes` says how they are written.
+"""All errors that a client can see; `server.http.error_shapes` writes them.
 
 The tree (status, type):
 
     ApiError
-    ├── BadRequest            400  invalid_request_error   a value is wrong; the message names it and what is accepted
+    ├── BadRequest            400  invalid_request_error   a wrong value; the message names it and the accepted values
     ├── Unauthorized          401  authentication_error    no key, or a wrong one
     ├── Forbidden             403  permission_error        the key is no admin key
     ├── NotFound              404  not_found_error         no such model or route
@@ -17,8 +17,7 @@ The tree (status, type):
     │   └── WorkerLost        503  unavailable_error       the worker that ran the request died
     └── DeadlineExceeded      504  timeout_error           the request took longer than the server allows
 
-`install_error_handlers` turns what FastAPI and Starlette raise into these. This file knows no route and no
-engine.
+`install_error_handlers` turns the exceptions of FastAPI and Starlette into these. Independent of routes and engine.
 """
 
 import logging
@@ -32,8 +31,6 @@ logger = logging.getLogger(__name__)
 
 MAX_SHOWN_VALUE = 80
 """Most characters of an offending value that an error message repeats."""
-
-
 MAX_MESSAGE = 4096
 """Maximum length of an error message in characters; the middle of a longer one is cut."""
 
@@ -62,10 +59,14 @@ class ApiError(Exception):
 
 
 class _Kind(ApiError):
-    """An ApiError whose status and type are fixed by its class."""
+    """An ApiError with the status and type of its class."""
 
-    STATUS = 500
-    TYPE = "server_error"
+    _status: int
+    _type: str
+
+    def __init_subclass__(cls, *, status: int, type: str) -> None:
+        super().__init_subclass__()
+        cls._status, cls._type = status, type
 
     def __init__(
         self,
@@ -75,43 +76,31 @@ class _Kind(ApiError):
         code: str | None = None,
         retry_after: int | None = None,
     ) -> None:
-        super().__init__(self.STATUS, message, self.TYPE, param, code, retry_after)
+        super().__init__(self._status, message, self._type, param, code, retry_after)
 
 
-class BadRequest(_Kind):
+class BadRequest(_Kind, status=400, type="invalid_request_error"):
     """Raised when a value in the request is wrong."""
 
-    STATUS, TYPE = 400, "invalid_request_error"
 
-
-class Unauthorized(_Kind):
+class Unauthorized(_Kind, status=401, type="authentication_error"):
     """Raised for a request with no API key, or one that the server does not know."""
 
-    STATUS, TYPE = 401, "authentication_error"
 
-
-class Forbidden(_Kind):
+class Forbidden(_Kind, status=403, type="permission_error"):
     """Raised when the key is valid, but not for this route."""
 
-    STATUS, TYPE = 403, "permission_error"
 
-
-class NotFound(_Kind):
+class NotFound(_Kind, status=404, type="not_found_error"):
     """Raised when there is no such model or route."""
 
-    STATUS, TYPE = 404, "not_found_error"
+
+class NotAcceptable(_Kind, status=406, type="invalid_request_error"):
+    """Raised when the Accept header names no format of the route."""
 
 
-class NotAcceptable(_Kind):
-    """Raised when the Accept header asks for a format that the route does not have."""
-
-    STATUS, TYPE = 406, "invalid_request_error"
-
-
-class PayloadTooLarge(_Kind):
-    """Raised when the request body, or the answer it asks for, is over the limit."""
-
-    STATUS, TYPE = 413, "invalid_request_error"
+class PayloadTooLarge(_Kind, status=413, type="invalid_request_error"):
+    """Raised when the request body, or the requested answer, is over the limit."""
 
 
 def answer_too_large(
@@ -122,54 +111,42 @@ def answer_too_large(
     return PayloadTooLarge(message, param=param, code="answer_too_large")
 
 
-class UnsupportedMediaType(_Kind):
+class UnsupportedMediaType(_Kind, status=415, type="invalid_request_error"):
     """Raised when the request body is not declared as JSON."""
 
-    STATUS, TYPE = 415, "invalid_request_error"
 
-
-class QueueFull(_Kind):
+class QueueFull(_Kind, status=429, type="rate_limit_error"):
     """Raised when the server has as much waiting work as it accepts."""
 
-    STATUS, TYPE = 429, "rate_limit_error"
 
-
-class RateLimited(_Kind):
+class RateLimited(_Kind, status=429, type="rate_limit_error"):
     """Raised when the API key has as many requests in flight, or has used as many tokens, as it may."""
 
-    STATUS, TYPE = 429, "rate_limit_error"
 
-
-class EngineError(_Kind):
+class EngineError(_Kind, status=500, type="server_error"):
     """Raised when the engine failed on this request."""
 
-    STATUS, TYPE = 500, "server_error"
 
-
-class Unavailable(_Kind):
+class Unavailable(_Kind, status=503, type="unavailable_error"):
     """Raised while the server is loading or draining."""
 
-    STATUS, TYPE = 503, "unavailable_error"
 
-
-class WorkerLost(Unavailable):
+class WorkerLost(Unavailable, status=503, type="unavailable_error"):
     """Raised when the worker that ran the request died."""
 
 
-class DeadlineExceeded(_Kind):
+class DeadlineExceeded(_Kind, status=504, type="timeout_error"):
     """Raised when the request took longer than the server allows."""
-
-    STATUS, TYPE = 504, "timeout_error"
 
 
 def not_in_time(seconds: float | None, reached: str) -> DeadlineExceeded:
-    """Return the error of a request that had so many seconds (None: unknown) and `reached` so far."""
+    """Return the error of a request that did not end within `seconds` (None: unknown). reached: its last stage."""
     allowed = "its time" if seconds is None else f"{seconds:.3g} s"
     return DeadlineExceeded(f"The request did not end within {allowed}: {reached}.", code="deadline_exceeded")
 
 
 def too_much_captured(num_bytes: int, limit: int) -> PayloadTooLarge:
-    """Return the error of a request whose captures are more than are ever accepted."""
+    """Return the error of a request with more captures than are ever accepted."""
     return PayloadTooLarge(
         f"This request would capture {num_bytes} bytes of all its inputs; at most {limit} are accepted "
         "(--max-capture-bytes, --worker-memory). Request fewer layers, heads or positions, or send fewer or shorter "
@@ -179,7 +156,7 @@ def too_much_captured(num_bytes: int, limit: int) -> PayloadTooLarge:
 
 
 def note_error(scope: Scope, error: ApiError) -> None:
-    """Let the log line of the request with this ASGI scope say how it failed."""
+    """Add the error's code to the log line of the request with this ASGI scope."""
     record = scope.get(RECORD_IN_SCOPE)
     if record is not None:
         record.error_code = error.code or error.type
@@ -188,7 +165,7 @@ def note_error(scope: Scope, error: ApiError) -> None:
 def shown(value: object) -> str:
     """Return a value as an error message repeats it: its Python form, cut to a readable length."""
     text = ""
-    for piece in _pieces(value):  # of a value of megabytes the rest is not looked at
+    for piece in _pieces(value):  # the rest of a value of megabytes is not read
         text += piece
         if len(text) > MAX_SHOWN_VALUE:
             return text[:MAX_SHOWN_VALUE] + "..."
@@ -196,7 +173,6 @@ def shown(value: object) -> str:
 
 
 def _pieces(value: object) -> Iterator[str]:
-    """Yield the Python form of a JSON value, piece by piece."""
     if isinstance(value, str):
         begin = value[: MAX_SHOWN_VALUE + 1]
         yield repr(begin) if begin.isprintable() else ascii(begin)

@@ -1,8 +1,8 @@
-"""Reads JSON of any shape one piece at a time. Python's parser, and every faster one, holds the interpreter's lock for
-as long as a body takes, a second for the worst of them, and no thread helps against that. In a thread, this one
-releases the lock every few milliseconds, and its results are those of json.
+"""JSON reader that parses a body in pieces. Python's parser, like every faster one, holds the interpreter's lock for
+the whole body, up to a second, also in a thread. This reader releases the lock every few milliseconds; its results
+equal json's.
 
-It refuses what no request needs as it reads: very many lists, objects and texts, and texts that fill memory.
+While reading, it refuses very many lists, objects and texts, and texts that fill memory: no request needs them.
 """
 
 import codecs
@@ -40,9 +40,7 @@ def check_json_text(text: str, field: str) -> None:
 
 
 class Integers(list[int]):
-    """A list of whole numbers whose least and greatest are known, so that a million numbers need not be checked
-    again.
-    """
+    """A list of integers with a known minimum and maximum, so that a million numbers need not be checked again."""
 
     def __init__(self, values: list[int], least: int, greatest: int) -> None:
         super().__init__(values)
@@ -55,20 +53,20 @@ class JsonReader:
     def __init__(
         self, body: bytes, piece: int = _PIECE, may_be_ids: Callable[[Sequence[str]], bool] = lambda names: True
     ) -> None:
-        """Make the reader. `may_be_ids` returns whether a list of whole numbers may be of token ids, by the names of
-        the fields that it is in.
+        """Make the reader. may_be_ids: returns whether a list of integers may contain token ids, by the names of its
+        fields.
         """
         self._body = body
         self._may_be_ids = may_be_ids
         self._names: list[str] = []
         """Names of the fields around the current value."""
         self._num_scalars = 0
-        self._at = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0  # json skips it, too
+        self._at = len(codecs.BOM_UTF8) if body.startswith(codecs.BOM_UTF8) else 0  # as json does
         self._num_containers = 0
         self._num_texts = 0
         self._spaces = re.compile(rb"[ \t\n\r]{0,%d}" % piece)
         self._scalars = re.compile(rb'[^\[\]{}"]{0,%d}' % piece)
-        # A pair of escaped surrogates is one character, and stays together.
+        # A pair of escaped surrogates is one character, so it must not be split.
         self._texts = re.compile(
             rb'(?s:[^"\\]{1,%d}|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|\\u....|\\.){0,%d}'
             % (max(1, piece // _RUNS), min(piece, _RUNS))
@@ -115,7 +113,7 @@ class JsonReader:
         may_be_ids = self._may_be_ids(self._names)
         while True:
             scalars, comma, _ = self._run().rpartition(b",")
-            if scalars:  # each of them is complete, as a comma follows it
+            if scalars:  # each of them is complete, since a comma follows
                 piece = self._parsed(scalars)
                 self._at += len(comma)
             else:
@@ -154,7 +152,7 @@ class JsonReader:
         pieces: list[str] = []
         while not self._body.startswith(b'"', self._at):
             end = self._end(self._texts)
-            while self._at < end < len(self._body) and 0x80 <= self._body[end] < 0xC0:  # amid a character
+            while self._at < end < len(self._body) and 0x80 <= self._body[end] < 0xC0:  # inside a character
                 end -= 1
             if end == self._at:
                 self._at = begin
@@ -176,7 +174,7 @@ class JsonReader:
         return text
 
     def _parsed(self, scalars: bytes) -> list[Any]:
-        """Parse the numbers and words that come next, separated by commas."""
+        """Parse the next numbers and words, separated by commas."""
         try:
             values: list[Any] = json.loads(f"[{scalars.decode('latin-1')}]")
         except json.JSONDecodeError as error:
@@ -188,7 +186,7 @@ class JsonReader:
         return values
 
     def _run(self) -> bytes:
-        """Return the next bytes without a text, list or object, or a piece of them."""
+        """Return the next bytes up to a text, list or object, or a piece of them."""
         return self._body[self._at : self._end(self._scalars)]
 
     def _count_scalars(self, number: int) -> None:
@@ -231,13 +229,13 @@ class JsonReader:
         return found.end()
 
     def _fail(self, problem: str) -> NoReturn:
-        error = json.JSONDecodeError(problem, "", 0)  # it would count the lines of the whole body
+        error = json.JSONDecodeError(problem, "", 0)  # with the body, it would count the lines
         error.pos = self._at
         raise error
 
 
 def _bounds(known: list[int] | None, piece: list[Any]) -> list[int] | None:
-    """Return the least and the greatest of all numbers of a list so far, or None if not all are whole."""
+    """Return the minimum and maximum of all numbers of a list so far, or None if not all are integers."""
     if known is None or set(map(type, piece)) != {int}:
         return None
     numbers = [*known, min(piece), max(piece)]

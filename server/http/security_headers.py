@@ -1,7 +1,7 @@
-"""Adds headers for browsers to every answer: never guess a type, frame it, store it or send its address on; and which
-other origins' pages may read it: none unless named (`--cors-origin`).
+"""Headers for browsers on every answer: no type guessing, frames, storage or referrers; and access for the pages of
+other origins, none unless named (`--cors-origin`).
 
-It is pure ASGI, so that `receive` stays the server's own. It knows no route: headers that a route sets itself are kept.
+It is pure ASGI, so that `receive` remains the server's own. Headers that a route sets itself are kept.
 """
 
 from collections.abc import Sequence
@@ -35,8 +35,8 @@ class BrowserHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        asked = Headers(scope=scope)
-        origin = asked.get("origin", "")
+        sent = Headers(scope=scope)
+        origin = sent.get("origin", "")
         is_allowed = origin in self._origins
 
         async def send_with_headers(message: Message) -> None:
@@ -51,8 +51,8 @@ class BrowserHeaders:
                     headers["access-control-expose-headers"] = _EXPOSED
             await send(message)
 
-        if is_allowed and scope["method"] == "OPTIONS" and "access-control-request-method" in asked:
-            await _answer_preflight(asked.get("access-control-request-headers", ""), send_with_headers)
+        if is_allowed and scope["method"] == "OPTIONS" and "access-control-request-method" in sent:
+            await _answer_preflight(sent.get("access-control-request-headers", ""), send_with_headers)
         else:
             await self._app(scope, receive, send_with_headers)
 

@@ -1,7 +1,7 @@
-"""Sends server-sent events, and ends the work for clients that have disconnected.
+"""Server-sent events, and the end of the work for clients that have disconnected.
 
-A client can disconnect at any stage: before the first token, between two, before the stream's generator ever ran. Each
-stage must free the engine's slot; this file knows how, and nothing of what is generated.
+A client can disconnect before the first token, between two tokens, or before the stream's generator runs. Each case
+must free the engine's slot. Independent of the contents of the events.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ class ClientGone(ApiError):
 
 
 def one_line(data: bytes) -> bytes:
-    """Return JSON in which no reader sees an end of a line: httpx, which many clients use, also parts lines at three
+    """Return JSON without line breaks for any reader: httpx, which many clients use, also splits lines at three
     characters that JSON need not escape.
     """
     for char, escaped in _BREAKS:
@@ -69,10 +69,10 @@ def error_event(error: ApiError) -> bytes:
 
 
 async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of `work`, which is cancelled if the client disconnects first: then ClientGone is raised.
+    """Return the result of `work`. If the client disconnects first, `work` is cancelled and ClientGone is raised.
 
-    The request's body must have been read: anything received after it can only be the disconnect. `work` runs in the
-    current task: one more task for each would be a good part of what a request costs.
+    The request's body must have been read: the next message is then the disconnect. `work` runs in the current task,
+    since a task for each request would be a large part of its cost.
     """
     running = asyncio.current_task()
     assert running is not None
@@ -89,7 +89,7 @@ async def unless_disconnected(request: Request, work: Coroutine[Any, Any, T]) ->
     try:
         return await work
     except asyncio.CancelledError:
-        if is_gone and not running.uncancel():  # nothing else cancelled it too
+        if is_gone and not running.uncancel():  # not cancelled by another caller too
             raise ClientGone from None
         raise
     finally:
@@ -117,7 +117,7 @@ class EventStream(StreamingResponse):
         super().__init__(
             events,
             media_type=media_type,
-            # Proxies that buffer would turn a stream into one late answer.
+            # A buffering proxy would turn a stream into one late answer.
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
         self.on_close = on_close
@@ -137,7 +137,7 @@ class EventStream(StreamingResponse):
             self.on_close()
 
     async def _stream(self, scope: Scope, send: Send) -> None:
-        """Send the answer. Its last event ends it: a separate packet after it would wake the client once more."""
+        """Send the answer. Its last event ends it: a separate packet after it would wake the client again."""
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         more = True
         async for data in self._with_errors(scope):
@@ -147,7 +147,6 @@ class EventStream(StreamingResponse):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _with_errors(self, scope: Scope) -> AsyncIterator[bytes]:
-        """Yield the events; a failure becomes the last of them, never a silent end."""
         try:
             async for data in self._events:
                 yield data

@@ -1,15 +1,15 @@
-"""Writes arrays to the wire: JSON, safetensors, npy and NDJSON, chosen by the Accept header.
+"""Arrays on the wire: JSON, safetensors, npy and NDJSON, chosen by the Accept header.
 
-Every body is made piece by piece, so that a large answer is never copied whole and does not block the event loop. It
-knows shapes and bytes, not what the numbers mean. It never uses pickle. Minus infinity is null in JSON and itself in
-binary.
+Every body is made in pieces, so that a large answer is never copied whole and does not block the event loop. Pickle is
+never used. Minus infinity is null in JSON and itself in binary. Independent of the meaning of the numbers.
 """
 
 import asyncio
 import base64
 import io
 import struct
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Literal
@@ -88,28 +88,99 @@ def as_numpy(array: Array) -> NumpyArray:
 
 
 def for_engine(value: NumpyArray) -> Array:
-    """Return float32 numbers as the engine takes them, without a copy if they are so already: many inputs may share
-    them.
-    """
+    """Return numbers as a float32 array for the engine, without a copy if possible: many inputs may share them."""
     return Array("float32", value.shape, np.ascontiguousarray(value, "<f4").reshape(-1).view(np.uint8).data)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One input's part of an answer: plain fields and, by their names, arrays."""
+class AnswerEntry(ABC):
+    """One input's part of an answer, in each of the formats."""
 
     index: int
     fields: dict[str, Any]
+    """The fields, "object" and "index" included."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, NumpyArray]:
+        """Return the arrays by their names in a safetensors file."""
+
+    @abstractmethod
+    def metadata(self) -> dict[str, Any]:
+        """Return the entry in the metadata of a safetensors file."""
+
+    @abstractmethod
+    def as_json(self, encoding_format: EncodingFormat) -> Iterator[bytes]:
+        """Yield the entry as a JSON object."""
+
+    @abstractmethod
+    def lines(self, encoding_format: EncodingFormat) -> Iterator[bytes]:
+        """Yield the arrays as lines of NDJSON, each a JSON object; the line of the fields is before them."""
+
+
+@dataclass(frozen=True)
+class Entry(AnswerEntry):
+    """An entry whose fields describe all its arrays.
+
+    In a safetensors file an array is "{name}.{index}". A line of NDJSON is a slice of the first axis of all arrays:
+    {"index", NAME, "shape", ARRAYS...}, where NAME is that axis (layer or pair; for vectors token) and its value is the
+    layer, the pair or the position.
+    """
+
     arrays: dict[str, NumpyArray]
+
+    def tensors(self) -> dict[str, NumpyArray]:
+        return {f"{name}.{self.index}": value for name, value in self.arrays.items()}
+
+    def metadata(self) -> dict[str, Any]:
+        return self.fields
+
+    def as_json(self, encoding_format: EncodingFormat) -> Iterator[bytes]:
+        return object_pieces(self.fields, self.arrays, encoding_format)
+
+    def lines(self, encoding_format: EncodingFormat) -> Iterator[bytes]:
+        axis = self.fields["axes"][0]
+        num_slices, *shape = next(iter(self.arrays.values())).shape
+        labels = self.fields.get({"layer": "layers", "pair": "pairs"}.get(axis, ""), range(num_slices))
+        for i, label in enumerate(labels):
+            fields = {"index": self.index, axis: label, "shape": shape}
+            yield from object_pieces(fields, {name: value[i] for name, value in self.arrays.items()}, encoding_format)
+            yield b"\n"
+
+
+def body_pieces(
+    wanted: Format, head: dict[str, Any], entries: Sequence[AnswerEntry], encoding_format: EncodingFormat
+) -> Iterator[Piece]:
+    """Yield the whole answer in the wanted format.
+
+    JSON: `head` with "data", a list of the entries. safetensors: all arrays, and in the metadata `head` and
+    "{object}.{index}" of each entry. npy: the one array. NDJSON: for each entry a line of its fields (the first has
+    `head` too) and the lines of its arrays.
+    """
+    match wanted:
+        case Format.JSON:
+            yield orjson.dumps(head)[:-1] + b',"data":['
+            for i, entry in enumerate(entries):
+                yield b"," if i else b""
+                yield from entry.as_json(encoding_format)
+            yield b"]}"
+        case Format.SAFETENSORS:
+            described = {f"{entry.fields['object']}.{entry.index}": entry.metadata() for entry in entries}
+            tensors = {name: value for entry in entries for name, value in entry.tensors().items()}
+            yield from safetensors_pieces(head | described, tensors)
+        case Format.NPY:
+            (array,) = (value for entry in entries for value in entry.tensors().values())
+            yield from npy_pieces(array)
+        case Format.NDJSON:
+            for i, entry in enumerate(entries):
+                yield orjson.dumps(entry.fields if i else head | entry.fields) + b"\n"
+                yield from entry.lines(encoding_format)
 
 
 # ---- JSON
 
 
 def json_pieces(value: NumpyArray, encoding_format: EncodingFormat) -> Iterator[bytes]:
-    """Yield one array as a JSON value: nested lists with null for what is not finite, or base64 of little-endian
-    bytes.
-    """
+    """Yield an array as a JSON value: nested lists with null for non-finite numbers, or base64 (little endian)."""
     if encoding_format == "base64":
         yield b'"'
         data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
@@ -148,8 +219,8 @@ def json_value(value: NumpyArray, encoding_format: EncodingFormat) -> orjson.Fra
 
 
 def json_parts(value: Any, depth: int = 8) -> Iterator[bytes]:
-    """Yield a value as JSON: the arrays in it in pieces, and the entries of iterators and of lists of objects or
-    fragments one by one. An entry of an iterator is written whole.
+    """Yield a value as JSON: arrays in pieces, and the entries of iterators and of lists of objects or fragments one by
+    one. An entry of an iterator is written whole.
     """
     if isinstance(value, JsonArray):
         yield from json_pieces(value.value, value.encoding_format)
@@ -173,17 +244,15 @@ def json_parts(value: Any, depth: int = 8) -> Iterator[bytes]:
         yield orjson.dumps(value)
 
 
-def json_body(head: dict[str, Any], entries: Iterable[Entry], encoding_format: EncodingFormat) -> Iterator[bytes]:
-    """Yield `head` with "data": one object per entry, its arrays last."""
-    yield orjson.dumps(head)[:-1] + (b',"data":[' if head else b'"data":[')
-    for i, entry in enumerate(entries):
-        yield b"," if i else b""
-        yield orjson.dumps(entry.fields)[:-1]
-        for name, value in entry.arrays.items():
-            yield b"," + orjson.dumps(name) + b":"
-            yield from json_pieces(value, encoding_format)
-        yield b"}"
-    yield b"]}"
+def object_pieces(
+    fields: dict[str, Any], arrays: dict[str, NumpyArray], encoding_format: EncodingFormat
+) -> Iterator[bytes]:
+    """Yield a JSON object of fields, at least one, and arrays."""
+    yield orjson.dumps(fields)[:-1]
+    for name, value in arrays.items():
+        yield b"," + orjson.dumps(name) + b":"
+        yield from json_pieces(value, encoding_format)
+    yield b"}"
 
 
 # ---- binary
@@ -193,16 +262,6 @@ def _byte_pieces(value: NumpyArray) -> Iterator[Piece]:
     data = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
     for start in range(0, data.nbytes, PIECE_BYTES):
         yield data[start : start + PIECE_BYTES]
-
-
-def safetensors_body(head: dict[str, Any], entries: Sequence[Entry]) -> Iterator[Piece]:
-    """Yield a safetensors file: tensors "{name}.{index}", the fields of each entry as JSON in the metadata.
-
-    The metadata holds `head`, one key per field, and "{object}.{index}" with the entry's fields.
-    """
-    metadata = {**head, **{f"{entry.fields['object']}.{entry.index}": entry.fields for entry in entries}}
-    tensors = {f"{name}.{entry.index}": value for entry in entries for name, value in entry.arrays.items()}
-    return safetensors_pieces(metadata, tensors)
 
 
 def safetensors_pieces(metadata: dict[str, Any], tensors: dict[str, NumpyArray]) -> Iterator[Piece]:
@@ -234,9 +293,7 @@ def safetensors_pieces(metadata: dict[str, Any], tensors: dict[str, NumpyArray])
 
 
 def check_npy(num_arrays: int) -> None:
-    """Raise BadRequest unless exactly one array is to be written: a .npy file holds no more. Call it before anything
-    runs.
-    """
+    """Raise BadRequest unless there is exactly one array, as a .npy file requires. Call it before anything runs."""
     if num_arrays != 1:
         raise BadRequest(
             f"application/x-npy holds one array and this answer has {num_arrays}; request one array of one input, or "
@@ -253,46 +310,6 @@ def npy_pieces(array: NumpyArray) -> Iterator[Piece]:
     yield from _byte_pieces(array)
 
 
-# ---- NDJSON
-
-
-def ndjson_body(head: dict[str, Any], entries: Iterable[Entry], encoding_format: EncodingFormat) -> Iterator[bytes]:
-    """Yield for each entry a line of its fields (the first line has `head` too), then one line per slice of the first
-    axis.
-
-    A slice's line is {"index", NAME, "shape", ARRAYS...}, where NAME is the first axis (layer or pair; for vectors
-    token) and its value is the layer, the pair or the position.
-    """
-    for entry in entries:
-        yield orjson.dumps({**head, **entry.fields}) + b"\n"
-        head = {}
-        axis = entry.fields["axes"][0]
-        num_slices, *shape = next(iter(entry.arrays.values())).shape
-        labels = entry.fields.get({"layer": "layers", "pair": "pairs"}.get(axis, ""), range(num_slices))
-        for i, label in enumerate(labels):
-            yield orjson.dumps({"index": entry.index, axis: label, "shape": shape})[:-1]
-            for name, value in entry.arrays.items():
-                yield b"," + orjson.dumps(name) + b":"
-                yield from json_pieces(value[i], encoding_format)
-            yield b"}\n"
-
-
-def body_pieces(
-    wanted: Format, head: dict[str, Any], entries: Sequence[Entry], encoding_format: EncodingFormat
-) -> Iterator[Piece]:
-    """Yield the whole answer in the wanted format."""
-    match wanted:
-        case Format.JSON:
-            return json_body(head, entries, encoding_format)
-        case Format.SAFETENSORS:
-            return safetensors_body(head, entries)
-        case Format.NPY:
-            (array,) = (value for entry in entries for value in entry.arrays.values())
-            return npy_pieces(array)
-        case Format.NDJSON:
-            return ndjson_body(head, entries, encoding_format)
-
-
 async def paced(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
     """Yield the pieces, joined to sizes worth a write, and let other requests run after each."""
     waiting = bytearray()
@@ -303,7 +320,7 @@ async def paced(pieces: Iterator[Piece]) -> AsyncIterator[Piece]:
             yield bytes(waiting)
             waiting.clear()
             await asyncio.sleep(0)
-        elif not waiting:  # worth a write as it is: large answers are not copied again
+        elif not waiting:  # large enough for a write: it is not copied
             yield piece
             await asyncio.sleep(0)
     if waiting:

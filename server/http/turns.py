@@ -1,6 +1,4 @@
-"""Gives the event loop its turn in long loops, and clients their turns where one is served at a time. Independent
-of routes.
-"""
+"""Turns: of the event loop in long loops, and of clients where one is served at a time. Independent of routes."""
 
 import asyncio
 import heapq

@@ -1,8 +1,7 @@
-"""Handles the HTTP server's signals and its end: the first stop signal lets running requests finish, the second does
-not.
+"""Signals and the end of the HTTP server: the first stop signal lets running requests finish, the second does not.
 
-While draining, the port stays open: probes are answered, new requests get 503. SIGUSR1 writes what the server is doing
-to the log. It knows nothing of workers except the number of requests in flight.
+While draining, the port stays open: probes are answered, new requests get 503. SIGUSR1 writes the state of the server
+to the log.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ class DrainServer(uvicorn.Server):
         self._drain_started: float | None = None
         self._dump: asyncio.Task[None] | None = None
         self._leaked: dict[str, int] = {}
-        self._is_told = False
+        self._is_announced = False
         self.is_forced = False
         """Whether the server ended without waiting for running requests."""
 
@@ -60,8 +59,8 @@ class DrainServer(uvicorn.Server):
         logger.warning("the state of the server, as SIGUSR1 asked", extra={"attached": {"state": state}})
 
     def _check_books(self) -> None:
-        """Check that nothing is counted as unfinished while there is no request: it would take room forever.
-        Anything still counted is reported once, and again when it changes.
+        """Check that no budget is in use while there is no request: a leak would take room forever. It is reported
+        once, and again when it changes.
         """
         books = admission_state(self._client.admission)
         leaked = {name: budget["used"] for name, budget in books.items() if budget["used"]}
@@ -75,8 +74,8 @@ class DrainServer(uvicorn.Server):
         if self._drain_started is None:
             self._drain_started = time.monotonic()
             self._client.begin_drain()
-            # Each client hears with its answer that the connection ends: the next request belongs to another server.
-            self.config.encoded_headers.append(_CLOSE)  # for the ticks, which renew the line below with the date
+            # Each answer announces the end of the connection, so that its next request goes to another server.
+            self.config.encoded_headers.append(_CLOSE)  # the ticks make the next line's headers of it
             self.server_state.default_headers = [*self.server_state.default_headers, _CLOSE]
         else:
             self.stop_now()
@@ -97,20 +96,20 @@ class DrainServer(uvicorn.Server):
             self._check_books()
         if self._drain_started is None:
             return False
-        if not self._is_told:
-            self._is_told = True
-            told = "the server drains: %d requests run, for %g s at most; a second signal or Ctrl-C ends them"
-            logger.info(told, self._client.num_inflight, self._grace)
+        if not self._is_announced:
+            self._is_announced = True
+            text = "the server drains: %d requests run, for %g s at most; a second signal or Ctrl-C ends them"
+            logger.info(text, self._client.num_inflight, self._grace)
         if time.monotonic() - self._drain_started > self._grace:
             logger.warning("%d requests did not end within %g s", self._client.num_inflight, self._grace)
             await self._fail_rest()
             return True
-        # An answer that is complete for the engine may still be on its way to a slow client.
+        # The last bytes of a finished request may still be on the way to a slow client.
         return self._client.num_inflight == 0 and not self.server_state.tasks
 
     async def _fail_rest(self) -> None:
         is_waited_for = self._client.num_inflight > 0
-        # Also where none is in flight: one that is between two of its inputs submits no more.
+        # Also if none is in flight: a request between two of its inputs submits no more.
         self._client.fail_all(Unavailable("The server is shutting down.", code="shutting_down", retry_after=1))
         if is_waited_for:
             await asyncio.sleep(_LAST_ANSWERS)

@@ -1,4 +1,4 @@
-"""Checks whether the server of this container is ready: `lightwell health`.
+"""Readiness check of the server in this container: `lightwell health`.
 
 A health check is not given the server's options, so it reads them from the list of processes.
 """
@@ -13,7 +13,7 @@ _ANY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def serve_arguments(proc: Path = Path("/proc")) -> list[str]:
-    """Return what follows `lightwell serve` on the command line of the oldest server here; empty if there is none."""
+    """Return the arguments after `lightwell serve` of the oldest server on this machine; empty if there is none."""
     for folder in sorted((path for path in proc.glob("[0-9]*")), key=lambda path: int(path.name)):
         try:
             words = (folder / "cmdline").read_text(errors="surrogateescape").rstrip("\0").split("\0")
@@ -26,7 +26,7 @@ def serve_arguments(proc: Path = Path("/proc")) -> list[str]:
 
 
 def why_not_ready(host: str, port: int) -> str | None:
-    """Ask the server at this address; return what is wrong with it, or None if it is ready."""
+    """Return the problem of the server at this address, or None if it is ready."""
     connection = http.client.HTTPConnection(_ANY_ADDRESS.get(host, host), port, timeout=_TIMEOUT)
     try:
         connection.request("GET", "/health/ready")

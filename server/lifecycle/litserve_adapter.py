@@ -1,4 +1,4 @@
-"""Runs a plain object in worker processes of LitServe. No other file imports LitServe.
+"""Worker processes of LitServe, which run a plain object. No other file imports LitServe.
 
 Two parts of LitServe are used:
 - device assignment: LitServe gives each worker its device, from an accelerator, its cards and a number of workers;
@@ -34,8 +34,8 @@ class Worker(Protocol):
     """The code that runs in a worker process. It is pickled at each start, as it is at that time."""
 
     def setup(self, worker_id: int, device: str) -> None:
-        """Get ready to run on a device, such as "cpu" or "cuda:1". It must not raise: LitServe would log the exception
-        and end the process as if all were well.
+        """Prepare for a device, such as "cpu" or "cuda:1". It must not raise: LitServe would log the exception and end
+        the process as if it had succeeded.
         """
 
     def run(self, worker_id: int) -> None:
@@ -57,8 +57,8 @@ class WorkerLauncher(ls.LitServer):  # type: ignore[misc]  # litserve ships no t
         )
 
     def launch(self, worker_id: int) -> BaseProcess:
-        """Start worker `worker_id`, which counts from 0, in a process of its own. Raises OSError if the machine has no
-        memory, files or processes left for it.
+        """Start worker `worker_id`, counted from 0, in its own process. Raises OSError without memory, files or
+        processes.
         """
         device = self._inference_workers_config_for_api(self.lit_api.api_path)[worker_id]
         device = device if isinstance(device, str) else device[0]
@@ -68,7 +68,7 @@ class WorkerLauncher(ls.LitServer):  # type: ignore[misc]  # litserve ships no t
 
 
 class _WorkerApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
-    """Carries the worker into its process, where LitServe calls `setup`."""
+    """Brings the worker into its process, where LitServe calls `setup`."""
 
     def __init__(self, worker: Worker) -> None:
         super().__init__(api_path="/engine", stream=True, loop=_WorkerLoop())
@@ -79,7 +79,5 @@ class _WorkerApi(ls.LitAPI):  # type: ignore[misc]  # litserve ships no types
 
 
 class _WorkerLoop(LitLoop):  # type: ignore[misc]  # litserve ships no types
-    """Runs the worker once it is set up."""
-
     def __call__(self, lit_api: Any, device: str, worker_id: int, *unused: object) -> None:
         lit_api.worker.run(worker_id)

@@ -1,9 +1,7 @@
-"""The processes of one server, and the parts that keep them: engine client, supervisor, drain.
+"""Processes of one server, with their engine client, supervisor and drain. Independent of routes.
 
-    this process    uvicorn in the main thread, the engine client, the supervisor; no torch
-    worker i        given its job by `WorkerLauncher`: `EngineWorker.setup`, then `EngineWorker.run`
-
-It knows nothing of routes: the application is handed in.
+this process    uvicorn in the main thread, the engine client, the supervisor; no torch
+worker i        started by `WorkerLauncher`: `EngineWorker.setup`, then `EngineWorker.run`
 """
 
 import contextlib
@@ -27,7 +25,7 @@ from server.dispatch.engine_client import EngineClient
 from server.engine.config import EngineConfig
 from server.engine.memory.mapped_libraries import let_go_of_libraries
 from server.engine.memory.memory_limit import free_host_memory, freeze_garbage, keep_little_memory
-from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionEvents, ConnectionLimits, http_protocol
+from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionLimits, OnEnd, http_protocol
 from server.lifecycle.drain import DrainServer
 from server.lifecycle.litserve_adapter import WorkerLauncher
 from server.lifecycle.supervisor import Process, Supervisor
@@ -59,7 +57,7 @@ class LightwellServer:
         config: EngineConfig,
         engine_factory: str,
         build_app: AppFactory,
-        events: ConnectionEvents,
+        on_connection_end: OnEnd,
         model_files: Fingerprint,
         places: Places,
     ) -> None:
@@ -69,10 +67,8 @@ class LightwellServer:
         except OSError as error:
             raise ServerGaveUp(f"no place for the workers' socket: {error}; TMPDIR can name another") from error
         with contextlib.ExitStack() as unless_made:
-            unless_made.callback(self.client.socket.remove)  # what ends this, a signal too, leaves no folder
+            unless_made.callback(self.client.socket.remove)  # every end, also by a signal, removes the folder
             self.settings = settings
-            self.error: str | None = None
-            """Why the server gave up, in one line, or None."""
             self._worker = EngineWorker(
                 config,
                 self.client.socket.path,
@@ -99,27 +95,28 @@ class LightwellServer:
                 max_connections=possible_connections(settings.max_connections),
                 spare_paths=_PROBES,
             )
-            self._protocol = http_protocol(limits, events)
+            self._protocol = http_protocol(limits, on_connection_end)
             unless_made.pop_all()
 
-    def serve(self, listener: socket.socket) -> int:
-        """Serve until a signal or the workers end it, and return the exit status, or raise ServerGaveUp."""
+    def serve(self, listener: socket.socket) -> None:
+        """Serve until a signal. Raises ServerGaveUp if the workers cannot run."""
         try:
             try:
                 prepare_environment(self.settings.threads, weight_bytes(self._worker.config.model))
-                self.supervisor.launch_all()  # first: they take longest to start
+                self.supervisor.launch_all()  # first: the workers take longest to start
             except OSError as error:
                 raise ServerGaveUp(f"no worker could be started: {error}") from error
             self._http = DrainServer(self._http_config(), self.client, self.settings.shutdown_grace)
             for number in STOP_SIGNALS:
-                if signal.getsignal(number) is _leave:  # its exception would break an event loop that begins
+                if signal.getsignal(number) is _leave:  # its exception would break an event loop that is starting
                     signal.signal(number, self._http.handle_exit)
             self._http.run(sockets=[listener])
         finally:
-            # Whatever ended the loop: the workers leave when the link goes.
+            # However the loop ended: the workers end when the link closes.
             self.client.socket.remove()
             self.supervisor.reap(0.0 if self._http is None or self._http.is_forced else _REAP_TIMEOUT)
-        return 0 if self.error is None else 1
+        if not self.client.live:
+            raise ServerGaveUp(self.client.end_reason)
 
     def _http_config(self) -> uvicorn.Config:
         return uvicorn.Config(
@@ -149,11 +146,10 @@ class LightwellServer:
             await self.client.stop()
 
     def _launch(self, worker_id: int) -> Process:
-        self._worker.socket_path = self.client.socket.path  # another one where the first was cleaned away
+        self._worker.socket_path = self.client.socket.path  # a new one if the folder disappeared
         return self._launcher.launch(worker_id)
 
-    def _give_up(self, message: str) -> None:
-        self.error = message
+    def _give_up(self, _: str) -> None:
         if self._http is not None:
             self._http.stop_now()
 
@@ -188,7 +184,7 @@ def bind(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
-    except (OSError, UnicodeError) as error:  # UnicodeError: no name that DNS has
+    except (OSError, UnicodeError) as error:  # UnicodeError: no valid name for DNS
         raise SettingsError(f"--host {host!r:.200} is no address of this machine: {error}") from None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -212,50 +208,46 @@ def run(
     build_app: AppFactory,
     *,
     name: str,
-    events: ConnectionEvents,
+    on_connection_end: OnEnd,
     model_files: Fingerprint,
     engine_factory: str = ENGINE_FACTORY,
     on_address: Callable[[str], None] | None = None,
-) -> int:
-    """Bind, start the workers, serve, and return the exit status. Raises SettingsError if the address or the devices
+) -> None:
+    """Bind, start the workers and serve until a signal. Raises SettingsError if the address or the devices
     are not available, ServerGaveUp if the workers cannot run.
 
-    `events` are called for connections that the server ends. `model_files` are what was read of the model: workers that
-    find others do not start. `on_address` is called with the server's address, before anything is loaded.
+    `on_connection_end` is called for each connection that the server ends. `model_files` is the fingerprint of the
+    model that this process has read: workers that find other files do not start. `on_address` is called with the
+    server's address, before anything is loaded.
     """
     with bind(settings.host, settings.port) as listener:
-        # A signal must not leave workers behind.
+        # A signal must leave no workers behind.
         for number in STOP_SIGNALS:
-            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # ignored, as by nohup
                 signal.signal(number, _leave)
-        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` listens; in the workers for ever
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # until `DrainServer` handles it; always in the workers
         try:
             found = places(settings.devices, config.device)
         except ValueError as error:
             raise SettingsError(f"--devices {as_text(settings.devices)}: {error}") from None
         try:
             server = LightwellServer(
-                settings, at_places(config, found), engine_factory, build_app, events, model_files, found
+                settings, at_places(config, found), engine_factory, build_app, on_connection_end, model_files, found
             )
         except OSError as error:
             raise ServerGaveUp(f"the server could not be set up: {error}") from error
         if on_address is not None:
             on_address(url_of(listener))
         greeting = f"Lightwell is loading {name}; it will answer on {url_of(listener)}"
-        if settings.log_format == "json":  # then all that is written is an event
+        if settings.log_format == "json":  # all output is events then
             logger.info(greeting)
         else:
-            _tell(greeting)
-        status = server.serve(listener)
-    if server.error is not None:
-        raise ServerGaveUp(server.error)
-    return status
+            _print(greeting)
+        server.serve(listener)
 
 
 def at_places(config: EngineConfig, found: Places) -> EngineConfig:
-    """Return the workers' configuration. Several share the CPU quota, and the memory that is free before the first
-    starts.
-    """
+    """Return the workers' configuration. Several workers share the CPU quota and the memory that is free now."""
     free = free_host_memory() if found.num_workers > 1 else None
     return replace(
         config,
@@ -269,15 +261,14 @@ class ServerGaveUp(RuntimeError):
     """Raised when the workers cannot run; the message is one line for the operator."""
 
 
-def _tell(line: str) -> None:
-    """Write a line to stdout. If that fails, as on a full disk, the server continues without it."""
+def _print(line: str) -> None:
     try:
-        # At once: unbuffered, `print` writes the end of a line by itself, and a line of the log may come in between.
+        # In one write: `print` writes the end of an unbuffered line separately, and a log line may come in between.
         sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
     except OSError as error:
         logger.warning("stdout takes nothing: %s", error)
-        # Python flushes stdout once more when it ends: what is left in it must find somewhere to go.
+        # Python flushes stdout again at its end: the rest must go somewhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -1,6 +1,6 @@
-"""Keeps the workers running: starts them, notices when they end, restarts them, and gives up if that does not help.
+"""Supervisor of the workers: starts them, notices their end, restarts them, and gives up after repeated failures.
 
-It runs in the API process's event loop, on the workers' sentinels, without a thread. It knows nothing of requests.
+It runs in the API process's event loop, on the workers' sentinels, without a thread. Independent of requests.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ Process = multiprocessing.process.BaseProcess
 
 MAX_FAILURES = 5
 FAILURE_WINDOW = 60.0
-"""Seconds: if the last so many processes of one worker were ready for less than this in total, the server ends. How
-long they took to load does not count, or a large model that always fails would be loaded forever. Each worker has
-its own count: one fault that ends all of them at once is one failure.
+"""Seconds: the server ends if the last MAX_FAILURES processes of one worker were ready for less than this in total.
+Loading does not count, or a large model that always fails would be loaded forever. Each worker has its own count: a
+fault that ends all workers at once is one failure.
 """
 _MAX_BACKOFF = 10.0
 _LAST_WORDS = 2.0
-"""Seconds that the event loop has to read what a worker sent before it ended."""
+"""Seconds for the event loop to read the last messages of a worker."""
 
 
 @dataclass(eq=False)
@@ -35,7 +35,7 @@ class Supervisor:
     """Starts and restarts workers. `launch(worker_id)` starts a process; `on_give_up(message)` is called once, when the
     server should end.
 
-    `why_not()` is called before a worker is restarted: what it returns, if anything, ends the server.
+    `why_not()` is called before a restart: if it returns a reason, the server ends.
     """
 
     client: EngineClient
@@ -44,7 +44,7 @@ class Supervisor:
     why_not: Callable[[], str | None] = lambda: None
     _processes: dict[int, Process] = field(init=False, default_factory=dict)
     _lives: list[deque[float]] = field(init=False)
-    """For each worker, the seconds that its last processes were ready; 0 for those that never were."""
+    """For each worker, the seconds for which its last processes were ready."""
     _is_stopping: bool = field(init=False, default=False)
     _tasks: set[asyncio.Task[None]] = field(init=False, default_factory=set)
 
@@ -79,7 +79,7 @@ class Supervisor:
             asyncio.get_running_loop().remove_reader(process.sentinel)
 
     def reap(self, timeout: float) -> None:
-        """Wait for the workers, after the loop has ended and they saw the link close, and kill those that remain."""
+        """Wait for the workers, after the loop has ended and the link was closed, and kill the rest."""
         self._is_stopping = True
         end = time.monotonic() + timeout
         for process in self._processes.values():
@@ -101,7 +101,6 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
 
     async def _replace(self, worker_id: int) -> None:
-        """Replace a worker that ended: start another, now or later, or give up."""
         worker = self.client.workers[worker_id]
         process = self._processes[worker_id]
         process.join()
@@ -134,7 +133,7 @@ class Supervisor:
             try:
                 await self.client.socket.ensure_listening()
                 self._processes[worker_id] = self.launch(worker_id)
-            except Exception as error:  # no memory, files, threads or processes left, perhaps for a moment
+            except Exception as error:  # a lack of memory, files, threads or processes, perhaps temporary
                 how = str(error) or type(error).__name__
                 logger.error("worker %d could not be started: %s", worker_id, how)
                 lives.append(0.0)
@@ -147,14 +146,14 @@ class Supervisor:
 
     def _give_up(self, message: str) -> None:
         if not self.client.live:
-            return  # several workers may find that it is over
+            return  # several workers may give up
         self.client.live = False
         self.client.end_reason = message
         self.on_give_up(message)
 
 
 def _num_short(lives: deque[float]) -> int:
-    """Return how many of the last processes were together ready for less than the window."""
+    """Return the number of the last processes that were ready for less than the window in total."""
     return sum(total < FAILURE_WINDOW for total in accumulate(reversed(lives)))
 
 

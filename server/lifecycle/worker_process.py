@@ -1,5 +1,5 @@
-"""Starts worker processes. Each waits for its job, so that the first one can import torch while the API process reads
-the model's files.
+"""Worker processes that wait for their jobs, so that the first one can import torch while the API process reads the
+model's files.
 
 It imports the standard library only; the jobs come from `server.lifecycle.litserve_adapter`.
 """
@@ -38,7 +38,7 @@ class WorkerProcess:
 
     def run(self, job: Callable[..., object], *arguments: object) -> BaseProcess:
         """Have the process run the pickled `job(*arguments)` and then end."""
-        with self._sender, contextlib.suppress(BrokenPipeError):  # it has ended: its sentinel is ready
+        with self._sender, contextlib.suppress(BrokenPipeError):  # it has ended: its sentinel reports it
             self._sender.send((job, arguments))
         return self.process
 
@@ -89,7 +89,7 @@ def without_stop_signals() -> Iterator[None]:
 
 def _wait_for_job(receiver: Connection, imports: Sequence[str]) -> None:
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # it is for the API process
-    gc.disable()  # until `freeze_garbage`: imports make no garbage, and the collector took a tenth of their time
+    gc.disable()  # until `freeze_garbage`: imports make no garbage, and collections take a tenth of their time
     with contextlib.suppress(Exception):  # the job imports the module again, and reports the error
         for name in imports:
             importlib.import_module(name)

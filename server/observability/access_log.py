@@ -1,7 +1,7 @@
-"""Writes one log line per HTTP request: its id, route, status, cost and end, never what was asked or answered.
+"""Access log: one line for each HTTP request with its id, route, status, cost and end, never its contents.
 
-It is pure ASGI, so that `receive` stays the server's own. It knows nothing of what a route does: the code that runs a
-model for the request notes the cost in its `RequestRecord`.
+It is pure ASGI, so that `receive` remains the server's own. The code that runs a model for the request notes the cost
+in its `RequestRecord`.
 """
 
 import logging
@@ -24,15 +24,13 @@ logger = logging.getLogger(__name__)
 _TAKEN_IDS = re.compile(r"[!-~]{1,128}")
 """Matches client ids that are kept: they have no space, so that in a line of text nothing after them can be forged."""
 CLIENT_CLOSED_REQUEST = 499
-"""Status of a request whose client disconnected before its answer began, as in nginx: only the log and the metrics
-report it.
-"""
+"""Status for the log and the metrics of a request without an answer, since its client left, as in nginx."""
 _MAX_SHOWN_PATH = 200
 
 
 @dataclass(slots=True)
 class RequestRecord:
-    """Collects what the log line of one request will say, and what is left to do when it is over."""
+    """Facts for the log line of one request, and calls for its end."""
 
     request_id: str
     path: str = ""
@@ -48,7 +46,7 @@ class RequestRecord:
     finish_reasons: list[str] = field(default_factory=list)
     """Finish reasons of its requests to the engine, in the order in which they ended."""
     timings: list[Timing] = field(default_factory=list)
-    """Times of those of its engine requests whose phases are known."""
+    """Times of its engine requests, as far as they are known."""
     error_code: str | None = None
     key: str | None = None
     """Name of the API key, never the key itself."""
@@ -72,7 +70,7 @@ class RequestRecord:
         return getattr(self.scope.get("route"), "path", "unmatched")
 
     def count_prompt(self, num_tokens: int) -> None:
-        """Count a prompt of so many tokens that was admitted to the engine."""
+        """Count a prompt of this length that was admitted to the engine."""
         self.engine_requests += 1
         self.prompt_tokens += num_tokens
         if self.use is not None:
@@ -106,10 +104,10 @@ RECORD_IN_SCOPE = "lightwell.record"
 
 
 class RequestLog:
-    """Wraps an ASGI application: gives each request an id (`x-request-id`, kept if the client sent one, and
-    `request-id`, where Anthropic's clients look for it) and logs its end.
+    """ASGI wrapper: gives each request an id, and logs its end.
 
-    Each of `on_end` is called with the record of each request at its end; what they return is added to the line.
+    The id is in `x-request-id` (the client's own, if it sent one) and in `request-id`, which Anthropic's clients read.
+    Each of `on_end` is called with the record of each request at its end, and returns further fields of the line.
     """
 
     def __init__(self, app: ASGIApp, *on_end: Callable[[RequestRecord], dict[str, str]]) -> None:
@@ -134,17 +132,17 @@ class RequestLog:
             await send(message)
 
         scope[RECORD_IN_SCOPE] = record
-        current_record.set(record)  # and not reset: what uvicorn logs of this task afterwards is this request's too
+        current_record.set(record)  # and not reset: later lines of uvicorn in this task belong to the request too
         try:
             await self._app(scope, receive, send_with_id)
         except Exception:
-            without_answer = 500  # which the HTTP server answers then
+            without_answer = 500  # the answer of the HTTP server
             raise
         finally:
             for call in record.at_end:
                 call()
             record.status, record.ended = without_answer if status is None else status, time.monotonic()
-            _log_end(record, {name: value for tell in self._on_end for name, value in tell(record).items()})
+            _log_end(record, {name: value for call in self._on_end for name, value in call(record).items()})
 
 
 def request_id(sent: str) -> str:
@@ -173,9 +171,7 @@ def _log_end(record: RequestRecord, more: dict[str, str]) -> None:
 
 
 def _details(record: RequestRecord) -> dict[str, object]:
-    """Return what the line says in addition to the request's and the answer's first line; what does not apply is
-    left out.
-    """
+    """Return the fields after the request's and the answer's first line, without those that do not apply."""
     timings, client = record.timings, record.scope.get("client")
     queues = [timing.scheduled - timing.arrival for timing in timings if timing.scheduled is not None]
     firsts = [timing.first_token - timing.arrival for timing in timings if timing.first_token is not None]
@@ -200,5 +196,5 @@ def _milliseconds(seconds: float) -> float:
 
 
 def _in_text(value: object) -> str:
-    """Return a value as one word, so that none can pass for the next field."""
+    """Return a value as one word, so that it cannot look like a further field."""
     return quote(str(value), "/:@,+")

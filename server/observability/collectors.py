@@ -1,6 +1,4 @@
-"""Collects metrics: families filled when they are read, a fast histogram, common labels, second names. Defines
-no metric.
-"""
+"""Collectors of metrics: families filled at scrape time, a fast histogram, common labels, additional names."""
 
 import math
 from bisect import bisect_left
@@ -45,9 +43,7 @@ class ReadAtScrape(Collector):
 
 
 class Histogram(Collector):
-    """A histogram of what one thread observes with each token: prometheus_client's own takes eight calls and two
-    locks.
-    """
+    """A histogram that one thread updates with each token; prometheus_client's own takes eight calls and two locks."""
 
     def __init__(self, name: str, text: str, bounds: Sequence[float]) -> None:
         self._name = name
@@ -82,7 +78,7 @@ class Shown(Collector):
                 continue
             family.samples = [sample._replace(labels={**sample.labels, **self.labels}) for sample in family.samples]
             yield family
-            ending = "_total" if family.type == "counter" else ""  # which the names of counters' families lack
+            ending = "_total" if family.type == "counter" else ""  # the names of counters' families lack it
             for name, original in self._aliases:
                 if family.name + ending == PREFIX + original:
                     copy = Metric(name.removesuffix(ending), family.documentation, family.type)

@@ -1,9 +1,8 @@
-"""Writes the log of every process: each event is one line on stderr, as text or as a JSON object, and nothing ever
-waits for it.
+"""Log of every process: each event is one line on stderr, as text or as a JSON object. Logging never blocks.
 
-A separate thread writes, so a reader that stalls blocks only that thread; what does not fit in its memory meanwhile is
+A separate thread writes, so a stalled reader blocks only that thread. Lines that do not fit in its memory meanwhile are
 dropped, counted and reported. Outside input cannot begin a line: control characters are escaped, and the lines of a
-traceback are indented. It knows nothing of what is logged.
+traceback are indented.
 """
 
 import json
@@ -31,10 +30,10 @@ _COLOURS = {"debug": 2, "info": 36, "warning": 33, "error": 31, "critical": 31}
 
 
 class _Formatter(logging.Formatter):
-    """Gathers what both styles report of an event.
+    """Common part of both formats.
 
-    `extra={"fields": {...}}` goes into an object next to its message, which says the same in words; `extra={"attached":
-    {...}}` goes into an object too, and to the end of a line of text as JSON.
+    `extra={"fields": {...}}` adds fields to a JSON object; the message already contains them in words.
+    `extra={"attached": {...}}` adds fields to a JSON object, and JSON to the end of a line of text.
     """
 
     def __init__(self, process: str) -> None:
@@ -58,9 +57,7 @@ class _Formatter(logging.Formatter):
         return event | getattr(record, "fields", {})
 
     def exception(self, record: logging.LogRecord) -> str:
-        """Return the traceback, or an empty string. Errors of pydantic repeat values of the request: they are left
-        out.
-        """
+        """Return the traceback, or an empty string, without the values of the request that pydantic's errors quote."""
         text = self.formatException(record.exc_info) if record.exc_info else ""
         error = record.exc_info[1] if record.exc_info else None
         for _ in range(_MAX_CHAIN):
@@ -80,7 +77,7 @@ def as_json(level: str, message: str) -> str:
 def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage().rstrip()
-    except Exception as error:  # a log call whose arguments do not fit must not cost the line, nor write past us
+    except Exception as error:  # wrong arguments must not lose the line, or write past this handler
         return f"{record.msg!r} with arguments that do not fit: {error!r}"
 
 
@@ -132,18 +129,17 @@ def in_colour(level: str, text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return the text without what could end a line or control a terminal."""
+    """Return the text with escapes for characters that end a line or control a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 class LogWriter(logging.Handler):
     """Hands formatted lines to a thread that writes them. `num_dropped` counts lines that were not written."""
 
-    def __init__(self, descriptor: int, max_waiting: int = _MAX_WAITING_CHARACTERS) -> None:
+    def __init__(self, descriptor: int) -> None:
         super().__init__()
         self.num_dropped = 0
         self._descriptor = descriptor
-        self._max_waiting = max_waiting
         self._lines: list[str] = []
         self._num_waiting = 0
         self._num_reported = 0
@@ -154,7 +150,7 @@ class LogWriter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record) + "\n"
         with self._changed:
-            if self._num_waiting + len(line) > self._max_waiting:
+            if self._num_waiting + len(line) > _MAX_WAITING_CHARACTERS:
                 self.num_dropped += 1
                 return
             self._lines.append(line)
@@ -189,14 +185,12 @@ class LogWriter(logging.Handler):
 
 
 def _write(descriptor: int, data: bytes) -> bool:
-    """Write all of the data, waiting as long as that takes. Returns False if it will never be read, or the disk is
-    full.
-    """
+    """Write all of the data, and wait if necessary. Return False if the reader is gone, or the disk is full."""
     rest = memoryview(data)
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # another process that shares it made it non-blocking
+        except BlockingIOError:  # made non-blocking by another process that shares it
             room = select.poll()
             room.register(descriptor, select.POLLOUT)
             room.poll()
@@ -222,7 +216,7 @@ def configure_logging(level: str, style: str, process: str = "api") -> None:
     Warnings and uncaught exceptions, in any thread, are events too.
     """
     if sys.stderr is None and not _is_open(_STDERR):
-        # It was closed before we started. Left free, the number would go to some socket, and our lines to a client.
+        # stderr was closed at the start. A socket could get its number, and our lines would go to a client.
         os.dup2(os.open(os.devnull, os.O_WRONLY), _STDERR)
     handler: logging.Handler = logging.NullHandler() if sys.stderr is None else LogWriter(_STDERR)
     handler.setFormatter(JsonFormatter(process) if style == "json" else TextFormatter(process))
@@ -231,7 +225,7 @@ def configure_logging(level: str, style: str, process: str = "api") -> None:
         library = logging.getLogger(name)
         library.handlers.clear()
         library.propagate = True
-    logging.getLogger("uvicorn.access").disabled = True  # our own line says more
+    logging.getLogger("uvicorn.access").disabled = True  # the access log has more
     if level != "debug":
         for name in ("uvicorn", "uvicorn.error", "litserve", "asyncio"):
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -241,8 +235,8 @@ def configure_logging(level: str, style: str, process: str = "api") -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for what uvicorn says of an exception that left the application: `server.http.errors` has logged
-    it.
+    """Return False for uvicorn's report of an exception from the application, which `server.http.error_handlers` has
+    logged.
     """
     return current_record.get() is None or not record.getMessage().startswith("Exception in ASGI application")
 

@@ -1,13 +1,13 @@
-"""Defines every metric of the server, here and nowhere else: `lightwell_<what>_<unit>`, with vLLM's semantics.
+"""All metrics of the server: `lightwell_<name>_<unit>`, with vLLM's semantics.
 
-Counters and gauges of the engine are read from its snapshots at scrape time; latencies are observed in the API process,
-where clients feel them. It owns its registry, so that several servers can live in one process. It knows no route.
+Counters and gauges of the engine are the fields of `EngineStats`, read at scrape time; latencies are observed in the
+API process, as clients experience them. Each server has its own registry, so that several can run in one process.
+Independent of routes.
 """
 
 from collections import Counter as Counts
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Protocol
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, ProcessCollector
@@ -25,34 +25,10 @@ CONTENT_TYPE = prometheus_client.CONTENT_TYPE_LATEST
 
 _LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _TTFT_BUCKETS = (0.001, 0.0025, *_LATENCY_BUCKETS)
-# A small model takes a step in well under 10 ms: vLLM's buckets, which begin there, would show one number.
+# A step of a small model takes well under 10 ms, where vLLM's buckets begin.
 _ITL_BUCKETS = (0.0005, 0.001, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1)
 _ITL_TAIL = (0.15, 0.2, 0.3, 0.5, 0.75, 1.0, 2.5)
 _TOKEN_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
-
-_GAUGES = {
-    "num_requests_running": "Requests in the running batch.",
-    "num_requests_waiting": "Requests that wait for a place in the batch.",
-    "kv_cache_usage_ratio": "Used part of the KV cache, from 0 to 1.",
-    "kv_cache_committed_bytes": "Bytes of the KV cache that requests have used; on a CPU the rest takes no memory.",
-    "inflight_capture_bytes": "Bytes of captured tensors that are not yet sent.",
-}
-_COUNTERS = {
-    "prompt_tokens_total": "Prompt tokens processed.",
-    "generation_tokens_total": "Tokens generated.",
-    "num_preemptions_total": "Requests put back to waiting because the KV cache was full.",
-    "prefix_cache_queries_total": "Prompt tokens looked up in the prefix cache.",
-    "prefix_cache_hits_total": "Prompt tokens found in the prefix cache.",
-    "capture_bytes_total": "Bytes of attention and embeddings captured.",
-    "capture_seconds_total": "Time spent capturing, in seconds; on a GPU only the host's part.",
-    "engine_steps_total": "Forward passes of the engine.",
-    "steps_abandoned_total": "Forward passes abandoned because the requests with most of their tokens had ended.",
-    "computed_tokens_total": "Token positions computed by the network, including captures.",
-    "grammars_compiled_total": "Grammars compiled for requests.",
-    "grammars_cached_total": "Requests with a grammar that was already compiled.",
-    "grammar_compile_seconds_total": "Time spent compiling grammars, in seconds, in a thread of its own.",
-    "forced_tokens_total": "Generated tokens that a grammar forced, and that took no step of their own.",
-}
 
 FAILURES = (
     "worker_lost", "worker_hung", "deadline_exceeded", "no_memory", "engine_error", "not_finite", "request_refused",
@@ -83,8 +59,8 @@ def _number(text: str) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class ClientCounters:
-    """What the API process counts of the engine. Each field is the metric `lightwell_<field>_total` with this text; one
-    with reasons has a number for each of them, shown as 0 before the first.
+    """Counters of the engine's client. Each field is the metric `lightwell_<field>_total` with this text; a field with
+    reasons has a number for each of them, 0 before the first.
     """
 
     worker_restarts: int = _number("Workers started again after a loss.")
@@ -110,28 +86,18 @@ class ClientCounters:
     )
 
 
-class EngineStatus(Protocol):
-    """The state that the metrics read from the engine's client at each scrape."""
-
-    @property
-    def counts(self) -> ClientCounters: ...
-    def stats(self) -> EngineStats: ...
-    def worker_numbers(self) -> Sequence[WorkerNumbers]: ...
-
-
-def of_engine(engine: EngineStatus) -> Iterable[Metric]:
-    """Read the engine's gauges and counters, and each worker's own."""
-    stats = engine.stats()
-    for name, text in _GAUGES.items():
-        yield gauge(name, text, getattr(stats, name))
-    for name, text in _COUNTERS.items():
-        yield counter(name, text, getattr(stats, name))
+def of_engine(stats: EngineStats, counts: ClientCounters, workers: Sequence[WorkerNumbers]) -> Iterable[Metric]:
+    """Return the metrics of the engine, of its client, and of each worker."""
+    for each in fields(EngineStats):
+        if text := each.metadata.get("text"):
+            family = counter if each.name.endswith("_total") else gauge
+            yield family(each.name, text, getattr(stats, each.name))
     for each in fields(ClientCounters):
-        value = getattr(engine.counts, each.name)
+        value = getattr(counts, each.name)
         if reasons := each.metadata.get("reasons"):
             value = [((reason,), count) for reason, count in (dict.fromkeys(reasons, 0) | value).items()]
         yield counter(f"{each.name}_total", each.metadata["text"], value, ["reason"] if reasons else [])
-    yield from _of_workers(engine.worker_numbers())
+    yield from _of_workers(workers)
 
 
 def _of_workers(workers: Sequence[WorkerNumbers]) -> Iterable[Metric]:
@@ -290,7 +256,7 @@ class Metrics:
         self._shown.labels["model_name"] = name
 
     def watch(self, read: Callable[[], Iterable[Metric]]) -> None:
-        """Call `read` at each scrape, and show what it returns."""
+        """Call `read` at each scrape; its metrics are added."""
         self.registry.register(ReadAtScrape(read))
 
     def observe_step(self, stats: EngineStats) -> None:
@@ -326,9 +292,14 @@ class Metrics:
         if timing.finished is not None:
             self.request_decode_time.observe(max(timing.finished - timing.first_token, 0.0))
 
+    def observe_connection_end(self, reason: str) -> None:
+        """Count a connection that the server ended (`server.http.connection_limits.EndReason`)."""
+        counters = {"stalled": self.stalled_clients, "slow": self.slow_clients, "refused": self.refused_connections}
+        counters[reason].inc()
+
     def observe_exchange(self, record: RequestRecord) -> dict[str, str]:
         """Count an HTTP request that is over, by route template, method and status; its log line needs no more."""
-        # Templates and known methods only: a label a client can invent would grow the registry without bound.
+        # Templates and known methods only: labels chosen by clients would grow the registry without bound.
         method = record.scope["method"] if record.scope["method"] in _METHODS else "other"
         self.http_requests.labels(record.route, method, str(record.status)).inc()
         return {}

@@ -1,9 +1,8 @@
-"""Makes OpenTelemetry traces: a span for each HTTP request, with one for each phase of its engine requests.
+"""OpenTelemetry traces: a span for each HTTP request, and one for each phase of its engine requests.
 
-Spans are made when a request is over, from the times that it recorded, so tracing costs a running request nothing; a
-thread of the SDK sends them, and drops them if no collector takes them. Names follow OpenTelemetry's conventions for
-HTTP and for generative AI; `gen_ai.latency.*` are vLLM's, in seconds. Without an endpoint nothing of OpenTelemetry is
-imported.
+Spans are made from the recorded times when a request has ended, so tracing costs a running request nothing. A thread of
+the SDK sends them, and drops them if no collector accepts them. Names follow OpenTelemetry's conventions for HTTP and
+for generative AI; `gen_ai.latency.*` are vLLM's, in seconds. Without an endpoint, no OpenTelemetry package is imported.
 """
 
 import logging
@@ -45,10 +44,8 @@ class Tracing:
     """Makes the spans of one server. `endpoint` is as in `--otlp-endpoint`; None leaves it to the environment."""
 
     def __init__(self, endpoint: str | None, model_id: str, environ: Mapping[str, str] = os.environ) -> None:
-        """Set up tracing. Raises SettingsError if the packages are not installed, or a protocol other than HTTP is
-        asked for.
-        """
-        named = next((name for name in _PROTOCOLS if environ.get(name)), None)  # the one for traces goes first
+        """Set up tracing. Raises SettingsError if a package is missing, or if the protocol is not HTTP."""
+        named = next((name for name in _PROTOCOLS if environ.get(name)), None)  # the variable for traces comes first
         if named is not None and environ[named] != "http/protobuf":
             raise SettingsError(f"{named} {environ[named]!r} is not usable; http/protobuf is accepted")
         for name in _VARIABLES:
@@ -80,8 +77,8 @@ class Tracing:
         self._propagator = TraceContextTextMapPropagator()
 
     def record(self, record: RequestRecord) -> dict[str, str]:
-        """Make the spans of a request that is over, and return what its log line says of them. Probes and scrapes
-        make none.
+        """Make the spans of a request that ended, and return the trace id for its log line. Probes and scrapes have
+        none.
         """
         if record.is_probe:
             return {}
@@ -111,7 +108,7 @@ class Tracing:
         return {"trace_id": self._trace.format_trace_id(span.get_span_context().trace_id)}
 
     def _attributes(self, record: RequestRecord, route: str | None) -> dict[str, Any]:
-        """Return the span's attributes, which hold neither prompts nor answers."""
+        """Return the span's attributes, without prompts and answers."""
         attributes: dict[str, Any] = {
             "http.request.method": record.scope["method"],
             "http.route": route,

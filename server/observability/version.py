@@ -1,4 +1,4 @@
-"""Reads the versions: our own, which only pyproject.toml defines, and those of Python and torch."""
+"""Versions of Lightwell, from pyproject.toml, of Python and of torch."""
 
 import platform
 from functools import cache

@@ -12,7 +12,6 @@ from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
 from server.auth.keys import Keyring
 from server.config.settings import Settings
-from server.dispatch.adapters import Adapters
 from server.dispatch.admission import capture_limit
 from server.dispatch.engine_client import EngineClient
 from server.engine.outputs import EngineInfo
@@ -42,7 +41,7 @@ class AppContext:
     """The model's name on the wire."""
     model_root: str
     """The folder or hub id that it came from."""
-    adapters: Adapters = field(default_factory=lambda: Adapters(Settings(), (), lambda worker, message: None))
+    adapters: LoraRegistry = field(default_factory=lambda: LoraRegistry(Settings(), (), lambda worker, message: None))
     """The LoRA adapters; their names are accepted as the model. None by default."""
 
     max_model_len: int

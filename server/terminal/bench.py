@@ -1,4 +1,4 @@
-"""Measures the speed of a server with an OpenAI-compatible API: tokens per second, and the waits of its clients."""
+"""Speed of a server with an OpenAI-compatible API: tokens per second, and the waiting times of its clients."""
 
 import itertools
 import time
@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
+from server.terminal.command_errors import CommandError
 from server.terminal.connection import Connection
-from server.terminal.failure import CommandError
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 _PROMPT = ("once", "upon", "a", "time", "there", "was")
@@ -65,14 +65,14 @@ class Bench:
         }
 
     def _moments(self, number: int) -> tuple[list[float], int]:
-        """Send a request; return when it was sent and when each piece of its text came, and the number of its tokens.
-        Prompts differ from their first word on, so that no prefix is reused.
+        """Send a request. Return the times of sending and of each piece of its text, and the number of its tokens.
+        Prompts differ from the first word on, so that no prefix is reused.
         """
         words = itertools.islice(itertools.cycle(_PROMPT), self._prompt_words - 1)
         prompt = " ".join([f"{number}:", *words])
-        asked = {"messages": [{"role": "user", "content": prompt}]} if self.route == CHAT else {"prompt": prompt}
+        body = {"messages": [{"role": "user", "content": prompt}]} if self.route == CHAT else {"prompt": prompt}
         moments, count = [time.perf_counter()], None
-        for event in self._connection.stream(self.route, self._fields | asked):
+        for event in self._connection.stream(self.route, self._fields | body):
             count = (event.get("usage") or {}).get("completion_tokens", count)
             for choice in event.get("choices") or []:
                 if any((choice.get("delta") or choice).get(name) for name in ("content", "text", "reasoning_content")):
@@ -102,7 +102,7 @@ def _gaps(moments: Sequence[float]) -> list[float]:
 
 
 def _quantiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the mean, the median and the 99th percentile in milliseconds, or nothing without values."""
+    """Return the mean, the median and the 99th percentile in milliseconds; empty without values."""
     ordered = sorted(1000 * value for value in seconds)
     if not ordered:
         return {}

@@ -11,8 +11,8 @@ from rich.markdown import Markdown
 from rich.text import Text
 
 from model.checkpoint.nearest import did_you_mean
+from server.terminal.command_errors import CommandError
 from server.terminal.connection import Connection
-from server.terminal.failure import CommandError
 
 _HELP = {
     "/system": "[TEXT] sets the system prompt and starts the conversation again",
@@ -46,16 +46,16 @@ class Conversation:
         return [*([{"role": "system", "content": self.system}] if self.system else []), *self.turns]
 
     def answer(self, text: str) -> Generator[str]:
-        """Send the text, and yield the pieces of the answer. An answer that is stopped is kept as far as it came; a
-        request without an answer is not.
+        """Send the text, and yield the pieces of the answer. The received part of a stopped answer is kept; a request
+        without an answer is not.
         """
         self.turns.append({"role": "user", "content": text})
-        body = {"temperature": self.temperature, "max_tokens": self._max_tokens}
-        given = {name: value for name, value in body.items() if value is not None}
+        options = {"temperature": self.temperature, "max_tokens": self._max_tokens}
+        given = {name: value for name, value in options.items() if value is not None}
+        body = {"model": self._model, "messages": self.messages(), **given}
         received = ""
         try:
-            asked = {"model": self._model, "messages": self.messages(), **given}
-            for event in self._connection.stream("/v1/chat/completions", asked):
+            for event in self._connection.stream("/v1/chat/completions", body):
                 for choice in event.get("choices") or []:
                     piece = choice.get("delta", {}).get("content") or ""
                     received += piece
@@ -67,15 +67,15 @@ class Conversation:
                 self.turns.pop()
 
     def why(self) -> tuple[str, list[tuple[str, float]]]:
-        """Return why the last token of the answer was the likeliest: a sentence, and how much each token of the
-        conversation adds to its logit. Raises CommandError if there is no answer, or no reasons from this server.
+        """Return the reasons for the last token of the answer: a sentence, and the contribution of each token of the
+        conversation to its logit. Raises CommandError if there is no answer, or if the server gives no reasons.
         """
         if not self.turns:
             raise CommandError("there is no answer yet")
         written = {"messages": self.messages(), "add_generation_prompt": False, "continue_final_message": True}
         ids = self._connection.ask("/tokenize", {"model": self._model, **written})["tokens"]
-        asked = {"model": self._model, "input": ids[:-1], "num_tokens": 1, "explain": True}
-        reasons = self._connection.ask("/v1/next", asked)["data"][0]["reasons"]
+        body = {"model": self._model, "input": ids[:-1], "num_tokens": 1, "explain": True}
+        reasons = self._connection.ask("/v1/next", body)["data"][0]["reasons"]
         words = [(part["token"], part["value"]) for part in reasons["parts"]]
         rest = [(f"({name})", value) for name, value in reasons["rest"].items()]
         target, versus = reasons["target"]["token"], reasons["versus"]["token"]
@@ -83,8 +83,8 @@ class Conversation:
 
 
 def print_answer(pieces: Iterator[str]) -> None:
-    """Print an answer while it comes: as Markdown on a terminal, and the bare text elsewhere. On a terminal, blocks
-    that are complete are printed for good, so that an answer may be longer than the terminal.
+    """Print an answer while it arrives: as Markdown on a terminal, otherwise as plain text. Complete blocks are printed
+    at once, so that an answer may be longer than the terminal.
     """
     console = Console()
     if not console.is_terminal:
@@ -160,7 +160,6 @@ def history_file() -> Path:
 
 
 def _command(conversation: Conversation, name: str, value: str = "") -> Text:
-    """Run a command of the conversation, and return its output. Raises CommandError if it cannot be run."""
     match name:
         case "/system":
             if value:

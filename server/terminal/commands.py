@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from server.config.command_line import Parser, add_flags
 from server.config.setting_names import flag_name
 from server.config.settings import Settings
-from server.terminal.failure import UsageError
+from server.terminal.command_errors import UsageError
 
 if TYPE_CHECKING:
     from server.terminal.chat import Conversation
@@ -26,13 +26,12 @@ _OF_THE_MODEL = (
 
 
 def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser]) -> None:
-    """Add the parsers of the commands. Each has a function `result`, which returns the text to print, if there is any.
-    build_parser: makes the whole parser.
+    """Add the commands. add: adds a command by its name and its function, which returns the text to print, or None.
+    build_parser: returns the complete parser.
     """
 
     def command(name: str, result: Callable[[argparse.Namespace], str | None], text: str) -> Callable[..., object]:
-        parser = add(name, help=text, description=f"{text[0].upper()}{text[1:]} (docs/terminal.md).")
-        parser.set_defaults(result=result)
+        parser = add(name, result, help=text, description=f"{text[0].upper()}{text[1:]} (docs/terminal.md).")
         if name in ("chat", "run"):
             _add_answers(parser)
         elif name == "pull":
@@ -62,7 +61,6 @@ def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser])
 
 
 def _add_answers(parser: Parser) -> None:
-    """Add the options of `chat` and `run`."""
     option = parser.add_argument
     option("--url", metavar="URL", help="use the server at this address; MODEL is the model's name there")
     option("--api-key", metavar="KEY", help="API key of that server (variable: OPENAI_API_KEY)")
@@ -80,22 +78,22 @@ def _positive(text: str) -> int:
 
 @contextlib.contextmanager
 def _conversation(arguments: argparse.Namespace) -> Iterator["Conversation"]:
-    """Yield a conversation with the server that --url names, or with one of our own."""
+    """Yield a conversation with the server of --url, or with a server of this command."""
     from rich.console import Console
 
     from server.terminal.chat import Conversation
+    from server.terminal.child_server import child_server
     from server.terminal.connection import Connection
-    from server.terminal.own_server import own_server
 
     flags = {name: cast("str | None", getattr(arguments, name)) for name in _OF_THE_MODEL}
-    Settings.from_sources({name: value for name, value in flags.items() if value is not None}, {})  # checks them
+    Settings.from_sources({name: value for name, value in flags.items() if value is not None}, {})  # checks the values
     with contextlib.ExitStack() as until_end:
         if arguments.url is not None:
             connection = Connection(arguments.url, arguments.api_key)
         else:
             given = [f"{flag_name(name)}={value}" for name, value in flags.items() if value is not None]
             with Console(stderr=True).status("loading the model"):  # on a terminal only
-                connection = until_end.enter_context(own_server(arguments.model, given))
+                connection = until_end.enter_context(child_server(arguments.model, given))
         model = arguments.model if arguments.url and arguments.model else connection.model()
         yield Conversation(connection, model, arguments.system, arguments.temperature, arguments.max_tokens)
 

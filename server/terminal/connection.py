@@ -9,7 +9,7 @@ from typing import Any
 from urllib import error, request
 from urllib.parse import urlsplit
 
-from server.terminal.failure import CommandError, UsageError
+from server.terminal.command_errors import CommandError, UsageError
 
 _TIMEOUT = 600.0
 """Seconds without a byte of the answer."""
@@ -67,9 +67,8 @@ class Connection:
 
 
 def _reason(raw: bytes) -> str:
-    """Return the message in the body of an error."""
     try:
-        told = json.loads(raw)["error"]
-        return str(told["message"] if isinstance(told, dict) else told)
+        problem = json.loads(raw)["error"]
+        return str(problem["message"] if isinstance(problem, dict) else problem)
     except (ValueError, KeyError, TypeError):
         return raw[:500].decode(errors="replace")

@@ -49,7 +49,7 @@ class Greeting:
 
     async def _greet(self, workers: Sequence[WorkerState]) -> None:
         if self._settings.log_format == "text":
-            with contextlib.suppress(OSError):  # a terminal that was closed
+            with contextlib.suppress(OSError):  # the terminal was closed
                 if is_terminal(sys.stderr):
                     await _show_progress(self._model_id, workers)
                 while not all(worker.is_ready for worker in workers):
@@ -58,7 +58,7 @@ class Greeting:
                     self._print(workers[0].info)
 
     def _print(self, info: EngineInfo) -> None:
-        from rich.console import Console  # here, as below: a server without a terminal does not need it
+        from rich.console import Console  # imported here: a server without a terminal does not need it
         from rich.text import Text
 
         console = Console(highlight=False, soft_wrap=True)
@@ -72,7 +72,7 @@ class Greeting:
         config, settings = self._config, self._settings
         stored = f", weights stored as {config.stored_as}" if config.stored_as else ""
         quantized = stored if settings.quantize == "none" else f", weights in {settings.quantize}"
-        tokens = (info.num_blocks - 1) * info.block_size  # one block is never given away
+        tokens = (info.num_blocks - 1) * info.block_size  # without the null block
         size = tokens * kv_bytes_per_token(config, info.dtype, settings.tensor_parallel)
         return {
             "model": f"{self._model_id} ({config.architecture})",
@@ -85,20 +85,19 @@ class Greeting:
 
     def example(self) -> str:
         """Return a command that sends the model a request."""
-        path, asked = "v1/completions", '"prompt": "Once upon a time"'
+        path, input_field = "v1/completions", '"prompt": "Once upon a time"'
         if self._config.kind == "encoder":
-            path, asked = "v1/embeddings", '"input": "Once upon a time"'
+            path, input_field = "v1/embeddings", '"input": "Once upon a time"'
         elif self._can_chat:
-            path, asked = "v1/chat/completions", '"messages": [{"role": "user", "content": "Who are you?"}]'
+            path, input_field = "v1/chat/completions", '"messages": [{"role": "user", "content": "Who are you?"}]'
         key = " -H 'Authorization: Bearer KEY'" if self._settings.api_key or self._settings.api_key_file else ""
-        body = f'{{"model": {json.dumps(self._model_id)}, {asked}}}'
+        body = f'{{"model": {json.dumps(self._model_id)}, {input_field}}}'
         return (
             f"curl {self.address}{self._settings.root_path}/{path}{key} -H 'Content-Type: application/json' -d '{body}'"
         )
 
 
 async def _show_progress(name: str, workers: Sequence[WorkerState]) -> None:
-    """Show a bar on stderr until the workers are ready."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,6 +1,6 @@
-"""Measures how well a model predicts a text, and how much it differs from another: `lightwell perplexity`.
+"""Perplexity of a text under a model, and its difference from another model: `lightwell perplexity`.
 
-It runs networks in this process, and knows no server.
+The networks run in this process, without a server.
 """
 
 import math
@@ -23,9 +23,9 @@ from model.tokenization.tokenizer import Tokenizer, TokenizerError
 from server.config.settings import Settings
 
 WINDOW = 512
-"""Most tokens that are read together; each but the last is asked for the one after it."""
+"""Largest number of tokens in one pass; each token but the last predicts the next one."""
 LEAST_TOKENS = 2
-"""Least tokens of a text: one, and the one that it is asked for."""
+"""Smallest number of tokens of a text: one token, and the next one that it predicts."""
 _BLOCK_SIZE = 32
 
 
@@ -140,7 +140,7 @@ def measure(
 
 
 def report(score: Score, others_score: Score | None, comparison: Comparison) -> str:
-    """Return what was measured, for people: a line each."""
+    """Return the results for people, one on each line."""
     lines = [f"tokens                {score.num_tokens:>12,}", f"perplexity            {score.perplexity:>12.4f}"]
     if others_score is not None:
         mean = sum(comparison.divergences) / len(comparison.divergences)
@@ -154,8 +154,6 @@ def report(score: Score, others_score: Score | None, comparison: Comparison) -> 
 
 
 def _windows(ids: list[int], window: int) -> Iterator[list[int]]:
-    """Yield the tokens in pieces of a window at most. Pieces share a token, so that each token but the first is
-    predicted once.
-    """
+    """Yield pieces of at most `window` tokens. Neighbours share a token: each token but the first is predicted once."""
     for first in range(0, len(ids) - 1, window - 1):
         yield ids[first : first + window]

@@ -9,4 +9,4 @@ from server.config.command_line import from_arguments
 
 if __name__ == "__main__":
     settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
-    sys.exit(serve(settings, engine_factory="tests.server.fake_engine:FakeEngine.from_folder"))
+    serve(settings, engine_factory="tests.server.fake_engine:FakeEngine.from_folder")

@@ -23,7 +23,7 @@ from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
 from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.http.connection_limits import ConnectionEvents
+from server.http.connection_limits import EndReason
 from server.http.error_handlers import install_error_handlers
 from server.http.error_shapes import error_json
 from server.http.errors import ApiError
@@ -123,9 +123,10 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
     return RequestLog(app)
 
 
-def note_stall() -> None:
-    """Print a line, where a real server counts the stall."""
-    print("a client stalled", flush=True)
+def note_end(reason: EndReason) -> None:
+    """Print a line for a stall, where a real server counts it."""
+    if reason == "stalled":
+        print("a client stalled", flush=True)
 
 
 def signal_where_the_loop_begins(number: int) -> None:
@@ -147,12 +148,18 @@ def main() -> int:
         configure_logging(settings.log_level, settings.log_format)
         factory = "tests.server.fake_engine:FakeEngine.from_folder"
         config = settings.engine_config(Path("no-folder"))
-        events = ConnectionEvents(on_stalled=note_stall)
-        return processes.run(
-            settings, config, build_app, name="the fake", events=events, model_files={}, engine_factory=factory
+        processes.run(
+            settings,
+            config,
+            build_app,
+            name="the fake",
+            on_connection_end=note_end,
+            model_files={},
+            engine_factory=factory,
         )
     except (SettingsError, processes.ServerGaveUp) as error:
         return fail(str(error), 1)
+    return 0
 
 
 if __name__ == "__main__":

@@ -256,7 +256,7 @@ def build_site(
     engine.config = config = config or replace(tiny_config(), max_model_len=max_model_len)
     tokenizer = Tokenizer.from_folder(folder)
     metrics = Metrics()
-    metrics.watch(lambda: of_engine(engine))
+    metrics.watch(lambda: of_engine(engine.stats(), engine.counts, engine.worker_numbers()))
     keys = Keyring(tuple(map(hash_of, api_key)), api_key_file)
     metrics.watch(lambda: of_keys(keys))
     context = AppContext(

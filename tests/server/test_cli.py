@@ -21,7 +21,7 @@ from model.kernels import library
 from model.kernels.cpus import CpuRow
 from server.auth.keys import Keyring
 from server.cli import forget_keys, main
-from server.config.kernel_rates import measure
+from server.config.kernel_report import measure
 from server.lifecycle.health_check import serve_arguments
 from tests.model.kernels.levels import at_level
 

@@ -78,9 +78,10 @@ def main() -> int:
     settings = from_arguments(build_parser().parse_args(["serve", *sys.argv[1:]]), os.environ)
     forget_keys()
     try:
-        return serve(settings, engine_factory="tests.support.breakable_server:engine")
+        serve(settings, engine_factory="tests.support.breakable_server:engine")
     except ServeError as error:
         return fail(str(error), 1)
+    return 0
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from model.hooks.points import Stack
 from server.engine.request import Intervention, Part, PointCapture, Task, WeightsTask
 from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.sse import ClientGone, unless_disconnected
-from server.http.tensor_formats import Format, NumpyArray, as_numpy, check_npy, negotiate
-from server.http.trace_body import DescribedArray, DescribedEntry, described_body
+from server.http.tensor_formats import Format, NumpyArray, as_numpy, body_pieces, check_npy, negotiate
+from server.http.trace_body import DescribedArray, DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.interventions import read_all_interventions
@@ -157,7 +157,7 @@ class Inspection:
         """Return the entries, computed as `compute` does, in the wanted format."""
         found = await self.compute(entries)
         head = inspection_head(self.context, input_usage(self.inputs, self.results))
-        pieces = described_body(self.wanted, head, found, self.body.encoding_format)
+        pieces = body_pieces(self.wanted, head, found, self.body.encoding_format)
         arrays = (point.value for entry in found for point in entry.points.values())
         return await tensor_response(self.wanted, pieces, arrays)
 

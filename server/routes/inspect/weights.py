@@ -17,8 +17,8 @@ from model.hooks.point_names import stack_config
 from server.engine.request import Part
 from server.http.errors import BadRequest, shown
 from server.http.sse import unless_disconnected
-from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_numpy, check_npy, negotiate
-from server.http.trace_body import DescribedArray, DescribedEntry, described_body
+from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_numpy, body_pieces, check_npy, negotiate
+from server.http.trace_body import DescribedArray, DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Asked, Tensors, asked_of_weights, described, inspection_route, stack_of
 from server.routes.inspect.selectors import every_head, resolve
@@ -326,7 +326,7 @@ async def ask_about_weights(context: AppContext, request: Request, arrival: floa
 async def answer_about_weights(
     context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat
 ) -> Response:
-    pieces = described_body(wanted, head_of(context), [entry], encoding_format)
+    pieces = body_pieces(wanted, head_of(context), [entry], encoding_format)
     return await tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
 
 

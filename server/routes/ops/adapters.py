@@ -1,6 +1,6 @@
-"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as vLLM has them: LoRA adapters come and go at run time.
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, as in vLLM: load and unload LoRA adapters at run time.
 
-They are there only with --lora-root, and for admin keys alone where there are keys.
+The routes exist only with --lora-root; where there are keys, they need an admin key.
 """
 
 from pathlib import Path
@@ -42,9 +42,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def folder_inside(root: Path, path: str) -> Path:
-    """Return the folder of an adapter, without links. `path` is relative to `root`, or an absolute path inside it.
+    """Return the folder of an adapter, without links. path: relative to `root`, or an absolute path inside it.
 
-    Raises BadRequest for a path that leaves `root`, or whose files do, by `..` or a link, and NotFound for no folder.
+    Raises BadRequest if the path or the adapter's files leave `root`, by `..` or a link, and NotFound without a folder.
     Links may change before the worker opens the files: it checks the opened files (`model.checkpoint.files`).
     """
     outside = BadRequest(

@@ -1,4 +1,4 @@
-"""The operator's routes, for admin keys alone: the API keys and their use, and what the server is doing."""
+"""The operator's routes, for admin keys only: the API keys with their use, and the state of the server."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""GET /v1/capabilities: what the loaded model is made of, what can be asked of it, and what cannot, with the reason."""
+"""GET /v1/capabilities: the structure of the loaded model, the routes that answer, and the reasons of the others."""
 
 from dataclasses import asdict
 from typing import Any, get_args
@@ -100,7 +100,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 _SIZES = (
     "num_layers", "num_heads", "num_kv_heads", "attention_layers", "head_dim", "hidden_size", "intermediate_size",
 )  # fmt: skip
-_TOLD_AS_CONFIGURED = (
+_CONFIG_FIELDS = (
     "norm", "norm_placement", "activation", "gated_mlp", "parallel_blocks", "qk_norm", "v_norm", "keys_are_values",
     "per_layer_size", "stream_scales", "embedding_scale", "residual_scale", "attention_gate", "attention_scale",
     "attention_sinks", "attn_logit_softcap", "final_logit_softcap", "causal", "cross_attention",
@@ -112,21 +112,20 @@ def _sizes(config: ModelConfig) -> dict[str, Any]:
 
 
 def _kernels(context: AppContext) -> dict[str, str | None]:
-    """Return what computes, and between which levels of CPU whole answers have the same bits, or null if no worker
-    has reported it yet. For ranks that hold a model together nothing is promised, nor for delta nets and gates, which
-    torch computes.
+    """Return the kernels, and the levels of CPU between which whole answers have the same bits; null before a worker
+    has reported them. There is no such promise for several ranks, or for delta nets and gates, which torch computes.
     """
     info = context.engine_info
-    told = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
+    kernels = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
     by_torch = context.config.attention_gate or isinstance(context.config.recurrence, DeltaNetConfig)
     is_promised = context.settings.tensor_parallel == 1 and not by_torch
-    promised = _SAME_BITS.get(told["kernel_arithmetic"]) if is_promised else None
-    return {**told, "same_bits_across": promised}
+    promised = _SAME_BITS.get(kernels["kernel_arithmetic"]) if is_promised else None
+    return {**kernels, "same_bits_across": promised}
 
 
 def _stored_weights(context: AppContext) -> dict[str, Any] | None:
-    """Return the format of weights that a checkpoint stores quantised, and how many matrices of all stay so, or null if
-    it stores none; the numbers are null if no worker has reported them yet.
+    """Return the quantised format of a checkpoint and the number of matrices that remain in it; null if it has none.
+    The numbers are null before a worker has reported them.
     """
     info, is_kept = context.engine_info, context.settings.quantize == "none"
     if context.config.stored_as is None:
@@ -140,7 +139,6 @@ def _stored_weights(context: AppContext) -> dict[str, Any] | None:
 
 
 def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
-    """Return what one stack is built of, in the words of its configuration."""
     own = stack_config(context.config, stack)
     positions = {
         "learned": own.learned_positions,
@@ -154,7 +152,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
         "max_model_len": encoder_limit(context) if stack == "encoder" else context.context_limit,
         "positions": [name for name, is_used in positions.items() if is_used],
         "unrotated_layers": own.unrotated_layers or None,
-        **{name: getattr(own, name) for name in _TOLD_AS_CONFIGURED},
+        **{name: getattr(own, name) for name in _CONFIG_FIELDS},
         "clamped_gate": None if own.clamped_gate is None else asdict(own.clamped_gate),
         "recurrence": None if own.recurrence is None else {"kind": own.recurrence.kind, **asdict(own.recurrence)},
         "experts": None if own.experts is None else asdict(own.experts),
@@ -165,7 +163,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
 
 
 def _layer_sizes(own: ModelConfig) -> list[dict[str, int]] | None:
-    """Return the sizes of each layer, and the layer whose keys and values it reads, or None if all layers are alike."""
+    """Return the sizes of each layer, and the layer of its keys and values; None if all layers are equal."""
     if own.layers_are_alike and not own.num_kv_shared_layers:
         return None
     found = []
@@ -176,7 +174,7 @@ def _layer_sizes(own: ModelConfig) -> list[dict[str, int]] | None:
 
 
 def _point(config: ModelConfig, stack: Stack, point: Point) -> dict[str, Any]:
-    """Return one point: its names and axes, their lengths if the model fixes them, and the layers that have it."""
+    """Return one point: its names, axes and layers, and the lengths of the axes that the model fixes."""
     layers = range(stack_config(config, stack).num_layers) if point.in_block else ()
     fixed = [
         each[0] if len(set(each)) == 1 else None

@@ -10,8 +10,8 @@ from starlette.responses import FileResponse, HTMLResponse, JSONResponse, Respon
 
 from server.http.errors import NotFound, shown
 from server.routes.context import AppContext
-from server.routes.ops.bundles import START
-from server.routes.ops.one_file import SHEETS
+from server.routes.ops.script_bundles import START
+from server.routes.ops.single_file_page import SHEETS
 from server.routes.ops.web_assets import SAVED, SHEET, WebAssets
 
 _WEB = Path(__file__).parent.parent.parent / "web"
@@ -38,7 +38,7 @@ _DOCS = """<!doctype html>
 </html>
 """
 
-# Nothing but this server's own files runs or is asked; pictures may also come from the page's own memory.
+# Only this server's files may run or be fetched; pictures may also come from the page's own memory.
 _CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -76,8 +76,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/web/saved/{view}.html", include_in_schema=False)
     async def saved(request: Request, view: str) -> Response:
-        """Return the page with one view as one file, for the page and the client to fill; what is in it is not run
-        here: every answer's policy forbids that, unless a route says otherwise.
+        """Return the page with one view as one file. The page or the client fills it. It does not run here: every
+        answer's policy forbids that, unless a route sets another.
         """
         assets.refresh()
         answer = await asyncio.to_thread(_sent, request, assets, assets.digest, f"{SAVED}{view}.html")
@@ -87,7 +87,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
     @router.get("/web/saved/{view}.json", include_in_schema=False)
     async def requests_of_view(view: str) -> Response:
-        """Return what a view asks at first, so that a client can fill its file; `$` marks what it looks at."""
+        """Return the first requests of a view, so that a client can fill its file; `$` marks the input."""
         requests = json.loads((_WEB / "page" / "requests.json").read_text(encoding="utf-8"))
         if view not in requests:
             raise NotFound(f"No view {shown(view)}; accepted: {', '.join(requests)}.", code="route_not_found")
@@ -115,8 +115,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 def _sent(request: Request, assets: WebAssets, digest: str, name: str) -> Response | None:
-    """Return a file, compressed where the client takes it so, or None if there is none. It runs in a thread: to put a
-    file together and to compress it take longer than an event loop may be held.
+    """Return a file, compressed if the client accepts that, or None if there is none. It runs in a thread, since
+    bundling and compression would block the event loop.
     """
     asset = assets.find(digest, name)
     if asset is None:

@@ -1,7 +1,7 @@
-"""Holds the page's files, read once into memory, and the scripts and the style sheet that are put together of them:
-their address carries a digest, so that browsers keep them for ever.
+"""Files of the page, read once into memory, with the scripts and the style sheet that are bundled from them. Their
+addresses contain a digest, so that browsers may cache them forever.
 
-A changed file changes the digest, and the next `GET /` names the new addresses: no browser mixes two versions.
+A changed file changes the digest, and the next `GET /` has the new addresses: no browser mixes two versions.
 """
 
 import gzip
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from server.routes.ops.bundles import FOLDER, bundle
-from server.routes.ops.one_file import one_file, one_sheet, views_of
+from server.routes.ops.script_bundles import FOLDER, bundle
+from server.routes.ops.single_file_page import one_file, one_sheet, views_of
 
 FIRST_VIEW = "views/attention.js"
 """The view of a page that is opened without an address of another."""
@@ -77,15 +77,14 @@ class WebAssets:
         return views_of(self.contents)
 
     def find(self, digest: str, name: str) -> Asset | None:
-        """Return the file of that version, or what is put together of its files under that name, or None. The latter
-        takes tens of milliseconds the first time.
+        """Return the file of that version, or the bundle of that name, or None. A new bundle takes tens of
+        milliseconds.
         """
         if digest != self.digest:
             return None
         return self.files.get(name) or self._made.get(name) or self._make(name)
 
     def _make(self, name: str) -> Asset | None:
-        """Put together what has that name, and keep it; return None if nothing has."""
         if name == SHEET:
             text: str | None = one_sheet(self.contents)
         elif name.startswith(SAVED):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from server.dispatch import worker_state
-from server.dispatch.worker_state import WorkerState, seconds_until_ready, together
+from server.dispatch.worker_state import WorkerState, seconds_until_ready
 from server.engine.outputs import EngineInfo, EngineStats
 
 INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
@@ -43,9 +43,10 @@ def test_of_several_caches_the_fullest_is_told() -> None:
         EngineStats(kv_cache_usage_ratio=ratio, kv_cache_committed_bytes=size, num_requests_running=2)
         for ratio, size in ((0.6, 1000), (0.9, 24))
     ]
-    told = together(EngineStats(), stats)
+    told = EngineStats.of_workers([EngineStats(), *stats])
     assert (told.kv_cache_usage_ratio, told.kv_cache_committed_bytes, told.num_requests_running) == (0.9, 1024, 4)
-    assert together(EngineStats(), []).kv_cache_usage_ratio == 0.0
+    assert EngineStats.of_workers([EngineStats()]).kv_cache_usage_ratio == 0.0
+    assert stats[0].counters() == EngineStats(), "gauges of a worker that ended are dropped"
 
 
 def test_the_time_before_its_next_start_is_added(clock: SimpleNamespace) -> None:

@@ -18,8 +18,8 @@ from server.http.connection import MAX_HEAD_BYTES, HttpProtocol
 from server.http.connection_limits import (
     MIN_BODY_RATE,
     SPARE_CONNECTIONS,
-    ConnectionEvents,
     ConnectionLimits,
+    EndReason,
     http_protocol,
 )
 from tests.server.bare_server import PATIENCE, Clock, app, exchange, serving
@@ -38,16 +38,16 @@ class Counts:
         self.slow_after = 0.0
         """Seconds by which the clock had been moved when a slow connection was ended."""
 
-    def note_slow(self) -> None:
-        self.slow += 1
-        self.slow_after = self.clock.moved
-
-    def note_refused(self) -> None:
-        self.refused += 1
+    def note(self, reason: EndReason) -> None:
+        if reason == "slow":
+            self.slow += 1
+            self.slow_after = self.clock.moved
+        else:
+            assert reason == "refused"
+            self.refused += 1
 
     def protocol(self, **limits: Any) -> Callable[..., HttpProtocol]:
-        events = ConnectionEvents(on_slow=self.note_slow, on_refused=self.note_refused)
-        return http_protocol(ConnectionLimits(**limits), events)
+        return http_protocol(ConnectionLimits(**limits), self.note)
 
 
 async def trickle(clock: Clock, port: int, start: bytes, piece: bytes) -> bytes:

@@ -10,8 +10,9 @@ from starlette.types import Receive, Scope, Send
 
 from server.http.connection import HttpProtocol
 from server.http.connection_limits import (
-    ConnectionEvents,
     ConnectionLimits,
+    EndReason,
+    OnEnd,
     http_protocol,
 )
 from tests.server.bare_server import PATIENCE, Clock, app, serving
@@ -30,7 +31,8 @@ class LargeAnswer:
         self.count = 0
         self.app_ended = asyncio.Event()
 
-    def note(self) -> None:
+    def note(self, reason: EndReason) -> None:
+        assert reason == "stalled"
         self.count += 1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,9 +52,9 @@ class LargeAnswer:
             pass
 
 
-def reading(on_stalled: Callable[[], None]) -> Callable[..., HttpProtocol]:
+def reading(on_end: OnEnd) -> Callable[..., HttpProtocol]:
     """Return the protocol of a server whose clients have `TIMEOUT` seconds to read something."""
-    return http_protocol(ConnectionLimits(send_timeout=TIMEOUT), ConnectionEvents(on_stalled=on_stalled))
+    return http_protocol(ConnectionLimits(send_timeout=TIMEOUT), on_end)
 
 
 def small_client(port: int, path: bytes) -> socket.socket:

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from server.config.settings import Settings
-from server.http.connection_limits import ConnectionEvents
 from server.lifecycle import processes
 
 
@@ -34,8 +33,7 @@ def start() -> None:
 
     settings = Settings(port=0)
     config = settings.engine_config(Path("no-folder"))
-    events = ConnectionEvents(on_stalled=print)
-    processes.run(settings, config, never, name="none", events=events, model_files={})
+    processes.run(settings, config, never, name="none", on_connection_end=print, model_files={})
 
 
 def test_what_fails_once_the_folder_is_there_is_not_blamed_on_it(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +109,7 @@ def test_the_address_is_written_with_the_end_of_its_line(monkeypatch: pytest.Mon
     file = Writes()
     unbuffered = io.TextIOWrapper(file, write_through=True)  # as with PYTHONUNBUFFERED
     monkeypatch.setattr(sys, "stdout", unbuffered)
-    processes._tell("Lightwell is loading fables")
+    processes._print("Lightwell is loading fables")
     assert file.pieces == [b"Lightwell is loading fables\n"]
 
 
@@ -120,5 +118,5 @@ def test_an_address_that_cannot_be_written_stops_nothing(
 ) -> None:
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
-        processes._tell("Lightwell is loading fables")
+        processes._print("Lightwell is loading fables")
     assert caplog.messages == ["stdout takes nothing: [Errno 28] No space left on device"]

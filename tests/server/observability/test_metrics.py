@@ -2,11 +2,12 @@
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -17,26 +18,19 @@ from server.observability.collectors import Histogram
 from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers, of_engine
 from server.observability.version import lightwell_version
 
+COUNTS = ClientCounters(
+    worker_restarts=3,
+    requests_submitted=9,
+    request_failed=Counter(worker_lost=2),
+    requests_refused=Counter(queue_full=4),
+    routed_prefix_tokens=64,
+)
+BUSY = EngineStats(num_requests_running=2, num_requests_waiting=1, kv_cache_usage_ratio=0.5)
 
-@dataclass
-class Engine:
-    snapshot: EngineStats
-    counts: ClientCounters = field(
-        default_factory=lambda: ClientCounters(
-            worker_restarts=3,
-            requests_submitted=9,
-            request_failed=Counter(worker_lost=2),
-            requests_refused=Counter(queue_full=4),
-            routed_prefix_tokens=64,
-        )
-    )
 
-    def stats(self) -> EngineStats:
-        return self.snapshot
-
-    def worker_numbers(self) -> list[WorkerNumbers]:
-        busy = EngineStats(num_requests_running=2, num_requests_waiting=1, kv_cache_usage_ratio=0.5)
-        return [WorkerNumbers(True, busy, 7), WorkerNumbers(False, EngineStats(), 2)]
+def engine(stats: EngineStats | None = None) -> Iterable[Metric]:
+    workers = [WorkerNumbers(True, BUSY, 7), WorkerNumbers(False, EngineStats(), 2)]
+    return of_engine(stats or EngineStats(), COUNTS, workers)
 
 
 def value(metrics: Metrics, name: str, **labels: str) -> float | None:
@@ -45,18 +39,13 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
 
 def test_counters_and_gauges_are_the_engines_snapshot() -> None:
     metrics = Metrics()
-    metrics.watch(
-        lambda: of_engine(
-            Engine(
-                EngineStats(
-                    num_requests_running=2,
-                    generation_tokens_total=40,
-                    capture_seconds_total=0.5,
-                    kv_cache_committed_bytes=4096,
-                )
-            )
-        )
+    stats = EngineStats(
+        num_requests_running=2,
+        generation_tokens_total=40,
+        capture_seconds_total=0.5,
+        kv_cache_committed_bytes=4096,
     )
+    metrics.watch(lambda: engine(stats))
     assert value(metrics, "lightwell_num_requests_running") == 2
     assert value(metrics, "lightwell_generation_tokens_total") == 40
     assert value(metrics, "lightwell_kv_cache_committed_bytes") == 4096
@@ -66,7 +55,7 @@ def test_counters_and_gauges_are_the_engines_snapshot() -> None:
 
 def test_every_name_and_unit_is_of_the_design() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: of_engine(Engine(EngineStats())))
+    metrics.watch(engine)
     families = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
     ours = {name.removeprefix("lightwell_") for name in families if name.startswith("lightwell_")}
     assert ours >= {
@@ -83,7 +72,7 @@ def test_every_name_and_unit_is_of_the_design() -> None:
 
 def test_failed_requests_are_told_by_the_code_of_their_error() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: of_engine(Engine(EngineStats())))
+    metrics.watch(engine)
     assert value(metrics, "lightwell_requests_submitted_total") == 9
     assert value(metrics, "lightwell_request_failed_total", reason="worker_lost") == 2
     assert value(metrics, "lightwell_request_failed_total", reason="no_memory") == 0
@@ -91,20 +80,20 @@ def test_failed_requests_are_told_by_the_code_of_their_error() -> None:
 
 def test_refused_requests_are_told_by_the_code_of_their_error() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: of_engine(Engine(EngineStats())))
+    metrics.watch(engine)
     assert value(metrics, "lightwell_requests_refused_total", reason="queue_full") == 4
     assert value(metrics, "lightwell_requests_refused_total", reason="queue_time_exceeded") == 0
 
 
 def test_each_worker_is_up_or_not() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: of_engine(Engine(EngineStats())))
+    metrics.watch(engine)
     assert [value(metrics, "lightwell_worker_up", worker=each) for each in "01"] == [1, 0]
 
 
 def test_each_worker_has_its_own_numbers() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: of_engine(Engine(EngineStats())))
+    metrics.watch(engine)
     expected = {"requests_running": 2, "requests_waiting": 1, "kv_cache_usage_ratio": 0.5, "requests_total": 7}
     assert {name: value(metrics, f"lightwell_worker_{name}", worker="0") for name in expected} == expected
     assert value(metrics, "lightwell_worker_requests_total", worker="1") == 2
@@ -147,7 +136,7 @@ def test_tokens_of_requests_are_counted_in_histograms() -> None:
 
 def test_every_sample_of_ours_names_the_model_and_one_the_build() -> None:
     metrics = Metrics()
-    metrics.watch(lambda: of_engine(Engine(EngineStats())))
+    metrics.watch(engine)
     metrics.name_model('a "model"')
     metrics.observe_end("stop", 1.0, None, 3, 20)
     families = [*text_string_to_metric_families(metrics.render().decode())]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.routes.ops.one_file import EMPTY, one_file, views_of
+from server.routes.ops.single_file_page import EMPTY, one_file, views_of
 from tests.server import serving
 from tests.server.serving import site
 from tests.source_tree import ROOT

@@ -1,8 +1,7 @@
-"""Makes one HTML file of the page and one of its views, which opens from disk: browsers load no module from there.
+"""One HTML file with the page and one of its views, which opens from disk, where browsers load no modules.
 
-The modules become functions of one classic script, the styles one sheet. What the file shows is filled in by whoever
-saves it, where `EMPTY` stands: page/core/saved.js says in which form. The file's own policy runs that script alone and
-asks nothing of any network.
+The modules become functions of one classic script, the styles one sheet. The client or the page replaces `EMPTY` by the
+data (page/core/saved.js has the format). The file's policy permits only that script, and no network.
 """
 
 import base64
@@ -10,7 +9,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 
-from server.routes.ops.bundles import MAKERS, as_functions, reachable
+from server.routes.ops.script_bundles import MAKERS, as_functions, reachable
 
 EMPTY = '<script type="application/json" id="saved">null</script>'
 
@@ -51,11 +50,7 @@ def views_of(files: Mapping[str, bytes]) -> tuple[str, ...]:
 
 
 def one_file(files: Mapping[str, bytes], view: str) -> str:
-    """Return the HTML of the page with that view.
-
-    Raises:
-        ValueError: a module is written in a way that is not understood here.
-    """
+    """Return the HTML of the page with that view. Raises ValueError as `as_functions` does."""
     names = reachable(files, ["app.js"], follows_later=False)
     names |= reachable(files, [f"views/{view}.js"], follows_later=True)
     script = f'{_START}{MAKERS}{as_functions(files, names)}use("app.js");\n}})();\n'
@@ -73,5 +68,5 @@ def one_sheet(files: Mapping[str, bytes]) -> str:
 
 
 def _hash_of(text: str) -> str:
-    """Return what a content security policy calls an inline script or style by."""
+    """Return the name of an inline script or style in a content security policy."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -1,8 +1,7 @@
-"""Knows which LoRA adapters are served, by name, and which worker has loaded which; has them loaded and dropped while
-the server runs.
+"""LoRA adapters of the server: their names, the workers that have loaded each, and loading and unloading at run time.
 
-Every worker has every adapter: one that is started anew loads those of the settings with its model, and is told of the
-others when it is ready. It knows no route, and no file of an adapter.
+Every worker has every adapter. A worker that restarts loads the adapters of the settings with its model; the others are
+sent to it when it is ready. Independent of routes and of the adapters' files.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
 logger = logging.getLogger(__name__)
 
 
-class Adapters:
+class LoraRegistry:
     """The adapters of a server. All of it runs in one event loop."""
 
     def __init__(
@@ -33,9 +32,9 @@ class Adapters:
         workers: Sequence[WorkerState],
         send: Callable[[WorkerState, LoadAdapter | DropAdapter], None],
     ) -> None:
-        """Serve those of the settings, which the workers load with their model."""
+        """Serve the adapters of the settings, which the workers load with their model."""
         now = int(time.time())
-        config = settings.engine_config(Path())  # the one place that numbers them
+        config = settings.engine_config(Path())  # it numbers them
         self._served = {
             name: ServedAdapter(name, each.number, each.folder, now)
             for (name, _), each in zip(settings.lora, config.adapters, strict=True)
@@ -49,7 +48,7 @@ class Adapters:
         self._workers = workers
         self._send = send
         self._answers: dict[tuple[int, int], asyncio.Future[str | None]] = {}
-        """What is awaited, by worker and adapter: None, or why the adapter cannot be served."""
+        """Awaited answers, by worker and adapter: None, or the reason why the adapter cannot be served."""
         self._num_requests: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[ServedAdapter]:
@@ -66,7 +65,7 @@ class Adapters:
         """Return the candidates that can run a request with this adapter, and count the request.
 
         Raises NotFound (404) if it was unloaded meanwhile, Unavailable (503) while no candidate has loaded it, and
-        BadRequest (400) for a question about the weights alone, which are the model's.
+        BadRequest (400) for a request that reads only the weights, which are the model's.
         """
         if self._served.get(adapter.name) is not adapter:
             raise NotFound(f"The LoRA adapter {adapter.name!r} was unloaded.", param="model", code="model_not_found")
@@ -118,21 +117,21 @@ class Adapters:
         logger.info("the LoRA adapter %r was unloaded", name)
 
     def begin(self, worker: WorkerState) -> None:
-        """Note that a worker is ready with what it loads from the start, and have it load the others."""
+        """Note that a worker is ready with the adapters of the settings, and have it load the others."""
         worker.adapters = set(self._from_start)
         for adapter in (*self._served.values(), *self._loading.values()):
             if adapter.number not in self._from_start:
                 self._send(worker, LoadAdapter(adapter.number, str(adapter.folder), self._root))
 
     def end(self, worker: WorkerState) -> None:
-        """Note that a worker's process has ended; nobody waits for it any longer."""
+        """Note that a worker's process has ended: its answers are no longer awaited."""
         worker.adapters = set()
         for (worker_id, _), answer in self._answers.items():
             if worker_id == worker.worker_id and not answer.done():
                 answer.set_result(None)
 
     def take(self, worker: WorkerState, message: AdapterLoaded) -> None:
-        """Note what a worker says of an adapter that it was to load."""
+        """Take a worker's answer to LoadAdapter."""
         if message.error is None:
             worker.adapters.add(message.number)
         else:

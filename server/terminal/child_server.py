@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 
 from server.config.setting_names import variable_name
+from server.terminal.command_errors import CommandError
 from server.terminal.connection import Connection
-from server.terminal.failure import CommandError
 
 _NOT_INHERITED = ("api_key", "api_key_file", "config", "root_path", "log_format")
 """Settings for other servers: their variables are not inherited."""
@@ -35,7 +35,7 @@ _GRACE = 10.0
 
 
 @contextlib.contextmanager
-def own_server(model: str | None, flags: Sequence[str]) -> Iterator[Connection]:
+def child_server(model: str | None, flags: Sequence[str]) -> Iterator[Connection]:
     """Serve a model with these flags of `lightwell serve` while the block runs. Only this command knows its API key.
 
     Raises CommandError with the server's own error if it ends before it is ready.
@@ -52,7 +52,7 @@ def own_server(model: str | None, flags: Sequence[str]) -> Iterator[Connection]:
             stdout=output,
             stderr=log,
             env=environ | {variable_name("api_key"): key},
-            start_new_session=True,  # Ctrl-C is for the command
+            start_new_session=True,  # Ctrl-C reaches only the command
         )
         try:
             while process.poll() is None:
@@ -72,7 +72,7 @@ def own_server(model: str | None, flags: Sequence[str]) -> Iterator[Connection]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the server and wait for it; Ctrl-C meanwhile ends it at once."""
+    """End the server and wait for it; Ctrl-C meanwhile kills it."""
     process.terminate()
     try:
         process.wait(_GRACE)

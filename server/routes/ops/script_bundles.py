@@ -1,8 +1,7 @@
-"""Puts modules of the page together into few scripts: each becomes a function that fills an object with its exports.
+"""Bundles of the page's modules: in a script, each module becomes a function that fills an object with its exports.
 
-Browsers ask for every file on its own, and the first view alone has some sixty. What a view needs besides comes when it
-is opened, as one more script. The page is written without this in mind, but in the few forms of import and export that
-are understood here.
+Browsers request every file separately, and the first view needs about sixty. Further modules of a view come with one
+more script when it is opened. Only the forms of import and export that the page uses are understood here.
 """
 
 import posixpath
@@ -10,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 FOLDER = "bundle/"
-"""The folder of the scripts; each has the path in it that its first module has without."""
+"""Folder of the scripts; the rest of a script's path is the path of its first module."""
 START = f"{FOLDER}app.js"
 """The path of the script that the page begins with."""
 
@@ -44,7 +43,7 @@ export { makers, use, address, later };
 
 
 def reachable(files: Mapping[str, bytes], start: Iterable[str], *, follows_later: bool) -> set[str]:
-    """Return the modules that these import, and they themselves; with those that are loaded later, or without."""
+    """Return these modules and all modules that they import. follows_later: also modules that are loaded later."""
     found: set[str] = set()
     waiting = list(start)
     while waiting:
@@ -59,11 +58,8 @@ def reachable(files: Mapping[str, bytes], start: Iterable[str], *, follows_later
 
 
 def bundle(files: Mapping[str, bytes], path: str, first_view: str) -> str | None:
-    """Return the script of that path, or None: `START` has the page with `first_view`, any other what that module
-    needs besides.
-
-    Raises:
-        ValueError: a module is written in a way that is not understood here.
+    """Return the script of that path, or None. `START` contains the page with `first_view`; any other contains the
+    further modules that its first module needs. Raises ValueError as `as_functions` does.
     """
     name = path.removeprefix(FOLDER)
     if name not in files or not name.endswith(".js"):
@@ -79,18 +75,12 @@ def bundle(files: Mapping[str, bytes], path: str, first_view: str) -> str | None
 def as_functions(files: Mapping[str, bytes], names: Iterable[str]) -> str:
     """Return these modules as functions, in the order of their names.
 
-    Raises:
-        ValueError: an import or export is of a form that the page does not use, or the text would end a script.
+    Raises ValueError if an import or export has a form that the page does not use, or if the text would end a script.
     """
     return "".join(_as_function(name, files[name].decode()) for name in sorted(names))
 
 
 def _as_function(name: str, source: str) -> str:
-    """Return a module as a function that fills an object with what the module exports.
-
-    Raises:
-        ValueError: an import or export is of a form that the page does not use, or the text would end a script.
-    """
     exported: list[str] = _EXPORTED.findall(source)
 
     def imported(match: re.Match[str]) -> str:
@@ -117,5 +107,4 @@ def _as_function(name: str, source: str) -> str:
 
 
 def _resolved(importer: str, path: str) -> str:
-    """Return the name of the file that a module names by its path from there."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(importer), path))

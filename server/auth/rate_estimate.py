@@ -1,8 +1,4 @@
-"""Estimates how fast something goes at present: an amount a second, over the last seconds in which there was something
-to do. It also says what a client that waits is told.
-
-It computes with times and amounts; it knows neither what is counted nor who asks.
-"""
+"""Estimates of present rates: an amount per second over the last seconds of activity; and the value of Retry-After."""
 
 import math
 
@@ -19,10 +15,11 @@ def retry_after(seconds: float) -> int:
 
 
 class RateEstimate:
-    """A rate. Call `advance` when time has passed, with whether there was anything to do, and `add` with what was done.
+    """A rate. Call `advance` when time has passed, with the number of active items, and `add` with each finished
+    amount.
 
-    Time without anything to do does not count, however long: the rate after it is the one before it. If `busy` is how
-    many ran at once, and 1 is added for each that ends, it is the rate of one of them: 1 takes a mean stay.
+    Time without activity does not count. If `busy` is the number of running items and 1 is added for each that ends,
+    it is the rate of one item: an amount of 1 takes a mean stay.
     """
 
     def __init__(self) -> None:
@@ -35,7 +32,7 @@ class RateEstimate:
         """Seconds with something to do, in total."""
 
     def advance(self, now: float, *, busy: int) -> None:
-        """Set the time to `now`; `busy` is how many things there were to do since the last call, 0 for none."""
+        """Set the time to `now`; `busy` is the number of active items since the last call, 0 for none."""
         elapsed = now - self._at if busy and self._at > -math.inf else 0.0
         self._at = max(now, self._at)
         if elapsed <= 0:
@@ -47,17 +44,17 @@ class RateEstimate:
         self._watched += elapsed
 
     def add(self, amount: float) -> None:
-        """Count that so much was done, at the time of the last `advance`."""
+        """Count a finished amount at the time of the last `advance`."""
         self._amount += amount
         self.silence = 0.0
 
     def seconds_for(self, amount: float) -> float:
-        """Return how many seconds `amount` takes: at the present rate, but no less than the present silence. It is 0
-        where nothing is known yet, and at most ten times what was observed: a first step, which finds cold caches, is
-        no reason to expect half a minute.
+        """Return the expected seconds for `amount` at the present rate, but at least the present silence. It is 0 if
+        nothing is known, and at most ten times the observed time: a first step with cold caches is slower than the next
+        ones.
 
-        What was silent for a minute is expected to be so for one more, so that a client does not come back in vain to a
-        stall many times longer than it seemed.
+        A silence of a minute is expected to last another minute, so that clients do not return in vain during a long
+        stall.
         """
         if amount <= 0:
             return 0.0
