@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from model.kernels.checks import SUFFIXES, address_of, check_numbers, check_tensor, described
-from model.kernels.library import kernels
+from model.kernels.library import fields, kernels
 
 _FLOAT32 = (torch.float32,)
 _KINDS: dict[str, int] = {"pattern": 0, "scores": 1, "dots": 2}
@@ -25,11 +25,10 @@ class AttentionArguments(ctypes.Structure):
     """The struct of the same name in attention.h, which describes its fields."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("queries", "keys", "values", "out", "tables", "positions")),
-        *((name, ctypes.c_void_p) for name in ("first", "last", "bias", "pattern_output", "sinks")),
-        *((name, ctypes.c_long) for name in ("num_heads", "num_key_heads", "dim", "block_size")),
-        *((name, ctypes.c_long) for name in ("table_width", "bias_width")),
-        *((name, ctypes.c_float) for name in ("scale", "softcap")),
+        *fields("p", "queries", "keys", "values", "out", "tables", "positions", "first", "last", "bias"),
+        *fields("p", "pattern_output", "sinks"),
+        *fields("l", "num_heads", "num_key_heads", "dim", "block_size", "table_width", "bias_width"),
+        *fields("f", "scale", "softcap"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Table of the CPUs whose own dot products of bfloat16 numbers are faster than products widened to float32.
+"""Table of the CPUs with dot products of bfloat16 numbers that are faster than products widened to float32.
 
 Nothing is measured at start, so that restarts, ranks and replicas on one kind of CPU give the same bits. Other CPUs
 widen, which gives the same bits on every CPU. `lightwell kernels --measure` prints a row of the table for a CPU.

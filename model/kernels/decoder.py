@@ -18,11 +18,10 @@ from torch import Tensor
 
 from model.kernels.attention import AttentionArguments, AttentionItems, VisibleKeys
 from model.kernels.checks import SUFFIXES, address_of, check_tensor
-from model.kernels.library import kernels
+from model.kernels.library import fields, kernels
 from model.kernels.products import BLOCK, BlockedWeight, LaidWeight
 
 _FLOAT32 = (torch.float32,)
-_POINTER, _LONG = ctypes.c_void_p, ctypes.c_long
 
 PRODUCTS = ("qkv", "out", "gate_up", "down")
 """The products of a layer, in their order."""
@@ -31,10 +30,7 @@ PRODUCTS = ("qkv", "out", "gate_up", "down")
 class CProduct(ctypes.Structure):
     """`Product` of decoder.h."""
 
-    _fields_ = (
-        *((name, _POINTER) for name in ("weight", "bias")),
-        *((name, _LONG) for name in ("form", "num_inputs", "num_outputs")),
-    )
+    _fields_ = (*fields("p", "weight", "bias"), *fields("l", "form", "num_inputs", "num_outputs"))
 
 
 class CDecoderLayer(ctypes.Structure):
@@ -42,37 +38,36 @@ class CDecoderLayer(ctypes.Structure):
 
     _fields_ = (
         *((name, CProduct) for name in PRODUCTS),
-        *((name, _POINTER) for name in ("before_attention", "before_mlp", "q_norm", "k_norm", "cos", "sin")),
-        *((name, _LONG) for name in ("q_norm_width", "k_norm_width", "num_rotated", "key_range")),
+        *fields("p", "before_attention", "before_mlp", "q_norm", "k_norm", "cos", "sin"),
+        *fields("l", "q_norm_width", "k_norm_width", "num_rotated", "key_range"),
     )
 
 
 class CChange(ctypes.Structure):
     """`Change` of decoder.h."""
 
-    _fields_ = (("down", CProduct), ("up", CProduct), ("ranks", _POINTER))
+    _fields_ = (("down", CProduct), ("up", CProduct), *fields("p", "ranks"))
 
 
 class CAdaptedRows(ctypes.Structure):
     """`AdaptedRows` of decoder.h."""
 
-    _fields_ = (("first", _LONG), ("end", _LONG), ("changes", _POINTER))
+    _fields_ = (*fields("l", "first", "end"), *fields("p", "changes"))
 
 
 class CMemory(ctypes.Structure):
     """`LayerMemory` of decoder.h."""
 
-    _fields_ = tuple((name, _POINTER) for name in ("keys", "values", "queries"))
+    _fields_ = fields("p", "keys", "values", "queries")
 
 
 class CDecoderStep(ctypes.Structure):
     """`DecoderStep` of decoder.h."""
 
     _fields_ = (
-        *((name, _POINTER) for name in ("key_ranges", "items", "slots", "alone", "memory", "final_norm", "out")),
-        ("adapted", _POINTER),
-        *((name, _LONG) for name in ("num_items", "num_rows", "width", "num_adapted", "max_rank", "rounds_once")),
-        *((name, ctypes.c_float) for name in ("eps", "residual_scale")),
+        *fields("p", "key_ranges", "items", "slots", "alone", "memory", "final_norm", "out", "adapted"),
+        *fields("l", "num_items", "num_rows", "width", "num_adapted", "max_rank", "rounds_once"),
+        *fields("f", "eps", "residual_scale"),
     )
 
 

@@ -8,14 +8,14 @@ Axes: T rows of all texts, n of one, d = H D model width, H heads of D numbers, 
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from model.kernels.checks import address_of, check_axes, check_numbers, check_tensor
-from model.kernels.library import kernels
+from model.kernels.library import fields, kernels
 from model.kernels.products import WIDEN, Arithmetic, BlockedWeight, check_arithmetic
 
 
@@ -46,16 +46,13 @@ class EncoderLayer:
 class _CEncoderLayer(ctypes.Structure):
     """`EncoderLayer` of encoder.cpp."""
 
-    _fields_ = [(field.name, ctypes.c_void_p) for field in fields(EncoderLayer)]
+    _fields_ = fields("p", *EncoderLayer.__slots__)
 
 
 class _CEncoderShape(ctypes.Structure):
     """`EncoderShape` of encoder.cpp."""
 
-    _fields_ = [
-        *((name, ctypes.c_long) for name in ("num_layers", "num_heads", "dim", "ff")),
-        *((name, ctypes.c_float) for name in ("scale", "eps")),
-    ]
+    _fields_ = (*fields("l", "num_layers", "num_heads", "dim", "ff"), *fields("f", "scale", "eps"))
 
 
 class Encoder:

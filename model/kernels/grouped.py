@@ -12,13 +12,11 @@ from torch import Tensor
 
 from model.kernels.checks import SUFFIXES
 from model.kernels.library import kernels
-from model.kernels.products import BLOCK, DOT, Arithmetic, TableWeight
+from model.kernels.products import BLOCK, DOT, Arithmetic, Form, TableWeight
 from model.quantized import GroupedRows
 
 _LINE = 64
 """Bytes of a block's grouping."""
-_FORM, _DOT_FORM, _BYTES_FORM = 4, 5, 6
-"""`Form` of `cpu/decoder.h`."""
 _ROUNDS_TO_BYTES = 2
 """The arithmetic of `product_grouped.cpp` that rounds rows to bytes."""
 GROUPS = (16, 32, 64, 128)
@@ -75,10 +73,10 @@ class GroupedWeight(TableWeight):
         if reason is not None or row_dtype not in SUFFIXES:
             raise ValueError(reason or f"row_dtype is {row_dtype}; float32 or bfloat16 is accepted")
         self.row_dtype, self._gather = row_dtype, f"gather_grouped_{SUFFIXES[row_dtype]}"
-        self.form = _DOT_FORM if arithmetic == DOT and row_dtype == torch.bfloat16 else _FORM
+        self.form = Form.GROUPED_DOT if arithmetic == DOT and row_dtype == torch.bfloat16 else Form.GROUPED
         self._arithmetic = int(arithmetic)
         if int8_activations:
-            self.form, self._arithmetic = _BYTES_FORM, _ROUNDS_TO_BYTES
+            self.form, self._arithmetic = Form.GROUPED_BYTES, _ROUNDS_TO_BYTES
         self.num_outputs, self.num_inputs = sum(part.shape[0] for part in parts), parts[0].shape[1]
         self.stored = " or ".join(dict.fromkeys(part.stored for part in parts))
         groupings = [_grouping(part) for part in parts]

@@ -12,14 +12,12 @@ from torch import Tensor
 from model.kernels.checks import SUFFIXES, check_axes, check_tensor
 from model.kernels.int8_rows import Int8Rows
 from model.kernels.library import kernels
-from model.kernels.products import BLOCK, LaidWeight
+from model.kernels.products import BLOCK, Form, LaidWeight
 
-_FORM, _BYTES_FORM = 3, 7
-"""`Form` of `cpu/decoder.h`."""
 _GROUP, _LINE = 4, 64
 """Adjacent inputs of one output, and the multiple to which the number of inputs is padded."""
 MOST_INPUTS = 131_071
-"""Most inputs whose sums fit 32 bits: see `cpu/products/int8.h`."""
+"""The most inputs with sums that fit 32 bits: see `cpu/products/int8.h`."""
 _HEADER = 2 * 4 * BLOCK
 """Bytes of a block before its numbers."""
 
@@ -43,7 +41,7 @@ class Int8BlockedWeight(LaidWeight):
         A row with a number that is not finite has NaN as its product.
         """
         self.row_dtype, self._rounds_to_bytes = row_dtype, int8_activations
-        self.form = _BYTES_FORM if int8_activations else _FORM
+        self.form = Form.INT8_BYTES if int8_activations else Form.INT8
         check_axes("values", values, (torch.int8,), 2)
         check_tensor("scales", scales, (torch.float32,), values.shape[:1])
         self.num_outputs, self.num_inputs = values.shape

@@ -27,6 +27,11 @@ sanitizers.
 _TYPES = {"p": ctypes.c_void_p, "l": ctypes.c_long, "f": ctypes.c_float}
 
 
+def fields(kind: str, *names: str) -> list[tuple[str, Any]]:
+    """Return fields of one type for a `ctypes.Structure`: p a pointer, l a long, f a float."""
+    return [(name, _TYPES[kind]) for name in names]
+
+
 class Kernels:
     """The kernels of one level: `call("rms_norm_f32", "pllf", ...)` runs one."""
 

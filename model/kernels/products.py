@@ -8,6 +8,7 @@ Axes: R rows, K inputs, N outputs.
 
 import math
 from collections.abc import Collection
+from enum import IntEnum
 from typing import Literal
 
 import torch
@@ -36,8 +37,8 @@ DOT: Arithmetic = 1
 equals WIDEN.
 """
 
-_FLOAT32_FORM, _WIDENED_FORM, _DOT_FORM = range(3)
-"""`Form` of `cpu/decoder.h`."""
+Form = IntEnum("Form", "FLOAT32 WIDENED DOT INT8 GROUPED GROUPED_DOT GROUPED_BYTES INT8_BYTES", start=0)
+"""The layouts and arithmetics of weights: `Form` of `cpu/decoder.h`."""
 
 MOST_COLUMNS = 1 << 24
 """Most columns that `find_largest` can distinguish."""
@@ -71,8 +72,7 @@ class LaidWeight:
     """The dtype of the rows that the weight multiplies."""
     stored: str
     """The format in which the numbers are stored, as text for people."""
-    form: int
-    """One of `Form` in `cpu/decoder.h`."""
+    form: Form
     _accepted: Collection[torch.dtype] = SUFFIXES
     """The dtypes of rows that the kernels of this form accept."""
 
@@ -126,7 +126,7 @@ class LaidWeight:
 
 
 class TableWeight(LaidWeight):
-    """A weight whose rows can be read, such as a token table."""
+    """A weight with readable rows, such as a token table."""
 
     _gather: str
     """The kernel that reads rows."""
@@ -163,9 +163,9 @@ class BlockedWeight(TableWeight):
         self.row_dtype = row_dtype or weight.dtype
         self.num_outputs, self.num_inputs = weight.shape
         self.stored = str(weight.dtype).removeprefix("torch.")
-        self.form = _FLOAT32_FORM if weight.dtype == torch.float32 else _WIDENED_FORM
+        self.form = Form.FLOAT32 if weight.dtype == torch.float32 else Form.WIDENED
         if weight.dtype == self.row_dtype == torch.bfloat16 and arithmetic == DOT:
-            self.form = _DOT_FORM
+            self.form = Form.DOT
         self._accepted = (weight.dtype, torch.float32)
         self._kind, together = kind, 4 // weight.itemsize
         self._gather = f"gather_rows_{kind}" if self.row_dtype == weight.dtype else "gather_rows_bf16_to_f32"

@@ -139,7 +139,7 @@ class Follower:
         return self._model
 
     def do(self, command: Command) -> None:
-        """Execute a command. Raises what the network raises; the ranks cannot continue together after that."""
+        """Execute a command. After an exception of the network the ranks cannot continue together."""
         if isinstance(command, Load):
             self._model, self.caches = None, {}
             config = read_config(command.folder)

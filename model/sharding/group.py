@@ -16,7 +16,7 @@ TIMEOUT = timedelta(minutes=5)
 
 
 class Group:
-    """The ranks 0 .. size - 1 of `torch.distributed`, of which this process is one."""
+    """This process as one of the ranks 0 .. size - 1 of `torch.distributed`."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank

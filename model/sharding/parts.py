@@ -29,7 +29,7 @@ class SummedLinear(Linear):
     """A matrix with its columns split over the ranks: y = sum over ranks (x W^T) + b, with each rank's columns of x."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, group: Group, **options: Any) -> None:
-        """Keep weight [out, own in] and bias [out], the same on every rank. `options` are those of `Linear`."""
+        """Keep weight [out, own in] and bias [out], the same on every rank. options: of `Linear`."""
         super().__init__(weight, bias, **options)
         self._group = group
 
@@ -48,7 +48,7 @@ class GatheredLinear(Linear):
     """A matrix with its rows split over the ranks and its output on all: the head."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, share: Share, **options: Any) -> None:
-        """Keep weight [own out, in] and bias [own out]. `options` are those of `Linear`."""
+        """Keep weight [own out, in] and bias [own out]. options: of `Linear`."""
         super().__init__(weight, bias, **options)
         self._share = share
 
