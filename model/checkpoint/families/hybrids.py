@@ -11,6 +11,7 @@ from model.checkpoint.families.llama import EMBED_ROWS, llama_table, read_like_l
 from model.checkpoint.families.weight_table import (
     WeightMap,
     WeightRow,
+    gated_mlp,
     has_no_attention,
     in_layers,
     linear,
@@ -48,8 +49,7 @@ _LFM2_TABLE = WeightMap(
         *in_layers(ModelConfig.has_attention, *_LFM2_ATTENTION_ROWS),
         *in_layers(has_no_attention, *_CONV_ROWS),
         *norm("layers.{i}.mlp_norm", f"{_LAYER}.ffn_norm"),
-        *linear("layers.{i}.gate_up", (f"{_MLP}.w1", f"{_MLP}.w3"), ("ff d", "ff d")),
-        *linear("layers.{i}.down", f"{_MLP}.w2", "d ff"),
+        *gated_mlp("layers.{i}", (f"{_MLP}.w1", f"{_MLP}.w3"), f"{_MLP}.w2"),
         *norm("final_norm", "model.embedding_norm"),
         *linear("head", "lm_head", "vocab d", when=untied),
     ),

@@ -35,7 +35,16 @@ from model.checkpoint.families.output_heads import (
 )
 from model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
 from model.checkpoint.families.sizes import equal_heads, read_sizes
-from model.checkpoint.families.weight_table import WeightMap, in_layers, linear, mlp_bias, norm, out_bias, qkv_bias
+from model.checkpoint.families.weight_table import (
+    WeightMap,
+    gated_mlp,
+    in_layers,
+    linear,
+    mlp_bias,
+    norm,
+    out_bias,
+    qkv_bias,
+)
 from model.checkpoint.folder import ModelLoadError
 from model.config import Activation, ClassifierConfig, ModelConfig
 
@@ -52,10 +61,8 @@ _MODERNBERT_TABLE = WeightMap(
         *linear("layers.{i}.qkv", f"{_MODERNBERT_BLOCK}.attn.Wqkv", "qkv d", bias=qkv_bias),
         *linear("layers.{i}.attn_out", f"{_MODERNBERT_BLOCK}.attn.Wo", "d q", bias=out_bias),
         *norm("layers.{i}.mlp_norm", f"{_MODERNBERT_BLOCK}.mlp_norm", bias=_norm_bias),
-        *linear(
-            "layers.{i}.gate_up", f"{_MODERNBERT_BLOCK}.mlp.Wi", "2ff d", bias=mlp_bias
-        ),  # the activated half comes first
-        *linear("layers.{i}.down", f"{_MODERNBERT_BLOCK}.mlp.Wo", "d ff", bias=mlp_bias),
+        # The activated half of mlp.Wi comes first.
+        *gated_mlp("layers.{i}", f"{_MODERNBERT_BLOCK}.mlp.Wi", f"{_MODERNBERT_BLOCK}.mlp.Wo", bias=mlp_bias),
         *norm("final_norm", "model.final_norm", bias=_norm_bias),
         *masked_head_rows("head.dense", "head.norm", "decoder", "decoder.bias"),
         *classifier_rows("classifier", "head.dense", "head.norm"),
@@ -142,8 +149,7 @@ _NOMIC_TABLE = WeightMap(
         *linear("layers.{i}.qkv", f"{_NOMIC_BLOCK}.attn.Wqkv", "qkv d"),
         *linear("layers.{i}.attn_out", f"{_NOMIC_BLOCK}.attn.out_proj", "d q"),
         *norm("layers.{i}.attn_norm", f"{_NOMIC_BLOCK}.norm1", bias=True),
-        *linear("layers.{i}.gate_up", (f"{_NOMIC_BLOCK}.mlp.fc12", f"{_NOMIC_BLOCK}.mlp.fc11"), ("ff d", "ff d")),
-        *linear("layers.{i}.down", f"{_NOMIC_BLOCK}.mlp.fc2", "d ff"),
+        *gated_mlp("layers.{i}", (f"{_NOMIC_BLOCK}.mlp.fc12", f"{_NOMIC_BLOCK}.mlp.fc11"), f"{_NOMIC_BLOCK}.mlp.fc2"),
         *norm("layers.{i}.mlp_norm", f"{_NOMIC_BLOCK}.norm2", bias=True),
         *masked_head_rows(
             "cls.predictions.transform.dense",
