@@ -203,20 +203,12 @@ def _read_stacks(hf: Fields, common: Common, **options: Any) -> ModelConfig:
 def _read_stack(hf: Fields, side: str) -> dict[str, Any]:
     """Return the sizes of one stack. side: encoder or decoder."""
     hf = hf.with_spellings(
-        hidden_size="d_model",
-        num_attention_heads=f"{side}_attention_heads",
-        num_hidden_layers=f"{side}_layers",
-        intermediate_size=f"{side}_ffn_dim",
-        hidden_act="activation_function",
+        hidden_size="d_model", num_attention_heads=f"{side}_attention_heads", num_hidden_layers=f"{side}_layers",
+        intermediate_size=f"{side}_ffn_dim", hidden_act="activation_function",
     ).with_defaults(
-        hidden_size=1024,
-        num_attention_heads=16,
-        num_hidden_layers=12,
-        intermediate_size=4096,
-        max_position_embeddings=1024,
-        hidden_act="gelu",
-        tie_word_embeddings=True,
-    )
+        hidden_size=1024, num_attention_heads=16, num_hidden_layers=12, intermediate_size=4096,
+        max_position_embeddings=1024, hidden_act="gelu", tie_word_embeddings=True,
+    )  # fmt: skip
     return read_sizes(hf, equal_heads(hf))
 
 

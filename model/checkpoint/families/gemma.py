@@ -47,12 +47,9 @@ _ROWS = (
 _ENCODER = "Gemma3TextModel"
 _WITH_IMAGES = ("Gemma3ForConditionalGeneration", "Gemma3ForSequenceClassification")
 _SIZES = {
-    "vocab_size": 262_208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
+    "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
     "num_attention_heads": 8,
-}
+}  # fmt: skip
 """Values of absent fields in the text part of a Gemma 3 with images."""
 
 
@@ -214,12 +211,9 @@ _GEMMA4_TABLE = WeightMap(
 _LOCAL: dict[str, Any] = {"rope_type": "default", "rope_theta": 10_000.0}
 _GLOBAL: dict[str, Any] = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0}
 _GEMMA4_SIZES: dict[str, int] = {
-    "vocab_size": 262_144,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 30,
+    "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
     "num_attention_heads": 8,
-}
+}  # fmt: skip
 """Values of absent fields."""
 
 
@@ -325,11 +319,8 @@ GEMMA4 = Family(
 
 _STREAMS = 4
 _GEMMA3N_SIZES: dict[str, int] = {
-    "vocab_size": 262_400,
-    "hidden_size": 2048,
-    "num_hidden_layers": 35,
-    "num_attention_heads": 8,
-}
+    "vocab_size": 262_400, "hidden_size": 2048, "num_hidden_layers": 35, "num_attention_heads": 8,
+}  # fmt: skip
 """Values of absent fields."""
 
 

@@ -134,11 +134,9 @@ def _qwen_windows(hf: Fields) -> tuple[int | None, ...]:
 
 def _read_phi3(hf: Fields, common: Common) -> ModelConfig:
     hf = hf.with_defaults(
-        max_position_embeddings=4096,
-        original_max_position_embeddings=4096,
-        rms_norm_eps=1e-5,
+        max_position_embeddings=4096, original_max_position_embeddings=4096, rms_norm_eps=1e-5,
         partial_rotary_factor=1.0,
-    )
+    )  # fmt: skip
     return read_like_llama(
         hf,
         common,

@@ -70,14 +70,12 @@ def _table(attention: Iterable[WeightRow], mixture: Iterable[WeightRow]) -> Weig
 
 
 def _read_mixtral(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(num_experts="num_local_experts").with_defaults(
-        num_key_value_heads=8,
-        max_position_embeddings=4096 * 32,
-        rms_norm_eps=1e-5,
-        rope_theta=1e6,
-        num_experts=8,
+    hf = hf.with_spellings(
+        num_experts="num_local_experts",
+    ).with_defaults(
+        num_key_value_heads=8, max_position_embeddings=4096 * 32, rms_norm_eps=1e-5, rope_theta=1e6, num_experts=8,
         num_experts_per_tok=2,
-    )
+    )  # fmt: skip
     return read_like_llama(
         hf,
         common,
@@ -168,28 +166,19 @@ _GPT_OSS_TABLE = llama_table(
     ),
 )
 _ROPE = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
-}
+}  # fmt: skip
 """The rotary embedding of files without one."""
 
 
 def _read_gpt_oss(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(num_experts="num_local_experts").with_defaults(
-        num_key_value_heads=8,
-        head_dim=64,
-        max_position_embeddings=131072,
-        rms_norm_eps=1e-5,
-        attention_bias=True,
-        rope_theta=150000.0,
-        rope_scaling=_ROPE,
-        num_experts=128,
-        num_experts_per_tok=4,
-    )
+    hf = hf.with_spellings(
+        num_experts="num_local_experts",
+    ).with_defaults(
+        num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5, attention_bias=True,
+        rope_theta=150000.0, rope_scaling=_ROPE, num_experts=128, num_experts_per_tok=4,
+    )  # fmt: skip
     return read_like_llama(
         hf,
         common,

@@ -74,15 +74,12 @@ _MODERNBERT_TABLE = WeightMap(
 
 
 def _read_modernbert(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(hidden_act="hidden_activation").with_defaults(
-        vocab_size=50368,
-        hidden_size=768,
-        num_attention_heads=12,
-        num_hidden_layers=22,
-        intermediate_size=1152,
-        max_position_embeddings=8192,
-        hidden_act="gelu",
-    )
+    hf = hf.with_spellings(
+        hidden_act="hidden_activation",
+    ).with_defaults(
+        vocab_size=50368, hidden_size=768, num_attention_heads=12, num_hidden_layers=22, intermediate_size=1152,
+        max_position_embeddings=8192, hidden_act="gelu",
+    )  # fmt: skip
     sizes, every = read_sizes(hf, equal_heads(hf)), hf.size("global_attn_every_n_layers", 3)
     has_window = hf.windowed_layers([i % every > 0 for i in range(sizes["num_layers"])])
     window = hf.size("local_attention", 128) // 2 + 1  # as many tokens on either side, and the query's own
@@ -173,18 +170,10 @@ _SPELLINGS = {
 }
 """Names of fields in the first checkpoints and in transformers."""
 _BUILT = {
-    "activation_function": "swiglu",
-    "causal": False,
-    "prenorm": False,
-    "parallel_block": False,
-    "qkv_proj_bias": False,
-    "mlp_fc1_bias": False,
-    "mlp_fc2_bias": False,
-    "num_experts": 0,
-    "rotary_emb_fraction": 1.0,
-    "rotary_emb_interleaved": False,
-    "use_rms_norm": False,
-}
+    "activation_function": "swiglu", "causal": False, "prenorm": False, "parallel_block": False, "qkv_proj_bias": False,
+    "mlp_fc1_bias": False, "mlp_fc2_bias": False, "num_experts": 0, "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False, "use_rms_norm": False,
+}  # fmt: skip
 """Options of the first checkpoints, and the only supported value of each."""
 
 
@@ -288,15 +277,9 @@ def _read_2(hf: Fields, common: Common) -> ModelConfig:
 
 def _read_3(hf: Fields, common: Common) -> ModelConfig:
     hf = hf.with_defaults(
-        vocab_size=250_002,
-        hidden_size=1024,
-        num_attention_heads=16,
-        num_hidden_layers=24,
-        intermediate_size=4096,
-        max_position_embeddings=8194,
-        layer_norm_eps=1e-5,
-        rope_theta=20000.0,
-    )
+        vocab_size=250_002, hidden_size=1024, num_attention_heads=16, num_hidden_layers=24, intermediate_size=4096,
+        max_position_embeddings=8194, layer_norm_eps=1e-5, rope_theta=20000.0,
+    )  # fmt: skip
     head_dim = equal_heads(hf)["head_dim"]
     hf.only("head_dim", head_dim)
     return read_like_bert(
