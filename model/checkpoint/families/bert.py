@@ -55,17 +55,9 @@ PREDICTIONS = masked_head_rows(
 )
 """The masked-word head's rows of BERT."""
 ENCODER_FIELDS: dict[str, Any] = {
-    "kind": "encoder",
-    "norm": "layernorm",
-    "norm_placement": "post",
-    "final_norm": False,
-    "embedding_norm": True,
-    "attention_bias": True,
-    "attention_out_bias": True,
-    "mlp_bias": True,
-    "learned_positions": True,
-    "causal": False,
-}
+    "kind": "encoder", "norm": "layernorm", "norm_placement": "post", "final_norm": False, "embedding_norm": True,
+    "attention_bias": True, "attention_out_bias": True, "mlp_bias": True, "learned_positions": True, "causal": False,
+}  # fmt: skip
 """The fields of ModelConfig that all BERTs share."""
 POOLED = classifier_rows("classifier", "pooler.dense")
 """The classifier's rows of BERT: its dense layer is the pooler."""
@@ -123,15 +115,9 @@ def read_like_bert(
     mlps. options: the fields of ModelConfig that differ.
     """
     hf = hf.with_defaults(
-        vocab_size=30522,
-        hidden_size=768,
-        num_attention_heads=12,
-        num_hidden_layers=12,
-        intermediate_size=3072,
-        max_position_embeddings=512,
-        layer_norm_eps=1e-12,
-        hidden_act="gelu",
-    )
+        vocab_size=30522, hidden_size=768, num_attention_heads=12, num_hidden_layers=12, intermediate_size=3072,
+        max_position_embeddings=512, layer_norm_eps=1e-12, hidden_act="gelu",
+    )  # fmt: skip
     sizes = read_sizes(hf, equal_heads(hf))
     fields = {
         **sizes,

@@ -26,24 +26,27 @@ from model.checkpoint.families.weight_table import (
 from model.config import Activation, ModelConfig, PositionBiasConfig
 
 
+def _cross_attention(q: str, k: str, v: str, out: str, *, bias: bool = False) -> tuple[WeightRow, ...]:
+    return (
+        *linear("layers.{i}.cross_q", q, "q d", bias=bias),
+        *linear("layers.{i}.cross_kv", (k, v), ("kv encoder", "kv encoder"), bias=bias),
+        *linear("layers.{i}.cross_out", out, "d q", bias=bias),
+    )
+
+
 def _stack_t5(side: str, mlp: int) -> tuple[WeightRow, ...]:
     """Return the rows of a stack. mlp: the number of the mlp's sublayer."""
-    attention, dense = f"{side}.block.{{i}}.layer.0", f"{side}.block.{{i}}.layer.{mlp}"
+    attention, dense = f"{side}.block.{{i}}.layer.0", f"{side}.block.{{i}}.layer.{mlp}.DenseReluDense"
     return (
         *linear("position_bias", f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias", "buckets heads"),
         *norm("layers.{i}.attn_norm", f"{attention}.layer_norm"),
         *separate_qkv(f"{attention}.SelfAttention.*"),
         *linear("layers.{i}.attn_out", f"{attention}.SelfAttention.o", "d q"),
         *(_T5_CROSS if side == "decoder" else ()),
-        *norm("layers.{i}.mlp_norm", f"{dense}.layer_norm"),
-        *linear(
-            "layers.{i}.gate_up",
-            (f"{dense}.DenseReluDense.wi_0", f"{dense}.DenseReluDense.wi_1"),
-            ("ff d", "ff d"),
-            when=gated,
-        ),
-        *linear("layers.{i}.up", f"{dense}.DenseReluDense.wi", "ff d", when=not_gated),
-        *linear("layers.{i}.down", f"{dense}.DenseReluDense.wo", "d ff"),
+        *norm("layers.{i}.mlp_norm", f"{side}.block.{{i}}.layer.{mlp}.layer_norm"),
+        *linear("layers.{i}.gate_up", (f"{dense}.wi_0", f"{dense}.wi_1"), ("ff d", "ff d"), when=gated),
+        *linear("layers.{i}.up", f"{dense}.wi", "ff d", when=not_gated),
+        *linear("layers.{i}.down", f"{dense}.wo", "d ff"),
         *norm("final_norm", f"{side}.final_layer_norm"),
     )
 
@@ -51,13 +54,7 @@ def _stack_t5(side: str, mlp: int) -> tuple[WeightRow, ...]:
 _T5_BETWEEN = "decoder.block.{i}.layer.1"
 _T5_CROSS = (
     *norm("layers.{i}.cross_norm", f"{_T5_BETWEEN}.layer_norm"),
-    *linear("layers.{i}.cross_q", f"{_T5_BETWEEN}.EncDecAttention.q", "q d"),
-    *linear(
-        "layers.{i}.cross_kv",
-        (f"{_T5_BETWEEN}.EncDecAttention.k", f"{_T5_BETWEEN}.EncDecAttention.v"),
-        ("kv encoder", "kv encoder"),
-    ),
-    *linear("layers.{i}.cross_out", f"{_T5_BETWEEN}.EncDecAttention.o", "d q"),
+    *_cross_attention(*(f"{_T5_BETWEEN}.EncDecAttention.{part}" for part in "qkvo")),
 )
 _T5_TABLE = WeightMap(
     rows=(
@@ -135,14 +132,7 @@ T5 = Family("t5", ("T5ForConditionalGeneration",), _read_t5, _T5_TABLE, own_head
 _has_position_table = attrgetter("learned_positions")
 _BART_BETWEEN = "model.decoder.layers.{i}.encoder_attn"
 _BART_CROSS = (
-    *linear("layers.{i}.cross_q", f"{_BART_BETWEEN}.q_proj", "q d", bias=True),
-    *linear(
-        "layers.{i}.cross_kv",
-        (f"{_BART_BETWEEN}.k_proj", f"{_BART_BETWEEN}.v_proj"),
-        ("kv encoder", "kv encoder"),
-        bias=True,
-    ),
-    *linear("layers.{i}.cross_out", f"{_BART_BETWEEN}.out_proj", "d q", bias=True),
+    *_cross_attention(*(f"{_BART_BETWEEN}.{part}_proj" for part in ("q", "k", "v", "out")), bias=True),
     *norm("layers.{i}.cross_norm", f"{_BART_BETWEEN}_layer_norm", bias=True),
 )
 
@@ -213,20 +203,12 @@ def _read_stacks(hf: Fields, common: Common, **options: Any) -> ModelConfig:
 def _read_stack(hf: Fields, side: str) -> dict[str, Any]:
     """Return the sizes of one stack. side: encoder or decoder."""
     hf = hf.with_spellings(
-        hidden_size="d_model",
-        num_attention_heads=f"{side}_attention_heads",
-        num_hidden_layers=f"{side}_layers",
-        intermediate_size=f"{side}_ffn_dim",
-        hidden_act="activation_function",
+        hidden_size="d_model", num_attention_heads=f"{side}_attention_heads", num_hidden_layers=f"{side}_layers",
+        intermediate_size=f"{side}_ffn_dim", hidden_act="activation_function",
     ).with_defaults(
-        hidden_size=1024,
-        num_attention_heads=16,
-        num_hidden_layers=12,
-        intermediate_size=4096,
-        max_position_embeddings=1024,
-        hidden_act="gelu",
-        tie_word_embeddings=True,
-    )
+        hidden_size=1024, num_attention_heads=16, num_hidden_layers=12, intermediate_size=4096,
+        max_position_embeddings=1024, hidden_act="gelu", tie_word_embeddings=True,
+    )  # fmt: skip
     return read_sizes(hf, equal_heads(hf))
 
 

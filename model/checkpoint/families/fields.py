@@ -1,7 +1,6 @@
-"""Reads typed values from config.json. It knows JSON and the values that occur everywhere; it knows no family's
-options.
+"""Typed values from config.json and similar files, independent of families.
 
-Every error is a ModelLoadError of one line that names the field, its value and what is accepted.
+Every error is a ModelLoadError of one line with the field, its value and the accepted values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +25,13 @@ _MOST_POSITIONS = 1 << 24
 _MOST = (1 << 31) - 1
 """The largest value of any other size."""
 _LARGEST = 1e30
-"""The largest number that is no size. Its products with a few others fit in float32."""
+"""The largest other number. Its products with a few others fit in float32."""
 _T = TypeVar("_T")
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the object of a JSON file. Raises ModelLoadError when it cannot be read or holds something else."""
+    """Return the object of a JSON file. Raises ModelLoadError for unreadable files and other values."""
     values = read_json(path)
     if not isinstance(values, dict):
         raise ModelLoadError(f"{path}: holds a {type(values).__name__}; a JSON object is expected")
@@ -40,8 +39,8 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_array(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON file's array. Raises ModelLoadError when it cannot be read, has more objects than
-    any list of modules, or holds something else.
+    """Return the objects of a JSON file's array. Raises ModelLoadError for unreadable files, other values, and more
+    objects than in any list of modules.
     """
     values = read_json(path)
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
@@ -258,6 +257,6 @@ class Fields:
         return () if window is None else (window,) * self.size("num_hidden_layers")
 
     def only(self, name: str, accepted: Any) -> None:
-        """Raise for an option that would change the network and is not built."""
+        """Raise ModelLoadError for an unsupported value of an option."""
         if self.values.get(name, accepted) not in (accepted, None):
             raise self.refuse(name, f"only {accepted!r} is supported")

@@ -23,6 +23,7 @@ from model.checkpoint.families.weight_table import (
     StackedTensor,
     WeightMap,
     WeightRow,
+    gated_mlp,
     has,
     in_layers,
     linear,
@@ -46,12 +47,9 @@ _ROWS = (
 _ENCODER = "Gemma3TextModel"
 _WITH_IMAGES = ("Gemma3ForConditionalGeneration", "Gemma3ForSequenceClassification")
 _SIZES = {
-    "vocab_size": 262_208,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 26,
+    "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
     "num_attention_heads": 8,
-}
+}  # fmt: skip
 """Values of absent fields in the text part of a Gemma 3 with images."""
 
 
@@ -88,24 +86,27 @@ def _read_gemma2(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-def _read_gemma3(hf: Fields, common: Common) -> ModelConfig:
-    if common["architecture"] in _WITH_IMAGES:
-        hf = hf.text_network().with_defaults(**_SIZES)
-    hf = of_gemma(hf, num_key_value_heads=4, max_position_embeddings=131_072)
+def _ropes(hf: Fields) -> dict[str, RopeConfig]:
+    """Return the rotary embeddings of Gemma 3 and 3n."""
     thetas = {
         "full_attention": hf.number("rope_theta", 1_000_000.0),
         "sliding_attention": hf.number("rope_local_base_freq", 10_000.0),
     }
-    global_rope, local_rope = read_local_and_global_rope(
-        hf, hf.size("head_dim"), hf.size("max_position_embeddings"), thetas, scale_both=False
-    )
+    length = hf.size("max_position_embeddings")
+    rope, local_rope = read_local_and_global_rope(hf, hf.size("head_dim"), length, thetas, scale_both=False)
+    return {"rope": rope, "local_rope": local_rope}
+
+
+def _read_gemma3(hf: Fields, common: Common) -> ModelConfig:
+    if common["architecture"] in _WITH_IMAGES:
+        hf = hf.text_network().with_defaults(**_SIZES)
+    hf = of_gemma(hf, num_key_value_heads=4, max_position_embeddings=131_072)
     config = _read(
         hf,
         common,
         hf.size("sliding_window_pattern", 6),
         qk_norm="head",
-        rope=global_rope,
-        local_rope=local_rope,
+        **_ropes(hf),
         attn_logit_softcap=hf.optional_number("attn_logit_softcapping"),
         final_logit_softcap=hf.optional_number("final_logit_softcapping"),
     )
@@ -166,8 +167,9 @@ _EXPERTS: tuple[WeightRow, ...] = (
     *linear("layers.{i}.router", f"{_LAYER}.router.proj", "experts d"),
     WeightRow("layers.{i}.expert_scales.weight", (f"{_LAYER}.router.per_expert_scale",), ("experts",)),
     *norm("layers.{i}.experts_norm", f"{_LAYER}.pre_feedforward_layernorm_2"),
-    *linear("layers.{i}.experts.{e}.gate_up", f"{_LAYER}.experts.{{e}}.gate_up", "2expert_ff d"),
-    *linear("layers.{i}.experts.{e}.down", f"{_LAYER}.experts.{{e}}.down", "d expert_ff"),
+    *gated_mlp(
+        "layers.{i}.experts.{e}", f"{_LAYER}.experts.{{e}}.gate_up", f"{_LAYER}.experts.{{e}}.down", "expert_ff"
+    ),
     *norm("layers.{i}.experts_post_norm", f"{_LAYER}.post_feedforward_layernorm_2"),
 )
 _GEMMA4_TABLE = WeightMap(
@@ -209,12 +211,9 @@ _GEMMA4_TABLE = WeightMap(
 _LOCAL: dict[str, Any] = {"rope_type": "default", "rope_theta": 10_000.0}
 _GLOBAL: dict[str, Any] = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1_000_000.0}
 _GEMMA4_SIZES: dict[str, int] = {
-    "vocab_size": 262_144,
-    "hidden_size": 2304,
-    "intermediate_size": 9216,
-    "num_hidden_layers": 30,
+    "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
     "num_attention_heads": 8,
-}
+}  # fmt: skip
 """Values of absent fields."""
 
 
@@ -320,11 +319,8 @@ GEMMA4 = Family(
 
 _STREAMS = 4
 _GEMMA3N_SIZES: dict[str, int] = {
-    "vocab_size": 262_400,
-    "hidden_size": 2048,
-    "num_hidden_layers": 35,
-    "num_attention_heads": 8,
-}
+    "vocab_size": 262_400, "hidden_size": 2048, "num_hidden_layers": 35, "num_attention_heads": 8,
+}  # fmt: skip
 """Values of absent fields."""
 
 
@@ -372,20 +368,12 @@ def _read_gemma3n(hf: Fields, common: Common) -> ModelConfig:
     windows = hf.windows([(i + 1) % 5 > 0 for i in range(num_layers)], 512)
     num_shared = hf.integer("num_kv_shared_layers", 15)
     check_shared(hf, windows, num_shared)
-    thetas = {
-        "full_attention": hf.number("rope_theta", 1_000_000.0),
-        "sliding_attention": hf.number("rope_local_base_freq", 10_000.0),
-    }
-    rope, local_rope = read_local_and_global_rope(
-        hf, hf.size("head_dim"), hf.size("max_position_embeddings"), thetas, scale_both=False
-    )
     return read_like_llama(
         hf,
         common,
         **alike_in_gemma_3n_and_4(hf),
         final_logit_softcap=hf.nullable_number("final_logit_softcapping", 30.0),
-        rope=rope,
-        local_rope=local_rope,
+        **_ropes(hf),
         sliding_windows=windows,
         num_kv_shared_layers=num_shared,
         intermediate_sizes=sizes if len(set(sizes)) > 1 else (),

@@ -49,21 +49,12 @@ _GPT2_TABLE = WeightMap(
 
 def _read_gpt2(hf: Fields, common: Common) -> ModelConfig:
     hf = hf.with_spellings(
-        hidden_size="n_embd",
-        num_attention_heads="n_head",
-        num_hidden_layers="n_layer",
-        intermediate_size="n_inner",
-        max_position_embeddings="n_positions",
-        hidden_act="activation_function",
+        hidden_size="n_embd", num_attention_heads="n_head", num_hidden_layers="n_layer", intermediate_size="n_inner",
+        max_position_embeddings="n_positions", hidden_act="activation_function",
     ).with_defaults(
-        vocab_size=50257,
-        hidden_size=768,
-        num_attention_heads=12,
-        num_hidden_layers=12,
-        max_position_embeddings=1024,
-        hidden_act="gelu_new",
-        tie_word_embeddings=True,
-    )
+        vocab_size=50257, hidden_size=768, num_attention_heads=12, num_hidden_layers=12, max_position_embeddings=1024,
+        hidden_act="gelu_new", tie_word_embeddings=True,
+    )  # fmt: skip
     sizes = read_sizes(hf.with_defaults(intermediate_size=4 * hf.size("hidden_size")), equal_heads(hf))
     if not hf.flag("scale_attn_weights", True):
         sizes["attention_scale"] = 1.0

@@ -11,6 +11,7 @@ from model.checkpoint.families.llama import EMBED_ROWS, llama_table, read_like_l
 from model.checkpoint.families.weight_table import (
     WeightMap,
     WeightRow,
+    gated_mlp,
     has_no_attention,
     in_layers,
     linear,
@@ -48,8 +49,7 @@ _LFM2_TABLE = WeightMap(
         *in_layers(ModelConfig.has_attention, *_LFM2_ATTENTION_ROWS),
         *in_layers(has_no_attention, *_CONV_ROWS),
         *norm("layers.{i}.mlp_norm", f"{_LAYER}.ffn_norm"),
-        *linear("layers.{i}.gate_up", (f"{_MLP}.w1", f"{_MLP}.w3"), ("ff d", "ff d")),
-        *linear("layers.{i}.down", f"{_MLP}.w2", "d ff"),
+        *gated_mlp("layers.{i}", (f"{_MLP}.w1", f"{_MLP}.w3"), f"{_MLP}.w2"),
         *norm("final_norm", "model.embedding_norm"),
         *linear("head", "lm_head", "vocab d", when=untied),
     ),
@@ -59,16 +59,11 @@ _LFM2_TABLE = WeightMap(
 
 def _read_lfm2(hf: Fields, common: Common) -> ModelConfig:
     hf = hf.with_spellings(
-        rms_norm_eps="norm_eps", tie_word_embeddings=("tie_embedding", "tie_word_embeddings")
+        rms_norm_eps="norm_eps", tie_word_embeddings=("tie_embedding", "tie_word_embeddings"),
     ).with_defaults(
-        vocab_size=65536,
-        num_hidden_layers=32,
-        num_key_value_heads=8,
-        max_position_embeddings=128_000,
-        rms_norm_eps=1e-5,
-        rope_theta=1_000_000.0,
-        tie_word_embeddings=True,
-    )
+        vocab_size=65536, num_hidden_layers=32, num_key_value_heads=8, max_position_embeddings=128_000,
+        rms_norm_eps=1e-5, rope_theta=1_000_000.0, tie_word_embeddings=True,
+    )  # fmt: skip
     layers, kernel_size, bias = _convolved_layers(hf), hf.size("conv_L_cache", 3), hf.flag("conv_bias", False)
     return read_like_llama(
         hf.with_values(intermediate_size=_intermediate_size(hf)),

@@ -19,6 +19,7 @@ from model.checkpoint.families.sizes import grouped_heads, read_sizes
 from model.checkpoint.families.weight_table import (
     WeightMap,
     WeightRow,
+    gated_mlp,
     linear,
     mlp_bias,
     norm,
@@ -42,10 +43,7 @@ ATTENTION_ROWS: tuple[WeightRow, ...] = (
     *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "head", when=has_head_norm),
     *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
 )
-MLP_ROWS: tuple[WeightRow, ...] = (
-    *linear("layers.{i}.gate_up", (f"{_MLP}.gate_proj", f"{_MLP}.up_proj"), ("ff d", "ff d"), bias=mlp_bias),
-    *linear("layers.{i}.down", f"{_MLP}.down_proj", "d ff", bias=mlp_bias),
-)
+MLP_ROWS = gated_mlp("layers.{i}", (f"{_MLP}.gate_proj", f"{_MLP}.up_proj"), f"{_MLP}.down_proj", bias=mlp_bias)
 EMBED_ROWS: tuple[WeightRow, ...] = linear("embed", "model.embed_tokens", "vocab d")
 END_ROWS: tuple[WeightRow, ...] = (
     *norm("final_norm", "model.norm"),
@@ -77,10 +75,7 @@ _FUSED_TABLE = llama_table(
         *linear("layers.{i}.qkv", f"{_ATTENTION}.qkv_proj", "qkv d"),
         *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q"),
     ),
-    feedforward=(
-        *linear("layers.{i}.gate_up", f"{_MLP}.gate_up_proj", "2ff d"),
-        *linear("layers.{i}.down", f"{_MLP}.down_proj", "d ff"),
-    ),
+    feedforward=gated_mlp("layers.{i}", f"{_MLP}.gate_up_proj", f"{_MLP}.down_proj"),
     ignored=OLD_BUFFERS,
 )
 
@@ -139,11 +134,9 @@ def _qwen_windows(hf: Fields) -> tuple[int | None, ...]:
 
 def _read_phi3(hf: Fields, common: Common) -> ModelConfig:
     hf = hf.with_defaults(
-        max_position_embeddings=4096,
-        original_max_position_embeddings=4096,
-        rms_norm_eps=1e-5,
+        max_position_embeddings=4096, original_max_position_embeddings=4096, rms_norm_eps=1e-5,
         partial_rotary_factor=1.0,
-    )
+    )  # fmt: skip
     return read_like_llama(
         hf,
         common,

@@ -24,10 +24,18 @@ from model.checkpoint.families.llama import (
     read_like_llama,
 )
 from model.checkpoint.families.sizes import read_experts
-from model.checkpoint.families.weight_table import StackedTensor, WeightMap, WeightRow, has, in_layers, linear
+from model.checkpoint.families.weight_table import (
+    StackedTensor,
+    WeightMap,
+    WeightRow,
+    gated_mlp,
+    has,
+    in_layers,
+    linear,
+)
 from model.config import ClampedGate, ExpertsConfig, ModelConfig
 
-_LAYER = "model.layers.{i}"
+_LAYER, _EXPERTS = "model.layers.{i}", "layers.{i}.experts.{e}"
 _MLP, _EXPERT = f"{_LAYER}.mlp", f"{_LAYER}.mlp.experts.{{e}}"
 _SHARED = f"{_MLP}.shared_expert"
 _MIXTRAL = f"{_LAYER}.block_sparse_moe"
@@ -35,12 +43,7 @@ _MIXTRAL_EXPERT = f"{_MIXTRAL}.experts.{{e}}"
 _MIXTRAL_TABLE = llama_table(
     feedforward=(
         *linear("layers.{i}.router", f"{_MIXTRAL}.gate", "experts d"),
-        *linear(
-            "layers.{i}.experts.{e}.gate_up",
-            (f"{_MIXTRAL_EXPERT}.w1", f"{_MIXTRAL_EXPERT}.w3"),
-            ("expert_ff d", "expert_ff d"),
-        ),
-        *linear("layers.{i}.experts.{e}.down", f"{_MIXTRAL_EXPERT}.w2", "d expert_ff"),
+        *gated_mlp(_EXPERTS, (f"{_MIXTRAL_EXPERT}.w1", f"{_MIXTRAL_EXPERT}.w3"), f"{_MIXTRAL_EXPERT}.w2", "expert_ff"),
     ),
 )
 
@@ -49,21 +52,15 @@ def _is_dense(config: ModelConfig, layer: int) -> bool:
     return not config.has_experts(layer)
 
 
-_EXPERTS: tuple[WeightRow, ...] = (
+_MIXTURE = (
     *linear("layers.{i}.router", f"{_MLP}.gate", "experts d"),
-    *linear(
-        "layers.{i}.experts.{e}.gate_up",
-        (f"{_EXPERT}.gate_proj", f"{_EXPERT}.up_proj"),
-        ("expert_ff d", "expert_ff d"),
-    ),
-    *linear("layers.{i}.experts.{e}.down", f"{_EXPERT}.down_proj", "d expert_ff"),
+    *gated_mlp(_EXPERTS, (f"{_EXPERT}.gate_proj", f"{_EXPERT}.up_proj"), f"{_EXPERT}.down_proj", "expert_ff"),
 )
-_SHARED_EXPERT: tuple[WeightRow, ...] = (
+_SHARED_EXPERT = (
     *linear("layers.{i}.shared.router", f"{_SHARED}_gate", "1 d"),
-    *linear(
-        "layers.{i}.shared.gate_up", (f"{_SHARED}.gate_proj", f"{_SHARED}.up_proj"), ("shared_ff d", "shared_ff d")
+    *gated_mlp(
+        "layers.{i}.shared", (f"{_SHARED}.gate_proj", f"{_SHARED}.up_proj"), f"{_SHARED}.down_proj", "shared_ff"
     ),
-    *linear("layers.{i}.shared.down", f"{_SHARED}.down_proj", "d shared_ff"),
 )
 
 
@@ -73,14 +70,12 @@ def _table(attention: Iterable[WeightRow], mixture: Iterable[WeightRow]) -> Weig
 
 
 def _read_mixtral(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(num_experts="num_local_experts").with_defaults(
-        num_key_value_heads=8,
-        max_position_embeddings=4096 * 32,
-        rms_norm_eps=1e-5,
-        rope_theta=1e6,
-        num_experts=8,
+    hf = hf.with_spellings(
+        num_experts="num_local_experts",
+    ).with_defaults(
+        num_key_value_heads=8, max_position_embeddings=4096 * 32, rms_norm_eps=1e-5, rope_theta=1e6, num_experts=8,
         num_experts_per_tok=2,
-    )
+    )  # fmt: skip
     return read_like_llama(
         hf,
         common,
@@ -91,33 +86,20 @@ def _read_mixtral(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-def _fields(hf: Fields, **defaults: Any) -> Fields:
-    """Return the fields of a Qwen or an OLMoE; transformers 5 writes `num_local_experts`."""
-    return hf.with_spellings(num_experts=("num_experts", "num_local_experts")).with_defaults(**defaults)
+def _fields(hf: Fields, num_experts: int, num_chosen: int, **defaults: Any) -> Fields:
+    """Return the fields of a Qwen or an OLMoE with their defaults. transformers 5 writes `num_local_experts`."""
+    hf = hf.with_spellings(num_experts=("num_experts", "num_local_experts"))
+    return hf.with_defaults(num_experts=num_experts, num_experts_per_tok=num_chosen, **defaults)
 
 
 def _read_qwen3(hf: Fields, common: Common) -> ModelConfig:
-    hf = _fields(
-        hf,
-        num_key_value_heads=4,
-        max_position_embeddings=32768,
-        num_experts=128,
-        num_experts_per_tok=8,
-        moe_intermediate_size=768,
-    )
+    hf = _fields(hf, 128, 8, num_key_value_heads=4, max_position_embeddings=32768, moe_intermediate_size=768)
     windows = hf.equal_windows(4096) if hf.flag("use_sliding_window", False) else ()
     return read_like_llama(hf, common, qk_norm="head", sliding_windows=windows, experts=_read_experts(hf))
 
 
 def _read_qwen2(hf: Fields, common: Common) -> ModelConfig:
-    hf = _fields(
-        hf,
-        num_key_value_heads=16,
-        max_position_embeddings=32768,
-        num_experts=60,
-        num_experts_per_tok=4,
-        moe_intermediate_size=1408,
-    )
+    hf = _fields(hf, 60, 4, num_key_value_heads=16, max_position_embeddings=32768, moe_intermediate_size=1408)
     shared = hf.size("shared_expert_intermediate_size", 5632)
     windows: tuple[int | None, ...] = ()
     if hf.flag("use_sliding_window", False):
@@ -135,7 +117,7 @@ def _read_qwen2(hf: Fields, common: Common) -> ModelConfig:
 
 def _read_olmoe(hf: Fields, common: Common) -> ModelConfig:
     hf.only("clip_qkv", None)
-    hf = _fields(hf, max_position_embeddings=4096, rms_norm_eps=1e-5, num_experts=64, num_experts_per_tok=8)
+    hf = _fields(hf, 64, 8, max_position_embeddings=4096, rms_norm_eps=1e-5)
     size, normalized = hf.size("intermediate_size", 2048), hf.flag("norm_topk_prob", False)
     experts = read_experts(hf, intermediate_size=size, normalized=normalized)
     return read_like_llama(hf, common, qk_norm="full", experts=experts)
@@ -153,9 +135,9 @@ def _read_experts(hf: Fields) -> ExpertsConfig:
 
 
 MIXTRAL = Family("mixtral", decoders("Mixtral"), _read_mixtral, _MIXTRAL_TABLE)
-QWEN2_MOE = Family("qwen2_moe", decoders("Qwen2Moe"), _read_qwen2, _table(ATTENTION_ROWS, (*_EXPERTS, *_SHARED_EXPERT)))
-QWEN3_MOE = Family("qwen3_moe", decoders("Qwen3Moe"), _read_qwen3, _table(ATTENTION_ROWS, _EXPERTS))
-OLMOE = Family("olmoe", ("OlmoeForCausalLM",), _read_olmoe, _table(NORMED_ATTENTION_ROWS, _EXPERTS))
+QWEN2_MOE = Family("qwen2_moe", decoders("Qwen2Moe"), _read_qwen2, _table(ATTENTION_ROWS, (*_MIXTURE, *_SHARED_EXPERT)))
+QWEN3_MOE = Family("qwen3_moe", decoders("Qwen3Moe"), _read_qwen3, _table(ATTENTION_ROWS, _MIXTURE))
+OLMOE = Family("olmoe", ("OlmoeForCausalLM",), _read_olmoe, _table(NORMED_ATTENTION_ROWS, _MIXTURE))
 
 
 _GPT_OSS_EXPERT = f"{_LAYER}.mlp.experts.{{e}}"
@@ -184,28 +166,19 @@ _GPT_OSS_TABLE = llama_table(
     ),
 )
 _ROPE = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
+    "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False,
     "original_max_position_embeddings": 4096,
-}
+}  # fmt: skip
 """The rotary embedding of files without one."""
 
 
 def _read_gpt_oss(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(num_experts="num_local_experts").with_defaults(
-        num_key_value_heads=8,
-        head_dim=64,
-        max_position_embeddings=131072,
-        rms_norm_eps=1e-5,
-        attention_bias=True,
-        rope_theta=150000.0,
-        rope_scaling=_ROPE,
-        num_experts=128,
-        num_experts_per_tok=4,
-    )
+    hf = hf.with_spellings(
+        num_experts="num_local_experts",
+    ).with_defaults(
+        num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5, attention_bias=True,
+        rope_theta=150000.0, rope_scaling=_ROPE, num_experts=128, num_experts_per_tok=4,
+    )  # fmt: skip
     return read_like_llama(
         hf,
         common,
@@ -221,7 +194,8 @@ GPT_OSS = Family("gpt_oss", decoders("GptOss"), _read_gpt_oss, _GPT_OSS_TABLE)
 
 
 _has_experts = has("experts")
-_MIXTURE, _GRANITE_SHARED = f"{_LAYER}.block_sparse_moe", f"{_LAYER}.shared_mlp"
+_GRANITE_MIXTURE, _GRANITE_SHARED = f"{_LAYER}.block_sparse_moe", f"{_LAYER}.shared_mlp"
+_GRANITE_EXPERT = f"{_GRANITE_MIXTURE}.experts.{{e}}"
 
 
 def _is_dense_granite(config: ModelConfig) -> bool:
@@ -234,15 +208,18 @@ def _has_shared(config: ModelConfig) -> bool:
 
 _MIXED_TABLE = llama_table(
     feedforward=(
-        *linear("layers.{i}.gate_up", f"{_GRANITE_SHARED}.input_linear", "2ff d", when=_is_dense_granite),
-        *linear("layers.{i}.down", f"{_GRANITE_SHARED}.output_linear", "d ff", when=_is_dense_granite),
-        *linear("layers.{i}.router", f"{_MIXTURE}.router.layer", "experts d", when=_has_experts),
-        *linear(
-            "layers.{i}.experts.{e}.gate_up", f"{_MIXTURE}.experts.{{e}}.gate_up", "2expert_ff d", when=_has_experts
+        *gated_mlp(
+            "layers.{i}", f"{_GRANITE_SHARED}.input_linear", f"{_GRANITE_SHARED}.output_linear", when=_is_dense_granite
         ),
-        *linear("layers.{i}.experts.{e}.down", f"{_MIXTURE}.experts.{{e}}.down", "d expert_ff", when=_has_experts),
-        *linear("layers.{i}.shared.gate_up", f"{_GRANITE_SHARED}.input_linear", "2shared_ff d", when=_has_shared),
-        *linear("layers.{i}.shared.down", f"{_GRANITE_SHARED}.output_linear", "d shared_ff", when=_has_shared),
+        *linear("layers.{i}.router", f"{_GRANITE_MIXTURE}.router.layer", "experts d", when=_has_experts),
+        *gated_mlp(_EXPERTS, f"{_GRANITE_EXPERT}.gate_up", f"{_GRANITE_EXPERT}.down", "expert_ff", when=_has_experts),
+        *gated_mlp(
+            "layers.{i}.shared",
+            f"{_GRANITE_SHARED}.input_linear",
+            f"{_GRANITE_SHARED}.output_linear",
+            "shared_ff",
+            when=_has_shared,
+        ),
     ),
     stacked=(
         StackedTensor("block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.{e}.gate_up.weight"),

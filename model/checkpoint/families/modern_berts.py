@@ -35,7 +35,16 @@ from model.checkpoint.families.output_heads import (
 )
 from model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
 from model.checkpoint.families.sizes import equal_heads, read_sizes
-from model.checkpoint.families.weight_table import WeightMap, in_layers, linear, mlp_bias, norm, out_bias, qkv_bias
+from model.checkpoint.families.weight_table import (
+    WeightMap,
+    gated_mlp,
+    in_layers,
+    linear,
+    mlp_bias,
+    norm,
+    out_bias,
+    qkv_bias,
+)
 from model.checkpoint.folder import ModelLoadError
 from model.config import Activation, ClassifierConfig, ModelConfig
 
@@ -52,10 +61,8 @@ _MODERNBERT_TABLE = WeightMap(
         *linear("layers.{i}.qkv", f"{_MODERNBERT_BLOCK}.attn.Wqkv", "qkv d", bias=qkv_bias),
         *linear("layers.{i}.attn_out", f"{_MODERNBERT_BLOCK}.attn.Wo", "d q", bias=out_bias),
         *norm("layers.{i}.mlp_norm", f"{_MODERNBERT_BLOCK}.mlp_norm", bias=_norm_bias),
-        *linear(
-            "layers.{i}.gate_up", f"{_MODERNBERT_BLOCK}.mlp.Wi", "2ff d", bias=mlp_bias
-        ),  # the activated half comes first
-        *linear("layers.{i}.down", f"{_MODERNBERT_BLOCK}.mlp.Wo", "d ff", bias=mlp_bias),
+        # The activated half of mlp.Wi comes first.
+        *gated_mlp("layers.{i}", f"{_MODERNBERT_BLOCK}.mlp.Wi", f"{_MODERNBERT_BLOCK}.mlp.Wo", bias=mlp_bias),
         *norm("final_norm", "model.final_norm", bias=_norm_bias),
         *masked_head_rows("head.dense", "head.norm", "decoder", "decoder.bias"),
         *classifier_rows("classifier", "head.dense", "head.norm"),
@@ -67,15 +74,12 @@ _MODERNBERT_TABLE = WeightMap(
 
 
 def _read_modernbert(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(hidden_act="hidden_activation").with_defaults(
-        vocab_size=50368,
-        hidden_size=768,
-        num_attention_heads=12,
-        num_hidden_layers=22,
-        intermediate_size=1152,
-        max_position_embeddings=8192,
-        hidden_act="gelu",
-    )
+    hf = hf.with_spellings(
+        hidden_act="hidden_activation",
+    ).with_defaults(
+        vocab_size=50368, hidden_size=768, num_attention_heads=12, num_hidden_layers=22, intermediate_size=1152,
+        max_position_embeddings=8192, hidden_act="gelu",
+    )  # fmt: skip
     sizes, every = read_sizes(hf, equal_heads(hf)), hf.size("global_attn_every_n_layers", 3)
     has_window = hf.windowed_layers([i % every > 0 for i in range(sizes["num_layers"])])
     window = hf.size("local_attention", 128) // 2 + 1  # as many tokens on either side, and the query's own
@@ -142,8 +146,7 @@ _NOMIC_TABLE = WeightMap(
         *linear("layers.{i}.qkv", f"{_NOMIC_BLOCK}.attn.Wqkv", "qkv d"),
         *linear("layers.{i}.attn_out", f"{_NOMIC_BLOCK}.attn.out_proj", "d q"),
         *norm("layers.{i}.attn_norm", f"{_NOMIC_BLOCK}.norm1", bias=True),
-        *linear("layers.{i}.gate_up", (f"{_NOMIC_BLOCK}.mlp.fc12", f"{_NOMIC_BLOCK}.mlp.fc11"), ("ff d", "ff d")),
-        *linear("layers.{i}.down", f"{_NOMIC_BLOCK}.mlp.fc2", "d ff"),
+        *gated_mlp("layers.{i}", (f"{_NOMIC_BLOCK}.mlp.fc12", f"{_NOMIC_BLOCK}.mlp.fc11"), f"{_NOMIC_BLOCK}.mlp.fc2"),
         *norm("layers.{i}.mlp_norm", f"{_NOMIC_BLOCK}.norm2", bias=True),
         *masked_head_rows(
             "cls.predictions.transform.dense",
@@ -167,18 +170,10 @@ _SPELLINGS = {
 }
 """Names of fields in the first checkpoints and in transformers."""
 _BUILT = {
-    "activation_function": "swiglu",
-    "causal": False,
-    "prenorm": False,
-    "parallel_block": False,
-    "qkv_proj_bias": False,
-    "mlp_fc1_bias": False,
-    "mlp_fc2_bias": False,
-    "num_experts": 0,
-    "rotary_emb_fraction": 1.0,
-    "rotary_emb_interleaved": False,
-    "use_rms_norm": False,
-}
+    "activation_function": "swiglu", "causal": False, "prenorm": False, "parallel_block": False, "qkv_proj_bias": False,
+    "mlp_fc1_bias": False, "mlp_fc2_bias": False, "num_experts": 0, "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False, "use_rms_norm": False,
+}  # fmt: skip
 """Options of the first checkpoints, and the only supported value of each."""
 
 
@@ -282,15 +277,9 @@ def _read_2(hf: Fields, common: Common) -> ModelConfig:
 
 def _read_3(hf: Fields, common: Common) -> ModelConfig:
     hf = hf.with_defaults(
-        vocab_size=250_002,
-        hidden_size=1024,
-        num_attention_heads=16,
-        num_hidden_layers=24,
-        intermediate_size=4096,
-        max_position_embeddings=8194,
-        layer_norm_eps=1e-5,
-        rope_theta=20000.0,
-    )
+        vocab_size=250_002, hidden_size=1024, num_attention_heads=16, num_hidden_layers=24, intermediate_size=4096,
+        max_position_embeddings=8194, layer_norm_eps=1e-5, rope_theta=20000.0,
+    )  # fmt: skip
     head_dim = equal_heads(hf)["head_dim"]
     hf.only("head_dim", head_dim)
     return read_like_bert(

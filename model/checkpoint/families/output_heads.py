@@ -80,12 +80,9 @@ SCORE_ROWS = classifier_rows("score", bias=False)
 
 _has_transform = has("head_transform")
 NO_HEAD: dict[str, Any] = {
-    "has_head": False,
-    "head_transform": None,
-    "head_transform_bias": True,
-    "head_bias": False,
+    "has_head": False, "head_transform": None, "head_transform_bias": True, "head_bias": False,
     "tie_word_embeddings": True,
-}
+}  # fmt: skip
 """The fields of ModelConfig for an encoder without a masked-word head."""
 
 

@@ -18,6 +18,7 @@ def read_rope(
     A family that rotates a part of each head has a default of `partial_rotary_factor`. renamed: types that have another
     name in the family's files.
     """
+    trained = "original_max_position_embeddings"
     written = "rope_parameters" if hf.values.get("rope_parameters") else "rope_scaling"
     outer = {name: hf.optional_number(name) for name in ("rope_theta", "partial_rotary_factor")}
     inner = dict(hf.nested(written).values or hf.defaults.get(written, {}))
@@ -29,7 +30,7 @@ def read_rope(
         Fields({name: value for name, value in outer.items() if value is not None} | inner, hf.file),
         head_dim,
         max_position,
-        original=hf.optional_int("original_max_position_embeddings"),
+        original=None if hf.get(trained) is None else hf.size(trained),
         partial=hf.defaults.get("partial_rotary_factor"),
     )
 

@@ -155,6 +155,21 @@ def separate_qkv(
     return linear("layers.{i}.qkv", names, shapes, bias=bias, arrange="gates last" if has_gates else "as it is")
 
 
+def gated_mlp(
+    ours: str,
+    gate_up: str | tuple[str, str],
+    down: str,
+    neurons: str = "ff",
+    *,
+    bias: bool | When = False,
+    when: When = always,
+) -> tuple[WeightRow, ...]:
+    """Return the rows of a gated mlp. gate_up: the matrices of the gate and of the gated value, or one with both."""
+    shape = f"2{neurons} d" if isinstance(gate_up, str) else (f"{neurons} d",) * 2
+    up = linear(f"{ours}.gate_up", gate_up, shape, bias=bias, when=when)
+    return (*up, *linear(f"{ours}.down", down, f"d {neurons}", bias=bias, when=when))
+
+
 def in_layers(in_layer: InLayer, *rows: WeightRow) -> tuple[WeightRow, ...]:
     """Return rows whose weights only some layers have."""
     return tuple(replace(row, in_layer=in_layer) for row in rows)

@@ -6,6 +6,7 @@ Axes: N rows, B blocks of a row.
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import gguf
 import torch
@@ -63,20 +64,6 @@ def _bits(packed: Tensor, shifts: tuple[int, ...], mask: int) -> Tensor:
     return torch.cat([packed >> shift & mask for shift in shifts], -1)
 
 
-def _q4_0(blocks: Tensor) -> GroupedRows:
-    """Read Q4_0: scale, 16 bytes of two numbers, the first 16 of them in the lower halves. A number is
-    scale * (q - 8).
-    """
-    codes = _nibbles(blocks[:, :, 2:]).flatten(1)
-    return GroupedRows(codes, _halves(blocks, 0), values=tuple(range(-8, 8)))
-
-
-def _q4_1(blocks: Tensor) -> GroupedRows:
-    """Read Q4_1: scale, min, 16 bytes as in Q4_0. A number is scale * q + min."""
-    codes = _nibbles(blocks[:, :, 4:]).flatten(1)
-    return GroupedRows(codes, _halves(blocks, 0), _halves(blocks, 2), values=_NIBBLES)
-
-
 def _fifth_bits(blocks: Tensor, place: int) -> Tensor:
     """Return the fifth bits of 32 numbers, times 16. Bit i of the four bytes at `place` is the fifth bit of number
     i.
@@ -85,26 +72,24 @@ def _fifth_bits(blocks: Tensor, place: int) -> Tensor:
     return (spread >> torch.arange(8, dtype=torch.uint8).repeat(4) & 1) << 4
 
 
-def _q5_0(blocks: Tensor) -> GroupedRows:
-    """Read Q5_0: scale, 4 bytes of fifth bits, 16 bytes as in Q4_0. A number is scale * (q - 16)."""
-    codes = (_nibbles(blocks[:, :, 6:]) | _fifth_bits(blocks, 2)).to(torch.int8) - 16
-    return GroupedRows(codes.flatten(1), _halves(blocks, 0))
+def _flat(blocks: Tensor, values: tuple[int, ...] | None = None, *, has_min: bool = False) -> GroupedRows:
+    """Read Q4_0, Q4_1, Q5_0, Q5_1 and IQ4_NL: scale, min of Q4_1 and Q5_1, 4 bytes of fifth bits of Q5, and 16 bytes of
+    two numbers, the first 16 in the lower halves. A number is scale * value, scale * (q - 16) or scale * q + min.
 
-
-def _q5_1(blocks: Tensor) -> GroupedRows:
-    """Read Q5_1: scale, min, 4 bytes of fifth bits, 16 bytes as in Q4_0. A number is scale * q + min."""
-    codes = (_nibbles(blocks[:, :, 8:]) | _fifth_bits(blocks, 4)).to(torch.int8)
-    return GroupedRows(codes.flatten(1), _halves(blocks, 0), _halves(blocks, 2))
+    values: of the codes of 4 bits, or None for 5 bits.
+    """
+    place, mins = (4, _halves(blocks, 2)) if has_min else (2, None)
+    if values is None:
+        codes = (_nibbles(blocks[:, :, place + 4 :]) | _fifth_bits(blocks, place)).to(torch.int8)
+        codes = codes if has_min else codes - 16
+    else:
+        codes = _nibbles(blocks[:, :, place:])
+    return GroupedRows(codes.flatten(1), _halves(blocks, 0), mins, values=values)
 
 
 def _q8_0(blocks: Tensor) -> GroupedRows:
     """Read Q8_0: scale, 32 numbers with a sign. A number is scale * q."""
     return GroupedRows(blocks[:, :, 2:].contiguous().view(torch.int8).flatten(1), _halves(blocks, 0))
-
-
-def _iq4_nl(blocks: Tensor) -> GroupedRows:
-    """Read IQ4_NL: bytes as in Q4_0; codes are indices into 16 values. A number is scale * value."""
-    return GroupedRows(_nibbles(blocks[:, :, 2:]).flatten(1), _halves(blocks, 0), values=_IQ4_NL_VALUES)
 
 
 def _factors(blocks: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,15 +138,15 @@ def _q6_k(blocks: Tensor) -> GroupedRows:
 
 
 _FORMATS: dict[Type, Callable[[Tensor], GroupedRows]] = {
-    Type.Q4_0: _q4_0,
-    Type.Q4_1: _q4_1,
-    Type.Q5_0: _q5_0,
-    Type.Q5_1: _q5_1,
+    Type.Q4_0: partial(_flat, values=tuple(range(-8, 8))),
+    Type.Q4_1: partial(_flat, values=_NIBBLES, has_min=True),
+    Type.Q5_0: _flat,
+    Type.Q5_1: partial(_flat, has_min=True),
     Type.Q8_0: _q8_0,
     Type.Q4_K: _q4_k,
     Type.Q5_K: _q5_k,
     Type.Q6_K: _q6_k,
-    Type.IQ4_NL: _iq4_nl,
+    Type.IQ4_NL: partial(_flat, values=_IQ4_NL_VALUES),
 }
 GROUPED_TYPES, PLAIN_TYPES = tuple(_FORMATS), tuple(_PLAIN)
 """The formats of `grouped_rows` and of `plain_rows`."""

@@ -13,11 +13,8 @@ from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.gguf.header import Header
 
 _LLAMA3: dict[str, Any] = {
-    "rope_type": "llama3",
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
+    "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+}  # fmt: skip
 """The rotary fields that Llama 3.1 to 3.3 share. Only the factor of low frequencies differs."""
 _LLAMA3_FACTORS = (8.0, 32.0)
 

@@ -9,16 +9,9 @@ from gguf import GGMLQuantizationType as Type
 from model.checkpoint.gguf.header import read_header
 
 KEPT: dict[Type, tuple[int, int]] = {
-    Type.Q4_0: (4, 2),
-    Type.Q4_1: (4, 4),
-    Type.Q5_0: (8, 2),
-    Type.Q5_1: (8, 4),
-    Type.Q8_0: (8, 2),
-    Type.Q4_K: (4, 20),
-    Type.Q5_K: (8, 20),
-    Type.Q6_K: (8, 18),
-    Type.IQ4_NL: (4, 2),
-}
+    Type.Q4_0: (4, 2), Type.Q4_1: (4, 4), Type.Q5_0: (8, 2), Type.Q5_1: (8, 4), Type.Q8_0: (8, 2), Type.Q4_K: (4, 20),
+    Type.Q5_K: (8, 20), Type.Q6_K: (8, 18), Type.IQ4_NL: (4, 2),
+}  # fmt: skip
 """By format: the bits of a code in memory, and the bytes of a block's scales, mins and factors."""
 
 

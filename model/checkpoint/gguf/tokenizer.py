@@ -42,14 +42,8 @@ _TEKKEN_WORDS = "|".join(_CASED) + r"|\p{N}" + _REST
 _GPT4O_WORDS = "|".join(f"{word}(?i:'s|'t|'re|'ve|'m|'ll|'d)?" for word in _CASED) + r"|\p{N}{1,3}" + _REST
 """The words of the tokenizers of GPT-4o and Phi-4-mini."""
 _NAMED = {
-    "bos": "bos",
-    "eos": "eos",
-    "unknown": "unk",
-    "padding": "pad",
-    "seperator": "sep",
-    "cls": "cls",
-    "mask": "mask",
-}
+    "bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad", "seperator": "sep", "cls": "cls", "mask": "mask",
+}  # fmt: skip
 """Special tokens: the name in llama.cpp, sometimes misspelt, and the name in `transformers`."""
 _BERT_NAMES = {"bos": "cls", "eos": "sep"}
 _ENDS = frozenset(

@@ -1,6 +1,6 @@
-"""Reads what config.json says of quantised matrices, and refuses what cannot be read. It needs no torch.
+"""Reads the format of quantised matrices from config.json, and rejects unsupported ones. No torch.
 
-Which matrices are quantised is in the files: a list of those that are not, as `modules_to_not_convert`, adds nothing.
+The weight files show which matrices are quantised, so lists such as `modules_to_not_convert` are not read.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from model.checkpoint.families.fields import Fields
 
 WHOLE_ROW = -1
-"""The size of a group that is all inputs of an output."""
+"""The size of a group of all inputs of an output."""
 _WIDEST = 128
-"""The widest group of the kernels, in which those are kept that are wider."""
+"""The widest group of the kernels. Wider groups are cut into groups of this size."""
 _GROUP_SIZES = (32, 64, _WIDEST, WHOLE_ROW)
 
 
@@ -22,31 +22,31 @@ class Scheme:
     method: str
     """The format's name in config.json."""
     bits: tuple[int, ...]
-    """The numbers of bits that a code may have."""
+    """Possible bits of a code."""
     group_sizes: tuple[int, ...] = ()
-    """The numbers of inputs that may share a scale; `WHOLE_ROW` for all."""
+    """Possible numbers of inputs that share a scale; `WHOLE_ROW` for all."""
     is_less_one: bool = False
-    """Whether zeros are stored less 1."""
+    """Whether stored zeros are less 1."""
     blocks: tuple[tuple[int, int], ...] = ()
-    """The blocks of outputs and inputs that may share a scale, of formats that have such."""
+    """Possible blocks of outputs and inputs that share a scale."""
     is_widened: bool = False
-    """Whether no matrix stays quantised in memory."""
+    """Whether all matrices are dequantised in memory."""
     has_zeros: bool = False
-    """Whether groups may have zeros of their own."""
+    """Whether groups may have zeros."""
 
     @property
     def bits_kept(self) -> float:
-        """Return the bits of a number of a matrix that stays quantised: its code, and its share of a scale of 16 bits,
-        or of two numbers of 16 bits and two of 8 where groups have zeros.
+        """Return the bits of a number of a quantised matrix in memory: its code, and its share of the group's scale of
+        16 bits, or of two numbers of 16 bits and two of 8 bits if groups have zeros.
         """
         group = min(_WIDEST if size == WHOLE_ROW else size for size in self.group_sizes)
         return max(self.bits) + (48 if self.has_zeros else 16) / group
 
 
 def read_scheme(hf: Fields) -> Scheme | None:
-    """Return the scheme of a config.json, or None if it has none.
+    """Return the scheme of a config.json, or None without one.
 
-    Raises ModelLoadError, naming the field and the value, for one that is not read.
+    Raises ModelLoadError, with the field and the value, for an unsupported scheme.
     """
     values = hf.nested("quantization_config").values
     if not values:
@@ -59,7 +59,7 @@ def read_scheme(hf: Fields) -> Scheme | None:
 
 
 def _one_of(fields: Fields, name: str, accepted: tuple[int, ...], *others: str) -> int:
-    """Return a whole number, under the first of several names that the fields have."""
+    """Return an accepted integer. others: other names of the field."""
     found = next((each for each in (name, *others) if each in fields.values), name)
     value = fields.optional_int(found)
     if value not in accepted:
@@ -68,7 +68,7 @@ def _one_of(fields: Fields, name: str, accepted: tuple[int, ...], *others: str) 
 
 
 def _awq(fields: Fields) -> Scheme:
-    """Read the fields of AutoAWQ, of which early files have other names."""
+    """Read the fields of AutoAWQ. Early files have other names."""
     for name in ("version", "format"):
         if fields.text(name, "gemm").lower() != "gemm":
             raise fields.refuse(name, "gemm is supported")
@@ -107,11 +107,11 @@ _FORMATS = {
     "float-quantized": ("float", (8,)),
     "mxfp4-pack-quantized": ("float", (4,)),
 }
-"""The type of codes in each format of compressed-tensors, and their numbers of bits."""
+"""The type of codes in each format of compressed-tensors, and the possible bits."""
 
 
 def _compressed(fields: Fields) -> Scheme:
-    """Read the fields of compressed-tensors: groups of modules, each with a format of weights."""
+    """Read the fields of compressed-tensors: groups of modules, each with a format."""
     for name, accepted in (("sparsity_config", ("dense", "")), ("transform_config", ("",))):
         if fields.nested(name).text("format", "") not in accepted or fields.nested(name).nested("config_groups").values:
             raise fields.refuse(name, "none is supported")
@@ -160,7 +160,7 @@ def _block(fields: Fields, name: str) -> tuple[int, int]:
 
 
 def _fp8(fields: Fields) -> Scheme:
-    """Read the fields of DeepSeek's files, and of AutoFP8's, in which all numbers of a matrix share a scale."""
+    """Read the fields of DeepSeek's files, and of AutoFP8, where all numbers of a matrix share a scale."""
     fields.only("fmt", "e4m3")
     has_blocks = fields.values.get("weight_block_size") is not None
     blocks = (_block(fields, "weight_block_size"),) if has_blocks else ()
