@@ -206,10 +206,7 @@ def build_model(
             project_out = linear(weights.pop("embed_out.weight"))
     transform = None
     if config.head_transform is not None:
-        own, bias = weights.pop("head_transform.weight"), take_any(weights, "head_transform.bias")
-        dense = linear(own, bias, quantize=quantize, activation=config.head_transform)
-        gain, bias = take(weights, "head_norm.weight"), take_any(weights, "head_norm.bias")
-        transform = HeadTransform(dense, LayerNorm(gain, bias, config.norm_eps, kernels=kernels))
+        transform = _head_transform(config, weights, partial(linear, quantize=quantize))
     classifier = _classifier(config, weights, linear)
     tied = head if is_tied else None
     if isinstance(table, Tensor) and shares is not None:
@@ -218,18 +215,12 @@ def build_model(
         tokens = TokenTable(table, tied)
     del table
 
+    build = partial(StackBuilder, kernels=kernels, batch_invariant=invariant, quantize=quantize)
+
     def stack(own: ModelConfig, prefix: str, longest: int) -> Stack:
         share = None if shares is None else shares[prefix]
-        return StackBuilder(
-            own if share is None else share.own_config,
-            _taken(weights, prefix),
-            tokens,
-            longest,
-            kernels=kernels,
-            batch_invariant=invariant,
-            quantize=quantize,
-            shares=share,
-        ).stack()
+        own = own if share is None else share.own_config
+        return build(own, _taken(weights, prefix), tokens, longest, shares=share).stack()
 
     encoder = None
     if config.encoder is not None:  # first, since the decoder's names have no prefix
@@ -247,6 +238,14 @@ def build_model(
         kernels=kernels,
         batch_invariant=invariant,
     )
+
+
+def _head_transform(config: ModelConfig, weights: dict[str, Weight], make: partial[Linear]) -> HeadTransform:
+    """Return the transform before an encoder's head, and remove its weights."""
+    weight, bias = weights.pop("head_transform.weight"), take_any(weights, "head_transform.bias")
+    dense = make(weight, bias, activation=config.head_transform)
+    gain, bias = take(weights, "head_norm.weight"), take_any(weights, "head_norm.bias")
+    return HeadTransform(dense, LayerNorm(gain, bias, config.norm_eps, kernels=make.keywords["kernels"]))
 
 
 def _classifier(config: ModelConfig, weights: dict[str, Weight], make: partial[Linear]) -> Classifier | None:

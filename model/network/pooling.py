@@ -16,13 +16,11 @@ import torch
 from torch import Tensor
 
 from model.layers.linear import Linear
+from model.network.sentence_transformers import PoolingMode as DeclaredPooling
 
 Pooling = Literal["mean", "last", "cls", "none"]
 """The mean of all tokens, the last token, the first token, or a vector of each token."""
-PoolingMode = Pooling | Literal["max", "weightedmean", "mean_sqrt_len_tokens"]
-"""A pooling, or another mode of sentence-transformers: the maximum of each number, the mean with weight i for the i-th
-token (from 1), or the sum divided by the square root of the number of tokens.
-"""
+PoolingMode = DeclaredPooling | Literal["none"]
 
 _TOKENS_AT_ONCE = 64
 
