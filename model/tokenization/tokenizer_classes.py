@@ -15,22 +15,22 @@ from typing import Any
 
 Json = dict[str, Any]
 
-_REGISTERED: dict[str, str] = (
-    dict.fromkeys(("gpt2", "gpt_neo", "gptj", "opt", "phi", "starcoder2", "codegen", "dbrx", "jais2"), "GPT2Tokenizer")
-    | dict.fromkeys(("gpt_neox", "olmo", "olmoe", "mpt", "mamba", "mamba2", "falcon_mamba", "rwkv"), "GPTNeoXTokenizer")
-    | dict.fromkeys(("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next"), "Qwen2Tokenizer")
-    | dict.fromkeys(("gemma", "gemma2", "gemma3", "gemma3_text", "recurrent_gemma", "t5gemma"), "GemmaTokenizer")
-    | dict.fromkeys(("gemma3n", "gemma3n_text"), "GemmaTokenizer")
-    | dict.fromkeys(("bert", "distilbert", "electra", "squeezebert", "nomic_bert", "convbert"), "BertTokenizer")
-    | dict.fromkeys(("roberta", "bart", "longformer"), "RobertaTokenizer")
-    | dict.fromkeys(("t5", "mt5", "switch_transformers"), "T5Tokenizer")
-    | {"mpnet": "MPNetTokenizer", "xlm-roberta": "XLMRobertaTokenizer", "camembert": "CamembertTokenizer"}
-    | {"code_llama": "CodeLlamaTokenizer", "jina_embeddings_v3": "XLMRobertaTokenizer"}
-    | dict.fromkeys(("mistral", "mixtral", "ministral", "mistral3", "olmo2", "olmo3", "granite"), "TokenizersBackend")
-    | dict.fromkeys(("granitemoe", "stablelm", "glm", "glm4", "gpt_bigcode", "persimmon", "umt5"), "TokenizersBackend")
-    | dict.fromkeys(("granitemoehybrid", "granitemoeshared", "phi3", "phimoe", "nemotron"), "TokenizersBackend")
-    | dict.fromkeys(("modernbert", "internlm2"), "TokenizersBackend")
-)
+_MODEL_TYPES = {
+    "GPT2Tokenizer": "gpt2 gpt_neo gptj opt phi starcoder2 codegen dbrx jais2",
+    "GPTNeoXTokenizer": "gpt_neox olmo olmoe mpt mamba mamba2 falcon_mamba rwkv",
+    "Qwen2Tokenizer": "qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next",
+    "GemmaTokenizer": "gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text recurrent_gemma t5gemma",
+    "BertTokenizer": "bert distilbert electra squeezebert nomic_bert convbert",
+    "RobertaTokenizer": "roberta bart longformer",
+    "T5Tokenizer": "t5 mt5 switch_transformers",
+    "MPNetTokenizer": "mpnet",
+    "XLMRobertaTokenizer": "xlm-roberta jina_embeddings_v3",
+    "CamembertTokenizer": "camembert",
+    "CodeLlamaTokenizer": "code_llama",
+    "TokenizersBackend": "mistral mixtral ministral mistral3 olmo2 olmo3 granite granitemoe granitemoehybrid "
+    "granitemoeshared stablelm glm glm4 gpt_bigcode persimmon umt5 phi3 phimoe nemotron modernbert internlm2",
+}
+_REGISTERED = {model_type: name for name, types in _MODEL_TYPES.items() for model_type in types.split()}
 """The class that `AutoTokenizer` registers for a `model_type`; other types use the folder's declared class."""
 
 _DECLARED_WRONGLY = frozenset({"qwen2", "phi3", "phimoe", "nemotron", "modernbert", "internlm2"})

@@ -6,7 +6,7 @@ beginning and end tokens. Independent of encoding, decoding and chats.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,20 +127,11 @@ def _vocabulary(folder: Path) -> Json:
         return file
     vocab, merges = folder / "vocab.json", folder / "merges.txt"
     if vocab.exists() and merges.exists():
-        try:
-            for path in (vocab, merges):
-                open_file(path).close()
-            tokens, pairs = tokenizers.models.BPE.read_file(str(vocab), str(merges))
-        except Exception as error:
-            raise TokenizerError(f"cannot read {vocab} and {merges}: {one_line(error)}") from error
+        tokens, pairs = _read_files(tokenizers.models.BPE.read_file, vocab, merges)
         return {"model": {"type": "BPE", "vocab": tokens, "merges": [list(pair) for pair in pairs]}}
     words = folder / "vocab.txt"
     if words.exists():
-        try:
-            open_file(words).close()
-            return {"model": {"type": "WordPiece", "vocab": tokenizers.models.WordPiece.read_file(str(words))}}
-        except Exception as error:
-            raise TokenizerError(f"cannot read {words}: {one_line(error)}") from error
+        return {"model": {"type": "WordPiece", "vocab": _read_files(tokenizers.models.WordPiece.read_file, words)}}
     if (folder / "source.spm").exists():
         raise TokenizerError(
             f"{folder} has source.spm and target.spm, one tokenizer for reading and another for writing, which are not "
@@ -150,6 +141,15 @@ def _vocabulary(folder: Path) -> Json:
         convert = _CONVERT.format(folder=folder)
         raise TokenizerError(f"{folder} has only {path.name}; it must be converted once to tokenizer.json: {convert}")
     raise TokenizerError(f"{folder} has no tokenizer: need tokenizer.json, vocab.json and merges.txt, or vocab.txt")
+
+
+def _read_files(read: Callable[..., Any], *paths: Path) -> Any:
+    try:
+        for path in paths:
+            open_file(path).close()
+        return read(*map(str, paths))
+    except Exception as error:
+        raise TokenizerError(f"cannot read {' and '.join(map(str, paths))}: {one_line(error)}") from error
 
 
 def _build(folder: Path, rebuilt: Json | None) -> tokenizers.Tokenizer:

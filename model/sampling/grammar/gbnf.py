@@ -161,7 +161,9 @@ def gbnf_grammar(text: str) -> str:
     terminals = {name: f"R{number}" for number, name in enumerate(dict.fromkeys(names))}
     written, used = _rules(tokens, terminals, True)
     reached = _reached("root", used)
-    if _is_recursive({name: used.get(name, ()) for name in reached}):
+    try:
+        TopologicalSorter({name: used.get(name, ()) for name in reached}).prepare()
+    except CycleError:  # the grammar is recursive
         rules = {name: f"r{number}" for number, name in enumerate(dict.fromkeys(names))}
         written, _ = _rules(tokens, rules, False)
         return f"%llguidance {{}}\nstart: {rules['root']}\n" + "\n".join(written) + "\n"
@@ -209,12 +211,3 @@ def _reached(first: str, used: Mapping[str, Iterable[str]]) -> set[str]:
                 reached.add(name)
                 stack.append(name)
     return reached
-
-
-def _is_recursive(used: Mapping[str, Iterable[str]]) -> bool:
-    """Return whether a rule uses itself, directly or not."""
-    try:
-        TopologicalSorter(used).prepare()
-    except CycleError:
-        return True
-    return False

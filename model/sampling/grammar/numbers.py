@@ -60,10 +60,10 @@ class Bounds:
         """Return the least common multiple of all steps, with 1 among them for a `whole` number; None if there are
         none.
         """
-        step = None
-        for other in [*self.steps, *([Fraction(1)] if whole else [])]:
-            step = other if step is None else _common_multiple(step, other)
-        return step
+        steps = [*self.steps, *([Fraction(1)] if whole else [])]
+        if not steps:
+            return None
+        return Fraction(math.lcm(*[step.numerator for step in steps]), math.gcd(*[step.denominator for step in steps]))
 
     def on_grid(self, step: Fraction) -> tuple[int, int] | None:
         """Return the least and the greatest admitted multiple of `step`, in steps; None if there is none."""
@@ -81,16 +81,12 @@ class Bounds:
 
 
 def exact(number: float) -> Fraction:
-    """Read a number as its shortest text says it: 0.1 is a tenth."""
+    """Return the number of the shortest text of a float: 0.1 is a tenth."""
     return Fraction(number) if isinstance(number, int) else Fraction(Decimal(repr(number)))
 
 
-def _common_multiple(one: Fraction, other: Fraction) -> Fraction:
-    return Fraction(math.lcm(one.numerator, other.numerator), math.gcd(one.denominator, other.denominator))
-
-
 def whole_numbers(low: int, high: int) -> str:
-    """Write the whole numbers from low to high as a regular expression."""
+    """Return the whole numbers from low to high as a regular expression."""
     parts = []
     if low < 0:
         parts.append(f"-({_from_to(max(1, -high), -low)})")
@@ -134,7 +130,7 @@ def _same_length(low: str, high: str) -> str:
 
 
 def fractions(bounds: Bounds, places: int | None) -> str:
-    """Write numbers within bounds below 10**15, of at most `places` decimals, as a terminal of Lark."""
+    """Return the numbers within bounds below 10**15, with at most `places` decimals, as a terminal of Lark."""
     digits = rf"/-?[0-9]+(\.[0-9]{{1,{places}}})?/" if places else "/-?[0-9.]+/"
     short = f"/-?[0-9.]{{1,{DIGITS + 1}}}/ & {digits}"
     low, high = bounds.low, bounds.high
