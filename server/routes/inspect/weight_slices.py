@@ -182,7 +182,6 @@ class _Chosen:
         return math.prod(self.shape)
 
     def options(self) -> dict[str, Any]:
-        """Return the options of the worker's question."""
         row_axis, *column_axis = _axes_of(self.weight)
         return {
             "name": self.weight.name,

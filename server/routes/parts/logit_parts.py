@@ -177,7 +177,6 @@ class _OfTarget:
     """The components found so far, each [Q] with a number for each query, by name."""
 
     def components(self) -> dict[str, Float64]:
-        """Return the components, each [Q], by name."""
         parts, own = self.parts, self.readouts[self.parts.stack]
         for name, of in start_points(parts.model, parts.stack):
             self._add(name, of, 0, 0)
