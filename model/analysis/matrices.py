@@ -42,6 +42,11 @@ class NamedWeight:
         return self.shape[0] if self.axes[0] in ("head", "kv_head") else None
 
     @property
+    def row_axes(self) -> tuple[int, ...]:
+        """Return the axes of rows and columns, counted from the end; a vector, also one per head, has only rows."""
+        return (-1,) if len(self.shape) - (self.num_heads is not None) == 1 else (-2, -1)
+
+    @property
     def matrix_axes(self) -> tuple[str, ...]:
         """Return the two axes of a matrix with its heads side by side."""
         if self.num_heads is None:

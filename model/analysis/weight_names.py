@@ -91,7 +91,6 @@ def _short(name: str) -> str:
 
 @lru_cache(maxsize=4)
 def _our_names(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each of the network's weights."""
     return {weight.name: weight.shape for weight in weights_of(config)}
 
 
@@ -108,7 +107,6 @@ class _Stack:
         self._before = f"{stack}." if config.kind == "encoder-decoder" else ""
 
     def outside(self) -> Iterator[NamedWeight]:
-        """Yield the weights outside the blocks."""
         for pattern in names_of(self._config):
             if "{layer}" in pattern or not self._is_mine(pattern):
                 continue

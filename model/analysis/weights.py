@@ -31,7 +31,7 @@ def answer(config: ModelConfig, lookup: Lookup, question: str, options: Options,
     circuits: part, pairs, compose: ov.singular_values and qk.singular_values [pair, D], ov.eigenvalues [pair, D, 2]
         (real and imaginary), float64; with compose composition [pair, pair, 3] (earlier, later; Q, K, V), 0 where the
         first is not in an earlier layer than the second.
-    weights: name (full), head, rows with rows_axis, columns with columns_axis (None: all): weights, float32.
+    weights: name (full), head, rows, columns (None: all): weights, float32.
     stored: no options: json, the bytes of {our weight: its stored format} of every named weight.
     held_readout: part, pairs, head (words | labels), state [d], targets (one or two): the tensors of `head_readout` for
         one target, the logit or the difference of two, float64, without gram.
@@ -59,16 +59,14 @@ def _geometry(config: ModelConfig, lookup: Lookup, options: Options, check: Chec
 
 
 def _weights(config: ModelConfig, lookup: Lookup, options: Options, check: Check) -> Tensors:
-    chosen_axes = ["rows", "columns"]
-    if options["name"] == "embed.W_E" and options.get("rows") is not None and isinstance(lookup, LiveWeights):
-        found = lookup.token_rows(tuple(options["rows"]))
-        chosen_axes.remove("rows")
+    weight, rows = find_weight(config, options["name"]), options.get("rows")
+    if weight.name == "embed.W_E" and rows is not None and isinstance(lookup, LiveWeights):
+        found, rows = lookup.token_rows(tuple(rows)), None
     else:
-        found = WeightReader(lookup).named(find_weight(config, options["name"]), options.get("head"))
-    for name in chosen_axes:
-        if options.get(name) is not None:
-            chosen = torch.tensor(options[name], device=found.device)
-            found = found.index_select(options[f"{name}_axis"], chosen)
+        found = WeightReader(lookup).named(weight, options.get("head"))
+    for axis, chosen in zip(weight.row_axes, (rows, options.get("columns")), strict=False):
+        if chosen is not None:
+            found = found.index_select(axis, torch.tensor(chosen, device=found.device))
     return {"weights": found.to(torch.float32).contiguous()}
 
 

@@ -200,13 +200,11 @@ class _Plan:
 
     @property
     def num_vector_values(self) -> int:
-        """Return the number of values in the vectors, additions and states."""
         if self.stream is None:
             return 0
         return math.prod(self.vector_shape) + self.stream.num_values(len(self.queries))
 
     def kv_heads(self, layer: int) -> tuple[int, ...]:
-        """Return the value heads of the chosen heads in a layer, each once."""
         return tuple(dict.fromkeys(self.kv_head(layer, head) for head in self.heads))
 
     @property
@@ -244,7 +242,6 @@ class _Plan:
         return capture(context, stack, f"{module}.{name}", layer, **options)
 
     def points(self, context: AppContext) -> tuple[PointCapture, ...]:
-        """Return the captures of the trace, each point once."""
         norm = output_norm(self.config, self.part)
         names = ["hook_pattern", "hook_v", *(["hook_gate"] if self.is_gated else []), *([] if norm is None else [norm])]
         points = [self.point(context, name, layer) for layer in self.layers for name in names]
@@ -381,7 +378,6 @@ class _Moves:
     def add(
         self, place: tuple[int, int], pattern: Floats, values: Floats, scale: Floats | None, share: Floats | None
     ) -> None:
-        """Add the vectors of one head, the next of its layer."""
         i, j = place
         m = self._weights["m"][i * len(self._plan.heads) + j, : values.shape[-1]]
         summed = self._plan.sum_over

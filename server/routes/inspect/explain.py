@@ -130,7 +130,6 @@ class _Head:
 
     @property
     def kv_head(self) -> int:
-        """Return the key head of the query head's group."""
         return self.head // (self.config.num_heads // self.config.num_kv_heads)
 
     @property

@@ -16,7 +16,6 @@ from fastapi.types import DecoratedCallable
 from pydantic import Field, create_model
 from starlette.responses import Response
 
-from model.hooks.point_names import full_name
 from model.hooks.points import Stack
 from server.engine.request import Intervention, Part, PointCapture, Task, WeightsTask
 from server.http.errors import BadRequest, PayloadTooLarge, shown
@@ -26,6 +25,7 @@ from server.http.trace_body import DescribedArray, DescribedEntry
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.interventions import read_all_interventions
+from server.routes.parts.stream_parts import point_capture
 from server.routes.prompts import NOTHING, Prompt, check_ids
 from server.routes.request_context import accept
 from server.routes.responses import (
@@ -237,8 +237,7 @@ def stack_of(part: Part) -> Stack:
 
 def capture(context: AppContext, stack: Stack, point: str, layer: int | None = None, **options: Any) -> PointCapture:
     """Return the capture of one point of a trace; `options` are the other fields of `PointCapture`."""
-    name = full_name(context.config, stack, point, layer)
-    return PointCapture(name=name, stack=stack, layer=layer, point=point, **options)
+    return point_capture(context.config, stack, point, layer, **options)
 
 
 @dataclass(frozen=True, slots=True)

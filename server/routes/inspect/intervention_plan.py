@@ -226,7 +226,7 @@ def check_map_changes(config: ModelConfig, places: Sequence[InterventionTarget],
 
 
 def intervention(
-    layer: int | None, place: InterventionTarget, item: InterventionField, value: float | NumpyArray
+    layer: int | None, value: float | NumpyArray, place: InterventionTarget, item: InterventionField
 ) -> Intervention:
     """Return the engine's intervention in one layer. An array must have passed `check_fits`."""
     positions = place.positions

@@ -43,8 +43,7 @@ from server.schemas.inspect.interventions import InterventionField, Intervention
 
 MAX_VALUE_BYTES = 64 << 20
 """Most bytes of all values of one input's interventions, which are sent to the worker with the request."""
-_Values = Sequence[float | NumpyArray]
-"""The values of an intervention's layers, or one for all of them."""
+_Value = float | NumpyArray
 MAX_SOURCE_TOKENS = 1 << 18
 """Most tokens of all source inputs of one request, equal inputs counted once: each is a pass of its own."""
 MAX_CHANGES = 1 << 17
@@ -107,28 +106,29 @@ async def read_all_interventions(
     first = dict.fromkeys(alike)
     async for index in in_turns(first, IN_TURN):
         _check_value_bytes(planned[_lengths_of(prompts[index])], given, sources, index)
-    known = {**given, **await _capture_sources(context, sources)}
+    captured = await _capture_sources(context, sources)
     found: dict[int, tuple[Intervention, ...]] = {}
     async for index in in_turns(first, IN_TURN):
-        found[index] = _for_one(items, planned[_lengths_of(prompts[index])], known, index)
+        changes: list[Intervention] = []
+        targets = planned[_lengths_of(prompts[index])]
+        for number, (item, target, value) in enumerate(zip(items, targets, given, strict=True)):
+            values = [value] if value is not None else captured.get((number, None)) or captured[number, index]
+            each = values if len(values) == len(target.layers) else [values[0]] * len(target.layers)
+            changes += (intervention(*of_layer, target, item) for of_layer in zip(target.layers, each, strict=True))
+        found[index] = tuple(changes)
     return [found[index] for index in alike]
 
 
-def _given(config: ModelConfig, items: Sequence[InterventionField]) -> dict[Key, _Values]:
-    """Return the values in the items. Raises BadRequest."""
-    return {
-        (number, None): [
-            0.0
-            if item.value is None
-            else read_value(
-                item.value,
-                f"interventions[{number}]",
-                may_mask=item.op in ("patch", "add") and is_scores(config, item.point),
-            )
-        ]
-        for number, item in enumerate(items)
-        if item.value is not None or item.op == "zero"
-    }
+def _given(config: ModelConfig, items: Sequence[InterventionField]) -> list[_Value | None]:
+    """Return the value in each item, or None for values from inputs. Raises BadRequest."""
+    values: list[_Value | None] = []
+    for number, item in enumerate(items):
+        if item.value is None:
+            values.append(0.0 if item.op == "zero" else None)
+        else:
+            may_mask = item.op in ("patch", "add") and is_scores(config, item.point)
+            values.append(read_value(item.value, f"interventions[{number}]", may_mask=may_mask))
+    return values
 
 
 def _targets(
@@ -136,15 +136,14 @@ def _targets(
     items: Sequence[InterventionField],
     places: Sequence[Place],
     lengths: Lengths,
-    given: Mapping[Key, _Values],
+    given: Sequence[_Value | None],
 ) -> list[InterventionTarget]:
     """Return the targets of the items in inputs of these lengths, with their values checked. Raises BadRequest."""
     targets = [place.at(context.config, item.positions, lengths) for item, place in zip(items, places, strict=True)]
     arrays = [
         (item.op, target, value)
-        for number, (item, target) in enumerate(zip(items, targets, strict=True))
-        for value in given.get((number, None), ())
-        if not isinstance(value, float)
+        for item, target, value in zip(items, targets, given, strict=True)
+        if isinstance(value, np.ndarray)
     ]
     for _, target, value in arrays:
         check_fits(value.shape, target, f"{target.field}.value")
@@ -154,32 +153,21 @@ def _targets(
     return targets
 
 
-def _for_one(
-    items: Sequence[InterventionField], places: Sequence[InterventionTarget], known: Mapping[Key, _Values], index: int
-) -> tuple[Intervention, ...]:
-    changes: list[Intervention] = []
-    for number, (item, place) in enumerate(zip(items, places, strict=True)):
-        values = known.get((number, None)) or known[number, index]
-        each = values if len(values) == len(place.layers) else [values[0]] * len(place.layers)
-        changes += (intervention(layer, place, item, value) for layer, value in zip(place.layers, each, strict=True))
-    return tuple(changes)
-
-
 def _check_value_bytes(
-    places: Sequence[InterventionTarget],
-    given: Mapping[Key, _Values],
+    targets: Sequence[InterventionTarget],
+    given: Sequence[_Value | None],
     sources: Mapping[Key, Sequence[Source]],
     index: int,
 ) -> None:
     """Raise PayloadTooLarge when the values of one input's interventions take too many bytes."""
     num_bytes = 0
-    for number, place in enumerate(places):
-        if (number, None) in given:
-            shape = np.shape(given[number, None][0])
+    for number, (target, value) in enumerate(zip(targets, given, strict=True)):
+        if value is not None:
+            shape = np.shape(value)
         else:
             each = sources.get((number, None)) or sources[number, index]
             shape = max((source.shape for source in each), key=math.prod)
-        num_bytes += 4 * math.prod(shape) * len(place.layers)
+        num_bytes += 4 * math.prod(shape) * len(target.layers)
     if num_bytes > MAX_VALUE_BYTES:
         raise PayloadTooLarge(
             f"interventions: their values take {num_bytes} bytes; at most {MAX_VALUE_BYTES} are accepted. Give fewer "

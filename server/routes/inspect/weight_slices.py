@@ -145,7 +145,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         chosen = _choose(context, name, query)
         advice = chosen.fitting(context.settings.max_response_bytes, wire_of(wanted, query.encoding_format))
         check_num_values(context, chosen.num_values, wanted, query.encoding_format, advice)
-        asked = asked_of_weights("weights", chosen.num_values, **chosen.options())
+        options = {"name": chosen.weight.name, "head": chosen.head, "rows": chosen.rows, "columns": chosen.columns}
+        asked = asked_of_weights("weights", chosen.num_values, **options)
         found = (await ask_about_weights(context, request, arrival, asked))["weights"]
         return await answer_about_weights(context, wanted, chosen.entry(found), query.encoding_format)
 
@@ -173,7 +174,7 @@ class _Chosen:
     @property
     def shape(self) -> tuple[int, ...]:
         lengths = list(self.weight.shape[self.head is not None :])
-        for axis, chosen in zip(_axes_of(self.weight), (self.rows, self.columns), strict=False):
+        for axis, chosen in zip(self.weight.row_axes, (self.rows, self.columns), strict=False):
             lengths[axis] = lengths[axis] if chosen is None else len(chosen)
         return tuple(lengths)
 
@@ -181,26 +182,14 @@ class _Chosen:
     def num_values(self) -> int:
         return math.prod(self.shape)
 
-    def options(self) -> dict[str, Any]:
-        """Return the options of the worker's question."""
-        row_axis, *column_axis = _axes_of(self.weight)
-        return {
-            "name": self.weight.name,
-            "head": self.head,
-            "rows": self.rows,
-            "rows_axis": row_axis,
-            "columns": self.columns,
-            "columns_axis": column_axis[0] if column_axis else None,
-        }
-
     def fitting(self, limit: int, wire: Wire) -> str:
         """Return the advice for an answer of at most `limit` bytes."""
         room, lengths = int(limit / VALUE_BYTES[wire]), self.shape
         if len(lengths) == 3 and math.prod(lengths[1:]) <= room:
             return "one head, such as head=0"
-        width = lengths[-1] if len(_axes_of(self.weight)) == 2 else 1
+        width = lengths[-1] if len(self.weight.row_axes) == 2 else 1
         rows = max(1, room // width)
-        one = "head=0 and " if len(lengths) > len(_axes_of(self.weight)) else ""
+        one = "head=0 and " if len(lengths) > len(self.weight.row_axes) else ""
         narrow = f" and columns=0:{room}" if width > room else ""
         return f"{one}rows=0:{rows}{narrow}"
 
@@ -218,12 +207,6 @@ class _Chosen:
         return DescribedEntry(0, fields, {"weights": described(found, *self.axes)}, key="arrays")
 
 
-def _axes_of(weight: NamedWeight) -> tuple[int, ...]:
-    """Return the axes of rows and columns, counted from the end; a vector, also one for each head, has only rows."""
-    is_vector = len(weight.shape) - (weight.num_heads is not None) == 1
-    return (-1,) if is_vector else (-2, -1)
-
-
 def _choose(context: AppContext, name: str, query: WeightsQuery) -> _Chosen:
     """Return the requested part. Raises BadRequest, which names the accepted values."""
     try:
@@ -235,7 +218,7 @@ def _choose(context: AppContext, name: str, query: WeightsQuery) -> _Chosen:
         if weight.num_heads is None:
             raise BadRequest(f"head: {weight.name} has no heads; leave out {head}.", param="head")
         (head,) = resolve(head, weight.num_heads, "head", "head")
-    axes = _axes_of(weight)
+    axes = weight.row_axes
     if query.columns != "all" and len(axes) == 1:
         raise BadRequest(f"columns: {weight.name} is a vector, and has only rows.", param="columns")
     rows = _read_indices(query.rows, weight.shape[axes[0]], "rows")

@@ -131,7 +131,6 @@ def user_message(text: str) -> ChatMessage:
 
 
 def _content(message: ChatMessage) -> str:
-    """Return the text of a message and of its tool calls."""
     calls = [f"{call['function']['name']}({call['function']['arguments']})" for call in message.tool_calls or ()]
     return "\n".join(filter(None, (message.text, *calls)))
 

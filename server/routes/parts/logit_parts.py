@@ -19,7 +19,7 @@ from model.hooks.point_names import full_name, stack_config
 from model.hooks.points import Stack
 from server.engine.request import Part, PointCapture
 from server.http.errors import BadRequest
-from server.routes.parts.stream_parts import ATTENTION, Changes, Tensors, start_points
+from server.routes.parts.stream_parts import ATTENTION, Changes, Tensors, point_capture, start_points
 
 
 def check_attributable(config: ModelConfig, part: Part) -> None:
@@ -155,14 +155,7 @@ class LogitParts:
 
     def capture(self, point: str, layer: int | None, positions: tuple[int, ...] | None) -> PointCapture:
         """Return the capture of a point of the stack; None is every position."""
-        return PointCapture(
-            name=self.name(point, layer),
-            stack=self.stack,
-            layer=layer,
-            point=point,
-            positions=positions,
-            dtype=self.dtype,
-        )
+        return point_capture(self.model, self.stack, point, layer, positions=positions, dtype=self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +170,6 @@ class _OfTarget:
     """The components found so far, each [Q] with a number for each query, by name."""
 
     def components(self) -> dict[str, Float64]:
-        """Return the components, each [Q], by name."""
         parts, own = self.parts, self.readouts[self.parts.stack]
         for name, of in start_points(parts.model, parts.stack):
             self._add(name, of, 0, 0)

@@ -80,6 +80,11 @@ class ExplainedPass:
     """The traced positions, if several words are explained together; () for the head's own."""
 
     @property
+    def key(self) -> tuple[Prompt, HeadKind]:
+        """Return the key of the pass, which several logits may share."""
+        return self.asked.prompt, self.asked.head
+
+    @property
     def stack(self) -> Stack:
         return "encoder" if self.model.kind == "encoder" else "decoder"
 

@@ -15,7 +15,7 @@ from server.engine.request import Part, WeightsTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray, as_numpy
 from server.routes.context import AppContext
-from server.routes.parts.passes import ExplainedLogit, ExplainedPass, HeadKind, Sums
+from server.routes.parts.passes import ExplainedLogit, ExplainedPass, Sums
 from server.routes.parts.stream_parts import Tensors
 from server.routes.parts.taking_out import Word, without
 from server.routes.prompts import NOTHING, Prompt
@@ -87,7 +87,7 @@ def check_room(context: AppContext, asked: Sequence[ExplainedLogit], options: Ex
     info = context.engine_info
     is_wide = info is not None and info.dtype == "float64"
     passes = _together([ExplainedPass(context.config, each, "float64" if is_wide else "float32") for each in asked])
-    of_traces = sum(one.trace_bytes for one in _traced(passes).values())
+    of_traces = sum(one.trace_bytes for one in {one.key: one for one in passes}.values())
     check_capture(context, of_traces + sum(_num_bytes(each, options) for each in passes))
     return passes
 
@@ -103,13 +103,12 @@ def _num_bytes(one: ExplainedPass, options: Explain) -> int:
 async def _passes(
     context: AppContext, passes: Sequence[ExplainedPass], arrival: float
 ) -> tuple[Sequence[Tensors], Sequence[Tensors]]:
-    """Return the trace of each pass, and its logits."""
-    traced = _traced(passes)
+    traced = {one.key: one for one in passes}
     works = [Work(one.trace(), one.asked.prompt, one.trace_bytes) for one in traced.values()]
     works += [Work(one.measurement(), one.asked.prompt, one.measurement_bytes) for one in passes]
     found = [_tensors(result) for result in await run_all(context, works, arrival)]
     traces = dict(zip(traced, found, strict=False))
-    return [one.own(traces[_pass_of(one)]) for one in passes], found[len(traced) :]
+    return [one.own(traces[one.key]) for one in passes], found[len(traced) :]
 
 
 def _together(passes: Sequence[ExplainedPass]) -> list[ExplainedPass]:
@@ -121,15 +120,6 @@ def _together(passes: Sequence[ExplainedPass]) -> list[ExplainedPass]:
         replace(one, traced=tuple(sorted(positions[one.asked.prompt]))) if one.asked.head == "words" else one
         for one in passes
     ]
-
-
-def _pass_of(one: ExplainedPass) -> tuple[Prompt, HeadKind]:
-    return one.asked.prompt, one.asked.head
-
-
-def _traced(passes: Sequence[ExplainedPass]) -> dict[tuple[Prompt, HeadKind], ExplainedPass]:
-    """Return one logit of each pass."""
-    return {_pass_of(one): one for one in passes}
 
 
 async def _ask_weights(
@@ -162,7 +152,6 @@ def _words(one: Explained) -> dict[Word, float]:
 
 
 def _lengths(one: Explained) -> dict[Stack, int]:
-    """Return the number of tokens that each stack reads."""
     prompt = one.of.asked.prompt
     if prompt.encoder is not None:
         return {"encoder": len(prompt.encoder_ids), "decoder": len(prompt.ids)}

@@ -11,6 +11,7 @@ values removes them, and its values, or the values that it adds, are a part of t
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +32,14 @@ ATTENTION: dict[Part, tuple[str, str]] = {
     "cross": ("cross_attn", "hook_cross_attn_out"),
 }
 """The module of each attention, and the point of its output to the stream."""
+
+
+def point_capture(
+    model: ModelConfig, stack: Stack, point: str, layer: int | None = None, **options: Any
+) -> PointCapture:
+    """Return the capture of one point of a trace; `options` are the other fields of `PointCapture`."""
+    name = full_name(model, stack, point, layer)
+    return PointCapture(name=name, stack=stack, layer=layer, point=point, **options)
 
 
 def start_points(model: ModelConfig, stack: Stack) -> list[tuple[str, int | None]]:
@@ -122,10 +131,7 @@ class StreamParts:
         for layer in range(self.config.num_layers):
             for stage in self._stages(layer):
                 wanted += [(point, layer) for point in (*stage.outputs, stage.after)]
-        return [
-            PointCapture(name=self._name(point, layer), stack=self.stack, layer=layer, point=point, positions=queries)
-            for point, layer in dict.fromkeys(wanted)
-        ]
+        return [point_capture(self.model, self.stack, *point, positions=queries) for point in dict.fromkeys(wanted)]
 
     def num_values(self, num_queries: int) -> int:
         """Return an upper bound of the number of values in these captures, and in the additions and states."""

@@ -1,12 +1,13 @@
-"""Defines the body of POST /v1/attention, the selector fields it shares with generation, and its answer."""
+"""Body and entry of POST /v1/attention, and the selector fields that it shares with generation."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from server.engine.request import AttentionKind, CaptureDtype, Part, Reduction
+from server.http.tensor_formats import EncodingFormat
 from server.schemas.base import MAX_SELECTED, AnswerModel, Index, RequestModel, Selector, wrong
-from server.schemas.inspect.inputs import InputFields
+from server.schemas.inspect.inputs import HEADS, LAYERS, NUMBER_FORMAT, InputFields
 
 Pair = Annotated[list[Index], Field(min_length=2, max_length=2)]
 
@@ -14,8 +15,8 @@ Pair = Annotated[list[Index], Field(min_length=2, max_length=2)]
 class AttentionFields(RequestModel):
     """Which attention to show and how to write it."""
 
-    layers: Selector = Field("all", description='"all", a layer, or a list; negative counts from the end.')
-    heads: Selector = Field("all", description='"all", a query head, or a list; negative counts from the end.')
+    layers: Selector = LAYERS
+    heads: Selector = HEADS
     pairs: Annotated[list[Pair], Field(min_length=1, max_length=MAX_SELECTED, fail_fast=True)] | None = Field(
         None, description="[layer, head] pairs, in place of layers and heads."
     )
@@ -26,9 +27,7 @@ class AttentionFields(RequestModel):
     )
     top_k: int | None = Field(None, ge=1, le=65536, description="Keep only the k largest keys of each row.")
     dtype: CaptureDtype = Field("float32", description="Number format; uint8 is round(255 p), for patterns.")
-    encoding_format: Literal["float", "base64"] = Field(
-        "float", description="Numbers in JSON: nested lists, or base64 of the little-endian bytes."
-    )
+    encoding_format: EncodingFormat = NUMBER_FORMAT
 
     @model_validator(mode="after")
     def _choices_agree(self) -> "AttentionFields":

@@ -1,4 +1,4 @@
-"""Defines the fields that the bodies and the entries of several inspection routes share."""
+"""Common fields of the bodies and the entries of inspection routes."""
 
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ PART = Field(
 STACK = Field(None, description="Of an encoder-decoder: which stack; null is the decoder.")
 LAYERS = Field("all", description='"all", a layer, or a list; negative counts from the end.')
 HEADS = Field("all", description='"all", a query head, or a list; negative counts from the end.')
+NUMBER_FORMAT: Any = Field("float", description="Numbers in JSON: nested lists, or base64 of the little-endian bytes.")
 ARRAY_FORMAT: Any = Field("float", description="Arrays in JSON: nested lists, or base64 of the little-endian bytes.")
 
 

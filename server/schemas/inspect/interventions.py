@@ -1,6 +1,4 @@
-"""Defines interventions as data: what a request changes inside the network while it runs. No code ever crosses the
-wire.
-"""
+"""Interventions as data: changes inside the network during a request. Requests never contain code."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,9 +8,7 @@ from server.schemas.base import Index, ManyTokenIds, RequestModel, Selector, Tex
 
 MAX_INTERVENTIONS = 64
 MAX_LIST_NUMBERS = 16384
-"""Most numbers of one value given as lists: some milliseconds of the event loop. More numbers come as base64, which
-costs it far less.
-"""
+"""Most numbers of one value in lists: some milliseconds of the event loop. Base64 is faster, for more numbers."""
 _MAX_SHAPE = 4
 _TOO_MANY_NUMBERS = (
     f"a list of more than {MAX_LIST_NUMBERS} numbers; larger values are accepted as base64, "
@@ -23,9 +19,7 @@ PointName = Annotated[str, Field(min_length=1, max_length=128), AfterValidator(e
 
 
 def _count_numbers(value: list[Any]) -> int:
-    """Return how many numbers nested lists hold, without recursion, since JSON may be nested as deeply as Python's
-    own stack.
-    """
+    """Return the number of numbers in nested lists, without recursion: JSON may be as deep as Python's stack."""
     count, lists = 0, [value]
     while lists:
         items = lists.pop()

@@ -1,11 +1,12 @@
-"""Defines the body of POST /v1/trace and its answer."""
+"""Body and entry of POST /v1/trace."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from server.http.tensor_formats import EncodingFormat
 from server.schemas.base import AnswerModel, Selector
-from server.schemas.inspect.inputs import InputFields
+from server.schemas.inspect.inputs import NUMBER_FORMAT, InputFields
 from server.schemas.inspect.interventions import PointName
 
 MAX_POINTS = 256
@@ -33,9 +34,7 @@ class TraceRequest(InputFields):
     )
     key_positions: Selector = Field("all", description="Key positions of scores and patterns.")
     dtype: Literal["float32", "float16"] = Field("float32", description="Number format.")
-    encoding_format: Literal["float", "base64"] = Field(
-        "float", description="Numbers in JSON: nested lists, or base64 of the little-endian bytes."
-    )
+    encoding_format: EncodingFormat = NUMBER_FORMAT
 
 
 class TracedPoint(AnswerModel):

@@ -1,6 +1,4 @@
-"""Defines the bodies of POST /v1/classify and /classify, as vLLM has them, and /predict, as Text Embeddings Inference
-has it, and the answers.
-"""
+"""Bodies and answers of POST /v1/classify and /classify, as in vLLM, and /predict, as in Text Embeddings Inference."""
 
 from typing import Annotated, Literal
 

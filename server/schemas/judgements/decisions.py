@@ -1,4 +1,4 @@
-"""Defines the body of POST /v1/decisions, and its answer, as the openai package types them."""
+"""Body and answer of POST /v1/decisions, as in the types of the openai package."""
 
 from typing import Annotated, Any, ClassVar, Literal, NotRequired
 
@@ -62,7 +62,7 @@ class JsonPart(TypedDict):
 
 def _tag(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
-    return f"<{kind}>"  # in brackets, so that an error's path does not take it for a field
+    return f"<{kind}>"  # in brackets, so that it is no field in an error's path
 
 
 Part = Annotated[
@@ -78,7 +78,7 @@ Parts = Text | Annotated[list[Part], Field(max_length=MAX_PARTS, fail_fast=True)
 
 
 def text_of(content: str | list[Any]) -> str:
-    """Return a content as the model reads it."""
+    """Return the text of a content."""
     if isinstance(content, str):
         return content
     return "".join([json_text(part.get("text", part.get("refusal", part.get("data")))) for part in content])

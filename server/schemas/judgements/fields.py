@@ -1,6 +1,4 @@
-"""Defines what the bodies of both APIs share: the bounds of questions, texts that may be JSON, the chat template's
-variables.
-"""
+"""Common fields of the bodies with questions: bounds, texts that may be JSON, the chat template's variables."""
 
 import json
 from typing import Annotated, Any
@@ -25,12 +23,12 @@ NO_IMAGES = "this server reads no images"
 
 
 def json_text(value: Any) -> str:
-    """Return a JSON value as the model reads it: compact, and a string as it is."""
+    """Return a JSON value as the model reads it: compact JSON, or the string itself."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _check_json(value: Any) -> Any:
-    """Return an object or a list as it is. Raises ValueError for one over OpenAI's bounds, or that is no Unicode."""
+    """Return an object or a list unchanged. Raises ValueError if it is over OpenAI's bounds, or no Unicode."""
     num_values, level = 0, [value]
     for depth in range(MAX_JSON_DEPTH + 1):
         num_values += len(level)
@@ -56,7 +54,7 @@ Content = Text | JsonObject | JsonList
 
 
 def of_known_type(accepted: tuple[str, ...], refused: dict[str, str]) -> BeforeValidator:
-    """Return a validator of objects, which names the types that are accepted and says why a known one is not."""
+    """Return a validator of objects by their types, with the reasons for the refusal of known types."""
 
     def check(value: Any) -> Any:
         kind = value.get("type") if isinstance(value, dict) else None

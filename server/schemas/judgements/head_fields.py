@@ -1,4 +1,4 @@
-"""Defines what the bodies have in common whose texts a head reads, and the bounds of their lists."""
+"""Common fields of the bodies with texts for a head, the bounds of their lists, and the errors of their APIs."""
 
 from typing import Annotated, Literal
 

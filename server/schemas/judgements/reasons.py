@@ -1,4 +1,4 @@
-"""Defines how the reasons of an answer are asked for, `explain` of several routes, and how they are told."""
+"""The field `explain` of several routes, which requests the reasons of an answer, and the reasons in answers."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field
 from server.schemas.base import AnswerModel, RequestModel, Text, TokenId
 
 MAX_EXPLAINED = 16
-"""Most questions, or inputs, of one request whose reasons are told."""
+"""Most questions or inputs with reasons in one request."""
 MAX_VERIFIED = 16
 
 

@@ -1,5 +1,5 @@
-"""Defines the bodies of POST /v1/rerank, /v2/rerank and /rerank, as Cohere, Jina, vLLM and Text Embeddings Inference
-have them, and the answers.
+"""Bodies and answers of POST /v1/rerank, /v2/rerank and /rerank, as in Cohere, Jina, vLLM and Text Embeddings
+Inference.
 """
 
 from typing import Annotated, Any
@@ -46,13 +46,13 @@ class TeiRerankRequest(TeiReadFields):
 
 def _kind(body: Any) -> str:
     is_tei = "texts" in body if isinstance(body, dict) else isinstance(body, TeiRerankRequest)
-    return "<texts>" if is_tei else "<documents>"  # in brackets, so that an error's path does not take it for a field
+    return "<texts>" if is_tei else "<documents>"  # in brackets, so that it is no field in an error's path
 
 
 AnyRerankRequest = Annotated[
     Annotated[TeiRerankRequest, Tag("<texts>")] | Annotated[RerankRequest, Tag("<documents>")], Discriminator(_kind)
 ]
-"""The body of POST /rerank, which two APIs have: `texts` makes it the one's, `documents` the others'."""
+"""The body of POST /rerank: with `texts` of Text Embeddings Inference, with `documents` of the other APIs."""
 
 
 class RerankResult(AnswerModel):

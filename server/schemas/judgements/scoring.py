@@ -1,4 +1,4 @@
-"""Defines the body of POST /v1/score and /score, as vLLM has it, and the answer."""
+"""Body and answer of POST /v1/score and /score, as in vLLM."""
 
 from typing import Literal
 
@@ -9,7 +9,7 @@ from server.schemas.judgements.head_fields import ManyTexts, PairFields
 from server.schemas.judgements.reasons import Reasons
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
-"""The names that vLLM has for the two sides of the pairs."""
+"""vLLM's names of the two sides of the pairs."""
 _FIRST = "The first texts: one for all of the others, or as many. {} is another name for them."
 _SECOND = "The second texts: one for all of the others, or as many. {} is another name for them."
 
@@ -27,7 +27,7 @@ class ScoreRequest(PairFields):
 
     @property
     def sides(self) -> tuple[str, str]:
-        """Return the names under which the texts came."""
+        """Return the names of the given fields."""
         return next(names for names in SIDES if all(getattr(self, name) is not None for name in names))
 
     @model_validator(mode="after")

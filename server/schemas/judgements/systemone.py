@@ -1,4 +1,4 @@
-"""Defines the body of POST /v1/systemone, and its answer, as TypeSafe's API has them."""
+"""Body and answer of POST /v1/systemone, as in TypeSafe's API."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
