@@ -115,8 +115,8 @@ def create_app(
 ) -> ASGIApp:
     """Make the application with every route, in plain ASGI wrappers, so that `receive` is the server's own."""
     # Imported here: building the routes takes half a second, while the workers are starting.
-    from server.routes import build_routes
-    from server.routes.context import AppContext
+    from server.dialects import build_routes
+    from server.generation.context import AppContext
 
     metrics.watch(lambda: of_engine(client.stats(), client.counts, client.worker_numbers()))
     metrics.watch(lambda: of_caches([worker.info for worker in client.workers if worker.info is not None]))

@@ -65,7 +65,7 @@ def test_litserve_has_one_door() -> None:
     assert knowing == [LITSERVE_DOOR]
     assert len((ROOT / LITSERVE_DOOR).read_text(encoding="utf-8").splitlines()) <= MAX_DOOR_LINES
     behind = loaded_by(module_name(ROOT / LITSERVE_DOOR))
-    assert not [module for module in sorted(behind) if module.startswith(("server.routes", "server.engine"))]
+    assert not [module for module in sorted(behind) if module.startswith(("server.dialects", "server.engine"))]
 
 
 @pytest.mark.parametrize("name", POLICY)
@@ -134,7 +134,7 @@ def test_only_routes_and_observability_know_a_context_variable() -> None:
     reading = [
         module
         for module, tree in trees.items()
-        if not module.startswith(("server.routes", "server.observability"))
+        if not module.startswith(("server.dialects", "server.observability"))
         and {"contextvars", *variables} & set(imported_names(tree))
     ]
     assert not reading, "what a request needs travels as an argument: server.dispatch.request_context"

@@ -23,13 +23,13 @@ MAY_IMPORT = {
     "server.cli": "model.analysis model.checkpoint model.tokenization server.app server.auth server.config "
                   "server.lifecycle server.observability server.terminal",
     "server.app": "model.checkpoint model.config model.network model.tokenization server.auth server.config "
-                  "server.dispatch server.http server.lifecycle server.observability server.routes "
+                  "server.dispatch server.http server.lifecycle server.observability server.dialects "
                   "server.terminal server.worker",
     "server.terminal": "model.analysis model.batch model.checkpoint model.config model.kernels model.kv_cache "
                        "model.loading model.tokenization server.config server.dispatch server.engine "
                        "server.observability",
     "server.lifecycle": "server.config server.dispatch server.engine server.http server.worker",
-    "server.routes": "model.analysis model.checkpoint model.config model.hooks model.kernels model.network "
+    "server.dialects": "model.analysis model.checkpoint model.config model.hooks model.kernels model.network "
                      "model.sampling model.tokenization server.auth server.config server.dispatch server.engine "
                      "server.http server.observability server.schemas",
     "server.worker": "model.kernels server.config server.dispatch server.engine server.ipc server.observability",

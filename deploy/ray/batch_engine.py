@@ -22,7 +22,7 @@ from server.config.settings import Settings
 from server.engine.engine import Engine
 from server.engine.outputs import Array, RequestOutput
 from server.http.errors import ApiError
-from server.routes.tasks import TaskResult
+from server.generation.tasks import TaskResult
 from server.worker.model_fingerprint import Fingerprint
 
 _ROWS_AHEAD = 4

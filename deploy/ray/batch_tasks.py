@@ -24,16 +24,16 @@ from server.http.errors import BadRequest, PayloadTooLarge, Unavailable
 from server.http.tensor_formats import Entry, NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.observability.metrics import Metrics
-from server.routes.context import AppContext
-from server.routes.inputs import read_inputs
-from server.routes.inspect.attention import attention_entry, plan_of
-from server.routes.inspect.interventions import read_all_interventions
-from server.routes.inspect.selectors import select_heads
-from server.routes.inspect.trace import asked_of, trace_entry
-from server.routes.inspect.trace_plan import Lengths, choose_points, plan_inputs
-from server.routes.prompts import Prompt
-from server.routes.supported_routes import check_part
-from server.routes.tasks import TaskResult, Work
+from server.generation.context import AppContext
+from server.generation.prompts.inputs import read_inputs
+from server.dialects.inspect.attention import attention_entry, plan_of
+from server.generation.interventions.reading import read_all_interventions
+from server.generation.interventions.selectors import select_heads
+from server.dialects.inspect.trace import asked_of, trace_entry
+from server.generation.interventions.trace_plan import Lengths, choose_points, plan_inputs
+from server.generation.prompts.prompt import Prompt
+from server.generation.supported_routes import check_part
+from server.generation.tasks import TaskResult, Work
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.inspect.attention import AttentionRequest
 from server.schemas.inspect.trace import TraceRequest

@@ -1,6 +1,6 @@
 """Context of one HTTP request while the model runs for it: its deadline, its priority and its client.
 
-A route makes one (`server.routes.request_context`) and passes it to each call of the engine's client. Independent of
+A route makes one (`server.generation.acceptance`) and passes it to each call of the engine's client. Independent of
 HTTP.
 """
 

@@ -22,7 +22,7 @@ from model.tokenization.chat_formats.thoughts import Start, start_of
 from server.generation.grammars import in_grammar_thread
 from server.generation.request import ChatRequest
 from server.http.errors import BadRequest
-from server.routes.context import AppContext
+from server.generation.context import AppContext
 from server.schemas.tools import ToolDefinition
 
 

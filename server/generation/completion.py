@@ -6,11 +6,11 @@ from server.generation.request import PromptRequest
 from server.generation.sampling import sampling_params
 from server.generation.submission import Job
 from server.http.turns import in_turns
-from server.routes.context import AppContext
-from server.routes.inputs import between_stacks
-from server.routes.prompts import encoder_limit, fit_generation, keep_end, read_prompts
-from server.routes.tasks import within_room
-from server.routes.text_parts import Keep
+from server.generation.context import AppContext
+from server.generation.prompts.inputs import between_stacks
+from server.generation.prompts.prompt import encoder_limit, fit_generation, keep_end, read_prompts
+from server.generation.tasks import within_room
+from server.generation.prompts.text_parts import Keep
 
 
 async def completion_jobs(context: AppContext, request: PromptRequest) -> list[Job]:

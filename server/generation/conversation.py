@@ -15,10 +15,10 @@ from server.generation.request import ChatRequest
 from server.generation.sampling import sampling_params
 from server.generation.submission import Arrived, Job, Started, begin, token_writer
 from server.http.connection import BodyWriter
-from server.routes.context import AppContext
-from server.routes.inputs import between_stacks
-from server.routes.prompts import Prompt, fit_generation, keep_end, read_chat
-from server.routes.text_parts import Cut
+from server.generation.context import AppContext
+from server.generation.prompts.inputs import between_stacks
+from server.generation.prompts.prompt import Prompt, fit_generation, keep_end, read_chat
+from server.generation.prompts.text_parts import Cut
 from server.schemas.chat_templates import THINKING_SWITCHES
 from server.schemas.thinking import EFFORT_BUDGETS
 
@@ -187,7 +187,7 @@ async def begin_conversation(context: AppContext, request: ChatRequest, arrival:
     """Start a chat, and wait for its first output: until then an error still has its own HTTP status. Errors have the
     client's names of fields.
 
-    arrival: CLOCK_MONOTONIC seconds. `server.routes.request_context.accept` must have seen the body.
+    arrival: CLOCK_MONOTONIC seconds. `server.generation.acceptance.accept` must have seen the body.
     """
     with request.names.in_errors():
         job = await _job(context, request)

@@ -15,7 +15,7 @@ from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.errors import GrammarError
 from server.http.errors import BadRequest
 from server.http.json_reader import check_json_text
-from server.routes.context import AppContext
+from server.generation.context import AppContext
 from server.schemas.structured_outputs import Constraint
 
 _SWITCH_SECONDS = 0.0005

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from server.engine.sampling_params import SamplingParams
-from server.generation.field_names import OPENAI_NAMES, FieldNames
+from server.generation.prompts.field_names import OPENAI_NAMES, FieldNames
 from server.schemas.base import PromptInput
 from server.schemas.chat_fields import ChatFields
 from server.schemas.inspect.interventions import InterventionField

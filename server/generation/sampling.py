@@ -11,8 +11,8 @@ from model.checkpoint.generation_defaults import SamplingDefaults
 from server.engine.sampling_params import SamplingParams
 from server.generation.request import TextRequest
 from server.http.errors import BadRequest
-from server.routes.context import AppContext
-from server.routes.prompts import check_ids
+from server.generation.context import AppContext
+from server.generation.prompts.prompt import check_ids
 
 logger = logging.getLogger(__name__)
 

@@ -23,11 +23,11 @@ from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest, answer_too_large
 from server.http.sse import TokenEvent
 from server.http.turns import in_turns
-from server.routes.context import AppContext
-from server.routes.inspect.interventions import read_all_interventions
-from server.routes.prompts import Prompt
-from server.routes.request_context import current_request
-from server.routes.tasks import check_capture, count_rejection, counted_refusals, value_bytes
+from server.generation.context import AppContext
+from server.generation.interventions.reading import read_all_interventions
+from server.generation.prompts.prompt import Prompt
+from server.generation.acceptance import current_request
+from server.generation.tasks import check_capture, count_rejection, counted_refusals, value_bytes
 
 _LOGPROB_BYTES = 75
 """Bytes of one alternative of a token in an answer, approximately: its id, text, rank and number."""

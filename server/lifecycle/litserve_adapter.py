@@ -14,7 +14,7 @@ Other parts are not used, for these reasons (LitServe 0.2.19, two cores, 32 stre
   the processes: these requests fail after 5 to 8 ms, and a worker with a small model is ready again after 0.4 s.
 - Signals: after SIGTERM the API, worker and manager processes remain. `server.lifecycle.drain` leaves no process.
 - Readiness: the port opens only after setup, and /health answers 200 for a killed worker until the next poll.
-- Routes: endpoints have no tags and no media types, and /health needs the same key. `server.routes` has its own.
+- Routes: endpoints have no tags and no media types, and /health needs the same key. `server.dialects` has its own.
 
 litserve is pinned, and tests/server/lifecycle/test_litserve_adapter.py tests the parts that are used.
 """

@@ -15,16 +15,16 @@ from pydantic import BaseModel
 import lightwell_client
 from lightwell_client import AsyncClient, AsyncStream, Client, LightwellError, Stream
 from lightwell_client import _exceptions as exceptions
-from server.routes.inspect.contributions import ContributionsRequest
-from server.routes.inspect.correlations import CorrelationsRequest
-from server.routes.inspect.explain import ExplainRequest
-from server.routes.inspect.heads import HeadsRequest
-from server.routes.inspect.lens import LensRequest
-from server.routes.inspect.next_token import NextRequest
-from server.routes.inspect.rollout import RolloutRequest
-from server.routes.inspect.trajectory import TrajectoryRequest
-from server.routes.inspect.weight_slices import WeightsQuery
-from server.routes.inspect.weights import CircuitsRequest, GeometryQuery
+from server.dialects.inspect.contributions import ContributionsRequest
+from server.dialects.inspect.correlations import CorrelationsRequest
+from server.dialects.inspect.explain import ExplainRequest
+from server.dialects.inspect.heads import HeadsRequest
+from server.dialects.inspect.lens import LensRequest
+from server.dialects.inspect.next_token import NextRequest
+from server.dialects.inspect.rollout import RolloutRequest
+from server.dialects.inspect.trajectory import TrajectoryRequest
+from server.dialects.inspect.weight_slices import WeightsQuery
+from server.dialects.inspect.weights import CircuitsRequest, GeometryQuery
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.generation import ChatCompletionRequest, CompletionRequest
 from server.schemas.inspect.attention import AttentionRequest

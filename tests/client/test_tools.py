@@ -10,7 +10,7 @@ from lightwell_client import AsyncClient, ChatMessage, InvalidResponse
 from tests.client.conftest import Asker
 from tests.client.wire_server import Reply, WireServer, event_stream, events
 from tests.model.tokenization.chat_formats import templates
-from tests.server.routes.test_tools import HERMES_CALL, TIME, WEATHER, prompt_of, tool_site
+from tests.server.dialects.test_tools import HERMES_CALL, TIME, WEATHER, prompt_of, tool_site
 
 CALLS = [
     {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Köln"}'}},

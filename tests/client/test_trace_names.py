@@ -14,7 +14,7 @@ from lightwell_client._wire import Answer
 from model.config import ModelConfig
 from model.hooks.point_names import points_of, stack_config, stacks, version_4_names
 from server.http.errors import BadRequest
-from server.routes.inspect.trace_plan import choose_points
+from server.generation.interventions.trace_plan import choose_points
 from server.schemas.inspect.trace import TraceRequest
 from tests.client.answers import as_json, fields_of
 from tests.server.serving import tiny_config

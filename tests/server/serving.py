@@ -33,9 +33,9 @@ from server.http.error_handlers import install_error_handlers
 from server.http.security_headers import BrowserHeaders
 from server.observability.access_log import RequestLog, RequestRecord
 from server.observability.metrics import Metrics, of_engine, of_keys
-from server.routes import build_routes
-from server.routes.context import AppContext
-from server.routes.ops.web_assets import WebAssets
+from server.dialects import build_routes
+from server.generation.context import AppContext
+from server.dialects.ops.web_assets import WebAssets
 from tests.server.fake_client import HIDDEN_SIZE, INFO, NUM_HEADS, NUM_LAYERS, FakeEngine
 
 END_OF_TEXT = 256
@@ -230,7 +230,7 @@ def quick_routes(context: AppContext) -> list[BaseRoute]:
     with (
         mock.patch("fastapi.routing.create_model_field", _model_field, create=True),
         mock.patch("fastapi._compat.v2.TypeAdapter", _adapter, create=True),
-        mock.patch("server.routes.ops.page.WebAssets", _assets),
+        mock.patch("server.dialects.ops.page.WebAssets", _assets),
     ):
         return build_routes(context)
 

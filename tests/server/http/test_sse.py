@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 from starlette.types import Message
 
-from server.generation.field_names import FieldNames
+from server.generation.prompts.field_names import FieldNames
 from server.http.error_handlers import translated
 from server.http.errors import BadRequest
 from server.http.sse import EventStream, TokenEvent, event, one_line

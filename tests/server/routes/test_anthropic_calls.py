@@ -9,7 +9,7 @@ import pytest
 from server.http.connection import HttpProtocol
 from tests.model.tokenization.chat_formats import templates
 from tests.server.bare_server import serving
-from tests.server.routes.test_tools import HERMES_CALL, prompt_of, tool_site
+from tests.server.dialects.test_tools import HERMES_CALL, prompt_of, tool_site
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOL: Any = {"name": "get_weather", "description": "The weather now.", "input_schema": SCHEMA}

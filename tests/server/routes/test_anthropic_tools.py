@@ -12,12 +12,12 @@ from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from server.generation.choices import Piece
 from server.generation.conversation import ChatPiece
 from server.http.errors import BadRequest
-from server.routes.anthropic.blocks import ContentWriter
-from server.routes.anthropic.translation import chat_request
+from server.dialects.anthropic.blocks import ContentWriter
+from server.dialects.anthropic.translation import chat_request
 from server.schemas.anthropic.messages import MessagesRequest
 from server.schemas.structured_outputs import Constraint
 from tests.server.inline_engine import InlineEngine
-from tests.server.routes.test_anthropic import BODY, CALL, JSON_FORMAT, RESULT, TEXT, TOOL, USER
+from tests.server.dialects.test_anthropic import BODY, CALL, JSON_FORMAT, RESULT, TEXT, TOOL, USER
 from tests.server.serving import site
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)

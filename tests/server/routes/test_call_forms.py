@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.model.tokenization.chat_formats import templates
-from tests.server.routes.test_tools import PATH, tool_site
+from tests.server.dialects.test_tools import PATH, tool_site
 from tests.server.scripted_site import messages_of
 from tests.server.serving import events_of
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from server.routes.supported_routes import (
+from server.generation.supported_routes import (
     CLASSIFICATIONS,
     JUDGEMENTS,
     ROUTES_OF_A_DECODER,

@@ -12,7 +12,7 @@ from sentence_transformers import CrossEncoder
 
 from tests.server.engine.captures.test_cross_encoders import DOCUMENTS, PAIRS, QUERY, save
 from tests.server.fake_client import FakeEngine
-from tests.server.routes.heads import LONG, answer, classifier, logits_of, served
+from tests.server.dialects.heads import LONG, answer, classifier, logits_of, served
 from tests.server.serving import site, tiny_classifier, tiny_encoder
 
 TEXTS = list(DOCUMENTS)

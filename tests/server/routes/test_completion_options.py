@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.server.fake_client import FakeEngine
-from tests.server.routes.test_completions import chunks, complete, sampling
+from tests.server.dialects.test_completions import chunks, complete, sampling
 from tests.server.serving import site
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.server.fake_client import number
-from tests.server.routes.test_completions import chunks, complete
+from tests.server.dialects.test_completions import chunks, complete
 from tests.server.serving import events_of, site
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.server.routes.conftest import FAMILIES
-from tests.server.routes.test_weights import array, entry, every
+from tests.server.dialects.conftest import FAMILIES
+from tests.server.dialects.test_weights import array, entry, every
 from tests.server.serving import Site
 
 
@@ -114,7 +114,7 @@ async def test_too_many_pairs_are_refused_however_few_the_samples(at: Site, monk
     """Check the work by pairs: it was counted as samples times pairs, and with 8 samples a large vocabulary's pairs
     would have taken minutes.
     """
-    monkeypatch.setattr("server.routes.inspect.correlations.MAX_PRODUCTS", 200 * 100)
+    monkeypatch.setattr("server.dialects.inspect.correlations.MAX_PRODUCTS", 200 * 100)
     body = {"input": ids(at, 8), "point": "blocks.0.hook_resid_post"}
     error = await at.error("/v1/geometry", {**body, "units": list(range(20))}, 400)
     assert error["param"] == "units"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from tests.model.tokenization.chat_formats import templates
-from tests.server.routes.test_call_forms import NULLABLE, USER, calls_of, tool
-from tests.server.routes.test_tools import PATH, tool_site
+from tests.server.dialects.test_call_forms import NULLABLE, USER, calls_of, tool
+from tests.server.dialects.test_tools import PATH, tool_site
 from tests.server.scripted_site import messages_of
 
 KIMI = ("<|end|>", "<|calls|>", "<|call|>", "<|args|>", "<|call_end|>", "<|calls_end|>")

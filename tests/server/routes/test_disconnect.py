@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from server.routes.inspect import contributions, inspection, next_token, trajectory
+from server.dialects.inspect import contributions, inspection, next_token, trajectory
 from tests.server.fake_client import FakeEngine
-from tests.server.routes.looks import engine_of
+from tests.server.dialects.looks import engine_of
 from tests.server.serving import Site, build_site
 
 COMPLETION = ("/v1/completions", {"prompt": "ab", "max_tokens": 4})

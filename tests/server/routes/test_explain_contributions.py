@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.server.routes.looks import IDS, TEXT, VARIANTS, array, ask, at_site, engine_of
+from tests.server.dialects.looks import IDS, TEXT, VARIANTS, array, ask, at_site, engine_of
 from tests.server.tiny_network import HEADS, LAYERS
 
 # --- explain ---

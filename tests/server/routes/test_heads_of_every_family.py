@@ -7,8 +7,8 @@ import numpy as np
 
 from server.engine.request import Part
 from tests.parity import ROWS
-from tests.server.routes.conftest import every_family
-from tests.server.routes.test_looking_at_every_family import array, ask, parts, reading
+from tests.server.dialects.conftest import every_family
+from tests.server.dialects.test_looking_at_every_family import array, ask, parts, reading
 from tests.server.serving import Site
 
 

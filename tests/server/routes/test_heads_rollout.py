@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.server.routes.looks import IDS, TEXT, array, ask, at_site, engine_of
+from tests.server.dialects.looks import IDS, TEXT, array, ask, at_site, engine_of
 from tests.server.tiny_network import HEADS, LAYERS
 
 # --- heads ---
@@ -104,7 +104,7 @@ async def test_a_rollout_is_one_npy_array_and_a_flow_is_not(tmp_path: Path) -> N
 
 
 async def test_a_flow_is_refused_where_there_are_no_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.routes.inspect.rollout.kernel_levels", tuple)
+    monkeypatch.setattr("server.dialects.inspect.rollout.kernel_levels", tuple)
     async with at_site(tmp_path, engine_of()) as at:
         error = await at.error("/v1/rollout", {"input": TEXT, "method": "flow"}, 400)
         assert at.engine.submitted == []
@@ -113,7 +113,7 @@ async def test_a_flow_is_refused_where_there_are_no_kernels(tmp_path: Path, monk
 
 
 async def test_a_flow_that_would_take_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.routes.inspect.rollout.MAX_FLOW_WORK", 100)
+    monkeypatch.setattr("server.dialects.inspect.rollout.MAX_FLOW_WORK", 100)
     async with at_site(tmp_path, engine_of()) as at:
         error = await at.error("/v1/rollout", {"input": TEXT, "method": "flow"}, 400)
         assert at.engine.submitted == []

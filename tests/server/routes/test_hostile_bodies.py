@@ -14,12 +14,12 @@ import pytest
 
 from model.tokenization.tokenizer import Tokenizer
 from server.http.json_reader import MAX_SCALARS
-from server.routes.inspect.interventions import MAX_CHANGES
-from server.routes.text_parts import Keep, part_for
+from server.generation.interventions.reading import MAX_CHANGES
+from server.generation.prompts.text_parts import Keep, part_for
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.openai_responses.responses import MAX_REPEATED
 from tests.server.fake_client import NUM_LAYERS
-from tests.server.routes.test_interventions import clean, numbers
+from tests.server.dialects.test_interventions import clean, numbers
 from tests.server.serving import VOCAB_SIZE, Site, error_of, site, tiny_classifier
 
 ZERO = {"point": "attn.hook_z", "layer": "all", "op": "zero"}
@@ -280,8 +280,8 @@ async def test_memory_is_given_back_once_for_all_answers_of_a_moment(
 ) -> None:
     """A small body may have a large answer: its size does not tell."""
     given_back = []
-    monkeypatch.setattr("server.routes.auth_route.give_back_memory", lambda: given_back.append(1))
-    monkeypatch.setattr("server.routes.auth_route._GIVE_BACK_AFTER", 0.0)
+    monkeypatch.setattr("server.dialects.auth_route.give_back_memory", lambda: given_back.append(1))
+    monkeypatch.setattr("server.dialects.auth_route._GIVE_BACK_AFTER", 0.0)
     async with site(tmp_path) as at:
         for count in (1, 2):
             await asyncio.gather(*(at.post("/v1/completions", {"prompt": "a", "max_tokens": 1}) for _ in range(3)))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.routes.judgements.answering import Judgement
+from server.dialects.judgements.answering import Judgement
 from tests.server.fake_client import FakeEngine
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, error_of, site

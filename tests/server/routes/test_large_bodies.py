@@ -11,13 +11,13 @@ from pydantic import BaseModel, ValidationError, field_validator
 
 from server.auth.keys import Keyring
 from server.http.error_handlers import install_error_handlers
-from server.routes.auth_route import guarded_route
+from server.dialects.auth_route import guarded_route
 from server.schemas.base import RequestModel
 from server.schemas.generation import ChatCompletionRequest
 from server.schemas.judgements.decisions import DecisionsRequest
 from server.schemas.judgements.systemone import SystemOneRequest
 from server.schemas.openai_responses.responses import ResponsesRequest
-from tests.server.routes.test_judgements import PREDICATE, STATE
+from tests.server.dialects.test_judgements import PREDICATE, STATE
 from tests.server.serving import error_of, site
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.routes.conftest import every_family
+from tests.server.dialects.conftest import every_family
 from tests.server.serving import Site
 
 NAMES = ("lfm2", "qwen3_5")

@@ -15,8 +15,8 @@ from starlette.types import Message
 from server.http.errors import QueueFull
 from server.http.sse import ClientGone
 from server.http.tensor_formats import Format
-from server.routes.inspect.inspection import Inspection
-from tests.server.routes.looks import NEEDED, TEXT, at_site, engine_of
+from server.dialects.inspect.inspection import Inspection
+from tests.server.dialects.looks import NEEDED, TEXT, at_site, engine_of
 from tests.server.tiny_network import HEADS, LAYERS
 
 ROUTES = ("next", "lens", "explain", "contributions", "trajectory", "heads", "rollout")

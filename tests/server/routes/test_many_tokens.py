@@ -17,12 +17,12 @@ from server.generation.embeddings import embed_inputs
 from server.generation.request import PromptRequest
 from server.http.errors import QueueFull
 from server.http.tensor_formats import WRITE_BYTES, Format
-from server.routes.inputs import read_inputs
-from server.routes.prompts import read_prompts
+from server.generation.prompts.inputs import read_inputs
+from server.generation.prompts.prompt import read_prompts
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.inspect.inputs import InputFields
 from tests.server.fake_client import INFO, FakeEngine
-from tests.server.routes.test_long_texts import Lines
+from tests.server.dialects.test_long_texts import Lines
 from tests.server.serving import Site, site, tiny_config, tiny_encoder_decoder
 
 LONG = 800

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_safetensors
 
-from tests.server.routes.looks import IDS, TEXT, array, ask, at_site, engine_of
+from tests.server.dialects.looks import IDS, TEXT, array, ask, at_site, engine_of
 from tests.server.serving import site, tiny_config
 from tests.server.tiny_network import LAYERS
 

@@ -12,12 +12,12 @@ from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from server.generation.choices import Piece
 from server.generation.conversation import ChatPiece
 from server.generation.submission import Started
-from server.routes.ollama.lines import Begun, LineWriter, chat_fields
-from server.routes.ollama.translation import chat_request, translated_messages
-from server.routes.prompts import Prompt, packed
+from server.dialects.ollama.lines import Begun, LineWriter, chat_fields
+from server.dialects.ollama.translation import chat_request, translated_messages
+from server.generation.prompts.prompt import Prompt, packed
 from server.schemas.ollama import OllamaChatRequest
 from server.schemas.structured_outputs import Constraint
-from tests.server.routes.test_ollama import CHAT, MESSAGES, call_of
+from tests.server.dialects.test_ollama import CHAT, MESSAGES, call_of
 from tests.server.serving import Site, site
 
 

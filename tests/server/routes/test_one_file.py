@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from server.routes.ops.single_file_page import EMPTY, one_file, views_of
+from server.dialects.ops.single_file_page import EMPTY, one_file, views_of
 from tests.server import serving
 from tests.server.serving import site
 from tests.source_tree import ROOT
@@ -65,7 +65,7 @@ async def test_a_file_is_made_once_and_not_by_the_event_loop(tmp_path: Path, mon
         makers.append(threading.current_thread())
         return one_file(*arguments)
 
-    monkeypatch.setattr("server.routes.ops.web_assets.one_file", noted)
+    monkeypatch.setattr("server.dialects.ops.web_assets.one_file", noted)
     serving._assets.cache_clear()  # sites share what was made for another one
     async with site(tmp_path) as at:
         for encoding in ("gzip", "identity", "gzip"):

@@ -15,12 +15,12 @@ from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from server.generation.choices import Piece
 from server.generation.conversation import ChatPiece, begin_conversation
 from server.http.errors import ApiError, BadRequest
-from server.routes.openai_responses.request import chat_request
-from server.routes.openai_responses.writer import ResponseWriter
+from server.dialects.openai_responses.request import chat_request
+from server.dialects.openai_responses.writer import ResponseWriter
 from server.schemas.openai_responses.responses import ResponsesRequest
 from server.schemas.structured_outputs import Constraint
 from tests.server.fake_client import logprobs
-from tests.server.routes.test_openai_responses import LOGPROBS, events_of, stable
+from tests.server.dialects.test_openai_responses import LOGPROBS, events_of, stable
 from tests.server.serving import site
 
 WEATHER: dict[str, Any] = {

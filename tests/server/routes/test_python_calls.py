@@ -8,8 +8,8 @@ import pytest
 
 from model.sampling.grammar.errors import step
 from tests.model.tokenization.chat_formats import templates
-from tests.server.routes.test_call_forms import NULLABLE, USER, calls_of, tool
-from tests.server.routes.test_tools import PATH, prompt_of, tool_site
+from tests.server.dialects.test_call_forms import NULLABLE, USER, calls_of, tool
+from tests.server.dialects.test_tools import PATH, prompt_of, tool_site
 from tests.server.scripted_site import messages_of
 
 LFM2 = ("<|im_end|>", "<|tool_call_start|>", "<|tool_call_end|>", "<|python_start|>", "<|python_end|>")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.model.tokenization.chat_formats import templates
-from tests.server.routes.test_tools import HERMES_CALL, MESSAGES, PATH, WEATHER, grammar_of, tool_site
+from tests.server.dialects.test_tools import HERMES_CALL, MESSAGES, PATH, WEATHER, grammar_of, tool_site
 from tests.server.serving import events_of
 
 BODY: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 500}

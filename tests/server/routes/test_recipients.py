@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.model.tokenization.chat_formats import templates
-from tests.server.routes.test_call_forms import USER, calls_of, tool
-from tests.server.routes.test_tools import PATH, prompt_of, tool_site
+from tests.server.dialects.test_call_forms import USER, calls_of, tool
+from tests.server.dialects.test_tools import PATH, prompt_of, tool_site
 from tests.server.scripted_site import messages_of
 
 EOT = ("<|eot|>",)

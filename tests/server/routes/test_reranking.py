@@ -13,7 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from tests import tiny
 from tests.server.engine.captures.test_cross_encoders import DOCUMENTS, PAIRS, QUERY, edit, save, theirs
-from tests.server.routes.heads import BODY, LONG, answer, by_index, classifier, logits_of, served
+from tests.server.dialects.heads import BODY, LONG, answer, by_index, classifier, logits_of, served
 from tests.server.serving import site, tiny_config
 
 TEMPLATE = (

@@ -16,7 +16,7 @@ from tests import tiny
 from tests.model.tokenization.chat_formats import templates
 from tests.server.fake_client import INFO
 from tests.server.inline_engine import InlineEngine, site_of
-from tests.server.routes.test_tools import MESSAGES, PATH
+from tests.server.dialects.test_tools import MESSAGES, PATH
 from tests.server.serving import Site, events_of
 
 OPEN_THOUGHT = templates.HERMES.replace("{{ m.content }}", "{{ (m.content or '').split('</think>')[-1] }}").replace(

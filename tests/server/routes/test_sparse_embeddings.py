@@ -94,6 +94,6 @@ async def test_more_inputs_than_may_ever_be_captured_are_refused_at_once(tmp_pat
 async def test_words_are_written_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with site(tmp_path, config=tiny_masked_lm()) as at:
         whole = (await at.post(ROUTE, {"inputs": ["abc", "ddef"]})).json()
-        monkeypatch.setattr("server.routes.huggingface.sparse._WORDS_AT_ONCE", 2)
+        monkeypatch.setattr("server.dialects.huggingface.sparse._WORDS_AT_ONCE", 2)
         assert (await at.post(ROUTE, {"inputs": ["abc", "ddef"]})).json() == whole
     assert [len(words) for words in whole] == [3, 3]

@@ -13,12 +13,12 @@ import torch
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of, stack_config
 from server.engine.request import Part
-from server.routes.inspect.inspection import stack_of
+from server.dialects.inspect.inspection import stack_of
 from tests.parity import ROWS
 from tests.reference.contributions import Contributions
-from tests.server.routes.conftest import every_family
-from tests.server.routes.looks import TEXT, at_site, engine_of
-from tests.server.routes.test_looking_at_every_family import array, ask, exactly, parts, reading
+from tests.server.dialects.conftest import every_family
+from tests.server.dialects.looks import TEXT, at_site, engine_of
+from tests.server.dialects.test_looking_at_every_family import array, ask, exactly, parts, reading
 from tests.server.serving import Site
 
 QUERIES = [5, -1]

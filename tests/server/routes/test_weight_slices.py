@@ -12,7 +12,7 @@ from safetensors.numpy import load
 
 from server.auth.keys import hash_of
 from tests.server.inline_engine import InlineEngine
-from tests.server.routes.test_weights import array, entry, every, get, loaded
+from tests.server.dialects.test_weights import array, entry, every, get, loaded
 from tests.server.serving import Site, error_of, site
 
 

@@ -11,7 +11,7 @@ import torch
 
 from model.checkpoint.weight_files import load_weights
 from tests.server.inline_engine import InlineEngine
-from tests.server.routes.conftest import FAMILIES
+from tests.server.dialects.conftest import FAMILIES
 from tests.server.serving import Site, error_of
 
 

@@ -1,0 +1,70 @@
+"""POST /v1/classify and /classify: the labels of texts, as in vLLM."""
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.http.sse import unless_disconnected
+from server.generation.context import AppContext
+from server.dialects.judgements.reasons import check_head_reasons, reasons_of_scores
+from server.dialects.judgements.scoring import (
+    NUMBER_BYTES,
+    Scores,
+    check_labels,
+    cut_of,
+    labels_of,
+    probabilities_of,
+    run_head,
+    run_ids,
+    scored_answer,
+)
+from server.generation.prompts.prompt import Prompt, fit_input, keep_end, read_prompts
+from server.generation.acceptance import accept
+from server.schemas.judgements.classifying import ClassifyAnswer, ClassifyRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    for path, summary in (("/v1/classify", "The labels of texts"), ("/classify", "The same, without a version")):
+
+        @router.post(path, tags=["judgements"], summary=summary, response_model=ClassifyAnswer, name=path)
+        async def classify(request: Request, body: ClassifyRequest) -> Response:
+            """Return the probability of every label for each input."""
+            arrival = accept(context, body, "/v1/classify")
+            value = body.input
+            is_one = isinstance(value, str) or (bool(value) and isinstance(value[0], int))
+            check_head_reasons(context, body.explain, 1 if is_one else len(value))
+            labels = labels_of(context)
+            check_labels(context, 1 if is_one else len(value), 1, NUMBER_BYTES * len(labels))
+            found = await unless_disconnected(request, _classified(context, body, arrival))
+            explaining = reasons_of_scores(context, body.explain, found.each, arrival)
+            reasons = await unless_disconnected(request, explaining)
+            rows = await asyncio.to_thread(probabilities_of, context, found, body.use_activation)
+            data = (
+                {
+                    "index": i,
+                    "label": labels[numbers.argmax()],
+                    "probs": numbers.tolist(),
+                    "num_classes": len(numbers),
+                    **reasons[i],
+                }
+                for i, numbers in enumerate(rows)
+            )
+            return await scored_answer(context, "classify", data, found)
+
+
+async def _classified(context: AppContext, body: ClassifyRequest, arrival: float) -> Scores:
+    value = body.input
+    if isinstance(value, str):
+        return await run_head(context, body, [(value,)], lambda _: "input", arrival)
+    if value and isinstance(value[0], str):
+        texts = [(text,) for text in value if isinstance(text, str)]
+        return await run_head(context, body, texts, "input[{}]".format, arrival)
+    defaults = context.score_defaults
+    cut = cut_of(context, body, None if defaults is None else defaults.max_length, is_default=False)
+    kept = cut.limit if cut.keep == "end" and cut.is_allowed else None
+
+    def fit(prompt: Prompt) -> Prompt:
+        return fit_input(context, keep_end(prompt, kept, cut.limit), cut.is_allowed, "input", cut.limit)
+
+    return await run_ids(context, await read_prompts(context, value, "input", fit=fit), arrival)

@@ -1,0 +1,159 @@
+"""GET /api/tags, /api/ps and /api/version, POST /api/show: the served model, in the form of Ollama's clients."""
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from functools import cache
+from hashlib import sha256
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from model.analysis.census import take_census
+from model.config import ModelConfig
+from server.config.memory_estimate import resolved_dtype, weight_bytes
+from server.dispatch.served_adapter import ServedAdapter
+from server.http.errors import NotFound
+from server.observability.version import lightwell_version
+from server.generation.context import AppContext
+from server.dialects.ollama.translation import can_think, served_name, tagged
+from server.generation.acceptance import find_adapter
+from server.generation.supported_routes import why_not
+from server.schemas.ollama import OllamaShowRequest
+
+_OPTIONS = {"repetition_penalty": "repeat_penalty"}
+_NEVER = "9999-12-31T23:59:59Z"
+_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+_NOT_THERE = {"pull": "POST", "push": "POST", "create": "POST", "copy": "POST", "delete": "DELETE"}
+"""Routes of Ollama's that change which models there are, each with its method."""
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the routes that need a key to the router."""
+    started = datetime.now(UTC)
+    described = cache(lambda: _described(context))  # counting parameters takes some milliseconds
+
+    def card(adapter: ServedAdapter | None = None) -> dict[str, Any]:
+        name = context.model_id if adapter is None else adapter.name
+        root = context.model_root if adapter is None else str(adapter.folder)
+        modified = started if adapter is None else datetime.fromtimestamp(adapter.created, UTC)
+        size, details = described()
+        return {
+            "name": tagged(name),
+            "model": tagged(name),
+            "modified_at": modified.isoformat(timespec="seconds").replace("+00:00", "Z"),
+            "size": size,
+            "digest": sha256(f"{root}\0{name}".encode()).hexdigest(),
+            "details": {**details, "parent_model": "" if adapter is None else tagged(context.model_id)},
+        }
+
+    @router.get("/api/tags", tags=["Ollama"], summary="The models that are served, as Ollama lists them")
+    async def tags() -> dict[str, Any]:
+        """Return the model and its LoRA adapters. `digest` is that of the name and of where the files are, not of what
+        is in them; `size` is what the weights take in memory where none stay quantised as they are stored.
+        """
+        return {"models": [card(), *map(card, context.adapters)]}
+
+    @router.get("/api/ps", tags=["Ollama"], summary="The models that are loaded, as Ollama lists them")
+    async def loaded() -> dict[str, Any]:
+        """Return the model, once it is loaded; it stays so."""
+        info = context.engine_info
+        if info is None:
+            return {"models": []}
+        told = card()
+        in_use = {"size_vram": 0 if info.device == "cpu" else told["size"], "context_length": context.context_limit}
+        return {"models": [{**told, "expires_at": _NEVER, **in_use}]}
+
+    @router.post("/api/show", tags=["Ollama"], summary="Description of the model, as Ollama returns it")
+    async def show(body: OllamaShowRequest) -> dict[str, Any]:
+        """Return the model's sizes, its chat template, the default settings of requests, and its capabilities."""
+        name = body.name if body.model is None else body.model
+        adapter = find_adapter(context, served_name(context, name))
+        told, defaults = card(adapter), asdict(context.sampling_defaults)
+        return {
+            "modified_at": told["modified_at"],
+            "details": told["details"],
+            "model_info": _model_info(context),
+            "template": "" if context.chat_template is None else context.chat_template.source,
+            "parameters": "\n".join(f"{_OPTIONS.get(name, name)} {value}" for name, value in defaults.items()),
+            "capabilities": _capabilities(context),
+        }
+
+    for route, method in _NOT_THERE.items():
+        router.add_api_route(f"/api/{route}", _not_there(context, route), methods=[method], include_in_schema=False)
+
+
+def add_open_routes(router: APIRouter, context: AppContext) -> None:
+    """Add the route that needs no key to the router."""
+
+    @router.get("/api/version", tags=["Ollama"], summary="Version of the server, where Ollama's clients look for it")
+    async def get_version() -> dict[str, str]:
+        """Return this server's own version, not one of Ollama's."""
+        return {"version": lightwell_version()}
+
+
+def _not_there(context: AppContext, route: str) -> Any:
+    async def refuse(request: Request) -> None:
+        """Refuse a change of the served models."""
+        names = ", ".join(tagged(name) for name in (context.model_id, *(each.name for each in context.adapters)))
+        raise NotFound(
+            f"There is no /api/{route}: a running server keeps the model it was started with; there is {names} "
+            "(GET /api/tags).",
+            code="route_not_found",
+        )
+
+    return refuse
+
+
+def _described(context: AppContext) -> tuple[int, dict[str, Any]]:
+    """Return the bytes of the weights, and the field `details` of Ollama's models."""
+    config, quantize = context.config, context.settings.quantize
+    dtype = resolved_dtype(config, context.settings)
+    level = _DTYPES.get(dtype, dtype) if quantize == "none" else quantize.upper()
+    details = {
+        "format": "gguf" if config.stored_as == "gguf" else "safetensors",
+        "family": config.family,
+        "families": [config.family],
+        "parameter_size": _short(take_census(config).total),
+        "quantization_level": level if config.stored_as is None else config.stored_as.upper(),
+    }
+    return weight_bytes(config, dtype, quantize), details
+
+
+def _short(number: int) -> str:
+    """Return a number of parameters as people say it: 8.0B, 134.5M."""
+    for unit, letter in ((10**9, "B"), (10**6, "M"), (10**3, "K")):
+        if number >= unit:
+            return f"{number / unit:.1f}{letter}"
+    return str(number)
+
+
+def _model_info(context: AppContext) -> dict[str, Any]:
+    """Return the sizes by the names that GGUF files have for them."""
+    config: ModelConfig = context.config
+    of_the_family = {
+        "context_length": context.context_limit,
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_layers,
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_heads,
+        "attention.head_count_kv": config.num_kv_heads,
+        "attention.key_length": config.head_dim,
+        "vocab_size": config.vocab_size,
+    }
+    return {
+        "general.architecture": config.family,
+        "general.parameter_count": take_census(config).total,
+        **{f"{config.family}.{name}": value for name, value in of_the_family.items()},
+    }
+
+
+def _capabilities(context: AppContext) -> list[str]:
+    """Return the capabilities of the model, by Ollama's names."""
+    source = "" if context.chat_template is None else context.chat_template.source
+    can = {
+        "completion": why_not(context, "/api/generate") is None,
+        "tools": "tools" in source,
+        "thinking": can_think(context),
+        "embedding": True,
+    }
+    return [name for name, is_there in can.items() if is_there]

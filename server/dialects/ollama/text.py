@@ -1,0 +1,133 @@
+"""POST /api/chat and POST /api/generate: the assistant's next message, or a text that continues a prompt."""
+
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.tokenization.chat_formats.message import Message, MessageDelta
+from server.generation.completion import completion_jobs
+from server.generation.conversation import ChatPiece, begin_conversation
+from server.generation.request import ChatRequest, PromptRequest
+from server.generation.submission import Arrived, Started, begin
+from server.http.sse import EventStream, unless_disconnected
+from server.generation.context import AppContext
+from server.dialects.ollama.lines import (
+    NDJSON,
+    Begun,
+    Fields,
+    LineWriter,
+    chat_fields,
+    error_line,
+    generate_fields,
+    now,
+)
+from server.dialects.ollama.translation import accept_named, chat_request, chat_request_of_prompt, prompt_request
+from server.dialects.responses import json_response, large_response
+from server.schemas.ollama import (
+    OllamaChatAnswer,
+    OllamaChatRequest,
+    OllamaGenerateAnswer,
+    OllamaGenerateRequest,
+    OllamaTextFields,
+)
+
+_STREAM: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {}}}}
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    @router.post(
+        "/api/chat",
+        tags=["Ollama"],
+        summary="Answer a conversation, as Ollama does",
+        response_model=OllamaChatAnswer,
+        responses=_STREAM,
+    )
+    async def chat(request: Request, body: OllamaChatRequest) -> Response:
+        """Return the assistant's next message, one line of JSON a token, or as one object without `stream`."""
+        arrival = accept_named(context, body, "/api/chat")
+        if not body.messages:
+            return _loaded(context, body, chat_fields)
+        beginning = _begin_chat(context, chat_request(context, body), arrival)
+        return await _answer(context, request, body, beginning, chat_fields, arrival)
+
+    @router.post(
+        "/api/generate",
+        tags=["Ollama"],
+        summary="Answer or continue a prompt, as Ollama does",
+        response_model=OllamaGenerateAnswer,
+        responses=_STREAM,
+    )
+    async def generate(request: Request, body: OllamaGenerateRequest) -> Response:
+        """Return the model's answer to the prompt, or with `raw`, and of a model without a chat template, the text
+        that continues it: one line of JSON a token, or one object without `stream`.
+        """
+        arrival = accept_named(context, body, "/api/generate")
+        if not body.prompt:
+            return _loaded(context, body, generate_fields)
+        beginning: Awaitable[Begun]
+        if body.raw or context.chat_template is None:
+            beginning = _begin_text(context, prompt_request(context, body), arrival)
+        else:
+            beginning = _begin_chat(context, chat_request_of_prompt(context, body), arrival)
+        return await _answer(context, request, body, beginning, generate_fields, arrival)
+
+
+def _model(context: AppContext, body: OllamaTextFields) -> str:
+    return context.model_id if body.model is None else body.model
+
+
+def _loaded(context: AppContext, body: OllamaTextFields, fields: Fields) -> Response:
+    """Answer a request that only asks whether the model is loaded."""
+    told = {"model": _model(context, body), "created_at": now(), **fields(Message())}
+    return json_response({**told, "done": True, "done_reason": "load"})
+
+
+async def _answer(
+    context: AppContext,
+    request: Request,
+    body: OllamaTextFields,
+    beginning: Awaitable[Begun],
+    fields: Fields,
+    arrival: float,
+) -> Response:
+    """Return the answer: until the first token has come, an error still has its own HTTP status."""
+
+    async def begun_writer() -> tuple[Begun, LineWriter]:
+        begun = await beginning
+        return begun, LineWriter(context, _model(context, body), fields, begun, arrival)
+
+    async def whole() -> Response:
+        begun, writer = await begun_writer()
+        try:
+            return await large_response(await writer.whole())
+        finally:
+            begun.started.close()
+
+    if not body.stream:
+        return await unless_disconnected(request, whole())
+    begun, writer = await unless_disconnected(request, begun_writer())
+    lines, close = writer.lines(), begun.started.close
+    return EventStream(lines, close, media_type=NDJSON, write_error=error_line)
+
+
+async def _begin_chat(context: AppContext, asked: ChatRequest, arrival: float) -> Begun:
+    found = await begin_conversation(context, asked, arrival)
+    return Begun(found.job.prompt, found.started, found.pieces(), asked.num_logprobs)
+
+
+async def _begin_text(context: AppContext, asked: PromptRequest, arrival: float) -> Begun:
+    (job,) = await completion_jobs(context, asked)
+    started, arrivals = await begin(context, asked, [job], arrival)
+    return Begun(job.prompt, started, _pieces(started, arrivals), asked.num_logprobs)
+
+
+async def _pieces(started: Started, arrivals: AsyncIterator[Arrived]) -> AsyncIterator[ChatPiece]:
+    """Yield the pieces of a text as pieces of a message with content only."""
+    try:
+        async for arrived in arrivals:
+            piece = arrived.piece
+            yield ChatPiece(arrived.run.index, MessageDelta(content=piece.text), piece.finish_reason, piece)
+    finally:
+        started.close()

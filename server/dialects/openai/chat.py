@@ -1,0 +1,215 @@
+"""POST /v1/chat/completions: the assistant's next message, whole or as a stream."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import orjson
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from model.tokenization.chat_formats.message import Message, MessageDelta, ToolCallDelta
+from server.engine.outputs import TokenLogprobs
+from server.dialects.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
+from server.generation.choices import Piece
+from server.generation.conversation import Answered, ChatPiece, Conversation, begin_conversation
+from server.generation.prompts.field_names import FieldNames
+from server.generation.logprobs import chat_entries, prompt_entries
+from server.generation.request import ChatRequest
+from server.http.errors import ApiError
+from server.http.sse import EventStream, event, unless_disconnected
+from server.http.tensor_formats import JsonArray
+from server.http.turns import in_turns
+from server.generation.context import AppContext
+from server.dialects.inspect.inspection import NamedToken
+from server.dialects.openai.answer_writer import AnswerWriter, text_fields
+from server.generation.acceptance import accept
+from server.dialects.responses import large_response
+from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    @router.post(
+        "/v1/chat/completions",
+        tags=["generation"],
+        summary="Answer a conversation",
+        response_model=ChatCompletionAnswer,
+        responses={200: {"content": {"text/event-stream": {}}}},
+    )
+    async def chat_completions(request: Request, body: ChatCompletionRequest) -> Response:
+        """Return the assistant's next message. With `stream`, it is sent as server-sent events, one per token,
+        ending in `[DONE]`.
+        """
+        arrival = accept(context, body, "/v1/chat/completions")
+        asked = _asked(body)
+        versus = check_chat_reasons(context, asked, body.explain)
+        if not body.stream:
+            return await unless_disconnected(request, _whole(context, body, asked, arrival, versus))
+        conversation = await unless_disconnected(request, begin_conversation(context, asked, arrival))
+        writer = _ChatWriter(conversation, body)
+        return EventStream(
+            _events(writer),
+            conversation.close,
+            None
+            if body.return_token_ids or body.counts_as_it_goes
+            else conversation.token_writer(
+                lambda text: writer.stream_chunk(
+                    [writer.choice(ChatPiece(0, MessageDelta(content=text), None, Piece()))]
+                )
+            ),
+        )
+
+
+def _asked(body: ChatCompletionRequest) -> ChatRequest:
+    return ChatRequest(
+        **text_fields(body),
+        num_logprobs=body.num_logprobs,
+        names=FieldNames({"thinking_budget": body.budget_field}),
+        chat=body,
+        max_tokens=body.max_completion_tokens if body.max_tokens is None else body.max_tokens,
+        reasoning_effort=body.reasoning_effort,
+        thinking_budget=body.budget,
+    )
+
+
+async def _whole(
+    context: AppContext, body: ChatCompletionRequest, asked: ChatRequest, arrival: float, versus: NamedToken | None
+) -> Response:
+    conversation = await begin_conversation(context, asked, arrival)
+    try:
+        check_room_for_reasons(context, body.explain, conversation.job.prompt, conversation.job.sampling.max_tokens)
+    except ApiError:
+        conversation.close()
+        raise
+    choices = await conversation.answers()
+    writer = _ChatWriter(conversation, body)
+    answer = writer.head("chat.completion")
+    answer["choices"] = [
+        await writer.whole_choice(index, choice) async for index, choice in in_turns(enumerate(choices), 1)
+    ]
+    for written, choice in zip(answer["choices"], choices, strict=True):
+        token_ids = [token_id for piece in choice.pieces for token_id in piece.token_ids]
+        written |= await chat_reasons(context, body.explain, versus, conversation.job.prompt, token_ids, arrival)
+    answer["usage"] = writer.usage()
+    if body.prompt_logprobs is not None:
+        logprobs = next((each.prompt_logprobs for each in choices[0].pieces if each.prompt_logprobs is not None), None)
+        answer["prompt_logprobs"] = await writer.prompt_logprobs(logprobs)
+    return await large_response(answer)
+
+
+async def _events(writer: "_ChatWriter") -> AsyncIterator[bytes]:
+    for run in writer.started.runs:
+        yield event(orjson.dumps(writer.stream_chunk([writer.opening(run.index)])))
+    async for piece in writer.conversation.pieces():
+        choice = await writer.chunk(piece)
+        if choice is None:
+            continue
+        chunk = writer.stream_chunk([choice])
+        if writer.body.prompt_logprobs is not None and piece.piece.prompt_logprobs is not None:
+            chunk["prompt_logprobs"] = await writer.prompt_logprobs(piece.piece.prompt_logprobs)
+        yield event(orjson.dumps(chunk))
+    yield writer.end_of_stream()
+
+
+class _ChatWriter(AnswerWriter):
+    """Writes the choices of a chat."""
+
+    CHUNK = "chat.completion.chunk"
+    body: ChatCompletionRequest
+
+    def __init__(self, conversation: Conversation, body: ChatCompletionRequest) -> None:
+        self.conversation = conversation
+        self.job = conversation.job
+        super().__init__(conversation.context, body, [self.job], conversation.started, "chatcmpl")
+
+    def choice(self, piece: ChatPiece) -> dict[str, Any]:
+        """Return the fields that every chunk of a choice has."""
+        return {
+            "index": piece.index,
+            "delta": self._delta(piece.delta),
+            "logprobs": None,
+            "finish_reason": piece.finish_reason,
+            "stop_reason": piece.piece.stop_reason,
+        }
+
+    def _delta(self, delta: MessageDelta) -> dict[str, Any]:
+        written: dict[str, Any] = {}
+        if delta.content or self.conversation.is_plain:
+            written["content"] = delta.content
+        if delta.reasoning and self.body.include_reasoning:
+            written |= _reasoning(delta.reasoning)
+        if delta.tool_calls:
+            written["tool_calls"] = [_call_delta(call) for call in delta.tool_calls]
+        return written
+
+    def opening(self, index: int) -> dict[str, Any]:
+        """Return the first chunk of a choice, which names the role."""
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    async def whole_choice(self, index: int, choice: Answered) -> dict[str, Any]:
+        """Return a choice in one piece."""
+        token_ids = [token_id for piece in choice.pieces for token_id in piece.token_ids]
+        self.num_tokens[index] += len(token_ids)
+        written: dict[str, Any] = {
+            "index": index,
+            "message": self._message(choice.message),
+            "logprobs": await self._logprobs([each for piece in choice.pieces for each in piece.logprobs]),
+            "finish_reason": choice.finish_reason,
+            "stop_reason": choice.stop_reason,
+        }
+        if self.body.return_token_ids:
+            written["token_ids"] = token_ids
+        tensors = [piece.tensors for piece in choice.pieces if piece.tensors]
+        if self.started.rows is not None and tensors:
+            written["attention"] = self.started.rows.whole(tensors, len(self.job.prompt.ids) - 1, JsonArray)
+        return written
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        content = None if message.tool_calls and not message.content else message.content
+        written: dict[str, Any] = {"role": "assistant", "content": content}
+        if message.reasoning and self.body.include_reasoning:
+            written |= _reasoning(message.reasoning)
+        if message.tool_calls:
+            written["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                for call in message.tool_calls
+            ]
+        return written
+
+    async def chunk(self, new: ChatPiece) -> dict[str, Any] | None:
+        """Return the chunk of a piece, or None if it has nothing that a client sees."""
+        index, piece = new.index, new.piece
+        query = len(self.job.prompt.ids) - 1 + self.num_tokens[index]
+        self.num_tokens[index] += len(piece.token_ids)
+        choice = self.choice(new)
+        choice["logprobs"] = await self._logprobs(piece.logprobs)
+        if self.body.return_token_ids:
+            choice["token_ids"] = piece.token_ids
+        if self.started.rows is not None and piece.tensors:
+            choice["attention"] = self.started.rows.piece(piece.tensors, query)
+        is_seen = choice["delta"] or new.finish_reason is not None or choice["logprobs"] is not None
+        return choice if is_seen or self.body.return_token_ids or piece.tensors or piece.prompt_logprobs else None
+
+    async def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
+        if self.body.num_logprobs is None:
+            return None
+        return {"content": await chat_entries(self.context.tokenizer, logprobs, self.body.num_logprobs)}
+
+    async def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs | None] | None) -> list[Any] | None:
+        """Return vLLM's `prompt_logprobs`, which chats have next to the choices."""
+        if logprobs is None:
+            return None
+        return await prompt_entries(self.context.tokenizer, logprobs, self.body.prompt_logprobs or 0)
+
+
+def _reasoning(text: str) -> dict[str, str]:
+    """Return reasoning under the name that most clients read, and under vLLM's newer one."""
+    return {"reasoning_content": text, "reasoning": text}
+
+
+def _call_delta(call: ToolCallDelta) -> dict[str, Any]:
+    """Return the new part of a call; the first part has its name."""
+    if call.id is None:
+        return {"index": call.index, "function": {"arguments": call.arguments}}
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": call.index, "id": call.id, "type": "function", "function": function}

@@ -1,0 +1,33 @@
+"""POST /v1/embeddings: vectors of inputs, from any layer of the network."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.generation.embeddings import embed, embed_inputs, embed_task, embedding_entry
+from server.http.sse import unless_disconnected
+from server.http.tensor_formats import Format, body_pieces, check_npy, negotiate
+from server.http.turns import in_turns
+from server.generation.context import AppContext
+from server.generation.acceptance import accept
+from server.dialects.responses import head_of, input_usage, tensor_response, tensor_route, wire_of
+from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    @tensor_route(router.post, "/v1/embeddings", "Vectors of a text", EmbeddingAnswer)
+    async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
+        """Return the vector of each input, or with pooling none one vector per token. `Accept` chooses the format."""
+        arrival = accept(context, body)
+        wanted = negotiate(request.headers.get("accept"))
+        task = embed_task(context, body)
+        inputs = await embed_inputs(context, body)
+        if wanted is Format.NPY:
+            check_npy(len(inputs))
+        encoding_format = body.encoding_format or "float"
+        wire = wire_of(wanted, encoding_format)
+        results = await unless_disconnected(request, embed(context, task, inputs, wire, arrival))
+        each = in_turns(enumerate(zip(inputs, results, strict=True)), 16)
+        entries = [embedding_entry(context, task, index, *parts) async for index, parts in each]
+        head = head_of(context, input_usage(inputs, results))
+        pieces = body_pieces(wanted, head, entries, encoding_format)
+        return await tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))

@@ -1,0 +1,53 @@
+"""POST /v1/responses: the assistant's next turn, whole or as a stream of OpenAI's typed events."""
+
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from server.generation.conversation import Conversation, begin_conversation
+from server.http.sse import EventStream, unless_disconnected
+from server.generation.context import AppContext
+from server.dialects.openai_responses.request import chat_request
+from server.dialects.openai_responses.writer import ResponseWriter
+from server.generation.acceptance import accept
+from server.dialects.responses import large_response
+from server.schemas.openai_responses.responses import ResponsesAnswer, ResponsesRequest
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    @router.post(
+        "/v1/responses",
+        tags=["generation"],
+        summary="Answer a conversation, as OpenAI's newer clients ask",
+        response_model=ResponsesAnswer,
+        responses={200: {"content": {"text/event-stream": {}}}},
+    )
+    async def responses(request: Request, body: ResponsesRequest) -> Response:
+        """Return the assistant's next turn as items: reasoning, messages and calls. With `stream`, it is sent as
+        server-sent events, one per token; the last one holds the whole response. Nothing is stored.
+        """
+        arrival = accept(context, body, "/v1/responses")
+        beginning = begin_conversation(context, chat_request(body), arrival)
+        if not body.stream:
+            return await unless_disconnected(request, _whole(context, body, beginning))
+        conversation = await unless_disconnected(request, beginning)
+        writer = ResponseWriter(context, body, conversation)
+        events = _events(writer, conversation)
+        return EventStream(events, conversation.close, writer.token_writer(), write_error=writer.failed)
+
+
+async def _whole(context: AppContext, body: ResponsesRequest, beginning: Coroutine[Any, Any, Conversation]) -> Response:
+    conversation = await beginning
+    writer = ResponseWriter(context, body, conversation)
+    async for piece in conversation.pieces():
+        await writer.push(piece)
+    return await large_response(writer.response())
+
+
+async def _events(writer: ResponseWriter, conversation: Conversation) -> AsyncIterator[bytes]:
+    yield writer.begin()
+    async for piece in conversation.pieces():
+        if events := await writer.push(piece):
+            yield events

@@ -1,0 +1,45 @@
+"""Health, metrics and version: these routes are open to all, so that probes and scrapers need no key."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+from server.observability.metrics import CONTENT_TYPE
+from server.observability.version import lightwell_version
+from server.generation.context import AppContext
+from server.dialects.responses import json_response
+
+
+def add_routes(router: APIRouter, context: AppContext) -> None:
+    unready: dict[int | str, dict[str, Any]] = {503: {"description": "Loading, draining, or a worker is lost or hung."}}
+
+    @router.get("/health/live", tags=["operation"], summary="The process runs", responses=unready)
+    async def live() -> Response:
+        """Return 200 while the process can recover by itself, and 503 once it should be restarted."""
+        alive = context.engine.live
+        return json_response({"live": alive}, 200 if alive else 503)
+
+    @router.get("/health/ready", tags=["operation"], summary="Requests are accepted", responses=unready)
+    async def ready() -> Response:
+        """Return 200 when every worker has recently shown that it works and the server is not draining."""
+        is_ready = context.engine.ready()
+        answer = json_response({"ready": is_ready, "reason": context.engine.reason()}, 200 if is_ready else 503)
+        if not is_ready:
+            answer.headers["Retry-After"] = "1"
+        return answer
+
+    @router.get("/health", tags=["operation"], summary="The same as /health/ready", responses=unready)
+    async def health() -> Response:
+        """Return 200 when requests are accepted."""
+        return await ready()
+
+    @router.get("/metrics", tags=["operation"], summary="Prometheus metrics", response_class=Response)
+    async def metrics() -> Response:
+        """Return all metrics in the Prometheus text format."""
+        return Response(context.metrics.render(), media_type=CONTENT_TYPE)
+
+    @router.get("/version", tags=["operation"], summary="Version of the server")
+    async def get_version() -> dict[str, str | None]:
+        """Return the version, and the dtype in which the model computes, null while it loads."""
+        return {"version": lightwell_version(), "compute_dtype": context.compute_dtype}

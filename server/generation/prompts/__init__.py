@@ -1,0 +1,1 @@
+"""Prompts: bodies to token ids, within the limits of the model. Independent of the engine."""
