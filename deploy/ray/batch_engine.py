@@ -21,8 +21,8 @@ from server.app import ModelFiles, load_model_files
 from server.config.settings import Settings
 from server.engine.engine import Engine
 from server.engine.outputs import Array, RequestOutput
-from server.http.errors import ApiError
 from server.generation.tasks import TaskResult
+from server.http.errors import ApiError
 from server.worker.model_fingerprint import Fingerprint
 
 _ROWS_AHEAD = 4

@@ -15,25 +15,25 @@ from model.hooks.point_names import stack_config
 from server.app import ModelFiles
 from server.auth.keys import Keyring
 from server.config.settings import Settings
+from server.dialects.inspect.attention import attention_entry, plan_of
+from server.dialects.inspect.trace import asked_of, trace_entry
 from server.dispatch.engine_client import EngineClient
 from server.engine.outputs import EngineInfo
 from server.engine.request import AttentionTask, EngineRequest
+from server.generation.context import AppContext
 from server.generation.embeddings import embed_inputs, embed_task, embedding_entry, embedding_work
+from server.generation.interventions.reading import read_all_interventions
+from server.generation.interventions.selectors import select_heads
+from server.generation.interventions.trace_plan import Lengths, choose_points, plan_inputs
+from server.generation.prompts.inputs import read_inputs
+from server.generation.prompts.prompt import Prompt
+from server.generation.supported_routes import check_part
+from server.generation.tasks import TaskResult, Work
 from server.http.error_handlers import validation_error
 from server.http.errors import BadRequest, PayloadTooLarge, Unavailable
 from server.http.tensor_formats import Entry, NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.observability.metrics import Metrics
-from server.generation.context import AppContext
-from server.generation.prompts.inputs import read_inputs
-from server.dialects.inspect.attention import attention_entry, plan_of
-from server.generation.interventions.reading import read_all_interventions
-from server.generation.interventions.selectors import select_heads
-from server.dialects.inspect.trace import asked_of, trace_entry
-from server.generation.interventions.trace_plan import Lengths, choose_points, plan_inputs
-from server.generation.prompts.prompt import Prompt
-from server.generation.supported_routes import check_part
-from server.generation.tasks import TaskResult, Work
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.inspect.attention import AttentionRequest
 from server.schemas.inspect.trace import TraceRequest

@@ -13,7 +13,6 @@ from starlette.routing import BaseRoute
 
 from server.dialects.anthropic import messages
 from server.dialects.auth_route import OpenRoute, admin_route, guarded_route
-from server.generation.context import AppContext
 from server.dialects.huggingface import labels, sparse, tei, tgi
 from server.dialects.inspect import (
     attention,
@@ -37,6 +36,7 @@ from server.dialects.openai import chat, completions, embeddings, models, tokeni
 from server.dialects.openai_responses import route as responses
 from server.dialects.ops import adapters, admin, capabilities, health, page
 from server.dialects.running_route import running_route
+from server.generation.context import AppContext
 from server.schemas.anthropic.messages import MessagesErrorAnswer
 from server.schemas.base import AnswerModel, ErrorAnswer
 from server.schemas.judgements.head_fields import RerankErrorAnswer, TeiErrorAnswer

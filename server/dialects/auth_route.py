@@ -26,6 +26,7 @@ from starlette.types import Receive, Scope, Send
 from server.auth.keys import Keyring, KnownKey
 from server.auth.quotas import LimitReached
 from server.engine.memory.memory_limit import give_back_memory
+from server.generation.prompts.text_parts import naming
 from server.http.errors import (
     ApiError,
     BadRequest,
@@ -39,7 +40,6 @@ from server.http.errors import (
 from server.http.json_reader import JsonReader
 from server.http.turns import FairTurns
 from server.observability.access_log import CLIENT_CLOSED_REQUEST, current_key, current_record
-from server.generation.prompts.text_parts import naming
 from server.schemas.base import MAX_FIELDS
 
 MAX_BODY_VALUES = 1 << 21

@@ -11,13 +11,13 @@ from fastapi.types import DecoratedCallable
 from starlette.responses import Response, StreamingResponse
 
 from model.hooks.point_names import stack_config, stacks
+from server.generation.acceptance import current_request
+from server.generation.context import AppContext
+from server.generation.prompts.prompt import Prompt
+from server.generation.tasks import TaskResult, counted_refusals
 from server.http.errors import answer_too_large
 from server.http.tensor_formats import VALUE_BYTES, WRITE_BYTES, Format, NumpyArray, Piece, Wire, json_parts, paced
 from server.observability.access_log import current_record
-from server.generation.context import AppContext
-from server.generation.prompts.prompt import Prompt
-from server.generation.acceptance import current_request
-from server.generation.tasks import TaskResult, counted_refusals
 from server.schemas.base import AnswerModel
 
 _TENSOR_CONTENT: dict[str, Any] = {kind.value: {} for kind in Format if kind is not Format.JSON}

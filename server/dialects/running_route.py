@@ -14,12 +14,12 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from server.auth.keys import ApiKey
+from server.dialects.auth_route import KEY_IN_SCOPE, Handler
 from server.dispatch.request_context import RequestContext
+from server.generation.acceptance import current_context, min_priority
+from server.generation.context import AppContext
 from server.http.errors import BadRequest, shown
 from server.observability.access_log import current_record
-from server.dialects.auth_route import KEY_IN_SCOPE, Handler
-from server.generation.context import AppContext
-from server.generation.acceptance import current_context, min_priority
 
 HEADER = "X-Request-Timeout"
 

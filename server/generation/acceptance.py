@@ -7,9 +7,9 @@ from server.auth.keys import ApiKey
 from server.auth.quotas import PRIORITIES
 from server.dispatch.request_context import RequestContext
 from server.dispatch.served_adapter import ServedAdapter
-from server.http.errors import BadRequest, NotFound, shown
 from server.generation.context import PLACEHOLDERS, AppContext
 from server.generation.supported_routes import check_route
+from server.http.errors import BadRequest, NotFound, shown
 from server.schemas.base import RunFields
 
 current_context: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)

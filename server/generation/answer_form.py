@@ -19,10 +19,10 @@ from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.thoughts import Start, start_of
+from server.generation.context import AppContext
 from server.generation.grammars import in_grammar_thread
 from server.generation.request import ChatRequest
 from server.http.errors import BadRequest
-from server.generation.context import AppContext
 from server.schemas.tools import ToolDefinition
 
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from server.engine.outputs import Array
 from server.engine.request import AttentionCapture
-from server.generation.prompts.field_names import FieldNames
-from server.http.errors import answer_too_large
-from server.http.tensor_formats import EncodingFormat, NumpyArray, Wire, as_numpy, json_value
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import HeadSelection, select_heads, value_bytes
+from server.generation.prompts.field_names import FieldNames
 from server.generation.prompts.prompt import Prompt
 from server.generation.supported_routes import check_part
+from server.http.errors import answer_too_large
+from server.http.tensor_formats import EncodingFormat, NumpyArray, Wire, as_numpy, json_value
 from server.schemas.sampling import GenerationAttention
 
 _STREAMED_ROWS = 16

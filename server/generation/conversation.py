@@ -10,15 +10,15 @@ from model.tokenization.chat_formats.prefill import shared_end
 from server.engine.request import GenerateTask
 from server.generation.answer_form import answer_form
 from server.generation.choices import Piece
+from server.generation.context import AppContext
 from server.generation.grammars import read_grammar
+from server.generation.prompts.inputs import between_stacks
+from server.generation.prompts.prompt import Prompt, fit_generation, keep_end, read_chat
+from server.generation.prompts.text_parts import Cut
 from server.generation.request import ChatRequest
 from server.generation.sampling import sampling_params
 from server.generation.submission import Arrived, Job, Started, begin, token_writer
 from server.http.connection import BodyWriter
-from server.generation.context import AppContext
-from server.generation.prompts.inputs import between_stacks
-from server.generation.prompts.prompt import Prompt, fit_generation, keep_end, read_chat
-from server.generation.prompts.text_parts import Cut
 from server.schemas.chat_templates import THINKING_SWITCHES
 from server.schemas.thinking import EFFORT_BUDGETS
 

@@ -8,17 +8,17 @@ from fastapi import Request
 
 from model.hooks.point_names import stack_config
 from server.engine.request import EmbedTask, PoolingMode
+from server.generation.context import AppContext
+from server.generation.interventions.selectors import resolve
+from server.generation.prompts.inputs import between_stacks
+from server.generation.prompts.prompt import Prompt, encoder_limit, fit_input, keep_end, read_prompts
+from server.generation.prompts.text_parts import Keep, bounded
+from server.generation.tasks import TaskResult, Work, run_all, token_bytes, within_room
 from server.http.error_handlers import translated
 from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import VALUE_BYTES, Entry, NumpyArray, Wire, as_numpy
 from server.http.turns import in_turns
-from server.generation.context import AppContext
-from server.generation.prompts.inputs import between_stacks
-from server.generation.interventions.selectors import resolve
-from server.generation.prompts.prompt import Prompt, encoder_limit, fit_input, keep_end, read_prompts
-from server.generation.tasks import TaskResult, Work, run_all, token_bytes, within_room
-from server.generation.prompts.text_parts import Keep, bounded
 from server.schemas.base import PromptInput
 from server.schemas.embeddings import EmbeddingRequest
 

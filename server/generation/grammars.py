@@ -13,9 +13,9 @@ from model.sampling.grammar.checking import kept, remembered
 from model.sampling.grammar.constraint import grammar_text
 from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.errors import GrammarError
+from server.generation.context import AppContext
 from server.http.errors import BadRequest
 from server.http.json_reader import check_json_text
-from server.generation.context import AppContext
 from server.schemas.structured_outputs import Constraint
 
 _SWITCH_SECONDS = 0.0005

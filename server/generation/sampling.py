@@ -9,10 +9,10 @@ from typing import Any
 
 from model.checkpoint.generation_defaults import SamplingDefaults
 from server.engine.sampling_params import SamplingParams
-from server.generation.request import TextRequest
-from server.http.errors import BadRequest
 from server.generation.context import AppContext
 from server.generation.prompts.prompt import check_ids
+from server.generation.request import TextRequest
+from server.http.errors import BadRequest
 
 logger = logging.getLogger(__name__)
 

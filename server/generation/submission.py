@@ -15,19 +15,19 @@ from model.tokenization.chat_formats.parser import TaggedText
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
+from server.generation.acceptance import current_request
 from server.generation.attention_rows import RowWriter, check_rows, row_writer
 from server.generation.choices import ChoiceText, Piece, Run
+from server.generation.context import AppContext
+from server.generation.interventions.reading import read_all_interventions
+from server.generation.prompts.prompt import Prompt
 from server.generation.request import TextRequest
 from server.generation.sampling import seed_of_choice
+from server.generation.tasks import check_capture, count_rejection, counted_refusals, value_bytes
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest, answer_too_large
 from server.http.sse import TokenEvent
 from server.http.turns import in_turns
-from server.generation.context import AppContext
-from server.generation.interventions.reading import read_all_interventions
-from server.generation.prompts.prompt import Prompt
-from server.generation.acceptance import current_request
-from server.generation.tasks import check_capture, count_rejection, counted_refusals, value_bytes
 
 _LOGPROB_BYTES = 75
 """Bytes of one alternative of a token in an answer, approximately: its id, text, rank and number."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from model.config import ModelConfig
 from server.auth.keys import ApiKey
 from server.engine.request import Part
-from server.http.errors import BadRequest
 from server.generation.context import AppContext
+from server.http.errors import BadRequest
 
 CHATS: Mapping[str, str] = {
     **dict.fromkeys(("/v1/chat/completions", "/v1/messages", "/api/chat"), "messages"),

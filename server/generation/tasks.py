@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import EngineRequest, Intervention, Task
-from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
+from server.generation.acceptance import current_request
 from server.generation.context import AppContext
 from server.generation.prompts.prompt import Prompt
-from server.generation.acceptance import current_request
+from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
 
 _MAX_TOGETHER = 64
 """Most inputs of one HTTP request in the engine at once; `max_num_seqs` if that is less. A long list must not fill the

@@ -15,8 +15,8 @@ from lightwell_client import AsyncClient, BadRequest, NotParsed
 from tests.client.conftest import Asker
 from tests.client.test_tools import CALLS, answer
 from tests.client.wire_server import Reply, WireServer
-from tests.server.inline_engine import InlineEngine
 from tests.server.dialects.test_structured_outputs import SCHEMA
+from tests.server.inline_engine import InlineEngine
 from tests.server.serving import site
 from tests.tiny import make_variant
 

@@ -29,13 +29,13 @@ from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
 from server.auth.keys import Keyring, hash_of
 from server.config.settings import Settings
+from server.dialects import build_routes
+from server.dialects.ops.web_assets import WebAssets
+from server.generation.context import AppContext
 from server.http.error_handlers import install_error_handlers
 from server.http.security_headers import BrowserHeaders
 from server.observability.access_log import RequestLog, RequestRecord
 from server.observability.metrics import Metrics, of_engine, of_keys
-from server.dialects import build_routes
-from server.generation.context import AppContext
-from server.dialects.ops.web_assets import WebAssets
 from tests.server.fake_client import HIDDEN_SIZE, INFO, NUM_HEADS, NUM_LAYERS, FakeEngine
 
 END_OF_TEXT = 256

@@ -8,15 +8,15 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.generation.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
-from server.http.error_shapes import error_json
-from server.http.sse import EventStream, event, unless_disconnected
 from server.dialects.anthropic.blocks import ContentWriter, Event
 from server.dialects.anthropic.translation import chat_request
-from server.generation.context import AppContext
-from server.generation.acceptance import accept, current_request, find_adapter
 from server.dialects.responses import json_response, large_response, model_name, new_answer_id
+from server.generation.acceptance import accept, current_request, find_adapter
+from server.generation.context import AppContext
+from server.generation.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
 from server.generation.supported_routes import check_route
+from server.http.error_shapes import error_json
+from server.http.sse import EventStream, event, unless_disconnected
 from server.schemas.anthropic.messages import (
     CountTokensAnswer,
     CountTokensRequest,

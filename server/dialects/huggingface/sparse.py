@@ -6,17 +6,17 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.dialects.huggingface.tei import cut_fields
+from server.dialects.responses import tensor_response
 from server.engine.request import SparseTask
+from server.generation.acceptance import accept
+from server.generation.context import AppContext
 from server.generation.embeddings import embed_inputs
+from server.generation.supported_routes import SPARSE
+from server.generation.tasks import TaskResult, Work, check_capture, run_all
 from server.http.errors import answer_too_large
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import Format, as_numpy
-from server.generation.context import AppContext
-from server.dialects.huggingface.tei import cut_fields
-from server.generation.acceptance import accept
-from server.dialects.responses import tensor_response
-from server.generation.supported_routes import SPARSE
-from server.generation.tasks import TaskResult, Work, check_capture, run_all
 from server.schemas.embeddings import EmbeddingRequest, SparseEmbeddingRequest, SparseValue
 
 _VALUE_BYTES = 40

@@ -6,16 +6,16 @@ import numpy as np
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.dialects.responses import json_response, large_response
+from server.generation.acceptance import accept
+from server.generation.context import AppContext
 from server.generation.embeddings import embed_vectors
 from server.generation.prompts.field_names import FieldNames
+from server.generation.prompts.prompt import encoder_limit
+from server.generation.supported_routes import is_for_text
 from server.http.errors import BadRequest
 from server.http.tensor_formats import JsonArray
 from server.observability.version import lightwell_version
-from server.generation.context import AppContext
-from server.generation.prompts.prompt import encoder_limit
-from server.generation.acceptance import accept
-from server.dialects.responses import json_response, large_response
-from server.generation.supported_routes import is_for_text
 from server.schemas.base import MAX_PROMPTS
 from server.schemas.embeddings import TeiCut, TeiInputFields
 from server.schemas.huggingface import EmbedRequest, SimilarityRequest

@@ -12,22 +12,22 @@ import orjson
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.generation.choices import Piece
-from server.generation.completion import completion_jobs
-from server.generation.prompts.field_names import FieldNames
-from server.generation.logprobs import prefill_entries, token_entry
-from server.generation.request import PromptRequest, sampling_of
-from server.generation.submission import Arrived, Job, begin
-from server.http.error_handlers import translated
-from server.http.error_shapes import error_json
-from server.http.errors import BadRequest
-from server.http.sse import EventStream, event, unless_disconnected
-from server.generation.context import AppContext
 from server.dialects.huggingface.labels import predict
 from server.dialects.huggingface.tei import embed, similarity
 from server.dialects.judgements.ranking import rank_texts
 from server.generation.acceptance import accept
+from server.generation.choices import Piece
+from server.generation.completion import completion_jobs
+from server.generation.context import AppContext
+from server.generation.logprobs import prefill_entries, token_entry
+from server.generation.prompts.field_names import FieldNames
+from server.generation.request import PromptRequest, sampling_of
+from server.generation.submission import Arrived, Job, begin
 from server.generation.supported_routes import check_route, is_for_text, why_not
+from server.http.error_handlers import translated
+from server.http.error_shapes import error_json
+from server.http.errors import BadRequest
+from server.http.sse import EventStream, event, unless_disconnected
 from server.schemas.base import RequestModel
 from server.schemas.huggingface import EmbedRequest, GenerateAnswer, GenerateRequest, SimilarityRequest, TgiGrammar
 from server.schemas.judgements.classifying import PredictRequest

@@ -7,11 +7,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.hooks.point_names import stack_config
-from server.engine.request import AttentionTask, Part
-from server.http.tensor_formats import Entry, as_numpy, body_pieces
-from server.http.turns import in_turns
-from server.generation.context import AppContext
 from server.dialects.inspect.inspection import begin, inspection_route, stack_of
+from server.dialects.responses import input_usage, inspection_head, tensor_response, token_fields, wire_of
+from server.engine.request import AttentionTask, Part
+from server.generation.context import AppContext
 from server.generation.interventions.selectors import (
     AttentionPlan,
     HeadSelection,
@@ -20,9 +19,10 @@ from server.generation.interventions.selectors import (
     select_heads,
 )
 from server.generation.prompts.prompt import Prompt
-from server.dialects.responses import input_usage, inspection_head, tensor_response, token_fields, wire_of
 from server.generation.supported_routes import check_part
 from server.generation.tasks import TaskResult, counted_refusals, token_bytes
+from server.http.tensor_formats import Entry, as_numpy, body_pieces
+from server.http.turns import in_turns
 from server.schemas.inspect.attention import AttentionEntry, AttentionRequest
 
 

@@ -18,11 +18,6 @@ from model.analysis.arrays import Float64, Floats
 from model.analysis.contributions import opened, value_attributions, value_norms, value_vectors
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
-from server.engine.request import Intervention, Part, PointCapture, TraceTask
-from server.http.errors import BadRequest
-from server.http.trace_body import DescribedEntry
-from server.http.turns import in_turns
-from server.generation.context import AppContext
 from server.dialects.inspect.attention import keys_of, rows_of
 from server.dialects.inspect.inspection import (
     Asked,
@@ -37,11 +32,16 @@ from server.dialects.inspect.inspection import (
     read_token,
     stack_of,
 )
-from server.generation.interventions.selectors import resolve, resolve_attending
 from server.dialects.parts.logit_parts import LogitParts, check_attributable, output_norm
 from server.dialects.parts.stream_parts import ATTENTION, Added, Changes, StreamParts
+from server.engine.request import Intervention, Part, PointCapture, TraceTask
+from server.generation.context import AppContext
+from server.generation.interventions.selectors import resolve, resolve_attending
 from server.generation.prompts.prompt import Prompt
 from server.generation.supported_routes import check_part
+from server.http.errors import BadRequest
+from server.http.trace_body import DescribedEntry
+from server.http.turns import in_turns
 from server.schemas.base import Selector, wrong
 from server.schemas.inspect.inputs import HEADS, LAYERS, PART, InspectionEntry, InspectionRequest, Target
 

@@ -13,16 +13,16 @@ from model.analysis.correlations import gaussian_information, independent_inform
 from model.config import ModelConfig
 from model.hooks.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
 from model.hooks.points import reads_encoder
+from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route
 from server.engine.request import TraceTask
+from server.generation.context import AppContext
+from server.generation.interventions.selectors import resolve
+from server.generation.interventions.trace_plan import ChosenPoint, choose_heads, head_axis
+from server.generation.prompts.prompt import Prompt
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
-from server.generation.context import AppContext
-from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route
-from server.generation.interventions.selectors import resolve
-from server.generation.interventions.trace_plan import ChosenPoint, choose_heads, head_axis
-from server.generation.prompts.prompt import Prompt
 from server.schemas.base import AnswerModel, Index, Selector
 from server.schemas.inspect.inputs import DescribedArrayAnswer, InspectionRequest
 from server.schemas.inspect.interventions import PointName

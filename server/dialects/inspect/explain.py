@@ -12,11 +12,6 @@ from model.analysis.explanation import Observed, Steps, differences
 from model.analysis.explanation import explain as take_steps
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
-from server.engine.request import Part, PointCapture, TraceTask
-from server.http.tensor_formats import NumpyArray
-from server.http.trace_body import DescribedArray, DescribedEntry
-from server.http.turns import in_turns
-from server.generation.context import AppContext
 from server.dialects.inspect.attention import keys_of, rows_of
 from server.dialects.inspect.inspection import (
     Inspection,
@@ -27,8 +22,13 @@ from server.dialects.inspect.inspection import (
     inspection_route,
     stack_of,
 )
+from server.engine.request import Part, PointCapture, TraceTask
+from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve, resolve_attending
 from server.generation.supported_routes import check_part
+from server.http.tensor_formats import NumpyArray
+from server.http.trace_body import DescribedArray, DescribedEntry
+from server.http.turns import in_turns
 from server.schemas.base import AnswerModel, Index
 from server.schemas.inspect.inputs import PART, InspectionEntry, InspectionRequest
 

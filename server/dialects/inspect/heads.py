@@ -11,16 +11,16 @@ from starlette.responses import Response
 
 from model.analysis.head_scores import MEASURES, repeated_random_tokens, repeated_text_scores, text_scores
 from model.hooks.point_names import stack_config
-from server.engine.request import HeadScoresTask
-from server.http.errors import BadRequest
-from server.http.tensor_formats import NumpyArray
-from server.http.trace_body import DescribedEntry
-from server.generation.context import AppContext
 from server.dialects.inspect.attention import rows_of
 from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, stack_of
+from server.engine.request import HeadScoresTask
+from server.generation.context import AppContext
 from server.generation.interventions.selectors import HeadSelection, every_head
 from server.generation.prompts.prompt import encoder_limit
 from server.generation.supported_routes import check_part
+from server.http.errors import BadRequest
+from server.http.tensor_formats import NumpyArray
+from server.http.trace_body import DescribedEntry
 from server.schemas.base import PromptInput, Selector, wrong
 from server.schemas.chat_messages import Messages
 from server.schemas.inspect.inputs import LAYERS, STACK, InspectionEntry, InspectionRequest, OwnPart

@@ -17,17 +17,7 @@ from pydantic import Field, create_model
 from starlette.responses import Response
 
 from model.hooks.points import Stack
-from server.engine.request import Intervention, Part, PointCapture, Task, WeightsTask
-from server.http.errors import BadRequest, PayloadTooLarge, shown
-from server.http.sse import ClientGone, unless_disconnected
-from server.http.tensor_formats import Format, NumpyArray, as_numpy, body_pieces, check_npy, negotiate
-from server.http.trace_body import DescribedArray, DescribedEntry
-from server.generation.context import AppContext
-from server.generation.prompts.inputs import read_inputs
-from server.generation.interventions.reading import read_all_interventions
 from server.dialects.parts.stream_parts import point_capture
-from server.generation.prompts.prompt import NOTHING, Prompt, check_ids
-from server.generation.acceptance import accept
 from server.dialects.responses import (
     both_stacks_fields,
     check_num_values,
@@ -36,8 +26,18 @@ from server.dialects.responses import (
     tensor_response,
     tensor_route,
 )
-from server.generation.tasks import TaskResult, Work, check_capture, counted_refusals, run_all, token_bytes
+from server.engine.request import Intervention, Part, PointCapture, Task, WeightsTask
+from server.generation.acceptance import accept
+from server.generation.context import AppContext
+from server.generation.interventions.reading import read_all_interventions
+from server.generation.prompts.inputs import read_inputs
+from server.generation.prompts.prompt import NOTHING, Prompt, check_ids
 from server.generation.prompts.text_parts import naming
+from server.generation.tasks import TaskResult, Work, check_capture, counted_refusals, run_all, token_bytes
+from server.http.errors import BadRequest, PayloadTooLarge, shown
+from server.http.sse import ClientGone, unless_disconnected
+from server.http.tensor_formats import Format, NumpyArray, as_numpy, body_pieces, check_npy, negotiate
+from server.http.trace_body import DescribedArray, DescribedEntry
 from server.schemas.base import AnswerModel, InspectionAnswer, ListAnswer
 from server.schemas.inspect.attention import AttentionRequest
 from server.schemas.inspect.inputs import InspectionRequest

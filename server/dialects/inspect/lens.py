@@ -12,13 +12,13 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import Response
 
+from server.dialects.inspect.inspection import Inspection, NamedToken, begin, described, inspection_route, read_token
 from server.engine.request import LensTask
+from server.generation.context import AppContext
+from server.generation.interventions.selectors import resolve
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
-from server.generation.context import AppContext
-from server.dialects.inspect.inspection import Inspection, NamedToken, begin, described, inspection_route, read_token
-from server.generation.interventions.selectors import resolve
 from server.schemas.base import Selector
 from server.schemas.inspect.inputs import InspectionEntry, InspectionRequest, Target
 

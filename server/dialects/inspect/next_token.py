@@ -13,17 +13,17 @@ from starlette.responses import Response
 
 from model.hooks.point_names import stacks
 from model.sampling.distribution import distribution
+from server.dialects.inspect.inspection import Inspection, NamedToken, begin, capture, described, inspection_route
+from server.dialects.inspect.token_reasons import explained_token, read_versus
+from server.dialects.parts.reasons import explain
 from server.engine.request import TraceTask
+from server.generation.context import AppContext
+from server.generation.interventions.selectors import resolve
 from server.http.errors import BadRequest
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedArray, DescribedEntry
 from server.http.turns import in_turns
-from server.generation.context import AppContext
-from server.dialects.inspect.inspection import Inspection, NamedToken, begin, capture, described, inspection_route
-from server.generation.interventions.selectors import resolve
-from server.dialects.inspect.token_reasons import explained_token, read_versus
-from server.dialects.parts.reasons import explain
 from server.schemas.base import AnswerModel, Index
 from server.schemas.inspect.inputs import InspectionEntry, InspectionRequest
 from server.schemas.judgements.reasons import EXPLAIN, ExplainField, Reasons

@@ -11,16 +11,16 @@ from model.analysis.rollout import flow
 from model.analysis.rollout import rollout as roll
 from model.hooks.point_names import stack_config
 from model.kernels.library import levels as kernel_levels
+from server.dialects.inspect.attention import rows_of
+from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, stack_of
 from server.engine.request import AttentionCapture, AttentionTask
+from server.generation.context import AppContext
+from server.generation.interventions.selectors import resolve
+from server.generation.supported_routes import check_part
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
-from server.generation.context import AppContext
-from server.dialects.inspect.attention import rows_of
-from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, stack_of
-from server.generation.interventions.selectors import resolve
-from server.generation.supported_routes import check_part
 from server.schemas.base import Selector
 from server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
 

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from server.http.errors import BadRequest, shown
-from server.http.tensor_formats import NumpyArray
-from server.generation.context import AppContext
 from server.dialects.inspect.inspection import NamedToken, read_token
 from server.dialects.parts.passes import ExplainedLogit
 from server.dialects.parts.reasons import check_explainable
+from server.generation.context import AppContext
 from server.generation.prompts.prompt import Prompt
+from server.http.errors import BadRequest, shown
+from server.http.tensor_formats import NumpyArray
 from server.schemas.judgements.reasons import Explain
 
 _SOME = 8

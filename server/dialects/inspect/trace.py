@@ -6,15 +6,21 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.dialects.inspect.inspection import Asked, begin, inspection_route
+from server.dialects.responses import both_stacks_fields, wire_of
 from server.engine.request import TraceTask
+from server.generation.context import AppContext
+from server.generation.interventions.trace_plan import (
+    Lengths,
+    PlannedPoint,
+    check_trace_size,
+    choose_points,
+    plan_inputs,
+)
+from server.generation.prompts.prompt import Prompt
+from server.generation.tasks import TaskResult, counted_refusals, token_bytes
 from server.http.tensor_formats import as_numpy
 from server.http.trace_body import DescribedArray, DescribedEntry
-from server.generation.context import AppContext
-from server.dialects.inspect.inspection import Asked, begin, inspection_route
-from server.generation.interventions.trace_plan import Lengths, PlannedPoint, check_trace_size, choose_points, plan_inputs
-from server.generation.prompts.prompt import Prompt
-from server.dialects.responses import both_stacks_fields, wire_of
-from server.generation.tasks import TaskResult, counted_refusals, token_bytes
 from server.schemas.inspect.trace import TraceEntry, TraceRequest
 
 

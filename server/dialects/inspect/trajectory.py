@@ -10,15 +10,15 @@ from starlette.responses import Response
 
 from model.analysis.trajectory import trajectory as measure
 from model.hooks.point_names import stack_config
+from server.dialects.inspect.attention import rows_of
+from server.dialects.inspect.inspection import Inspection, begin, capture, described, inspection_route, stack_of
 from server.engine.request import Part, TraceTask
+from server.generation.context import AppContext
+from server.generation.interventions.selectors import resolve
+from server.generation.supported_routes import check_part
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
-from server.generation.context import AppContext
-from server.dialects.inspect.attention import rows_of
-from server.dialects.inspect.inspection import Inspection, begin, capture, described, inspection_route, stack_of
-from server.generation.interventions.selectors import resolve
-from server.generation.supported_routes import check_part
 from server.schemas.base import Selector
 from server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
 

@@ -15,17 +15,17 @@ from starlette.responses import Response
 
 from model.analysis.matrices import NamedWeight, UnknownMatrix
 from model.analysis.weight_names import find_weight, list_weights
+from server.dialects.auth_route import KEY_IN_SCOPE
+from server.dialects.inspect.inspection import asked_of_weights, described, inspection_route
+from server.dialects.inspect.weights import answer_about_weights, ask_about_weights, check_once, layer_of
+from server.dialects.responses import check_num_values, head_of, wire_of
+from server.generation.acceptance import check_model
+from server.generation.context import AppContext
+from server.generation.interventions.selectors import resolve, span
+from server.generation.supported_routes import ROUTE_OF_WEIGHTS, why_no_weights
 from server.http.errors import BadRequest, Forbidden, shown
 from server.http.tensor_formats import VALUE_BYTES, EncodingFormat, Wire, negotiate
 from server.http.trace_body import DescribedEntry
-from server.dialects.auth_route import KEY_IN_SCOPE
-from server.generation.context import AppContext
-from server.dialects.inspect.inspection import asked_of_weights, described, inspection_route
-from server.generation.interventions.selectors import resolve, span
-from server.dialects.inspect.weights import answer_about_weights, ask_about_weights, check_once, layer_of
-from server.generation.acceptance import check_model
-from server.dialects.responses import check_num_values, head_of, wire_of
-from server.generation.supported_routes import ROUTE_OF_WEIGHTS, why_no_weights
 from server.schemas.base import AnswerModel, Index, ListAnswer, Text
 from server.schemas.inspect.inputs import DescribedArrayAnswer
 

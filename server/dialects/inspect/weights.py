@@ -14,19 +14,19 @@ from model.analysis.census_report import as_json
 from model.analysis.matrices import NamedWeight, UnknownMatrix, find_matrix
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
+from server.dialects.inspect.inspection import Asked, Tensors, asked_of_weights, described, inspection_route, stack_of
+from server.dialects.responses import check_num_values, head_of, tensor_response
 from server.engine.request import Part
+from server.generation.acceptance import accept, check_model
+from server.generation.context import AppContext
+from server.generation.interventions.selectors import every_head, resolve
+from server.generation.prompts.prompt import NOTHING
+from server.generation.supported_routes import check_part
+from server.generation.tasks import Work, run_all
 from server.http.errors import BadRequest, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_numpy, body_pieces, check_npy, negotiate
 from server.http.trace_body import DescribedArray, DescribedEntry
-from server.generation.context import AppContext
-from server.dialects.inspect.inspection import Asked, Tensors, asked_of_weights, described, inspection_route, stack_of
-from server.generation.interventions.selectors import every_head, resolve
-from server.generation.prompts.prompt import NOTHING
-from server.generation.acceptance import accept, check_model
-from server.dialects.responses import check_num_values, head_of, tensor_response
-from server.generation.supported_routes import check_part
-from server.generation.tasks import Work, run_all
 from server.schemas.base import AnswerModel, Index, ListAnswer, RunFields, Selector, Text
 from server.schemas.inspect.inputs import ARRAY_FORMAT, HEADS, LAYERS, DescribedArrayAnswer
 

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from server.engine.request import GenerateTask
-from server.engine.sampling_params import SamplingParams
-from server.http.errors import BadRequest, EngineError, shown
-from server.generation.context import AppContext
 from server.dialects.judgements.questions import Asked, Question, ask
 from server.dialects.parts.passes import ExplainedLogit
 from server.dialects.parts.reasons import check_explainable, explain
+from server.engine.request import GenerateTask
+from server.engine.sampling_params import SamplingParams
+from server.generation.context import AppContext
 from server.generation.tasks import TaskResult, Work, run_all
+from server.http.errors import BadRequest, EngineError, shown
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.fields import JudgementFields
 from server.schemas.judgements.reasons import Explain

@@ -5,8 +5,6 @@ import asyncio
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.http.sse import unless_disconnected
-from server.generation.context import AppContext
 from server.dialects.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.dialects.judgements.scoring import (
     NUMBER_BYTES,
@@ -19,8 +17,10 @@ from server.dialects.judgements.scoring import (
     run_ids,
     scored_answer,
 )
-from server.generation.prompts.prompt import Prompt, fit_input, keep_end, read_prompts
 from server.generation.acceptance import accept
+from server.generation.context import AppContext
+from server.generation.prompts.prompt import Prompt, fit_input, keep_end, read_prompts
+from server.http.sse import unless_disconnected
 from server.schemas.judgements.classifying import ClassifyAnswer, ClassifyRequest
 
 

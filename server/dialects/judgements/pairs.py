@@ -11,10 +11,10 @@ from model.network.cross_encoder import ScoreDefaults
 from model.network.sentence_transformers import EmbeddingDefaults
 from model.tokenization.chat_template import ChatTemplateError
 from model.tokenization.tokenizer import Encoding
-from server.http.errors import BadRequest, shown
 from server.generation.context import AppContext
 from server.generation.prompts.prompt import Prompt, check_tokens, packed
 from server.generation.prompts.text_parts import Keep, bounded, part_for
+from server.http.errors import BadRequest, shown
 from server.schemas.base import encodable
 
 Texts = tuple[str, ...]

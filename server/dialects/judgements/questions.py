@@ -10,11 +10,11 @@ from string import ascii_uppercase, digits
 from typing import Any, Literal
 
 from model.tokenization.tokenizer import Tokenizer
-from server.http.errors import ApiError, BadRequest
-from server.generation.prompts.chat_rows import render_chat
 from server.generation.context import AppContext
+from server.generation.prompts.chat_rows import render_chat
 from server.generation.prompts.prompt import Prompt, encode, read_prompts
 from server.generation.prompts.text_parts import bounded
+from server.http.errors import ApiError, BadRequest
 from server.schemas.chat_messages import ChatMessage
 
 _PLACE = "<<the question is here>>"

@@ -7,12 +7,12 @@ from typing import Any
 from fastapi import Request
 from starlette.responses import Response
 
-from server.http.sse import unless_disconnected
-from server.generation.context import AppContext
 from server.dialects.judgements.reasons import check_head_reasons, reasons_of_scores
 from server.dialects.judgements.scoring import score_pairs, scores_of
-from server.generation.acceptance import accept
 from server.dialects.responses import large_response
+from server.generation.acceptance import accept
+from server.generation.context import AppContext
+from server.http.sse import unless_disconnected
 from server.schemas.judgements.head_fields import PairFields, TeiReadFields
 from server.schemas.judgements.reranking import TeiRerankRequest
 

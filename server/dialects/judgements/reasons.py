@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from server.http.errors import BadRequest, shown
-from server.generation.context import AppContext
 from server.dialects.judgements.scoring import Scored, labels_of
 from server.dialects.parts.passes import ExplainedLogit
 from server.dialects.parts.reasons import check_explainable, explain
+from server.generation.context import AppContext
+from server.http.errors import BadRequest, shown
 from server.schemas.judgements.reasons import Explain
 
 

@@ -5,10 +5,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.generation.context import AppContext
 from server.dialects.judgements.ranking import rank, rank_texts
-from server.generation.acceptance import accept
 from server.dialects.responses import large_response, model_name, new_answer_id
+from server.generation.acceptance import accept
+from server.generation.context import AppContext
 from server.schemas.judgements.reranking import (
     AnyRerankRequest,
     RerankAnswer,

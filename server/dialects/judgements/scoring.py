@@ -11,17 +11,17 @@ import orjson
 from starlette.responses import Response
 
 from model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
+from server.dialects.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
+from server.dialects.responses import large_response, model_name, new_answer_id
 from server.engine.request import ClassifyTask, PointCapture, Task, TraceTask
+from server.generation.context import AppContext
 from server.generation.embeddings import embed_task, embedding_work
+from server.generation.prompts.inputs import between_stacks
+from server.generation.prompts.prompt import Prompt, encoder_limit
+from server.generation.prompts.text_parts import groups_of
+from server.generation.tasks import TaskResult, Work, counted_refusals, run_all
 from server.http.errors import BadRequest, answer_too_large
 from server.http.tensor_formats import as_numpy
-from server.generation.context import AppContext
-from server.generation.prompts.inputs import between_stacks
-from server.dialects.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
-from server.generation.prompts.prompt import Prompt, encoder_limit
-from server.dialects.responses import large_response, model_name, new_answer_id
-from server.generation.tasks import TaskResult, Work, counted_refusals, run_all
-from server.generation.prompts.text_parts import groups_of
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.judgements.head_fields import PairFields, ReadFields
 

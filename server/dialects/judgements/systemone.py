@@ -6,13 +6,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.generation.prompts.field_names import FieldNames
-from server.http.sse import unless_disconnected
-from server.generation.context import AppContext
 from server.dialects.judgements.answering import Judgement, judge_with_reasons
 from server.dialects.judgements.questions import Option, Question, user_message
-from server.generation.acceptance import accept
 from server.dialects.responses import large_response, model_name
+from server.generation.acceptance import accept
+from server.generation.context import AppContext
+from server.generation.prompts.field_names import FieldNames
+from server.http.sse import unless_disconnected
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.judgements.fields import json_text
 from server.schemas.judgements.systemone import (

@@ -3,12 +3,12 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.generation.embeddings import embed_vectors
-from server.http.tensor_formats import JsonArray
-from server.generation.context import AppContext
 from server.dialects.ollama.lines import nanoseconds, truncated
 from server.dialects.ollama.translation import accept_named
 from server.dialects.responses import large_response
+from server.generation.context import AppContext
+from server.generation.embeddings import embed_vectors
+from server.http.tensor_formats import JsonArray
 from server.schemas.ollama import OllamaEmbedAnswer, OllamaEmbeddingsAnswer, OllamaEmbeddingsRequest, OllamaEmbedRequest
 
 

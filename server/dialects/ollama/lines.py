@@ -11,15 +11,15 @@ import orjson
 
 from model.tokenization.chat_formats.message import Message, ToolCall, joined
 from server.engine.outputs import TokenLogprobs
+from server.generation.context import AppContext
 from server.generation.conversation import ChatPiece
 from server.generation.logprobs import chat_entries
+from server.generation.prompts.prompt import Prompt
 from server.generation.submission import Started
 from server.http.error_shapes import error_json
 from server.http.errors import ApiError
 from server.http.sse import one_line
 from server.http.tensor_formats import JsonArray
-from server.generation.context import AppContext
-from server.generation.prompts.prompt import Prompt
 
 NDJSON = "application/x-ndjson"
 

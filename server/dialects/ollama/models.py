@@ -11,13 +11,13 @@ from fastapi import APIRouter, Request
 from model.analysis.census import take_census
 from model.config import ModelConfig
 from server.config.memory_estimate import resolved_dtype, weight_bytes
+from server.dialects.ollama.translation import can_think, served_name, tagged
 from server.dispatch.served_adapter import ServedAdapter
+from server.generation.acceptance import find_adapter
+from server.generation.context import AppContext
+from server.generation.supported_routes import why_not
 from server.http.errors import NotFound
 from server.observability.version import lightwell_version
-from server.generation.context import AppContext
-from server.dialects.ollama.translation import can_think, served_name, tagged
-from server.generation.acceptance import find_adapter
-from server.generation.supported_routes import why_not
 from server.schemas.ollama import OllamaShowRequest
 
 _OPTIONS = {"repetition_penalty": "repeat_penalty"}

@@ -7,12 +7,6 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.tokenization.chat_formats.message import Message, MessageDelta
-from server.generation.completion import completion_jobs
-from server.generation.conversation import ChatPiece, begin_conversation
-from server.generation.request import ChatRequest, PromptRequest
-from server.generation.submission import Arrived, Started, begin
-from server.http.sse import EventStream, unless_disconnected
-from server.generation.context import AppContext
 from server.dialects.ollama.lines import (
     NDJSON,
     Begun,
@@ -25,6 +19,12 @@ from server.dialects.ollama.lines import (
 )
 from server.dialects.ollama.translation import accept_named, chat_request, chat_request_of_prompt, prompt_request
 from server.dialects.responses import json_response, large_response
+from server.generation.completion import completion_jobs
+from server.generation.context import AppContext
+from server.generation.conversation import ChatPiece, begin_conversation
+from server.generation.request import ChatRequest, PromptRequest
+from server.generation.submission import Arrived, Started, begin
+from server.http.sse import EventStream, unless_disconnected
 from server.schemas.ollama import (
     OllamaChatAnswer,
     OllamaChatRequest,

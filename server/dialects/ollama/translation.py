@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from server.generation.acceptance import accept
+from server.generation.context import AppContext
 from server.generation.prompts.field_names import FieldNames
 from server.generation.request import ChatRequest, PromptRequest, sampling_of, texts_of
 from server.http.error_handlers import translated
 from server.http.errors import BadRequest
-from server.generation.context import AppContext
-from server.generation.acceptance import accept
 from server.schemas.base import RunFields
 from server.schemas.chat_fields import ChatFields
 from server.schemas.ollama import (

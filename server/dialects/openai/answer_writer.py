@@ -6,11 +6,11 @@ from typing import Any, ClassVar
 
 import orjson
 
+from server.dialects.responses import model_name, new_answer_id
+from server.generation.context import AppContext
 from server.generation.request import shared_fields
 from server.generation.submission import Job, Started
 from server.http.sse import DONE, event
-from server.generation.context import AppContext
-from server.dialects.responses import model_name, new_answer_id
 from server.schemas.generation import GenerationFields
 
 

@@ -8,22 +8,22 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.tokenization.chat_formats.message import Message, MessageDelta, ToolCallDelta
-from server.engine.outputs import TokenLogprobs
+from server.dialects.inspect.inspection import NamedToken
+from server.dialects.openai.answer_writer import AnswerWriter, text_fields
 from server.dialects.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
+from server.dialects.responses import large_response
+from server.engine.outputs import TokenLogprobs
+from server.generation.acceptance import accept
 from server.generation.choices import Piece
+from server.generation.context import AppContext
 from server.generation.conversation import Answered, ChatPiece, Conversation, begin_conversation
-from server.generation.prompts.field_names import FieldNames
 from server.generation.logprobs import chat_entries, prompt_entries
+from server.generation.prompts.field_names import FieldNames
 from server.generation.request import ChatRequest
 from server.http.errors import ApiError
 from server.http.sse import EventStream, event, unless_disconnected
 from server.http.tensor_formats import JsonArray
 from server.http.turns import in_turns
-from server.generation.context import AppContext
-from server.dialects.inspect.inspection import NamedToken
-from server.dialects.openai.answer_writer import AnswerWriter, text_fields
-from server.generation.acceptance import accept
-from server.dialects.responses import large_response
 from server.schemas.generation import ChatCompletionAnswer, ChatCompletionRequest
 
 

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from typing import Any
 
-from server.engine.request import TraceTask
-from server.generation.request import ChatRequest
-from server.http.errors import BadRequest
-from server.http.tensor_formats import as_numpy
-from server.generation.context import AppContext
 from server.dialects.inspect.inspection import NamedToken, capture
 from server.dialects.inspect.token_reasons import explained_token, read_versus
 from server.dialects.parts.passes import ExplainedLogit
 from server.dialects.parts.reasons import check_room, explain
+from server.engine.request import TraceTask
+from server.generation.context import AppContext
 from server.generation.prompts.prompt import Prompt, packed
+from server.generation.request import ChatRequest
 from server.generation.tasks import Work, run_all
+from server.http.errors import BadRequest
+from server.http.tensor_formats import as_numpy
 from server.schemas.judgements.reasons import MAX_EXPLAINED, Explain
 
 

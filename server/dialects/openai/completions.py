@@ -8,20 +8,20 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.tokenization.detokenizer import Detokenizer
+from server.dialects.openai.answer_writer import AnswerWriter, text_fields
+from server.dialects.responses import large_response
+from server.generation.acceptance import accept
 from server.generation.attention_rows import prompt_rows
 from server.generation.choices import Piece
 from server.generation.completion import completion_jobs
+from server.generation.context import AppContext
 from server.generation.logprobs import LegacyLogprobs, prompt_entries
+from server.generation.prompts.prompt import Prompt
 from server.generation.request import PromptRequest
 from server.generation.submission import Arrived, Collected, Job, Started, begin, collect, start, token_writer
 from server.http.sse import EventStream, event, unless_disconnected
 from server.http.tensor_formats import JsonArray
 from server.http.turns import in_turns
-from server.generation.context import AppContext
-from server.dialects.openai.answer_writer import AnswerWriter, text_fields
-from server.generation.prompts.prompt import Prompt
-from server.generation.acceptance import accept
-from server.dialects.responses import large_response
 from server.schemas.generation import CompletionAnswer, CompletionRequest
 
 

@@ -3,13 +3,13 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from server.dialects.responses import head_of, input_usage, tensor_response, tensor_route, wire_of
+from server.generation.acceptance import accept
+from server.generation.context import AppContext
 from server.generation.embeddings import embed, embed_inputs, embed_task, embedding_entry
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import Format, body_pieces, check_npy, negotiate
 from server.http.turns import in_turns
-from server.generation.context import AppContext
-from server.generation.acceptance import accept
-from server.dialects.responses import head_of, input_usage, tensor_response, tensor_route, wire_of
 from server.schemas.embeddings import EmbeddingAnswer, EmbeddingRequest
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from fastapi import APIRouter
 
 from server.dispatch.served_adapter import ServedAdapter
-from server.generation.context import AppContext
 from server.generation.acceptance import find_adapter
+from server.generation.context import AppContext
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

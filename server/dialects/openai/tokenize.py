@@ -8,11 +8,11 @@ import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from server.http.errors import BadRequest
-from server.generation.prompts.chat_rows import render_chat
-from server.generation.context import AppContext
-from server.generation.prompts.prompt import Prompt, check_ids, encode
 from server.generation.acceptance import find_adapter
+from server.generation.context import AppContext
+from server.generation.prompts.chat_rows import render_chat
+from server.generation.prompts.prompt import Prompt, check_ids, encode
+from server.http.errors import BadRequest
 from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
 _THREAD_TOKENS = 10_000

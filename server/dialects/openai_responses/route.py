@@ -6,13 +6,13 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.generation.conversation import Conversation, begin_conversation
-from server.http.sse import EventStream, unless_disconnected
-from server.generation.context import AppContext
 from server.dialects.openai_responses.request import chat_request
 from server.dialects.openai_responses.writer import ResponseWriter
-from server.generation.acceptance import accept
 from server.dialects.responses import large_response
+from server.generation.acceptance import accept
+from server.generation.context import AppContext
+from server.generation.conversation import Conversation, begin_conversation
+from server.http.sse import EventStream, unless_disconnected
 from server.schemas.openai_responses.responses import ResponsesAnswer, ResponsesRequest
 
 

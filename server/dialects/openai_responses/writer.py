@@ -12,16 +12,16 @@ from typing import Any
 import orjson
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.dialects.openai_responses.items import CALL, MESSAGE, REASONING, Item, Kind, Status
+from server.dialects.openai_responses.request import told
+from server.dialects.responses import model_name, new_answer_id
 from server.generation.choices import Piece
+from server.generation.context import AppContext
 from server.generation.conversation import ChatPiece, Conversation
 from server.generation.logprobs import chat_entries
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError
 from server.http.sse import TokenEvent, event
-from server.generation.context import AppContext
-from server.dialects.openai_responses.items import CALL, MESSAGE, REASONING, Item, Kind, Status
-from server.dialects.openai_responses.request import told
-from server.dialects.responses import model_name, new_answer_id
 from server.schemas.openai_responses.items import WebSearch, offered_functions
 from server.schemas.openai_responses.responses import ResponsesRequest
 

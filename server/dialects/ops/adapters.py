@@ -10,8 +10,8 @@ from starlette.responses import PlainTextResponse, Response
 
 from model.checkpoint.lora_config import CONFIG_FILE, WEIGHTS_FILE
 from server.config.lora_settings import ADAPTER_NAME, ADAPTER_NAME_RULE, resolved_root
-from server.http.errors import BadRequest, NotFound, shown
 from server.generation.context import AppContext
+from server.http.errors import BadRequest, NotFound, shown
 from server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
 
 

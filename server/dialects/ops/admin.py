@@ -6,9 +6,9 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from server.auth.keys import KeyFileError, KnownKey
-from server.http.errors import ApiError
-from server.generation.context import AppContext
 from server.dialects.responses import json_response
+from server.generation.context import AppContext
+from server.http.errors import ApiError
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:

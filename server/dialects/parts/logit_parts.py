@@ -17,9 +17,9 @@ from model.analysis.contributions import head_attributions, opened, stream_attri
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, stack_config
 from model.hooks.points import Stack
+from server.dialects.parts.stream_parts import ATTENTION, Changes, Tensors, point_capture, start_points
 from server.engine.request import Part, PointCapture
 from server.http.errors import BadRequest
-from server.dialects.parts.stream_parts import ATTENTION, Changes, Tensors, point_capture, start_points
 
 
 def check_attributable(config: ModelConfig, part: Part) -> None:

@@ -19,9 +19,9 @@ from model.analysis.arrays import Float64
 from model.analysis.contributions import opened, value_attributions
 from model.config import ModelConfig
 from model.hooks.points import BY_NAME, Stack
-from server.engine.request import ClassifyTask, Part, PointCapture, Task, TraceTask, WeightsTask
 from server.dialects.parts.logit_parts import LogitParts
 from server.dialects.parts.stream_parts import ATTENTION, Tensors, start_points
+from server.engine.request import ClassifyTask, Part, PointCapture, Task, TraceTask, WeightsTask
 from server.generation.prompts.prompt import Prompt
 
 HeadKind = Literal["words", "labels"]

@@ -11,16 +11,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from model.hooks.points import Stack
-from server.engine.request import Part, WeightsTask
-from server.http.errors import BadRequest
-from server.http.tensor_formats import NumpyArray, as_numpy
-from server.generation.context import AppContext
 from server.dialects.parts.passes import ExplainedLogit, ExplainedPass, Sums
 from server.dialects.parts.stream_parts import Tensors
 from server.dialects.parts.taking_out import Word, without
-from server.generation.prompts.prompt import NOTHING, Prompt
+from server.engine.request import Part, WeightsTask
 from server.generation.acceptance import current_request
+from server.generation.context import AppContext
+from server.generation.prompts.prompt import NOTHING, Prompt
 from server.generation.tasks import TaskResult, Work, check_capture, run_all
+from server.http.errors import BadRequest
+from server.http.tensor_formats import NumpyArray, as_numpy
 from server.schemas.judgements.reasons import MAX_EXPLAINED, Explain
 
 

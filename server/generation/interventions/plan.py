@@ -25,10 +25,10 @@ from model.hooks.point_names import (
 )
 from model.hooks.points import Point, Stack, is_cross, reads_encoder
 from server.engine.request import Intervention, Op, PointCapture
-from server.http.errors import BadRequest, shown
-from server.http.tensor_formats import NumpyArray, for_engine
 from server.generation.interventions.selectors import resolve
 from server.generation.interventions.trace_plan import Lengths, choose_heads, head_axis
+from server.http.errors import BadRequest, shown
+from server.http.tensor_formats import NumpyArray, for_engine
 from server.schemas.base import Selector
 from server.schemas.inspect.interventions import EncodedArray, InterventionField
 

@@ -16,12 +16,7 @@ from msgspec import structs
 
 from model.config import ModelConfig
 from server.engine.request import Intervention, TraceTask
-from server.generation.prompts.field_names import WITHOUT_TRUNCATE
-from server.http.errors import BadRequest, PayloadTooLarge
-from server.http.tensor_formats import NumpyArray, as_numpy
-from server.http.turns import in_turns
 from server.generation.context import AppContext
-from server.generation.prompts.inputs import read_inputs
 from server.generation.interventions.plan import (
     InterventionTarget,
     Place,
@@ -36,8 +31,13 @@ from server.generation.interventions.plan import (
     wrong,
 )
 from server.generation.interventions.trace_plan import Lengths
+from server.generation.prompts.field_names import WITHOUT_TRUNCATE
+from server.generation.prompts.inputs import read_inputs
 from server.generation.prompts.prompt import Prompt
 from server.generation.tasks import Work, run_all
+from server.http.errors import BadRequest, PayloadTooLarge
+from server.http.tensor_formats import NumpyArray, as_numpy
+from server.http.turns import in_turns
 from server.schemas.inspect.inputs import InputFields
 from server.schemas.inspect.interventions import InterventionField, InterventionSource
 

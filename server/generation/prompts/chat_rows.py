@@ -7,11 +7,11 @@ from typing import Any
 
 from model.tokenization.chat_formats.prefill import until_mark, with_mark
 from model.tokenization.chat_template import ChatTemplateError
+from server.generation.context import AppContext
 from server.http.errors import BadRequest, shown
 from server.http.json_reader import check_json_text
 from server.http.turns import FairTurns
 from server.observability.access_log import current_key
-from server.generation.context import AppContext
 from server.schemas.base import encodable
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.tools import ToolDefinition

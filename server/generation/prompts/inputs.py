@@ -8,12 +8,20 @@ the start token included.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from server.generation.context import AppContext
+from server.generation.prompts.prompt import (
+    Prompt,
+    encoder_limit,
+    fit_input,
+    packed,
+    read_chat,
+    read_following,
+    read_prompts,
+)
+from server.generation.prompts.text_parts import Keep
+from server.generation.tasks import within_room
 from server.http.errors import BadRequest
 from server.http.turns import in_turns
-from server.generation.context import AppContext
-from server.generation.prompts.prompt import Prompt, encoder_limit, fit_input, packed, read_chat, read_following, read_prompts
-from server.generation.tasks import within_room
-from server.generation.prompts.text_parts import Keep
 from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.inspect.inputs import InputFields

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from server.generation.context import AppContext
+from server.generation.prompts.chat_rows import render_chat
+from server.generation.prompts.text_parts import Cut, Keep, PromptTooLong, groups_of, naming, read_part, size_of
 from server.http.errors import BadRequest, shown
 from server.http.json_reader import Integers
 from server.http.turns import in_turns
-from server.generation.prompts.chat_rows import render_chat
-from server.generation.context import AppContext
-from server.generation.prompts.text_parts import Cut, Keep, PromptTooLong, groups_of, naming, read_part, size_of
 from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.tools import ToolDefinition

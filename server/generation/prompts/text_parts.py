@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Literal, TypeVar
 
 from model.tokenization.tokenizer import Tokenizer, UnreadableText
-from server.http.errors import BadRequest
 from server.generation.context import AppContext
+from server.http.errors import BadRequest
 
 MIN_TEXT_LIMIT = 1 << 17
 """Bytes of a text that are accepted for any model: tokenising takes about a microsecond and 300 bytes a token, which

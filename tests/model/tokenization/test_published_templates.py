@@ -14,8 +14,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
-from server.http.errors import BadRequest
 from server.generation.prompts.chat_rows import render_chat
+from server.http.errors import BadRequest
 from server.schemas.generation import ChatCompletionRequest
 from tests.server.serving import write_tokenizer
 from tests.support.templates import published_templates

@@ -13,10 +13,10 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Message
 
-from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
 from server.dialects.responses import large_response, tensor_response
-from tests.server.fake_client import INFO
+from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
 from tests.server.dialects.looks import at_site, engine_of
+from tests.server.fake_client import INFO
 from tests.server.serving import site
 
 

@@ -9,8 +9,8 @@ import pytest
 from server.engine.request import GenerateTask
 from server.http.errors import EngineError
 from server.schemas.anthropic.messages import MAX_TOOLS
-from tests.server.fake_client import FakeEngine
 from tests.server.dialects.test_admin import bearer, write_keys
+from tests.server.fake_client import FakeEngine
 from tests.server.serving import TEMPLATE, error_of, events_of, site
 
 PATH = "/v1/messages"

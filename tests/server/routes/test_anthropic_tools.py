@@ -9,15 +9,15 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.dialects.anthropic.blocks import ContentWriter
+from server.dialects.anthropic.translation import chat_request
 from server.generation.choices import Piece
 from server.generation.conversation import ChatPiece
 from server.http.errors import BadRequest
-from server.dialects.anthropic.blocks import ContentWriter
-from server.dialects.anthropic.translation import chat_request
 from server.schemas.anthropic.messages import MessagesRequest
 from server.schemas.structured_outputs import Constraint
-from tests.server.inline_engine import InlineEngine
 from tests.server.dialects.test_anthropic import BODY, CALL, JSON_FORMAT, RESULT, TEXT, TOOL, USER
+from tests.server.inline_engine import InlineEngine
 from tests.server.serving import site
 
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)

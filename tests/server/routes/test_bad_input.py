@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from server.http.errors import BadRequest
-from server.http.json_reader import MAX_CONTAINERS
 from server.dialects.auth_route import MAX_BODY_VALUES
 from server.generation.prompts.prompt import read_chat, read_following, read_prompts
-from server.generation.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
 from server.generation.prompts.text_parts import MIN_TEXT_LIMIT
+from server.generation.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
+from server.http.errors import BadRequest
+from server.http.json_reader import MAX_CONTAINERS
 from server.schemas.base import MAX_FIELDS, MAX_PROMPTS
 from server.schemas.chat_messages import MAX_MESSAGES, MAX_PARTS, ChatMessage
 from server.schemas.generation import MAX_CHOICES

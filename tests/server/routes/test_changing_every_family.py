@@ -15,8 +15,8 @@ import pytest
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of, stack_config, stacks, why_absent
 from model.hooks.points import Point
-from tests.server.inline_engine import InlineEngine
 from tests.server.dialects.conftest import always_some
+from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site
 from tests.tiny import DECODERS, ENCODER_DECODERS, UNLIKE, make_variant
 

@@ -10,9 +10,9 @@ import pytest
 import transformers
 from sentence_transformers import CrossEncoder
 
+from tests.server.dialects.heads import LONG, answer, classifier, logits_of, served
 from tests.server.engine.captures.test_cross_encoders import DOCUMENTS, PAIRS, QUERY, save
 from tests.server.fake_client import FakeEngine
-from tests.server.dialects.heads import LONG, answer, classifier, logits_of, served
 from tests.server.serving import site, tiny_classifier, tiny_encoder
 
 TEXTS = list(DOCUMENTS)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.fake_client import FakeEngine
 from tests.server.dialects.test_completions import chunks, complete, sampling
+from tests.server.fake_client import FakeEngine
 from tests.server.serving import site
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.server.fake_client import number
 from tests.server.dialects.test_completions import chunks, complete
+from tests.server.fake_client import number
 from tests.server.serving import events_of, site
 
 

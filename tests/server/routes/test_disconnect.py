@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from server.dialects.inspect import contributions, inspection, next_token, trajectory
-from tests.server.fake_client import FakeEngine
 from tests.server.dialects.looks import engine_of
+from tests.server.fake_client import FakeEngine
 from tests.server.serving import Site, build_site
 
 COMPLETION = ("/v1/completions", {"prompt": "ab", "max_tokens": 4})

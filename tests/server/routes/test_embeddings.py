@@ -17,8 +17,8 @@ from model.network.sentence_transformers import DenseConfig, EmbeddingDefaults
 from model.tokenization.tokenizer import Tokenizer
 from server.engine.request import EmbedTask, Pooling
 from server.generation.embeddings import _warn_of_ids
-from server.http.errors import EngineError
 from server.generation.prompts.prompt import fit_input, read_prompts
+from server.http.errors import EngineError
 from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 

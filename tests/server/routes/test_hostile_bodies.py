@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from model.tokenization.tokenizer import Tokenizer
-from server.http.json_reader import MAX_SCALARS
 from server.generation.interventions.reading import MAX_CHANGES
 from server.generation.prompts.text_parts import Keep, part_for
+from server.http.json_reader import MAX_SCALARS
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.openai_responses.responses import MAX_REPEATED
-from tests.server.fake_client import NUM_LAYERS
 from tests.server.dialects.test_interventions import clean, numbers
+from tests.server.fake_client import NUM_LAYERS
 from tests.server.serving import VOCAB_SIZE, Site, error_of, site, tiny_classifier
 
 ZERO = {"point": "attn.hook_z", "layer": "all", "op": "zero"}

@@ -7,8 +7,8 @@ import numpy as np
 
 from server.engine.request import TraceTask
 from server.http.errors import WorkerLost
-from tests.server.fake_client import FakeEngine
 from tests.server.dialects.test_interventions import ROUTES, TRACE, clean, numbers, sent
+from tests.server.fake_client import FakeEngine
 from tests.server.serving import site, tiny_config
 
 

@@ -10,8 +10,8 @@ from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel, ValidationError, field_validator
 
 from server.auth.keys import Keyring
-from server.http.error_handlers import install_error_handlers
 from server.dialects.auth_route import guarded_route
+from server.http.error_handlers import install_error_handlers
 from server.schemas.base import RequestModel
 from server.schemas.generation import ChatCompletionRequest
 from server.schemas.judgements.decisions import DecisionsRequest

@@ -12,10 +12,10 @@ from fastapi import Request
 from safetensors.numpy import load as load_safetensors
 from starlette.types import Message
 
+from server.dialects.inspect.inspection import Inspection
 from server.http.errors import QueueFull
 from server.http.sse import ClientGone
 from server.http.tensor_formats import Format
-from server.dialects.inspect.inspection import Inspection
 from tests.server.dialects.looks import NEEDED, TEXT, at_site, engine_of
 from tests.server.tiny_network import HEADS, LAYERS
 

@@ -19,8 +19,8 @@ from tests import reference
 from tests.parity import ROWS
 from tests.reference.contributions import Contributions
 from tests.reference.stack import Weights
-from tests.server.inline_engine import InlineEngine
 from tests.server.dialects.conftest import every_family
+from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site
 from tests.tiny import ENCODERS, MASKED_LMS
 

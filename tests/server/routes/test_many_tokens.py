@@ -14,15 +14,15 @@ from model.tokenization.tokenizer import Encoding, Tokenizer
 from server.dispatch.admission import Admission
 from server.generation.completion import completion_jobs
 from server.generation.embeddings import embed_inputs
+from server.generation.prompts.inputs import read_inputs
+from server.generation.prompts.prompt import read_prompts
 from server.generation.request import PromptRequest
 from server.http.errors import QueueFull
 from server.http.tensor_formats import WRITE_BYTES, Format
-from server.generation.prompts.inputs import read_inputs
-from server.generation.prompts.prompt import read_prompts
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.inspect.inputs import InputFields
-from tests.server.fake_client import INFO, FakeEngine
 from tests.server.dialects.test_long_texts import Lines
+from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder_decoder
 
 LONG = 800

@@ -11,8 +11,8 @@ import pytest
 from server.dispatch.served_adapter import ServedAdapter
 from server.engine.request import GenerateTask
 from server.http.errors import EngineError
-from tests.server.fake_client import FakeEngine
 from tests.server.dialects.test_disconnect import Visitor, is_everything_freed, until
+from tests.server.fake_client import FakeEngine
 from tests.server.serving import Site, build_site, site, tiny_encoder
 
 CHAT, GENERATE = "/api/chat", "/api/generate"

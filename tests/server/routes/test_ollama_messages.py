@@ -9,12 +9,12 @@ import orjson
 import pytest
 
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
-from server.generation.choices import Piece
-from server.generation.conversation import ChatPiece
-from server.generation.submission import Started
 from server.dialects.ollama.lines import Begun, LineWriter, chat_fields
 from server.dialects.ollama.translation import chat_request, translated_messages
+from server.generation.choices import Piece
+from server.generation.conversation import ChatPiece
 from server.generation.prompts.prompt import Prompt, packed
+from server.generation.submission import Started
 from server.schemas.ollama import OllamaChatRequest
 from server.schemas.structured_outputs import Constraint
 from tests.server.dialects.test_ollama import CHAT, MESSAGES, call_of

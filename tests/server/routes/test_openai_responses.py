@@ -14,9 +14,9 @@ from server.engine.request import GenerateTask
 from server.http.connection import HttpProtocol
 from server.http.errors import EngineError
 from tests.server.bare_server import PATIENCE, serving
-from tests.server.fake_client import FakeEngine
 from tests.server.dialects.test_disconnect import Visitor
 from tests.server.dialects.test_judgements import WideEngine
+from tests.server.fake_client import FakeEngine
 from tests.server.serving import build_site, site
 
 PATH = "/v1/responses"

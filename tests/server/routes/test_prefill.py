@@ -10,10 +10,10 @@ import jsonschema
 import pytest
 
 from tests.model.tokenization.chat_formats import templates
-from tests.server.fake_client import INFO
-from tests.server.inline_engine import InlineEngine
 from tests.server.dialects.test_structured_outputs import SCHEMA
 from tests.server.dialects.test_tools import HERMES_CALL, TIME, WEATHER, grammar_of, prompt_of, tool_site
+from tests.server.fake_client import INFO
+from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, events_of, site
 from tests.tiny import make_variant
 

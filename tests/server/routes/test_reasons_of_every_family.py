@@ -15,9 +15,9 @@ from server.dialects.parts.passes import ExplainedLogit
 from server.dialects.parts.reasons import explain
 from server.generation.prompts.prompt import Prompt, packed
 from server.schemas.judgements.reasons import Explain
-from tests.server.inline_engine import InlineEngine
 from tests.server.dialects.conftest import always_some
 from tests.server.dialects.test_looking_at_every_family import PREDICTING, ids
+from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site
 from tests.tiny import CLASSIFIERS, make_classifier, make_variant, theirs
 

@@ -12,8 +12,8 @@ from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sentence_transformer.modules import Pooling
 
 from tests import tiny
-from tests.server.engine.captures.test_cross_encoders import DOCUMENTS, PAIRS, QUERY, edit, save, theirs
 from tests.server.dialects.heads import BODY, LONG, answer, by_index, classifier, logits_of, served
+from tests.server.engine.captures.test_cross_encoders import DOCUMENTS, PAIRS, QUERY, edit, save, theirs
 from tests.server.serving import site, tiny_config
 
 TEMPLATE = (

@@ -14,9 +14,9 @@ import tokenizers
 
 from tests import tiny
 from tests.model.tokenization.chat_formats import templates
+from tests.server.dialects.test_tools import MESSAGES, PATH
 from tests.server.fake_client import INFO
 from tests.server.inline_engine import InlineEngine, site_of
-from tests.server.dialects.test_tools import MESSAGES, PATH
 from tests.server.serving import Site, events_of
 
 OPEN_THOUGHT = templates.HERMES.replace("{{ m.content }}", "{{ (m.content or '').split('</think>')[-1] }}").replace(

@@ -10,8 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from server.generation.interventions.selectors import (
+    AttentionPlan,
+    check_answer_size,
+    plan_attention,
+    resolve,
+    select_heads,
+)
 from server.http.errors import BadRequest, PayloadTooLarge
-from server.generation.interventions.selectors import AttentionPlan, check_answer_size, plan_attention, resolve, select_heads
 from server.schemas.inspect.attention import AttentionRequest
 from tests.server.serving import tiny_config
 

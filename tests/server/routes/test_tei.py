@@ -8,8 +8,8 @@ import pytest
 from huggingface_hub import AsyncInferenceClient
 
 from model.network.sentence_transformers import EmbeddingDefaults
-from tests.server.inline_engine import InlineEngine
 from tests.server.dialects.heads import answer, classifier, logits_of, served
+from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site, listening, site, tiny_config, tiny_encoder
 from tests.tiny import make_variant
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from server.engine.request import EmbedTask
-from server.http.errors import QueueFull
 from server.generation.supported_routes import CLASSIFICATIONS, JUDGEMENTS, SCORINGS, SPARSE
-from tests.server.fake_client import FakeEngine
+from server.http.errors import QueueFull
 from tests.server.dialects.looks import at_site, engine_of
 from tests.server.dialects.test_admin import bearer, write_keys
+from tests.server.fake_client import FakeEngine
 from tests.server.serving import error_of, site, tiny_classifier, tiny_masked_lm
 
 ROUTES: dict[str, dict[str, Any]] = {

@@ -11,9 +11,9 @@ from huggingface_hub.errors import ValidationError
 from server.dispatch.served_adapter import ServedAdapter
 from server.engine.request import GenerateTask
 from server.http.errors import EngineError, QueueFull
+from tests.server.dialects.heads import answer
 from tests.server.fake_client import FakeEngine
 from tests.server.inline_engine import InlineEngine
-from tests.server.dialects.heads import answer
 from tests.server.serving import Site, build_site, events_of, listening, site
 from tests.tiny import make_variant
 

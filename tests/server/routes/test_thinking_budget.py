@@ -11,9 +11,9 @@ import tokenizers
 from server.engine.request import GenerateTask
 from tests import tiny
 from tests.model.tokenization.chat_formats import templates
+from tests.server.dialects.test_tools import WEATHER, tool_site
 from tests.server.fake_client import INFO
 from tests.server.inline_engine import InlineEngine, site_of
-from tests.server.dialects.test_tools import WEATHER, tool_site
 from tests.server.serving import Site
 
 CHAT, RESPONSES, MESSAGES, OLLAMA = "/v1/chat/completions", "/v1/responses", "/v1/messages", "/api/chat"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from model.checkpoint.registry import read_config
 from model.config import ModelConfig
 from model.hooks.point_names import points_of, stacks
-from server.http.errors import PayloadTooLarge
 from server.generation.interventions.trace_plan import Lengths, check_trace_size, choose_points, plan_inputs
+from server.http.errors import PayloadTooLarge
 from server.schemas.inspect.trace import TraceRequest
 from tests import tiny
 from tests.support.examples import examples

@@ -9,9 +9,9 @@ import pytest
 from server.http.errors import BadRequest
 from tests.model.tokenization import tokenizer_folders as folders
 from tests.model.tokenization.chat_formats import templates
+from tests.server.dialects.test_tools import WEATHER
 from tests.server.fake_client import FakeEngine
 from tests.server.inline_engine import InlineEngine, engine_with, site_of
-from tests.server.dialects.test_tools import WEATHER
 from tests.server.serving import Site, site
 
 CHAT, MESSAGES = "/v1/chat/completions", [{"role": "user", "content": "x"}]

@@ -12,8 +12,8 @@ import torch
 
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of, stack_config
-from server.engine.request import Part
 from server.dialects.inspect.inspection import stack_of
+from server.engine.request import Part
 from tests.parity import ROWS
 from tests.reference.contributions import Contributions
 from tests.server.dialects.conftest import every_family

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from model.checkpoint.weight_files import load_weights
-from tests.server.inline_engine import InlineEngine
 from tests.server.dialects.conftest import FAMILIES
+from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, error_of
 
 
