@@ -23,15 +23,18 @@ MAY_IMPORT = {
     "server.cli": "model.analysis model.checkpoint model.tokenization server.app server.auth server.config "
                   "server.lifecycle server.observability server.terminal",
     "server.app": "model.checkpoint model.config model.network model.tokenization server.auth server.config "
-                  "server.dispatch server.http server.lifecycle server.observability server.dialects "
-                  "server.terminal server.worker",
+                  "server.dialects server.dispatch server.generation server.http server.lifecycle "
+                  "server.observability server.terminal server.worker",
     "server.terminal": "model.analysis model.batch model.checkpoint model.config model.kernels model.kv_cache "
                        "model.loading model.tokenization server.config server.dispatch server.engine "
                        "server.observability",
     "server.lifecycle": "server.config server.dispatch server.engine server.http server.worker",
     "server.dialects": "model.analysis model.checkpoint model.config model.hooks model.kernels model.network "
-                     "model.sampling model.tokenization server.auth server.config server.dispatch server.engine "
-                     "server.http server.observability server.schemas",
+                       "model.sampling model.tokenization server.auth server.config server.dispatch server.engine "
+                       "server.generation server.http server.observability server.schemas",
+    "server.generation": "model.checkpoint model.config model.hooks model.network model.sampling model.tokenization "
+                         "server.auth server.config server.dispatch server.engine server.http server.observability "
+                         "server.schemas",
     "server.worker": "model.kernels server.config server.dispatch server.engine server.ipc server.observability",
     "server.dispatch": "server.auth server.config server.engine server.http server.ipc server.observability",
     "server.schemas": "server.auth server.engine server.http",
@@ -63,7 +66,7 @@ MAY_IMPORT = {
     "model.quantized": "",
     "model.config": "",
 }  # fmt: skip
-MOST_ENTRIES = {"server": 16, "model": 16}
+MOST_ENTRIES = {"server": 17, "model": 16}
 """Most entries of a folder besides __init__.py; files written for one family of models each, in any number, are not
 counted.
 """

@@ -4,12 +4,11 @@ from server.engine.request import GenerateTask
 from server.generation.context import AppContext
 from server.generation.grammars import read_grammar
 from server.generation.prompts.inputs import between_stacks
-from server.generation.prompts.prompt import encoder_limit, fit_generation, keep_end, read_prompts
+from server.generation.prompts.prompt import encoder_limit, fit_generation, keep_end, read_prompts, within_room
 from server.generation.prompts.text_parts import Keep
 from server.generation.request import PromptRequest
 from server.generation.sampling import sampling_params
 from server.generation.submission import Job
-from server.generation.tasks import within_room
 from server.http.turns import in_turns
 
 

@@ -11,9 +11,9 @@ from server.engine.request import EmbedTask, PoolingMode
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve
 from server.generation.prompts.inputs import between_stacks
-from server.generation.prompts.prompt import Prompt, encoder_limit, fit_input, keep_end, read_prompts
+from server.generation.prompts.prompt import Prompt, encoder_limit, fit_input, keep_end, read_prompts, within_room
 from server.generation.prompts.text_parts import Keep, bounded
-from server.generation.tasks import TaskResult, Work, run_all, token_bytes, within_room
+from server.generation.tasks import TaskResult, Work, run_all, token_bytes
 from server.http.error_handlers import translated
 from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.sse import unless_disconnected

@@ -4,7 +4,7 @@ or none.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -12,14 +12,8 @@ from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import EngineRequest, Intervention, Task
 from server.generation.acceptance import current_request
 from server.generation.context import AppContext
-from server.generation.prompts.prompt import Prompt
+from server.generation.prompts.prompt import MAX_TOGETHER, Prompt
 from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
-
-_MAX_TOGETHER = 64
-"""Most inputs of one HTTP request in the engine at once; `max_num_seqs` if that is less. A long list must not fill the
-queue that all clients share.
-"""
-
 
 _TOKEN_BYTES = 26
 """Bytes of one token in an answer, approximately: its text, its id, its span in the input."""
@@ -94,26 +88,6 @@ def check_capture(context: AppContext, num_bytes: int) -> None:
         raise error
 
 
-def within_room(
-    context: AppContext, fit: Callable[[Prompt], Prompt], most: int, *, is_inspection: bool = False
-) -> Callable[[Prompt], Prompt]:
-    """Return `fit` for the prompts of one HTTP request, one after the other. It raises QueueFull also for the first
-    prompt for which the engine has no room next to those before it, so that the following ones are not tokenised.
-    A prompt over `most` tokens counts as `most` tokens: it is cut, or refused for its length.
-    """
-    lengths: list[int] = []
-
-    def fitted(prompt: Prompt) -> Prompt:
-        prompt = fit(prompt)
-        lengths.append(min(prompt.num_tokens, most))
-        if 1 < len(lengths) <= min(_MAX_TOGETHER, context.settings.max_num_seqs):
-            client = current_request().client
-            context.engine.admission.check_size(sum(lengths), client=client, is_inspection=is_inspection)
-        return prompt
-
-    return fitted
-
-
 async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[TaskResult]:
     """Return the results of all works, in their order. Raises the first ApiError; then the others are aborted or not
     begun.
@@ -125,7 +99,7 @@ async def run_all(context: AppContext, works: Sequence[Work], arrival: float) ->
     try:
         if len(works) == 1:  # without a task of its own, which would be a large part of the cost of a short input
             return [await _run_one(context, works[0], arrival)]
-        max_together = max(1, min(_MAX_TOGETHER, context.settings.max_num_seqs, fitting))
+        max_together = max(1, min(MAX_TOGETHER, context.settings.max_num_seqs, fitting))
         return await _run_together(context, works, arrival, max_together)
     except ApiError as error:
         count_rejection(context, error)

@@ -17,9 +17,9 @@ from server.generation.prompts.prompt import (
     read_chat,
     read_following,
     read_prompts,
+    within_room,
 )
 from server.generation.prompts.text_parts import Keep
-from server.generation.tasks import within_room
 from server.http.errors import BadRequest
 from server.http.turns import in_turns
 from server.schemas.base import PromptInput

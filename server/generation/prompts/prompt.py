@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
+from server.generation.acceptance import current_request
 from server.generation.context import AppContext
 from server.generation.prompts.chat_rows import render_chat
 from server.generation.prompts.text_parts import Cut, Keep, PromptTooLong, groups_of, naming, read_part, size_of
@@ -17,6 +18,10 @@ from server.schemas.base import PromptInput
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.tools import ToolDefinition
 
+MAX_TOGETHER = 64
+"""Most inputs of one HTTP request in the engine at once; `max_num_seqs` if that is less. A long list must not fill the
+queue that all clients share.
+"""
 _THREAD_BYTES = 8192
 """Longer texts are tokenised in a thread: they would hold up running streams."""
 _TEXTS_AT_ONCE = 256
@@ -71,6 +76,26 @@ def packed(numbers: Iterable[int]) -> "array[int]":
 
 NOTHING = Prompt(packed(()))
 """The prompt of a question about the weights."""
+
+
+def within_room(
+    context: AppContext, fit: Callable[[Prompt], Prompt], most: int, *, is_inspection: bool = False
+) -> Callable[[Prompt], Prompt]:
+    """Return `fit` for the prompts of one HTTP request, one after the other. It raises QueueFull also for the first
+    prompt for which the engine has no room next to those before it, so that the following ones are not tokenised.
+    A prompt over `most` tokens counts as `most` tokens: it is cut, or refused for its length.
+    """
+    lengths: list[int] = []
+
+    def fitted(prompt: Prompt) -> Prompt:
+        prompt = fit(prompt)
+        lengths.append(min(prompt.num_tokens, most))
+        if 1 < len(lengths) <= min(MAX_TOGETHER, context.settings.max_num_seqs):
+            client = current_request().client
+            context.engine.admission.check_size(sum(lengths), client=client, is_inspection=is_inspection)
+        return prompt
+
+    return fitted
 
 
 async def read_prompts(
