@@ -138,6 +138,14 @@ def test_no_imports_go_in_circles_not_even_lazy_ones() -> None:
     assert circle(imports()) is None
 
 
+def test_the_routes_of_one_api_import_none_of_another() -> None:
+    dialects = {
+        f"server.dialects.{name}" for name in ("anthropic", "huggingface", "ollama", "openai", "openai_responses")
+    }
+    others = {room: graph & dialects for room, graph in imported_rooms("server.dialects").items() if room in dialects}
+    assert others == dict.fromkeys(dialects, set())
+
+
 def test_no_imports_go_in_circles_within_the_client() -> None:
     files = {f"lightwell_client.{path.stem}": path for path in (ROOT / "clients/python/lightwell_client").glob("*.py")}
     names = {module: {*imported_names(parse(path))} for module, path in files.items()}

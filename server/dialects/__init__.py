@@ -1,4 +1,4 @@
-"""HTTP routes, each in its own file. Routes read and check requests, and write answers, without computation.
+"""HTTP routes, one folder for each API. Routes convert bodies to requests and results to answers, without computation.
 
 The application adds the error handlers (`server.http.errors`) and the HTTP metrics (`server.observability.metrics`)
 around them, and omits FastAPI's own /docs: it would load its scripts from the network, and hide ours.

@@ -1,4 +1,3 @@
-"""Requests for texts and vectors, without the names of any API: prompts to choices, tools, reasoning, grammars.
-
-The routes of each API read its bodies and write its answers around them.
+"""Requests of every kind, without the names of any API: prompts, sampling, choices, tools, reasoning, structured outputs.
+The routes of each API convert its bodies to them, and their results to its answers.
 """
