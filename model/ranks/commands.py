@@ -25,18 +25,6 @@ from model.sharding.shares import shares_of
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """The shape and dtype of a tensor that rank 0 sends next."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, x: torch.Tensor) -> "TensorSpec":
-        return cls(tuple(x.shape), x.dtype)
-
-
-@dataclass(frozen=True, slots=True)
 class Load:
     """A command to load a share of a model, in place of the last one."""
 
@@ -104,9 +92,10 @@ class Encode:
 
 @dataclass(frozen=True, slots=True)
 class WriteCrossKV:
-    """A command to run `Transformer.write_cross_kv` on hidden states, which rank 0 sends."""
+    """A command to run `Transformer.write_cross_kv` on hidden states of this shape and dtype, which rank 0 sends."""
 
-    hidden: TensorSpec
+    shape: torch.Size
+    dtype: torch.dtype
     cache: int
     slots: np.ndarray
     requested: Hooks | None
@@ -114,9 +103,10 @@ class WriteCrossKV:
 
 @dataclass(frozen=True, slots=True)
 class Logits:
-    """A command to run `Transformer.logits` on hidden states, which rank 0 sends."""
+    """A command to run `Transformer.logits` on hidden states of this shape and dtype, which rank 0 sends."""
 
-    hidden: TensorSpec
+    shape: torch.Size
+    dtype: torch.dtype
 
 
 Command = Load | NewCache | DropCache | Forward | Encode | WriteCrossKV | Logits
@@ -161,14 +151,15 @@ class Follower:
             case Encode(spans, block_size, requested):
                 prefix = "" if model.config.encoder is None else "encoder."
                 model.encode(Batch(spans, block_size, model.device), self._hooks(requested, prefix))
-            case WriteCrossKV(hidden, number, slots, requested):
-                model.write_cross_kv(self._received(hidden), self.caches[number], slots, self._hooks(requested, ""))
-            case Logits(hidden):
-                model.logits(self._received(hidden))
+            case WriteCrossKV(shape, dtype, number, slots, requested):
+                hidden = self._received(shape, dtype)
+                model.write_cross_kv(hidden, self.caches[number], slots, self._hooks(requested, ""))
+            case Logits(shape, dtype):
+                model.logits(self._received(shape, dtype))
 
     def _hooks(self, requested: Hooks | None, prefix: str) -> Hooks | None:
         return None if requested is None else followed(requested, self.group, self._shares[prefix])
 
     @torch.inference_mode()
-    def _received(self, kind: TensorSpec) -> torch.Tensor:
-        return self.group.from_leader(torch.empty(kind.shape, dtype=kind.dtype, device=self._device))
+    def _received(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        return self.group.from_leader(torch.empty(shape, dtype=dtype, device=self._device))

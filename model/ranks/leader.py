@@ -20,7 +20,7 @@ from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache
 from model.layers.lora import AdaptedRows
 from model.network.transformer import Transformer
-from model.ranks.commands import DropCache, Encode, Forward, Load, Logits, NewCache, TensorSpec, WriteCrossKV
+from model.ranks.commands import DropCache, Encode, Forward, Load, Logits, NewCache, WriteCrossKV
 from model.ranks.hooks import Leading, requests_of
 from model.ranks.whole_weights import WholeWeights
 from model.sampling.row_search import largest
@@ -94,7 +94,7 @@ class LeadingTransformer(Transformer):
             super().write_cross_kv(hidden, cache, slots, hooks)
         number = self.number_of(cache)
         with self._together(hooks, "") as requested:
-            self._send(WriteCrossKV(TensorSpec.of(hidden), number, slots, requested))
+            self._send(WriteCrossKV(hidden.shape, hidden.dtype, number, slots, requested))
             super().write_cross_kv(self.group.from_leader(hidden), cache, slots, hooks)
 
     @torch.inference_mode()
@@ -102,7 +102,7 @@ class LeadingTransformer(Transformer):
         if self.head is None:
             return super().logits(hidden)
         with self._together(None, ""):
-            self._send(Logits(TensorSpec.of(hidden)))
+            self._send(Logits(hidden.shape, hidden.dtype))
             return super().logits(self.group.from_leader(hidden), widen=widen)
 
     @torch.inference_mode()
