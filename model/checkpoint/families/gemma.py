@@ -24,12 +24,9 @@ from model.checkpoint.families.weight_table import (
     WeightMap,
     WeightRow,
     gated_mlp,
-    has,
     in_layers,
     linear,
     norm,
-    out_bias,
-    qkv_bias,
 )
 from model.config import AltUpConfig, ExpertsConfig, ModelConfig, RopeConfig
 
@@ -86,7 +83,7 @@ def _read_gemma2(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-def _ropes(hf: Fields) -> dict[str, RopeConfig]:
+def _ropes(hf: Fields) -> dict[str, Any]:
     """Return the rotary embeddings of Gemma 3 and 3n."""
     thetas = {
         "full_attention": hf.number("rope_theta", 1_000_000.0),
@@ -140,7 +137,6 @@ GEMMA3 = Family(
 )
 
 
-_has_per_layer = has("per_layer_size")
 _ATTENTION = f"{_LAYER}.self_attn"
 
 
@@ -158,7 +154,7 @@ def _has_keys_alone(config: ModelConfig, layer: int) -> bool:
 
 def _qkv(parts: str) -> tuple[WeightRow, ...]:
     names = tuple(f"{_ATTENTION}.{part}_proj" for part in parts)
-    return linear("layers.{i}.qkv", names, ("q d", "kv d", "kv d")[: len(parts)], bias=qkv_bias)
+    return linear("layers.{i}.qkv", names, ("q d", "kv d", "kv d")[: len(parts)], bias="attention_bias")
 
 
 _EXPERTS: tuple[WeightRow, ...] = (
@@ -176,25 +172,25 @@ _GEMMA4_TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
         *linear(
-            "per_layer_embed", "model.embed_tokens_per_layer", "per_layer_vocab all_per_layer", when=_has_per_layer
+            "per_layer_embed", "model.embed_tokens_per_layer", "per_layer_vocab all_per_layer", when="per_layer_size"
         ),
-        *linear("per_layer_project", "model.per_layer_model_projection", "all_per_layer d", when=_has_per_layer),
-        *linear("per_layer_norm", "model.per_layer_projection_norm", "per_layer", when=_has_per_layer),
+        *linear("per_layer_project", "model.per_layer_model_projection", "all_per_layer d", when="per_layer_size"),
+        *linear("per_layer_norm", "model.per_layer_projection_norm", "per_layer", when="per_layer_size"),
         *norm("layers.{i}.attn_norm", f"{_LAYER}.input_layernorm"),
         *in_layers(_has_values, *_qkv("qkv")),
         *in_layers(_has_keys_alone, *_qkv("qkk")),
         *in_layers(lambda config, layer: not _has_kv(config, layer), *_qkv("q")),
         *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "head"),
         *in_layers(_has_kv, *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "head")),
-        *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
+        *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias="attention_out_bias"),
         *norm("layers.{i}.attn_post_norm", f"{_LAYER}.post_attention_layernorm"),
         *norm("layers.{i}.mlp_norm", f"{_LAYER}.pre_feedforward_layernorm"),
         *MLP_ROWS,
         *in_layers(ModelConfig.has_experts, *_EXPERTS),
         *norm("layers.{i}.mlp_post_norm", f"{_LAYER}.post_feedforward_layernorm"),
-        *linear("layers.{i}.per_layer_gate", f"{_LAYER}.per_layer_input_gate", "per_layer d", when=_has_per_layer),
-        *linear("layers.{i}.per_layer_out", f"{_LAYER}.per_layer_projection", "d per_layer", when=_has_per_layer),
-        *norm("layers.{i}.per_layer_post_norm", f"{_LAYER}.post_per_layer_input_norm", when=_has_per_layer),
+        *linear("layers.{i}.per_layer_gate", f"{_LAYER}.per_layer_input_gate", "per_layer d", when="per_layer_size"),
+        *linear("layers.{i}.per_layer_out", f"{_LAYER}.per_layer_projection", "d per_layer", when="per_layer_size"),
+        *norm("layers.{i}.per_layer_post_norm", f"{_LAYER}.post_per_layer_input_norm", when="per_layer_size"),
         WeightRow("layers.{i}.stream_scale.weight", (f"{_LAYER}.layer_scalar",), ("1",)),
         *END_ROWS,
     ),
@@ -324,10 +320,6 @@ _GEMMA3N_SIZES: dict[str, int] = {
 """Values of absent fields."""
 
 
-def _is_scaled(config: ModelConfig) -> bool:
-    return config.altup is not None and config.altup.scales_corrected
-
-
 def _projections(ours: str, theirs: str) -> tuple[WeightRow, ...]:
     return linear(ours, tuple(f"model.{theirs}.{i}" for i in range(_STREAMS - 1)), ("d d",) * (_STREAMS - 1))
 
@@ -337,7 +329,9 @@ _BLOCK_ROWS: tuple[WeightRow, ...] = (
     *linear("layers.{i}.altup_router", f"{_LAYER}.altup.modality_router", "streams d"),
     *linear("layers.{i}.altup_predict", f"{_LAYER}.altup.prediction_coefs", "streams^2 streams"),
     *linear("layers.{i}.altup_correct", f"{_LAYER}.altup.correction_coefs", "streams streams"),
-    WeightRow("layers.{i}.altup_scale.weight", (f"{_LAYER}.altup.correct_output_scale",), ("d",), _is_scaled),
+    WeightRow(
+        "layers.{i}.altup_scale.weight", (f"{_LAYER}.altup.correct_output_scale",), ("d",), "altup.scales_corrected"
+    ),
     *linear("layers.{i}.laurel_left", f"{_LAYER}.laurel.linear_left", "laurel d"),
     *linear("layers.{i}.laurel_right", f"{_LAYER}.laurel.linear_right", "d laurel"),
     *norm("layers.{i}.laurel_norm", f"{_LAYER}.laurel.post_laurel_norm"),

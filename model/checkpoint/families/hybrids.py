@@ -9,6 +9,7 @@ from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.llama import EMBED_ROWS, llama_table, read_like_llama
 from model.checkpoint.families.weight_table import (
+    UNTIED,
     WeightMap,
     WeightRow,
     gated_mlp,
@@ -16,19 +17,12 @@ from model.checkpoint.families.weight_table import (
     in_layers,
     linear,
     norm,
-    out_bias,
-    qkv_bias,
     separate_qkv,
-    untied,
 )
 from model.config import DeltaNetConfig, ModelConfig, ShortConvConfig
 
 _LAYER = "model.layers.{i}"
 _LFM2_ATTENTION, _CONV, _MLP = f"{_LAYER}.self_attn", f"{_LAYER}.conv", f"{_LAYER}.feed_forward"
-
-
-def _has_conv_bias(config: ModelConfig) -> bool:
-    return isinstance(config.recurrence, ShortConvConfig) and config.recurrence.bias
 
 
 _LFM2_ATTENTION_ROWS: tuple[WeightRow, ...] = (
@@ -38,9 +32,9 @@ _LFM2_ATTENTION_ROWS: tuple[WeightRow, ...] = (
     *linear("layers.{i}.attn_out", f"{_LFM2_ATTENTION}.out_proj", "d q"),
 )
 _CONV_ROWS: tuple[WeightRow, ...] = (
-    *linear("layers.{i}.conv_in", f"{_CONV}.in_proj", "3d d", bias=_has_conv_bias),
-    *linear("layers.{i}.conv", f"{_CONV}.conv", "d 1 kernel", bias=_has_conv_bias),
-    *linear("layers.{i}.conv_out", f"{_CONV}.out_proj", "d d", bias=_has_conv_bias),
+    *linear("layers.{i}.conv_in", f"{_CONV}.in_proj", "3d d", bias="recurrence.bias"),
+    *linear("layers.{i}.conv", f"{_CONV}.conv", "d 1 kernel", bias="recurrence.bias"),
+    *linear("layers.{i}.conv_out", f"{_CONV}.out_proj", "d d", bias="recurrence.bias"),
 )
 _LFM2_TABLE = WeightMap(
     rows=(
@@ -51,7 +45,7 @@ _LFM2_TABLE = WeightMap(
         *norm("layers.{i}.mlp_norm", f"{_LAYER}.ffn_norm"),
         *gated_mlp("layers.{i}", (f"{_MLP}.w1", f"{_MLP}.w3"), f"{_MLP}.w2"),
         *norm("final_norm", "model.embedding_norm"),
-        *linear("head", "lm_head", "vocab d", when=untied),
+        *linear("head", "lm_head", "vocab d", when=UNTIED),
     ),
     prefixes=("model.",),
 )
@@ -102,10 +96,10 @@ _KINDS = ("linear_attention", "full_attention")
 
 
 _QWEN_ATTENTION_ROWS: tuple[WeightRow, ...] = (
-    *separate_qkv(f"{_QWEN_ATTENTION}.*_proj", bias=qkv_bias, has_gates=True),
+    *separate_qkv(f"{_QWEN_ATTENTION}.*_proj", bias="attention_bias", has_gates=True),
     *linear("layers.{i}.q_norm", f"{_QWEN_ATTENTION}.q_norm", "head"),
     *linear("layers.{i}.k_norm", f"{_QWEN_ATTENTION}.k_norm", "head"),
-    *linear("layers.{i}.attn_out", f"{_QWEN_ATTENTION}.o_proj", "d q", bias=out_bias),
+    *linear("layers.{i}.attn_out", f"{_QWEN_ATTENTION}.o_proj", "d q", bias="attention_out_bias"),
 )
 _DELTA_ROWS: tuple[WeightRow, ...] = (
     *linear(

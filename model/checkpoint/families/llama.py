@@ -16,38 +16,23 @@ from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.output_heads import SCORE_ROWS
 from model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
 from model.checkpoint.families.sizes import grouped_heads, read_sizes
-from model.checkpoint.families.weight_table import (
-    WeightMap,
-    WeightRow,
-    gated_mlp,
-    linear,
-    mlp_bias,
-    norm,
-    out_bias,
-    qkv_bias,
-    separate_qkv,
-    untied,
-)
+from model.checkpoint.families.weight_table import UNTIED, WeightMap, WeightRow, gated_mlp, linear, norm, separate_qkv
 from model.config import ModelConfig, RopeType
 
 _ATTENTION, _MLP = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
 
 
-def has_head_norm(config: ModelConfig) -> bool:
-    return config.qk_norm == "head"
-
-
 ATTENTION_ROWS: tuple[WeightRow, ...] = (
-    *separate_qkv(f"{_ATTENTION}.*_proj", bias=qkv_bias),
-    *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "head", when=has_head_norm),
-    *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "head", when=has_head_norm),
-    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
+    *separate_qkv(f"{_ATTENTION}.*_proj", bias="attention_bias"),
+    *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "head", when="qk_norm"),
+    *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "head", when="qk_norm"),
+    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias="attention_out_bias"),
 )
-MLP_ROWS = gated_mlp("layers.{i}", (f"{_MLP}.gate_proj", f"{_MLP}.up_proj"), f"{_MLP}.down_proj", bias=mlp_bias)
+MLP_ROWS = gated_mlp("layers.{i}", (f"{_MLP}.gate_proj", f"{_MLP}.up_proj"), f"{_MLP}.down_proj", bias="mlp_bias")
 EMBED_ROWS: tuple[WeightRow, ...] = linear("embed", "model.embed_tokens", "vocab d")
 END_ROWS: tuple[WeightRow, ...] = (
     *norm("final_norm", "model.norm"),
-    *linear("head", "lm_head", "vocab d", when=untied),
+    *linear("head", "lm_head", "vocab d", when=UNTIED),
     *SCORE_ROWS,
 )
 OLD_BUFFERS = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
@@ -157,10 +142,10 @@ PHI3 = Family("phi3", decoders("Phi3"), _read_phi3, _FUSED_TABLE)
 _THETA = 500_000.0
 """The base of OLMo 3's rotary embedding if its file has none."""
 NORMED_ATTENTION_ROWS = (
-    *separate_qkv(f"{_ATTENTION}.*_proj", bias=qkv_bias),
+    *separate_qkv(f"{_ATTENTION}.*_proj", bias="attention_bias"),
     *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "q"),
     *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "kv"),
-    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
+    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias="attention_out_bias"),
 )
 _TABLE = WeightMap(
     rows=(

@@ -24,15 +24,7 @@ from model.checkpoint.families.llama import (
     read_like_llama,
 )
 from model.checkpoint.families.sizes import read_experts
-from model.checkpoint.families.weight_table import (
-    StackedTensor,
-    WeightMap,
-    WeightRow,
-    gated_mlp,
-    has,
-    in_layers,
-    linear,
-)
+from model.checkpoint.families.weight_table import StackedTensor, WeightMap, WeightRow, gated_mlp, in_layers, linear
 from model.config import ClampedGate, ExpertsConfig, ModelConfig
 
 _LAYER, _EXPERTS = "model.layers.{i}", "layers.{i}.experts.{e}"
@@ -193,32 +185,23 @@ def _read_gpt_oss(hf: Fields, common: Common) -> ModelConfig:
 GPT_OSS = Family("gpt_oss", decoders("GptOss"), _read_gpt_oss, _GPT_OSS_TABLE)
 
 
-_has_experts = has("experts")
 _GRANITE_MIXTURE, _GRANITE_SHARED = f"{_LAYER}.block_sparse_moe", f"{_LAYER}.shared_mlp"
 _GRANITE_EXPERT = f"{_GRANITE_MIXTURE}.experts.{{e}}"
-
-
-def _is_dense_granite(config: ModelConfig) -> bool:
-    return config.experts is None
-
-
-def _has_shared(config: ModelConfig) -> bool:
-    return config.experts is not None and config.experts.shared_intermediate_size is not None
 
 
 _MIXED_TABLE = llama_table(
     feedforward=(
         *gated_mlp(
-            "layers.{i}", f"{_GRANITE_SHARED}.input_linear", f"{_GRANITE_SHARED}.output_linear", when=_is_dense_granite
+            "layers.{i}", f"{_GRANITE_SHARED}.input_linear", f"{_GRANITE_SHARED}.output_linear", when="not experts"
         ),
-        *linear("layers.{i}.router", f"{_GRANITE_MIXTURE}.router.layer", "experts d", when=_has_experts),
-        *gated_mlp(_EXPERTS, f"{_GRANITE_EXPERT}.gate_up", f"{_GRANITE_EXPERT}.down", "expert_ff", when=_has_experts),
+        *linear("layers.{i}.router", f"{_GRANITE_MIXTURE}.router.layer", "experts d", when="experts"),
+        *gated_mlp(_EXPERTS, f"{_GRANITE_EXPERT}.gate_up", f"{_GRANITE_EXPERT}.down", "expert_ff", when="experts"),
         *gated_mlp(
             "layers.{i}.shared",
             f"{_GRANITE_SHARED}.input_linear",
             f"{_GRANITE_SHARED}.output_linear",
             "shared_ff",
-            when=_has_shared,
+            when="experts.shared_intermediate_size",
         ),
     ),
     stacked=(
