@@ -296,9 +296,7 @@ def alike_in_gemma_3n_and_4(hf: Fields) -> dict[str, Any]:
 
 
 def check_shared(hf: Fields, windows: tuple[int | None, ...], num_shared: int) -> None:
-    """Raise ModelLoadError for a layer that shares the keys and values of an earlier layer of its kind, if none is
-    there.
-    """
+    """Raise ModelLoadError if no earlier layer of the same kind has the keys and values of a layer."""
     own = windows[: len(windows) - num_shared]
     if not 0 <= num_shared < len(windows) or {each is None for each in windows} != {each is None for each in own}:
         raise hf.refuse("num_kv_shared_layers", "earlier layers of each kind, with and without a window, are expected")

@@ -29,9 +29,7 @@ def read_score(hf: Fields) -> ClassifierConfig:
 
 
 def first_token(dense: DenseActivation) -> ReadClassifier:
-    """Return the reader of an encoder's head: a dense layer with this activation on the first token's state, then the
-    labels' matrix.
-    """
+    """Return the reader of a head with this dense layer on the first token's state, then the labels' matrix."""
     return lambda hf: read_classifier(hf, state="cls", dense=dense)
 
 

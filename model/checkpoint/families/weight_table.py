@@ -29,8 +29,8 @@ UNTIED = "has_head and not tie_word_embeddings"
 
 
 def holds(condition: str, config: ModelConfig) -> bool:
-    """Return whether a network fulfils a condition: fields of ModelConfig that must be set, such as "experts and not
-    classifier.bias". Without fields, all networks do.
+    """Return whether all fields of a condition are set, such as "experts and not classifier.bias". "" is always
+    true.
     """
     for term in condition.split(" and ") if condition else ():
         value: Any = config

@@ -122,9 +122,7 @@ def _compressed(parts: Parts) -> StoredTensor:
 
 
 def _packed(parts: Parts) -> StoredTensor:
-    """Read `weight_packed` [out, in bits / 32], words of neighbouring inputs, each code plus 2^(bits - 1), and
-    `weight_shape`, out and in.
-    """
+    """Read `weight_packed` [out, in bits / 32], words of inputs plus 2^(bits - 1), and `weight_shape`, out and in."""
     words = parts.tensor("weight_packed", ("I32",), None, None)
     num_outputs, num_inputs = parts.tensor("weight_shape", ("I64", "I32"), 2).read().tolist()
     fitting = [bits for bits in parts.scheme.bits if words.shape == (num_outputs, -(-num_inputs * bits // 32))]

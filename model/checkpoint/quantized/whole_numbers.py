@@ -13,9 +13,7 @@ _WIDTHS = (128, 64, 32, 16)
 
 
 def unpacked(words: Tensor, bits: int) -> Tensor:
-    """Return the codes of 4 or 8 bits in words, the first in the lowest bits: [..., n] int32 -> [..., 32 n / bits]
-    uint8.
-    """
+    """Return codes of 4 or 8 bits, the first in the lowest bits: [..., n] int32 -> [..., 32 n / bits] uint8."""
     found = words.contiguous().view(torch.uint8)
     return found if bits == 8 else torch.stack([found & 15, found >> 4], -1).flatten(-2)
 
