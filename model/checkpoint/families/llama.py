@@ -147,7 +147,7 @@ NORMED_ATTENTION_ROWS = (
     *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "kv"),
     *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias="attention_out_bias"),
 )
-_TABLE = WeightMap(
+_OLMO_TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
         *NORMED_ATTENTION_ROWS,
@@ -161,7 +161,7 @@ _TABLE = WeightMap(
 )
 
 
-def _read(hf: Fields, common: Common, **options: Any) -> ModelConfig:
+def _read_olmo2(hf: Fields, common: Common, **options: Any) -> ModelConfig:
     """Read the fields of both. options: the fields of ModelConfig that differ."""
     hf = hf.with_defaults(max_position_embeddings=2048, rms_norm_eps=1e-5)
     return read_like_llama(hf, common, norm_placement="output", qk_norm="full", **options)
@@ -173,8 +173,8 @@ def _read_olmo3(hf: Fields, common: Common) -> ModelConfig:
     thetas, length = {"full_attention": _THETA, "sliding_attention": _THETA}, hf.size("max_position_embeddings", 2048)
     rope, local_rope = read_local_and_global_rope(hf, grouped_heads(hf)["head_dim"], length, thetas, scale_both=False)
     windows = hf.windows([(i + 1) % 4 > 0 for i in range(hf.size("num_hidden_layers"))], 4096)
-    return _read(hf, common, rope=rope, local_rope=local_rope, sliding_windows=windows)
+    return _read_olmo2(hf, common, rope=rope, local_rope=local_rope, sliding_windows=windows)
 
 
-OLMO2 = Family("olmo2", decoders("Olmo2"), _read, _TABLE)
-OLMO3 = Family("olmo3", decoders("Olmo3"), _read_olmo3, _TABLE)
+OLMO2 = Family("olmo2", decoders("Olmo2"), _read_olmo2, _OLMO_TABLE)
+OLMO3 = Family("olmo3", decoders("Olmo3"), _read_olmo3, _OLMO_TABLE)
