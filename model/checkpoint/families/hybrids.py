@@ -52,22 +52,15 @@ _LFM2_TABLE = WeightMap(
 
 
 def _read_lfm2(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(
-        rms_norm_eps="norm_eps", tie_word_embeddings=("tie_embedding", "tie_word_embeddings"),
-    ).with_defaults(
+    tied = ("tie_embedding", "tie_word_embeddings")
+    hf = hf.with_spellings(rms_norm_eps="norm_eps", tie_word_embeddings=tied).with_defaults(
         vocab_size=65536, num_hidden_layers=32, num_key_value_heads=8, max_position_embeddings=128_000,
         rms_norm_eps=1e-5, rope_theta=1_000_000.0, tie_word_embeddings=True,
     )  # fmt: skip
     layers, kernel_size, bias = _convolved_layers(hf), hf.size("conv_L_cache", 3), hf.flag("conv_bias", False)
-    return read_like_llama(
-        hf.with_values(intermediate_size=_intermediate_size(hf)),
-        common,
-        activation="silu",
-        attention_bias=False,
-        attention_out_bias=False,
-        qk_norm="head",
-        recurrence=ShortConvConfig(layers=layers, kernel_size=kernel_size, bias=bias) if layers else None,
-    )
+    recurrence = ShortConvConfig(layers=layers, kernel_size=kernel_size, bias=bias) if layers else None
+    hf = hf.with_values(intermediate_size=_intermediate_size(hf), attention_bias=False, hidden_act="silu")
+    return read_like_llama(hf, common, qk_norm="head", recurrence=recurrence)
 
 
 def _intermediate_size(hf: Fields) -> int:

@@ -93,9 +93,8 @@ def _read_llama(hf: Fields, common: Common) -> ModelConfig:
 
 def _read_mistral(hf: Fields, common: Common) -> ModelConfig:
     hf.only("layer_types", None)  # transformers ignores them: every layer has the window
-    hf = hf.with_defaults(num_key_value_heads=8, max_position_embeddings=4096 * 32)
-    windows = hf.equal_windows(4096)
-    return read_like_llama(hf, common, attention_bias=False, attention_out_bias=False, sliding_windows=windows)
+    hf = hf.with_defaults(num_key_value_heads=8, max_position_embeddings=4096 * 32).with_values(attention_bias=False)
+    return read_like_llama(hf, common, sliding_windows=hf.equal_windows(4096))
 
 
 def _read_qwen2(hf: Fields, common: Common) -> ModelConfig:
@@ -122,14 +121,9 @@ def _read_phi3(hf: Fields, common: Common) -> ModelConfig:
         max_position_embeddings=4096, original_max_position_embeddings=4096, rms_norm_eps=1e-5,
         partial_rotary_factor=1.0,
     )  # fmt: skip
-    return read_like_llama(
-        hf,
-        common,
-        {"yarn": "longrope"},  # the name in early files
-        attention_bias=False,
-        attention_out_bias=False,
-        sliding_windows=hf.equal_windows(),
-    )
+    hf = hf.with_values(attention_bias=False)
+    rope_types: dict[str, RopeType] = {"yarn": "longrope"}  # the name in early files
+    return read_like_llama(hf, common, rope_types, sliding_windows=hf.equal_windows())
 
 
 LLAMA = Family("llama", decoders("Llama"), _read_llama, TABLE)

@@ -62,20 +62,13 @@ def _table(attention: Iterable[WeightRow], mixture: Iterable[WeightRow]) -> Weig
 
 
 def _read_mixtral(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(
-        num_experts="num_local_experts",
-    ).with_defaults(
+    hf = hf.with_spellings(num_experts="num_local_experts").with_values(attention_bias=False)
+    hf = hf.with_defaults(
         num_key_value_heads=8, max_position_embeddings=4096 * 32, rms_norm_eps=1e-5, rope_theta=1e6, num_experts=8,
         num_experts_per_tok=2,
     )  # fmt: skip
-    return read_like_llama(
-        hf,
-        common,
-        attention_bias=False,
-        attention_out_bias=False,
-        sliding_windows=hf.equal_windows(),
-        experts=read_experts(hf, intermediate_size=hf.size("intermediate_size", 14336), normalized=True),
-    )
+    experts = read_experts(hf, intermediate_size=hf.size("intermediate_size", 14336), normalized=True)
+    return read_like_llama(hf, common, sliding_windows=hf.equal_windows(), experts=experts)
 
 
 def _fields(hf: Fields, num_experts: int, num_chosen: int, **defaults: Any) -> Fields:
@@ -165,9 +158,7 @@ _ROPE = {
 
 
 def _read_gpt_oss(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(
-        num_experts="num_local_experts",
-    ).with_defaults(
+    hf = hf.with_spellings(num_experts="num_local_experts").with_defaults(
         num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5, attention_bias=True,
         rope_theta=150000.0, rope_scaling=_ROPE, num_experts=128, num_experts_per_tok=4,
     )  # fmt: skip
