@@ -79,9 +79,7 @@ class LayerCache:
 
 
 class KVCache:
-    """A `LayerCache` for each layer with keys and values or states of its own. On a CPU, a block takes memory from its
-    first use on.
-    """
+    """A `LayerCache` for each layer with keys and values or states of its own. CPU memory is used from first use on."""
 
     def __init__(
         self,

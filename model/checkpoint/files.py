@@ -1,6 +1,4 @@
-"""Readers of a checkpoint's small files. They reject pipes, devices and sockets, on which reading could block. No
-torch.
-"""
+"""Readers of a checkpoint's small files. They reject pipes, devices and sockets, which could block. No torch."""
 
 import json
 import os

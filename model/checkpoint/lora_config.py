@@ -115,9 +115,7 @@ def _shown(value: object) -> str:
 
 
 def _pattern(folder: Path, fields: dict[str, Any], name: str) -> dict[str, Any]:
-    """Return a field with a number for each of some modules. peft reads the keys as regular expressions; here they must
-    be plain names, as in all adapters.
-    """
+    """Return the numbers of some modules, by plain names. peft reads them as regular expressions."""
     pattern = fields.get(name) or {}
     if not isinstance(pattern, dict):
         raise ModelLoadError(f"{folder / CONFIG_FILE}: {name} is {_shown(pattern)}; an object of numbers is accepted")
@@ -136,7 +134,5 @@ def changeable_weights(config: ModelConfig) -> Iterator[MappedWeight]:
 
 
 def adapter_parameters(config: ModelConfig, rank: int) -> int:
-    """Return the largest number of parameters of an adapter of this rank. A weight made of several modules has a
-    stacked A, and a B with a column for each of A's rows.
-    """
+    """Return the number of parameters of an adapter of this rank that changes all weights that it may change."""
     return sum(len(weight.sources) * rank * sum(weight.shape) for weight in changeable_weights(config))

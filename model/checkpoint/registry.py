@@ -73,9 +73,7 @@ def find_architecture(hf_config: Mapping[str, Any]) -> str:
 
 
 def _near(hf_config: Mapping[str, Any], name: str) -> list[str]:
-    """Return the supported architectures nearest to an unsupported one: of the same kind, first those with its traits
-    (`_TRAITS`), then those with a similar name.
-    """
+    """Return the nearest supported architectures of the same kind: by traits (`_TRAITS`), then by name."""
     kind = "encoder-decoder" if hf_config.get("is_encoder_decoder") is True else _kind_of(name)
     if isinstance(hf_config.get("text_config"), dict):  # a decoder that also reads images or sounds
         kind = "decoder"

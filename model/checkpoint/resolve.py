@@ -1,6 +1,4 @@
-"""Finds the local folder of a model: by name, path, GGUF file or hub id. No torch, because the API process and the
-worker both call it.
-"""
+"""Finds the local folder of a model: by name, path, GGUF file or hub id. No torch: the API process calls it too."""
 
 import importlib.util
 import json

@@ -42,9 +42,7 @@ class StoredTensor:
 
 
 def checked_rows(name: str, shape: tuple[int, ...], read: Callable[[], GroupedRows]) -> Callable[[], GroupedRows]:
-    """Return a function that reads rows and raises ModelLoadError, with the tensor's name, unless they have the shape
-    [out, in].
-    """
+    """Return a reader that raises ModelLoadError, with the tensor's name, for rows of another shape than [out, in]."""
 
     def read_checked() -> GroupedRows:
         try:

@@ -10,15 +10,11 @@ from model.checkpoint.files import read_json
 _MAX_HEADER = 100_000_000
 """Most bytes of a header, as in safetensors."""
 _BEFORE_ZIP = 4
-"""Pickles at the beginning of a file of torch.save before 1.6: a magic number, a version, sizes, then the tensors'
-names and shapes.
-"""
+"""Pickles at the beginning of a file of torch.save before 1.6. The last has the tensors' names and shapes."""
 
 
 def tensor_names(folder: Path) -> frozenset[str] | None:
-    """Return the names, and possibly other texts of the file, or None for a folder without readable weight files.
-    Loading then raises the error.
-    """
+    """Return the names, possibly with other texts of the file, or None for a folder without readable files."""
     for name, read in (("model.safetensors", _names_in_header), ("pytorch_model.bin", _texts_in_pickle)):
         single, index = folder / name, folder / f"{name}.index.json"
         try:

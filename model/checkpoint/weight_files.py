@@ -160,9 +160,7 @@ class WeightFiles:
         return QuantizedMatrix(torch.Size(weight.shape), dtype, readers) if len(readers) == len(entries) else None
 
     def check_tied(self, embed: torch.Tensor, part: Part) -> None:
-        """Raise ModelLoadError for a tied head that differs from the token table. embed: the needed part of the
-        table.
-        """
+        """Raise ModelLoadError for a tied head that differs from the token table. embed: the table's needed part."""
         for short in self._table.tied_heads:
             name = self._names.get(short)
             if name is not None and not torch.equal(part("embed.weight", self._entries[name].read()).to(embed), embed):
@@ -284,8 +282,8 @@ def arranged(tensor: torch.Tensor, weight: MappedWeight) -> torch.Tensor:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of all weight files of one format, without reading them. Raises ModelLoadError for a folder
-    without weight files, and for damaged files.
+    """Return the tensors of all weight files, without reading them. Raises ModelLoadError for missing or damaged
+    files.
     """
     for single, opener in _FORMATS:
         index = folder / f"{single}.index.json"

@@ -24,7 +24,7 @@ Then `final_norm`; `head_transform` and `head_norm` of an encoder's head; `head`
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from model.checkpoint.families.weight_table import Arrange, WeightMap, WeightRow
+from model.checkpoint.families.weight_table import Arrange, WeightMap, WeightRow, holds
 from model.checkpoint.registry import family_of
 from model.config import DeltaNetConfig, ModelConfig
 
@@ -87,7 +87,7 @@ def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Itera
         name, gated_rows = prefix + named(row.name), lengths["2q"] if row.arrange == "gates last" else 0
         return MappedWeight(name, tuple(sources), row.arrange, config.num_heads, gated_rows)
 
-    rows = [row for row in rows if row.when(config)]
+    rows = [row for row in rows if holds(row.when, config)]
     layered = ["{i}" in row.name for row in rows]
     first, last = layered.index(True), len(rows) - layered[::-1].index(True)
     whole = _lengths(config)
@@ -105,6 +105,8 @@ def _lengths(config: ModelConfig) -> dict[str, int]:
     """Return the lengths of the axis names in weight tables."""
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     net = config.recurrence if isinstance(config.recurrence, DeltaNetConfig) else None
+    experts, altup = config.experts, config.altup
+    shared = (experts.shared_intermediate_size if experts else None) or 0
     return {
         "1": 1,
         "vocab": config.vocab_size,
@@ -129,15 +131,15 @@ def _lengths(config: ModelConfig) -> dict[str, int]:
         "labels": config.classifier.num_labels if config.classifier else 0,
         "buckets": config.position_bias.num_buckets if config.position_bias else 0,
         "heads": config.num_heads,
-        "experts": config.experts.num_experts if config.experts else 0,
-        "2expert_ff": 2 * config.experts.intermediate_size if config.experts else 0,
-        "shared_ff": (config.experts.shared_intermediate_size if config.experts else None) or 0,
-        "2shared_ff": 2 * ((config.experts.shared_intermediate_size if config.experts else None) or 0),
-        "streams": config.altup.num_streams if config.altup else 0,
-        "streams^2": config.altup.num_streams**2 if config.altup else 0,
-        "laurel": config.altup.laurel_rank if config.altup else 0,
+        "experts": experts.num_experts if experts else 0,
+        "2expert_ff": 2 * experts.intermediate_size if experts else 0,
+        "shared_ff": shared,
+        "2shared_ff": 2 * shared,
+        "streams": altup.num_streams if altup else 0,
+        "streams^2": altup.num_streams**2 if altup else 0,
+        "laurel": altup.laurel_rank if altup else 0,
         "per_layer": config.per_layer_size or 0,
         "all_per_layer": config.num_layers * (config.per_layer_size or 0),
         "per_layer_vocab": config.per_layer_vocab_size,
-        "expert_ff": config.experts.intermediate_size if config.experts else 0,
+        "expert_ff": experts.intermediate_size if experts else 0,
     }

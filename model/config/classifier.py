@@ -15,9 +15,7 @@ class ClassifierConfig:
     labels: tuple[str, ...]
     """Names of the labels, in the order of the numbers."""
     problem_type: str | None = None
-    """regression, single_label_classification or multi_label_classification, as in transformers; None if config.json
-    has none.
-    """
+    """regression, single_label_classification or multi_label_classification; None if config.json has none."""
     state: State
     dense: DenseActivation | None = None
     """The activation of the dense layer D, or None without that layer."""

@@ -46,9 +46,7 @@ class ModelConfig:
     norm_bias: bool = True
     """Whether LayerNorms have a bias; an RMSNorm has none."""
     norm_weight_offset: float = 0.0
-    """A number added to every norm's weight in float32, before the product is rounded to the model's dtype: 1 for Gemma
-    2 and 3.
-    """
+    """A number added to every norm's weight, in float32: 1 for Gemma 2 and 3."""
     norm_rounds_once: bool = False
     """Whether an RMSNorm without an offset is rounded only after the product, like one with an offset (Gemma 4)."""
     final_norm: bool = True
@@ -115,9 +113,7 @@ class ModelConfig:
     """The factor of token embeddings, rounded to the model's dtype: sqrt(d) for Gemma."""
     position_bias: PositionBiasConfig | None = None
     alibi: bool = False
-    """Whether a slope of each head times the distance is subtracted from the scores, in both directions (ALiBi: Press
-    et al. 2021, arXiv:2108.12409).
-    """
+    """Whether a head's slope times the distance is subtracted from the scores (ALiBi, arXiv:2108.12409)."""
     tie_word_embeddings: bool
     head_bias: bool = False
     logit_scale: float = 1.0
@@ -133,9 +129,7 @@ class ModelConfig:
     attention_scale: float
     """The factor of q.k: 1 for T5."""
     attention_sinks: bool = False
-    """Whether each head has a sink: a score without a key in the softmax. The rows of a pattern then sum to less than
-    1.
-    """
+    """Whether each head has a sink: a score without a key in the softmax. Rows of a pattern then sum to less than 1."""
     attn_logit_softcap: float | None = None
     final_logit_softcap: float | None = None
     sliding_windows: tuple[int | None, ...] = ()
@@ -162,9 +156,7 @@ class ModelConfig:
     """Tokens that end a text, from generation_config.json and config.json."""
 
     def labelled_ids(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return the ids that a classifier reads: in a decoder without trailing padding, as in transformers; in an
-        encoder all.
-        """
+        """Return the ids that a classifier reads: those of a decoder without trailing padding."""
         length = len(ids)
         while self.kind == "decoder" and length > 1 and ids[length - 1] == self.pad_token_id:
             length -= 1
@@ -175,9 +167,7 @@ class ModelConfig:
         return self.sliding_windows[layer] if self.sliding_windows else None
 
     def kv_layer(self, layer: int) -> int:
-        """Return the layer that computes the keys and values of a layer: itself, or the last of its kind with its
-        own.
-        """
+        """Return the layer that computes a layer's keys and values: itself, or the last of its kind with its own."""
         own = range(self.num_layers - self.num_kv_shared_layers)
         if layer in own:
             return layer
@@ -240,9 +230,7 @@ class ModelConfig:
 
     @property
     def reuses_prefixes(self) -> bool:
-        """Return whether a sequence may reuse the cached prefix of another. A state cannot be reused, because it holds
-        all earlier positions together.
-        """
+        """Return whether a sequence may reuse the cached prefix of another, which is impossible with states."""
         return self.recurrence is None
 
     def state_bytes(self, item_size: int) -> int:

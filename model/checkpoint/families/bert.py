@@ -8,7 +8,6 @@ transformers does not count padding; in RoBERTa and MPNet the results differ for
 """
 
 import re
-from operator import attrgetter
 from typing import Any
 
 from model.checkpoint.families.family import Common, Family
@@ -26,7 +25,7 @@ OLD_NORMS = ((".LayerNorm.gamma", ".LayerNorm.weight"), (".LayerNorm.beta", ".La
 _BLOCK = "encoder.layer.{i}"
 EMBED_ROWS = (
     *linear("embed", "embeddings.word_embeddings", "vocab d"),
-    *linear("token_type_embed", "embeddings.token_type_embeddings", "types d", when=attrgetter("num_token_types")),
+    *linear("token_type_embed", "embeddings.token_type_embeddings", "types d", when="num_token_types"),
 )
 ATTENTION_ROWS = (
     *separate_qkv(f"{_BLOCK}.attention.self.*", ("query", "key", "value"), bias=True),

@@ -7,22 +7,12 @@ arXiv:1804.00344): a norm after each residual sum.
 
 import re
 from dataclasses import replace
-from operator import attrgetter
 from typing import Any
 
 from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import ACTIVATIONS, Fields
 from model.checkpoint.families.sizes import equal_heads, read_sizes
-from model.checkpoint.families.weight_table import (
-    WeightMap,
-    WeightRow,
-    gated,
-    linear,
-    norm,
-    not_gated,
-    separate_qkv,
-    untied,
-)
+from model.checkpoint.families.weight_table import UNTIED, WeightMap, WeightRow, linear, norm, separate_qkv
 from model.config import Activation, ModelConfig, PositionBiasConfig
 
 
@@ -44,8 +34,8 @@ def _stack_t5(side: str, mlp: int) -> tuple[WeightRow, ...]:
         *linear("layers.{i}.attn_out", f"{attention}.SelfAttention.o", "d q"),
         *(_T5_CROSS if side == "decoder" else ()),
         *norm("layers.{i}.mlp_norm", f"{side}.block.{{i}}.layer.{mlp}.layer_norm"),
-        *linear("layers.{i}.gate_up", (f"{dense}.wi_0", f"{dense}.wi_1"), ("ff d", "ff d"), when=gated),
-        *linear("layers.{i}.up", f"{dense}.wi", "ff d", when=not_gated),
+        *linear("layers.{i}.gate_up", (f"{dense}.wi_0", f"{dense}.wi_1"), ("ff d", "ff d"), when="gated_mlp"),
+        *linear("layers.{i}.up", f"{dense}.wi", "ff d", when="not gated_mlp"),
         *linear("layers.{i}.down", f"{dense}.wo", "d ff"),
         *norm("final_norm", f"{side}.final_layer_norm"),
     )
@@ -60,7 +50,7 @@ _T5_TABLE = WeightMap(
     rows=(
         *linear("embed", "shared", "vocab d"),
         *_stack_t5("decoder", 2),
-        *linear("head", "lm_head", "vocab d", when=untied),
+        *linear("head", "lm_head", "vocab d", when=UNTIED),
     ),
     encoder_rows=_stack_t5("encoder", 1),
     # Copies of the shared table, and an unused table of cross attention in the first files.
@@ -129,7 +119,6 @@ def _mlp(hf: Fields) -> tuple[Activation, bool]:
 T5 = Family("t5", ("T5ForConditionalGeneration",), _read_t5, _T5_TABLE, own_head="lm_head.weight")
 
 
-_has_position_table = attrgetter("learned_positions")
 _BART_BETWEEN = "model.decoder.layers.{i}.encoder_attn"
 _BART_CROSS = (
     *_cross_attention(*(f"{_BART_BETWEEN}.{part}_proj" for part in ("q", "k", "v", "out")), bias=True),
@@ -140,8 +129,8 @@ _BART_CROSS = (
 def _stack_bart(side: str) -> tuple[WeightRow, ...]:
     top, block = f"model.{side}", f"model.{side}.layers.{{i}}"
     return (
-        *linear("pos_embed", f"{top}.embed_positions", "positions d", when=_has_position_table),
-        *norm("embed_norm", f"{top}.layernorm_embedding", bias=True, when=attrgetter("embedding_norm")),
+        *linear("pos_embed", f"{top}.embed_positions", "positions d", when="learned_positions"),
+        *norm("embed_norm", f"{top}.layernorm_embedding", bias=True, when="embedding_norm"),
         *separate_qkv(f"{block}.self_attn.*_proj", bias=True),
         *linear("layers.{i}.attn_out", f"{block}.self_attn.out_proj", "d q", bias=True),
         *norm("layers.{i}.attn_norm", f"{block}.self_attn_layer_norm", bias=True),
@@ -156,8 +145,8 @@ _BART_TABLE = WeightMap(
     rows=(
         *linear("embed", "model.shared", "vocab d"),
         *_stack_bart("decoder"),
-        *linear("head", "lm_head", "vocab d", when=untied),
-        WeightRow("head.bias", ("final_logits_bias",), ("1 vocab",), attrgetter("head_bias"), "flatten"),
+        *linear("head", "lm_head", "vocab d", when=UNTIED),
+        WeightRow("head.bias", ("final_logits_bias",), ("1 vocab",), "head_bias", "flatten"),
     ),
     encoder_rows=_stack_bart("encoder"),
     prefixes=("model.",),

@@ -39,9 +39,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_array(path: Path) -> list[dict[str, Any]]:
-    """Return the objects of a JSON file's array. Raises ModelLoadError for unreadable files, other values, and more
-    objects than in any list of modules.
-    """
+    """Return the objects of a JSON file's array. Raises ModelLoadError for other files, and for too many objects."""
     values = read_json(path)
     if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
         raise ModelLoadError(f"{path}: a JSON array of objects is expected")

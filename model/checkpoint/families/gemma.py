@@ -24,17 +24,14 @@ from model.checkpoint.families.weight_table import (
     WeightMap,
     WeightRow,
     gated_mlp,
-    has,
     in_layers,
     linear,
     norm,
-    out_bias,
-    qkv_bias,
 )
 from model.config import AltUpConfig, ExpertsConfig, ModelConfig, RopeConfig
 
 _LAYER = "model.layers.{i}"
-_ROWS = (
+_GEMMA_2_AND_3_ROWS = (
     *EMBED_ROWS,
     *norm("layers.{i}.attn_norm", f"{_LAYER}.input_layernorm"),
     *ATTENTION_ROWS,
@@ -46,14 +43,14 @@ _ROWS = (
 )
 _ENCODER = "Gemma3TextModel"
 _WITH_IMAGES = ("Gemma3ForConditionalGeneration", "Gemma3ForSequenceClassification")
-_SIZES = {
+_GEMMA3_SIZES = {
     "vocab_size": 262_208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
     "num_attention_heads": 8,
 }  # fmt: skip
 """Values of absent fields in the text part of a Gemma 3 with images."""
 
 
-def _read(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConfig:
+def _read_2_and_3(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConfig:
     """Read the fields of both. Without `layer_types`, every `pattern`-th layer has full attention.
 
     options: the fields of ModelConfig that differ.
@@ -68,7 +65,7 @@ def _read(hf: Fields, common: Common, pattern: int, **options: Any) -> ModelConf
     return read_like_llama(hf, common, **shared, **options)
 
 
-def of_gemma(hf: Fields, **defaults: Any) -> Fields:
+def _of_gemma(hf: Fields, **defaults: Any) -> Fields:
     """Return the fields of a Gemma under their usual names, and with the values of absent fields."""
     return hf.with_spellings(hidden_act="hidden_activation").with_defaults(
         hidden_act="gelu_pytorch_tanh", tie_word_embeddings=True, head_dim=256, **defaults
@@ -77,8 +74,8 @@ def of_gemma(hf: Fields, **defaults: Any) -> Fields:
 
 def _read_gemma2(hf: Fields, common: Common) -> ModelConfig:
     hf.only("use_bidirectional_attention", False)
-    return _read(
-        of_gemma(hf, num_key_value_heads=4, max_position_embeddings=8192),
+    return _read_2_and_3(
+        _of_gemma(hf, num_key_value_heads=4, max_position_embeddings=8192),
         common,
         2,
         attn_logit_softcap=hf.nullable_number("attn_logit_softcapping", 50.0),
@@ -86,7 +83,7 @@ def _read_gemma2(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-def _ropes(hf: Fields) -> dict[str, RopeConfig]:
+def _ropes(hf: Fields) -> dict[str, Any]:
     """Return the rotary embeddings of Gemma 3 and 3n."""
     thetas = {
         "full_attention": hf.number("rope_theta", 1_000_000.0),
@@ -99,9 +96,9 @@ def _ropes(hf: Fields) -> dict[str, RopeConfig]:
 
 def _read_gemma3(hf: Fields, common: Common) -> ModelConfig:
     if common["architecture"] in _WITH_IMAGES:
-        hf = hf.text_network().with_defaults(**_SIZES)
-    hf = of_gemma(hf, num_key_value_heads=4, max_position_embeddings=131_072)
-    config = _read(
+        hf = hf.text_network().with_defaults(**_GEMMA3_SIZES)
+    hf = _of_gemma(hf, num_key_value_heads=4, max_position_embeddings=131_072)
+    config = _read_2_and_3(
         hf,
         common,
         hf.size("sliding_window_pattern", 6),
@@ -120,7 +117,12 @@ def _read_gemma3(hf: Fields, common: Common) -> ModelConfig:
     return replace(config, kind="encoder", causal=False, has_head=False, sliding_windows=windows)
 
 
-GEMMA2 = Family("gemma2", decoders("Gemma2"), _read_gemma2, WeightMap(_ROWS, prefixes=("model.",), ignored=OLD_BUFFERS))
+GEMMA2 = Family(
+    "gemma2",
+    decoders("Gemma2"),
+    _read_gemma2,
+    WeightMap(_GEMMA_2_AND_3_ROWS, prefixes=("model.",), ignored=OLD_BUFFERS),
+)
 GEMMA3 = Family(
     "gemma3",
     (
@@ -132,7 +134,7 @@ GEMMA3 = Family(
     ),
     _read_gemma3,
     WeightMap(
-        _ROWS,
+        _GEMMA_2_AND_3_ROWS,
         prefixes=("language_model.model.", "model.language_model.", "language_model.", "model."),
         ignored=re.compile(r"(vision_tower|multi_modal_projector)\..*"),
     ),
@@ -140,7 +142,6 @@ GEMMA3 = Family(
 )
 
 
-_has_per_layer = has("per_layer_size")
 _ATTENTION = f"{_LAYER}.self_attn"
 
 
@@ -158,7 +159,7 @@ def _has_keys_alone(config: ModelConfig, layer: int) -> bool:
 
 def _qkv(parts: str) -> tuple[WeightRow, ...]:
     names = tuple(f"{_ATTENTION}.{part}_proj" for part in parts)
-    return linear("layers.{i}.qkv", names, ("q d", "kv d", "kv d")[: len(parts)], bias=qkv_bias)
+    return linear("layers.{i}.qkv", names, ("q d", "kv d", "kv d")[: len(parts)], bias="attention_bias")
 
 
 _EXPERTS: tuple[WeightRow, ...] = (
@@ -176,25 +177,25 @@ _GEMMA4_TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
         *linear(
-            "per_layer_embed", "model.embed_tokens_per_layer", "per_layer_vocab all_per_layer", when=_has_per_layer
+            "per_layer_embed", "model.embed_tokens_per_layer", "per_layer_vocab all_per_layer", when="per_layer_size"
         ),
-        *linear("per_layer_project", "model.per_layer_model_projection", "all_per_layer d", when=_has_per_layer),
-        *linear("per_layer_norm", "model.per_layer_projection_norm", "per_layer", when=_has_per_layer),
+        *linear("per_layer_project", "model.per_layer_model_projection", "all_per_layer d", when="per_layer_size"),
+        *linear("per_layer_norm", "model.per_layer_projection_norm", "per_layer", when="per_layer_size"),
         *norm("layers.{i}.attn_norm", f"{_LAYER}.input_layernorm"),
         *in_layers(_has_values, *_qkv("qkv")),
         *in_layers(_has_keys_alone, *_qkv("qkk")),
         *in_layers(lambda config, layer: not _has_kv(config, layer), *_qkv("q")),
         *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "head"),
         *in_layers(_has_kv, *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "head")),
-        *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
+        *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias="attention_out_bias"),
         *norm("layers.{i}.attn_post_norm", f"{_LAYER}.post_attention_layernorm"),
         *norm("layers.{i}.mlp_norm", f"{_LAYER}.pre_feedforward_layernorm"),
         *MLP_ROWS,
         *in_layers(ModelConfig.has_experts, *_EXPERTS),
         *norm("layers.{i}.mlp_post_norm", f"{_LAYER}.post_feedforward_layernorm"),
-        *linear("layers.{i}.per_layer_gate", f"{_LAYER}.per_layer_input_gate", "per_layer d", when=_has_per_layer),
-        *linear("layers.{i}.per_layer_out", f"{_LAYER}.per_layer_projection", "d per_layer", when=_has_per_layer),
-        *norm("layers.{i}.per_layer_post_norm", f"{_LAYER}.post_per_layer_input_norm", when=_has_per_layer),
+        *linear("layers.{i}.per_layer_gate", f"{_LAYER}.per_layer_input_gate", "per_layer d", when="per_layer_size"),
+        *linear("layers.{i}.per_layer_out", f"{_LAYER}.per_layer_projection", "d per_layer", when="per_layer_size"),
+        *norm("layers.{i}.per_layer_post_norm", f"{_LAYER}.post_per_layer_input_norm", when="per_layer_size"),
         WeightRow("layers.{i}.stream_scale.weight", (f"{_LAYER}.layer_scalar",), ("1",)),
         *END_ROWS,
     ),
@@ -221,7 +222,7 @@ def _read_gemma4(hf: Fields, common: Common) -> ModelConfig:
     hf = hf.text_network() if common["architecture"].endswith("ConditionalGeneration") else hf
     if hf.values.get("use_bidirectional_attention") not in (None, "vision"):
         raise hf.refuse("use_bidirectional_attention", "only null and 'vision' (for images) are supported")
-    hf = of_gemma(hf, num_key_value_heads=4, max_position_embeddings=131_072, **_GEMMA4_SIZES)
+    hf = _of_gemma(hf, num_key_value_heads=4, max_position_embeddings=131_072, **_GEMMA4_SIZES)
     heads, num_layers = grouped_heads(hf), hf.size("num_hidden_layers")
     # transformers leaves the last layer no window, whatever the file says.
     windows = (*hf.windows([(i + 1) % 6 > 0 for i in range(num_layers)], 512)[:-1], None)
@@ -229,12 +230,12 @@ def _read_gemma4(hf: Fields, common: Common) -> ModelConfig:
     max_model_len, ropes = hf.size("max_position_embeddings"), hf.nested("rope_parameters")
     per_layer = hf.values.get("hidden_size_per_layer_input", 256) or None
     num_shared = hf.integer("num_kv_shared_layers", 0)
-    check_shared(hf, windows, num_shared)
+    _check_shared(hf, windows, num_shared)
     is_wide = hf.flag("use_double_wide_mlp", False) and num_shared > 0
     return read_like_llama(
         hf,
         common,
-        **alike_in_gemma_3n_and_4(hf),
+        **_alike_in_gemma_3n_and_4(hf),
         final_logit_softcap=hf.optional_number("final_logit_softcapping"),
         rope=_rope(ropes, "full_attention", _GLOBAL, full["head_dim"], max_model_len),
         local_rope=_rope(ropes, "sliding_attention", _LOCAL, heads["head_dim"], max_model_len),
@@ -287,7 +288,7 @@ def _full_heads(hf: Fields, windows: tuple[int | None, ...]) -> dict[str, Any]:
     return grouped_heads(hf.with_values(**{**usual, **own}))
 
 
-def alike_in_gemma_3n_and_4(hf: Fields) -> dict[str, Any]:
+def _alike_in_gemma_3n_and_4(hf: Fields) -> dict[str, Any]:
     """Return the fields of `ModelConfig` that Gemma 3n and 4 share."""
     return {
         "norm_placement": "sandwich",
@@ -299,10 +300,8 @@ def alike_in_gemma_3n_and_4(hf: Fields) -> dict[str, Any]:
     }
 
 
-def check_shared(hf: Fields, windows: tuple[int | None, ...], num_shared: int) -> None:
-    """Raise ModelLoadError for a layer that shares the keys and values of an earlier layer of its kind, if none is
-    there.
-    """
+def _check_shared(hf: Fields, windows: tuple[int | None, ...], num_shared: int) -> None:
+    """Raise ModelLoadError if no earlier layer of the same kind has the keys and values of a layer."""
     own = windows[: len(windows) - num_shared]
     if not 0 <= num_shared < len(windows) or {each is None for each in windows} != {each is None for each in own}:
         raise hf.refuse("num_kv_shared_layers", "earlier layers of each kind, with and without a window, are expected")
@@ -324,10 +323,6 @@ _GEMMA3N_SIZES: dict[str, int] = {
 """Values of absent fields."""
 
 
-def _is_scaled(config: ModelConfig) -> bool:
-    return config.altup is not None and config.altup.scales_corrected
-
-
 def _projections(ours: str, theirs: str) -> tuple[WeightRow, ...]:
     return linear(ours, tuple(f"model.{theirs}.{i}" for i in range(_STREAMS - 1)), ("d d",) * (_STREAMS - 1))
 
@@ -337,7 +332,9 @@ _BLOCK_ROWS: tuple[WeightRow, ...] = (
     *linear("layers.{i}.altup_router", f"{_LAYER}.altup.modality_router", "streams d"),
     *linear("layers.{i}.altup_predict", f"{_LAYER}.altup.prediction_coefs", "streams^2 streams"),
     *linear("layers.{i}.altup_correct", f"{_LAYER}.altup.correction_coefs", "streams streams"),
-    WeightRow("layers.{i}.altup_scale.weight", (f"{_LAYER}.altup.correct_output_scale",), ("d",), _is_scaled),
+    WeightRow(
+        "layers.{i}.altup_scale.weight", (f"{_LAYER}.altup.correct_output_scale",), ("d",), "altup.scales_corrected"
+    ),
     *linear("layers.{i}.laurel_left", f"{_LAYER}.laurel.linear_left", "laurel d"),
     *linear("layers.{i}.laurel_right", f"{_LAYER}.laurel.linear_right", "d laurel"),
     *norm("layers.{i}.laurel_norm", f"{_LAYER}.laurel.post_laurel_norm"),
@@ -359,7 +356,7 @@ _GEMMA3N_TABLE = WeightMap(
 
 def _read_gemma3n(hf: Fields, common: Common) -> ModelConfig:
     hf = hf.text_network() if common["architecture"].endswith("ConditionalGeneration") else hf
-    hf = of_gemma(hf, num_key_value_heads=2, max_position_embeddings=32_768, **_GEMMA3N_SIZES)
+    hf = _of_gemma(hf, num_key_value_heads=2, max_position_embeddings=32_768, **_GEMMA3N_SIZES)
     hf.only("altup_num_inputs", _STREAMS)
     hf.only("altup_active_idx", 0)
     num_layers = hf.size("num_hidden_layers")
@@ -367,11 +364,11 @@ def _read_gemma3n(hf: Fields, common: Common) -> ModelConfig:
     hf = hf.with_values(intermediate_size=sizes[0])
     windows = hf.windows([(i + 1) % 5 > 0 for i in range(num_layers)], 512)
     num_shared = hf.integer("num_kv_shared_layers", 15)
-    check_shared(hf, windows, num_shared)
+    _check_shared(hf, windows, num_shared)
     return read_like_llama(
         hf,
         common,
-        **alike_in_gemma_3n_and_4(hf),
+        **_alike_in_gemma_3n_and_4(hf),
         final_logit_softcap=hf.nullable_number("final_logit_softcapping", 30.0),
         **_ropes(hf),
         sliding_windows=windows,

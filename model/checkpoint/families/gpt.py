@@ -4,25 +4,13 @@
 """
 
 import re
-from operator import attrgetter
 
 from model.checkpoint.families.family import Common, Family, decoders
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.output_heads import SCORE_ROWS
 from model.checkpoint.families.rotary import read_rope
 from model.checkpoint.families.sizes import equal_heads, read_sizes
-from model.checkpoint.families.weight_table import (
-    WeightMap,
-    WeightRow,
-    has,
-    linear,
-    mlp_bias,
-    norm,
-    out_bias,
-    qkv_bias,
-    separate_qkv,
-    untied,
-)
+from model.checkpoint.families.weight_table import UNTIED, WeightMap, WeightRow, linear, norm, separate_qkv
 from model.config import ModelConfig
 
 _GPT2_BLOCK = "transformer.h.{i}"
@@ -38,7 +26,7 @@ _GPT2_TABLE = WeightMap(
         *linear("layers.{i}.up", f"{_GPT2_BLOCK}.mlp.c_fc", "d ff", bias=True, arrange="transpose"),
         *linear("layers.{i}.down", f"{_GPT2_BLOCK}.mlp.c_proj", "ff d", bias=True, arrange="transpose"),
         *norm("final_norm", "transformer.ln_f", bias=True),
-        *linear("head", "lm_head", "vocab d", when=untied),
+        *linear("head", "lm_head", "vocab d", when=UNTIED),
         *SCORE_ROWS,
     ),
     prefixes=("transformer.",),
@@ -82,14 +70,18 @@ _NEOX_TABLE = WeightMap(
         *linear("embed", "gpt_neox.embed_in", "vocab d"),
         *norm("layers.{i}.attn_norm", f"{_NEOX_BLOCK}.input_layernorm", bias=True),
         *linear(
-            "layers.{i}.qkv", f"{_NEOX_BLOCK}.attention.query_key_value", "qkv d", bias=qkv_bias, arrange="heads first"
+            "layers.{i}.qkv",
+            f"{_NEOX_BLOCK}.attention.query_key_value",
+            "qkv d",
+            bias="attention_bias",
+            arrange="heads first",
         ),
-        *linear("layers.{i}.attn_out", f"{_NEOX_BLOCK}.attention.dense", "d q", bias=out_bias),
+        *linear("layers.{i}.attn_out", f"{_NEOX_BLOCK}.attention.dense", "d q", bias="attention_out_bias"),
         *norm("layers.{i}.mlp_norm", f"{_NEOX_BLOCK}.post_attention_layernorm", bias=True),
         *linear("layers.{i}.up", f"{_NEOX_BLOCK}.mlp.dense_h_to_4h", "ff d", bias=True),
         *linear("layers.{i}.down", f"{_NEOX_BLOCK}.mlp.dense_4h_to_h", "d ff", bias=True),
         *norm("final_norm", "gpt_neox.final_layer_norm", bias=True),
-        WeightRow("head.weight", ("embed_out.weight|lm_head.weight",), ("vocab d",), untied),
+        WeightRow("head.weight", ("embed_out.weight|lm_head.weight",), ("vocab d",), UNTIED),
         *SCORE_ROWS,
     ),
     prefixes=("gpt_neox.",),
@@ -120,22 +112,21 @@ def _read_neox(hf: Fields, common: Common) -> ModelConfig:
 GPT_NEOX = Family("gpt_neox", decoders("GPTNeoX"), _read_neox, _NEOX_TABLE)
 
 
-_projects = has("embedding_size")
 _TOP, _OPT_BLOCK = "model.decoder", "model.decoder.layers.{i}"
 _OPT_TABLE = WeightMap(
     rows=(
         *linear("embed", f"{_TOP}.embed_tokens", "vocab embedding"),
-        *linear("embed_in", f"{_TOP}.project_in", "d embedding", when=_projects),
+        *linear("embed_in", f"{_TOP}.project_in", "d embedding", when="embedding_size"),
         *linear("pos_embed", f"{_TOP}.embed_positions", "positions d"),
         *norm("layers.{i}.attn_norm", f"{_OPT_BLOCK}.self_attn_layer_norm", bias=True),
-        *separate_qkv(f"{_OPT_BLOCK}.self_attn.*_proj", bias=qkv_bias),
-        *linear("layers.{i}.attn_out", f"{_OPT_BLOCK}.self_attn.out_proj", "d q", bias=out_bias),
+        *separate_qkv(f"{_OPT_BLOCK}.self_attn.*_proj", bias="attention_bias"),
+        *linear("layers.{i}.attn_out", f"{_OPT_BLOCK}.self_attn.out_proj", "d q", bias="attention_out_bias"),
         *norm("layers.{i}.mlp_norm", f"{_OPT_BLOCK}.final_layer_norm", bias=True),
-        *linear("layers.{i}.up", f"{_OPT_BLOCK}.fc1", "ff d", bias=mlp_bias),
-        *linear("layers.{i}.down", f"{_OPT_BLOCK}.fc2", "d ff", bias=mlp_bias),
-        *norm("final_norm", f"{_TOP}.final_layer_norm", bias=True, when=attrgetter("final_norm")),
-        *linear("embed_out", f"{_TOP}.project_out", "embedding d", when=_projects),
-        *linear("head", "lm_head", "vocab embedding", when=untied),
+        *linear("layers.{i}.up", f"{_OPT_BLOCK}.fc1", "ff d", bias="mlp_bias"),
+        *linear("layers.{i}.down", f"{_OPT_BLOCK}.fc2", "d ff", bias="mlp_bias"),
+        *norm("final_norm", f"{_TOP}.final_layer_norm", bias=True, when="final_norm"),
+        *linear("embed_out", f"{_TOP}.project_out", "embedding d", when="embedding_size"),
+        *linear("head", "lm_head", "vocab embedding", when=UNTIED),
     ),
     prefixes=("model.decoder.", "decoder.", "model."),
     ignored=re.compile("version"),

@@ -9,6 +9,7 @@ from model.checkpoint.families.family import Common, Family
 from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.llama import EMBED_ROWS, llama_table, read_like_llama
 from model.checkpoint.families.weight_table import (
+    UNTIED,
     WeightMap,
     WeightRow,
     gated_mlp,
@@ -16,19 +17,12 @@ from model.checkpoint.families.weight_table import (
     in_layers,
     linear,
     norm,
-    out_bias,
-    qkv_bias,
     separate_qkv,
-    untied,
 )
 from model.config import DeltaNetConfig, ModelConfig, ShortConvConfig
 
 _LAYER = "model.layers.{i}"
 _LFM2_ATTENTION, _CONV, _MLP = f"{_LAYER}.self_attn", f"{_LAYER}.conv", f"{_LAYER}.feed_forward"
-
-
-def _has_conv_bias(config: ModelConfig) -> bool:
-    return isinstance(config.recurrence, ShortConvConfig) and config.recurrence.bias
 
 
 _LFM2_ATTENTION_ROWS: tuple[WeightRow, ...] = (
@@ -38,9 +32,9 @@ _LFM2_ATTENTION_ROWS: tuple[WeightRow, ...] = (
     *linear("layers.{i}.attn_out", f"{_LFM2_ATTENTION}.out_proj", "d q"),
 )
 _CONV_ROWS: tuple[WeightRow, ...] = (
-    *linear("layers.{i}.conv_in", f"{_CONV}.in_proj", "3d d", bias=_has_conv_bias),
-    *linear("layers.{i}.conv", f"{_CONV}.conv", "d 1 kernel", bias=_has_conv_bias),
-    *linear("layers.{i}.conv_out", f"{_CONV}.out_proj", "d d", bias=_has_conv_bias),
+    *linear("layers.{i}.conv_in", f"{_CONV}.in_proj", "3d d", bias="recurrence.bias"),
+    *linear("layers.{i}.conv", f"{_CONV}.conv", "d 1 kernel", bias="recurrence.bias"),
+    *linear("layers.{i}.conv_out", f"{_CONV}.out_proj", "d d", bias="recurrence.bias"),
 )
 _LFM2_TABLE = WeightMap(
     rows=(
@@ -51,29 +45,22 @@ _LFM2_TABLE = WeightMap(
         *norm("layers.{i}.mlp_norm", f"{_LAYER}.ffn_norm"),
         *gated_mlp("layers.{i}", (f"{_MLP}.w1", f"{_MLP}.w3"), f"{_MLP}.w2"),
         *norm("final_norm", "model.embedding_norm"),
-        *linear("head", "lm_head", "vocab d", when=untied),
+        *linear("head", "lm_head", "vocab d", when=UNTIED),
     ),
     prefixes=("model.",),
 )
 
 
 def _read_lfm2(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(
-        rms_norm_eps="norm_eps", tie_word_embeddings=("tie_embedding", "tie_word_embeddings"),
-    ).with_defaults(
+    tied = ("tie_embedding", "tie_word_embeddings")
+    hf = hf.with_spellings(rms_norm_eps="norm_eps", tie_word_embeddings=tied).with_defaults(
         vocab_size=65536, num_hidden_layers=32, num_key_value_heads=8, max_position_embeddings=128_000,
         rms_norm_eps=1e-5, rope_theta=1_000_000.0, tie_word_embeddings=True,
     )  # fmt: skip
     layers, kernel_size, bias = _convolved_layers(hf), hf.size("conv_L_cache", 3), hf.flag("conv_bias", False)
-    return read_like_llama(
-        hf.with_values(intermediate_size=_intermediate_size(hf)),
-        common,
-        activation="silu",
-        attention_bias=False,
-        attention_out_bias=False,
-        qk_norm="head",
-        recurrence=ShortConvConfig(layers=layers, kernel_size=kernel_size, bias=bias) if layers else None,
-    )
+    recurrence = ShortConvConfig(layers=layers, kernel_size=kernel_size, bias=bias) if layers else None
+    hf = hf.with_values(intermediate_size=_intermediate_size(hf), attention_bias=False, hidden_act="silu")
+    return read_like_llama(hf, common, qk_norm="head", recurrence=recurrence)
 
 
 def _intermediate_size(hf: Fields) -> int:
@@ -102,10 +89,10 @@ _KINDS = ("linear_attention", "full_attention")
 
 
 _QWEN_ATTENTION_ROWS: tuple[WeightRow, ...] = (
-    *separate_qkv(f"{_QWEN_ATTENTION}.*_proj", bias=qkv_bias, has_gates=True),
+    *separate_qkv(f"{_QWEN_ATTENTION}.*_proj", bias="attention_bias", has_gates=True),
     *linear("layers.{i}.q_norm", f"{_QWEN_ATTENTION}.q_norm", "head"),
     *linear("layers.{i}.k_norm", f"{_QWEN_ATTENTION}.k_norm", "head"),
-    *linear("layers.{i}.attn_out", f"{_QWEN_ATTENTION}.o_proj", "d q", bias=out_bias),
+    *linear("layers.{i}.attn_out", f"{_QWEN_ATTENTION}.o_proj", "d q", bias="attention_out_bias"),
 )
 _DELTA_ROWS: tuple[WeightRow, ...] = (
     *linear(

@@ -16,38 +16,23 @@ from model.checkpoint.families.fields import Fields
 from model.checkpoint.families.output_heads import SCORE_ROWS
 from model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
 from model.checkpoint.families.sizes import grouped_heads, read_sizes
-from model.checkpoint.families.weight_table import (
-    WeightMap,
-    WeightRow,
-    gated_mlp,
-    linear,
-    mlp_bias,
-    norm,
-    out_bias,
-    qkv_bias,
-    separate_qkv,
-    untied,
-)
+from model.checkpoint.families.weight_table import UNTIED, WeightMap, WeightRow, gated_mlp, linear, norm, separate_qkv
 from model.config import ModelConfig, RopeType
 
 _ATTENTION, _MLP = "model.layers.{i}.self_attn", "model.layers.{i}.mlp"
 
 
-def has_head_norm(config: ModelConfig) -> bool:
-    return config.qk_norm == "head"
-
-
 ATTENTION_ROWS: tuple[WeightRow, ...] = (
-    *separate_qkv(f"{_ATTENTION}.*_proj", bias=qkv_bias),
-    *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "head", when=has_head_norm),
-    *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "head", when=has_head_norm),
-    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
+    *separate_qkv(f"{_ATTENTION}.*_proj", bias="attention_bias"),
+    *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "head", when="qk_norm"),
+    *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "head", when="qk_norm"),
+    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias="attention_out_bias"),
 )
-MLP_ROWS = gated_mlp("layers.{i}", (f"{_MLP}.gate_proj", f"{_MLP}.up_proj"), f"{_MLP}.down_proj", bias=mlp_bias)
+MLP_ROWS = gated_mlp("layers.{i}", (f"{_MLP}.gate_proj", f"{_MLP}.up_proj"), f"{_MLP}.down_proj", bias="mlp_bias")
 EMBED_ROWS: tuple[WeightRow, ...] = linear("embed", "model.embed_tokens", "vocab d")
 END_ROWS: tuple[WeightRow, ...] = (
     *norm("final_norm", "model.norm"),
-    *linear("head", "lm_head", "vocab d", when=untied),
+    *linear("head", "lm_head", "vocab d", when=UNTIED),
     *SCORE_ROWS,
 )
 OLD_BUFFERS = re.compile(r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq")
@@ -108,9 +93,8 @@ def _read_llama(hf: Fields, common: Common) -> ModelConfig:
 
 def _read_mistral(hf: Fields, common: Common) -> ModelConfig:
     hf.only("layer_types", None)  # transformers ignores them: every layer has the window
-    hf = hf.with_defaults(num_key_value_heads=8, max_position_embeddings=4096 * 32)
-    windows = hf.equal_windows(4096)
-    return read_like_llama(hf, common, attention_bias=False, attention_out_bias=False, sliding_windows=windows)
+    hf = hf.with_defaults(num_key_value_heads=8, max_position_embeddings=4096 * 32).with_values(attention_bias=False)
+    return read_like_llama(hf, common, sliding_windows=hf.equal_windows(4096))
 
 
 def _read_qwen2(hf: Fields, common: Common) -> ModelConfig:
@@ -137,14 +121,9 @@ def _read_phi3(hf: Fields, common: Common) -> ModelConfig:
         max_position_embeddings=4096, original_max_position_embeddings=4096, rms_norm_eps=1e-5,
         partial_rotary_factor=1.0,
     )  # fmt: skip
-    return read_like_llama(
-        hf,
-        common,
-        {"yarn": "longrope"},  # the name in early files
-        attention_bias=False,
-        attention_out_bias=False,
-        sliding_windows=hf.equal_windows(),
-    )
+    hf = hf.with_values(attention_bias=False)
+    rope_types: dict[str, RopeType] = {"yarn": "longrope"}  # the name in early files
+    return read_like_llama(hf, common, rope_types, sliding_windows=hf.equal_windows())
 
 
 LLAMA = Family("llama", decoders("Llama"), _read_llama, TABLE)
@@ -157,12 +136,12 @@ PHI3 = Family("phi3", decoders("Phi3"), _read_phi3, _FUSED_TABLE)
 _THETA = 500_000.0
 """The base of OLMo 3's rotary embedding if its file has none."""
 NORMED_ATTENTION_ROWS = (
-    *separate_qkv(f"{_ATTENTION}.*_proj", bias=qkv_bias),
+    *separate_qkv(f"{_ATTENTION}.*_proj", bias="attention_bias"),
     *linear("layers.{i}.q_norm", f"{_ATTENTION}.q_norm", "q"),
     *linear("layers.{i}.k_norm", f"{_ATTENTION}.k_norm", "kv"),
-    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias=out_bias),
+    *linear("layers.{i}.attn_out", f"{_ATTENTION}.o_proj", "d q", bias="attention_out_bias"),
 )
-_TABLE = WeightMap(
+_OLMO_TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
         *NORMED_ATTENTION_ROWS,
@@ -176,7 +155,7 @@ _TABLE = WeightMap(
 )
 
 
-def _read(hf: Fields, common: Common, **options: Any) -> ModelConfig:
+def _read_olmo2(hf: Fields, common: Common, **options: Any) -> ModelConfig:
     """Read the fields of both. options: the fields of ModelConfig that differ."""
     hf = hf.with_defaults(max_position_embeddings=2048, rms_norm_eps=1e-5)
     return read_like_llama(hf, common, norm_placement="output", qk_norm="full", **options)
@@ -188,8 +167,8 @@ def _read_olmo3(hf: Fields, common: Common) -> ModelConfig:
     thetas, length = {"full_attention": _THETA, "sliding_attention": _THETA}, hf.size("max_position_embeddings", 2048)
     rope, local_rope = read_local_and_global_rope(hf, grouped_heads(hf)["head_dim"], length, thetas, scale_both=False)
     windows = hf.windows([(i + 1) % 4 > 0 for i in range(hf.size("num_hidden_layers"))], 4096)
-    return _read(hf, common, rope=rope, local_rope=local_rope, sliding_windows=windows)
+    return _read_olmo2(hf, common, rope=rope, local_rope=local_rope, sliding_windows=windows)
 
 
-OLMO2 = Family("olmo2", decoders("Olmo2"), _read, _TABLE)
-OLMO3 = Family("olmo3", decoders("Olmo3"), _read_olmo3, _TABLE)
+OLMO2 = Family("olmo2", decoders("Olmo2"), _read_olmo2, _OLMO_TABLE)
+OLMO3 = Family("olmo3", decoders("Olmo3"), _read_olmo3, _OLMO_TABLE)

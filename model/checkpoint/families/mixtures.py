@@ -24,15 +24,7 @@ from model.checkpoint.families.llama import (
     read_like_llama,
 )
 from model.checkpoint.families.sizes import read_experts
-from model.checkpoint.families.weight_table import (
-    StackedTensor,
-    WeightMap,
-    WeightRow,
-    gated_mlp,
-    has,
-    in_layers,
-    linear,
-)
+from model.checkpoint.families.weight_table import StackedTensor, WeightMap, WeightRow, gated_mlp, in_layers, linear
 from model.config import ClampedGate, ExpertsConfig, ModelConfig
 
 _LAYER, _EXPERTS = "model.layers.{i}", "layers.{i}.experts.{e}"
@@ -70,20 +62,13 @@ def _table(attention: Iterable[WeightRow], mixture: Iterable[WeightRow]) -> Weig
 
 
 def _read_mixtral(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(
-        num_experts="num_local_experts",
-    ).with_defaults(
+    hf = hf.with_spellings(num_experts="num_local_experts").with_values(attention_bias=False)
+    hf = hf.with_defaults(
         num_key_value_heads=8, max_position_embeddings=4096 * 32, rms_norm_eps=1e-5, rope_theta=1e6, num_experts=8,
         num_experts_per_tok=2,
     )  # fmt: skip
-    return read_like_llama(
-        hf,
-        common,
-        attention_bias=False,
-        attention_out_bias=False,
-        sliding_windows=hf.equal_windows(),
-        experts=read_experts(hf, intermediate_size=hf.size("intermediate_size", 14336), normalized=True),
-    )
+    experts = read_experts(hf, intermediate_size=hf.size("intermediate_size", 14336), normalized=True)
+    return read_like_llama(hf, common, sliding_windows=hf.equal_windows(), experts=experts)
 
 
 def _fields(hf: Fields, num_experts: int, num_chosen: int, **defaults: Any) -> Fields:
@@ -173,9 +158,7 @@ _ROPE = {
 
 
 def _read_gpt_oss(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(
-        num_experts="num_local_experts",
-    ).with_defaults(
+    hf = hf.with_spellings(num_experts="num_local_experts").with_defaults(
         num_key_value_heads=8, head_dim=64, max_position_embeddings=131072, rms_norm_eps=1e-5, attention_bias=True,
         rope_theta=150000.0, rope_scaling=_ROPE, num_experts=128, num_experts_per_tok=4,
     )  # fmt: skip
@@ -193,32 +176,23 @@ def _read_gpt_oss(hf: Fields, common: Common) -> ModelConfig:
 GPT_OSS = Family("gpt_oss", decoders("GptOss"), _read_gpt_oss, _GPT_OSS_TABLE)
 
 
-_has_experts = has("experts")
 _GRANITE_MIXTURE, _GRANITE_SHARED = f"{_LAYER}.block_sparse_moe", f"{_LAYER}.shared_mlp"
 _GRANITE_EXPERT = f"{_GRANITE_MIXTURE}.experts.{{e}}"
-
-
-def _is_dense_granite(config: ModelConfig) -> bool:
-    return config.experts is None
-
-
-def _has_shared(config: ModelConfig) -> bool:
-    return config.experts is not None and config.experts.shared_intermediate_size is not None
 
 
 _MIXED_TABLE = llama_table(
     feedforward=(
         *gated_mlp(
-            "layers.{i}", f"{_GRANITE_SHARED}.input_linear", f"{_GRANITE_SHARED}.output_linear", when=_is_dense_granite
+            "layers.{i}", f"{_GRANITE_SHARED}.input_linear", f"{_GRANITE_SHARED}.output_linear", when="not experts"
         ),
-        *linear("layers.{i}.router", f"{_GRANITE_MIXTURE}.router.layer", "experts d", when=_has_experts),
-        *gated_mlp(_EXPERTS, f"{_GRANITE_EXPERT}.gate_up", f"{_GRANITE_EXPERT}.down", "expert_ff", when=_has_experts),
+        *linear("layers.{i}.router", f"{_GRANITE_MIXTURE}.router.layer", "experts d", when="experts"),
+        *gated_mlp(_EXPERTS, f"{_GRANITE_EXPERT}.gate_up", f"{_GRANITE_EXPERT}.down", "expert_ff", when="experts"),
         *gated_mlp(
             "layers.{i}.shared",
             f"{_GRANITE_SHARED}.input_linear",
             f"{_GRANITE_SHARED}.output_linear",
             "shared_ff",
-            when=_has_shared,
+            when="experts.shared_intermediate_size",
         ),
     ),
     stacked=(

@@ -9,7 +9,6 @@ positions, as transformers writes it.
 """
 
 import re
-from operator import attrgetter
 
 from model.checkpoint.families.bert import (
     ATTENTION_ROWS,
@@ -34,36 +33,26 @@ from model.checkpoint.families.output_heads import (
     read_classifier,
 )
 from model.checkpoint.families.rotary import read_local_and_global_rope, read_rope
-from model.checkpoint.families.sizes import equal_heads, read_sizes
-from model.checkpoint.families.weight_table import (
-    WeightMap,
-    gated_mlp,
-    in_layers,
-    linear,
-    mlp_bias,
-    norm,
-    out_bias,
-    qkv_bias,
-)
+from model.checkpoint.families.sizes import equal_heads
+from model.checkpoint.families.weight_table import WeightMap, gated_mlp, in_layers, linear, norm
 from model.checkpoint.folder import ModelLoadError
 from model.config import Activation, ClassifierConfig, ModelConfig
 
 _MODERNBERT_BLOCK = "model.layers.{i}"
-_norm_bias = attrgetter("norm_bias")
 _MODERNBERT_TABLE = WeightMap(
     rows=(
         *linear("embed", "model.embeddings.tok_embeddings", "vocab d"),
-        *norm("embed_norm", "model.embeddings.norm", bias=_norm_bias),
+        *norm("embed_norm", "model.embeddings.norm", bias="norm_bias"),
         *in_layers(
             lambda config, layer: layer > 0,
-            *norm("layers.{i}.attn_norm", f"{_MODERNBERT_BLOCK}.attn_norm", bias=_norm_bias),
+            *norm("layers.{i}.attn_norm", f"{_MODERNBERT_BLOCK}.attn_norm", bias="norm_bias"),
         ),
-        *linear("layers.{i}.qkv", f"{_MODERNBERT_BLOCK}.attn.Wqkv", "qkv d", bias=qkv_bias),
-        *linear("layers.{i}.attn_out", f"{_MODERNBERT_BLOCK}.attn.Wo", "d q", bias=out_bias),
-        *norm("layers.{i}.mlp_norm", f"{_MODERNBERT_BLOCK}.mlp_norm", bias=_norm_bias),
+        *linear("layers.{i}.qkv", f"{_MODERNBERT_BLOCK}.attn.Wqkv", "qkv d", bias="attention_bias"),
+        *linear("layers.{i}.attn_out", f"{_MODERNBERT_BLOCK}.attn.Wo", "d q", bias="attention_out_bias"),
+        *norm("layers.{i}.mlp_norm", f"{_MODERNBERT_BLOCK}.mlp_norm", bias="norm_bias"),
         # The activated half of mlp.Wi comes first.
-        *gated_mlp("layers.{i}", f"{_MODERNBERT_BLOCK}.mlp.Wi", f"{_MODERNBERT_BLOCK}.mlp.Wo", bias=mlp_bias),
-        *norm("final_norm", "model.final_norm", bias=_norm_bias),
+        *gated_mlp("layers.{i}", f"{_MODERNBERT_BLOCK}.mlp.Wi", f"{_MODERNBERT_BLOCK}.mlp.Wo", bias="mlp_bias"),
+        *norm("final_norm", "model.final_norm", bias="norm_bias"),
         *masked_head_rows("head.dense", "head.norm", "decoder", "decoder.bias"),
         *classifier_rows("classifier", "head.dense", "head.norm"),
     ),
@@ -74,47 +63,37 @@ _MODERNBERT_TABLE = WeightMap(
 
 
 def _read_modernbert(hf: Fields, common: Common) -> ModelConfig:
-    hf = hf.with_spellings(
-        hidden_act="hidden_activation",
-    ).with_defaults(
+    hf = hf.with_spellings(hidden_act="hidden_activation", layer_norm_eps="norm_eps")
+    hf = hf.with_defaults(
         vocab_size=50368, hidden_size=768, num_attention_heads=12, num_hidden_layers=22, intermediate_size=1152,
-        max_position_embeddings=8192, hidden_act="gelu",
+        max_position_embeddings=8192, layer_norm_eps=1e-5, hidden_act="gelu",
     )  # fmt: skip
-    sizes, every = read_sizes(hf, equal_heads(hf)), hf.size("global_attn_every_n_layers", 3)
-    has_window = hf.windowed_layers([i % every > 0 for i in range(sizes["num_layers"])])
+    every = hf.size("global_attn_every_n_layers", 3)
+    has_window = hf.windowed_layers([i % every > 0 for i in range(hf.size("num_hidden_layers"))])
     window = hf.size("local_attention", 128) // 2 + 1  # as many tokens on either side, and the query's own
     global_theta = hf.number("global_rope_theta", 160_000.0)
     local_theta = hf.nullable_number("local_rope_theta", 10_000.0) or global_theta
     thetas = {"full_attention": global_theta, "sliding_attention": local_theta}
-    global_rope, local_rope = read_local_and_global_rope(
-        hf, sizes["head_dim"], sizes["max_model_len"], thetas, scale_both=True
-    )
-    bias, head_activation = hf.flag("attention_bias", False), sizes["activation"]
-    if names_masked_head(common):
-        head_activation = hf.activation("classifier_activation", "gelu")
-    head = masked_head_fields(
+    head_dim, length = equal_heads(hf)["head_dim"], hf.size("max_position_embeddings")
+    rope, local_rope = read_local_and_global_rope(hf, head_dim, length, thetas, scale_both=True)
+    activation = hf.activation("classifier_activation", "gelu") if names_masked_head(common) else "gelu"
+    transform_bias, head_bias = hf.flag("classifier_bias", False), hf.flag("decoder_bias", True)
+    bias = hf.flag("attention_bias", False)
+    return read_like_bert(
         hf,
         common,
-        head_activation,
-        transform_bias=hf.flag("classifier_bias", False),
-        bias=hf.flag("decoder_bias", True),
-    )
-    return ModelConfig(
-        **common,
-        **{**sizes, **head},
-        kind="encoder",
-        norm="layernorm",
-        norm_eps=hf.number("norm_eps", 1e-5),
+        **masked_head_fields(hf, common, activation, transform_bias=transform_bias, bias=head_bias),
+        norm_placement="pre",
         norm_bias=hf.flag("norm_bias", False),
-        embedding_norm=True,
+        final_norm=True,
         first_attention_norm=False,
         gated_mlp=True,
         attention_bias=bias,
         attention_out_bias=bias,
         mlp_bias=hf.flag("mlp_bias", False),
-        rope=global_rope,
+        learned_positions=False,
+        rope=rope,
         local_rope=local_rope,
-        causal=False,
         sliding_windows=tuple(window if windowed else None for windowed in has_window),
     )
 
@@ -160,7 +139,7 @@ _NOMIC_TABLE = WeightMap(
     ignored=re.compile(HEADS),
     tied_heads=("cls.predictions.decoder.weight",),
 )
-_SPELLINGS = {
+_NOMIC_SPELLINGS = {
     "hidden_size": ("n_embd", "hidden_size"),
     "num_hidden_layers": ("n_layer", "num_hidden_layers"),
     "num_attention_heads": ("n_head", "num_attention_heads"),
@@ -169,7 +148,7 @@ _SPELLINGS = {
     "rope_theta": ("rope_theta", "rotary_emb_base"),
 }
 """Names of fields in the first checkpoints and in transformers."""
-_BUILT = {
+_NOMIC_OPTIONS = {
     "activation_function": "swiglu", "causal": False, "prenorm": False, "parallel_block": False, "qkv_proj_bias": False,
     "mlp_fc1_bias": False, "mlp_fc2_bias": False, "num_experts": 0, "rotary_emb_fraction": 1.0,
     "rotary_emb_interleaved": False, "use_rms_norm": False,
@@ -178,10 +157,10 @@ _BUILT = {
 
 
 def _read_nomic(hf: Fields, common: Common) -> ModelConfig:
-    for option, value in _BUILT.items():
+    for option, value in _NOMIC_OPTIONS.items():
         hf.only(option, value)
     is_first = "n_embd" in hf.values
-    hf = hf.with_spellings(**_SPELLINGS).with_defaults(
+    hf = hf.with_spellings(**_NOMIC_SPELLINGS).with_defaults(
         vocab_size=30528, hidden_size=768, num_attention_heads=12, hidden_act="silu", rope_theta=1000.0
     )
     head_dim = equal_heads(hf)["head_dim"]
@@ -215,15 +194,15 @@ NOMIC_BERT = Family(
 )
 
 
-_JINA_BLOCK = "encoder.layer.{i}"
-_TABLE_2 = WeightMap(
+_JINA_2_BLOCK = "encoder.layer.{i}"
+_JINA_2_TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
         *norm("embed_norm", "embeddings.LayerNorm", bias=True),
         *ATTENTION_ROWS,
-        *linear("layers.{i}.gate_up", f"{_JINA_BLOCK}.mlp.gated_layers", "2ff d"),
-        *linear("layers.{i}.down", f"{_JINA_BLOCK}.mlp.wo", "d ff", bias=True),
-        *norm("layers.{i}.mlp_norm", f"{_JINA_BLOCK}.mlp.layernorm", bias=True),
+        *linear("layers.{i}.gate_up", f"{_JINA_2_BLOCK}.mlp.gated_layers", "2ff d"),
+        *linear("layers.{i}.down", f"{_JINA_2_BLOCK}.mlp.wo", "d ff", bias=True),
+        *norm("layers.{i}.mlp_norm", f"{_JINA_2_BLOCK}.mlp.layernorm", bias=True),
         *PREDICTIONS,
         *POOLED,
     ),
@@ -231,17 +210,17 @@ _TABLE_2 = WeightMap(
     ignored=re.compile(rf"{HEADS}|embeddings\.position_ids|encoder\.alibi"),
     tied_heads=("cls.predictions.decoder.weight",),
 )
-_LAYER = "encoder.layers.{i}"
-_TABLE_3 = WeightMap(
+_JINA_3_BLOCK = "encoder.layers.{i}"
+_JINA_3_TABLE = WeightMap(
     rows=(
         *EMBED_ROWS,
         *norm("embed_norm", "emb_ln", bias=True),
-        *linear("layers.{i}.qkv", f"{_LAYER}.mixer.Wqkv", "qkv d", bias=True),
-        *linear("layers.{i}.attn_out", f"{_LAYER}.mixer.out_proj", "d q", bias=True),
-        *norm("layers.{i}.attn_norm", f"{_LAYER}.norm1", bias=True),
-        *linear("layers.{i}.up", f"{_LAYER}.mlp.fc1", "ff d", bias=True),
-        *linear("layers.{i}.down", f"{_LAYER}.mlp.fc2", "d ff", bias=True),
-        *norm("layers.{i}.mlp_norm", f"{_LAYER}.norm2", bias=True),
+        *linear("layers.{i}.qkv", f"{_JINA_3_BLOCK}.mixer.Wqkv", "qkv d", bias=True),
+        *linear("layers.{i}.attn_out", f"{_JINA_3_BLOCK}.mixer.out_proj", "d q", bias=True),
+        *norm("layers.{i}.attn_norm", f"{_JINA_3_BLOCK}.norm1", bias=True),
+        *linear("layers.{i}.up", f"{_JINA_3_BLOCK}.mlp.fc1", "ff d", bias=True),
+        *linear("layers.{i}.down", f"{_JINA_3_BLOCK}.mlp.fc2", "d ff", bias=True),
+        *norm("layers.{i}.mlp_norm", f"{_JINA_3_BLOCK}.norm2", bias=True),
         *LM_HEAD,
         *LABELS,
     ),
@@ -249,24 +228,24 @@ _TABLE_3 = WeightMap(
     ignored=re.compile(HEADS),
     tied_heads=("lm_head.decoder.weight",),
 )
-_GATES: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
-_OTHER_CODE = "jina-bert-v2-qk-post-norm"
+_JINA_2_GATES: dict[str, Activation] = {"geglu": "gelu", "reglu": "relu"}
+_OTHER_JINA = "jina-bert-v2-qk-post-norm"
 
 
-def _read_2(hf: Fields, common: Common) -> ModelConfig:
+def _read_jina_2(hf: Fields, common: Common) -> ModelConfig:
     hf.only("position_embedding_type", "alibi")
     hf.only("is_decoder", False)
     hf.only("add_cross_attention", False)
-    if any(_OTHER_CODE in str(code) for code in hf.nested("auto_map").values.values()):
-        raise hf.refuse("auto_map", f"networks of {_OTHER_CODE}, which norm queries and keys, are not supported")
+    if any(_OTHER_JINA in str(code) for code in hf.nested("auto_map").values.values()):
+        raise hf.refuse("auto_map", f"networks of {_OTHER_JINA}, which norm queries and keys, are not supported")
     gate = hf.text("feed_forward_type", "original")
-    if gate not in _GATES:
-        raise ModelLoadError(f"{hf.file}: feed_forward_type is {gate!r}; supported are {', '.join(_GATES)}")
+    if gate not in _JINA_2_GATES:
+        raise ModelLoadError(f"{hf.file}: feed_forward_type is {gate!r}; supported are {', '.join(_JINA_2_GATES)}")
     return read_like_bert(
         hf,
         common,
         hf.activation("hidden_act", "gelu"),
-        activation=_GATES[gate],
+        activation=_JINA_2_GATES[gate],
         gated_mlp=True,
         mlp_bias=False,
         alibi=True,
@@ -275,7 +254,7 @@ def _read_2(hf: Fields, common: Common) -> ModelConfig:
     )
 
 
-def _read_3(hf: Fields, common: Common) -> ModelConfig:
+def _read_jina_3(hf: Fields, common: Common) -> ModelConfig:
     hf = hf.with_defaults(
         vocab_size=250_002, hidden_size=1024, num_attention_heads=16, num_hidden_layers=24, intermediate_size=4096,
         max_position_embeddings=8194, layer_norm_eps=1e-5, rope_theta=20000.0,
@@ -293,12 +272,12 @@ def _read_3(hf: Fields, common: Common) -> ModelConfig:
 
 
 JINA_BERT = Family(
-    "jina_bert", named("JinaBert", *TASKS), _read_2, _TABLE_2, types=(), read_classifier=first_token("tanh")
+    "jina_bert", named("JinaBert", *TASKS), _read_jina_2, _JINA_2_TABLE, types=(), read_classifier=first_token("tanh")
 )
 JINA_EMBEDDINGS_3 = Family(
     "jina_embeddings_v3",
     named("JinaEmbeddingsV3", *(task for task in TASKS if task != "ForMultipleChoice")),
-    _read_3,
-    _TABLE_3,
+    _read_jina_3,
+    _JINA_3_TABLE,
     read_classifier=first_token("tanh"),
 )

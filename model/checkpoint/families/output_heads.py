@@ -5,11 +5,10 @@ A masked-word head is a dense layer, an activation and a LayerNorm, then the tok
 """
 
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
 
 from model.checkpoint.families.fields import Fields
-from model.checkpoint.families.weight_table import WeightRow, When, has, linear, norm, untied
+from model.checkpoint.families.weight_table import UNTIED, WeightRow, linear, norm
 from model.config import Activation, ClassifierConfig, DenseActivation
 
 SUFFIX = "ForSequenceClassification"
@@ -30,9 +29,7 @@ def read_score(hf: Fields) -> ClassifierConfig:
 
 
 def first_token(dense: DenseActivation) -> ReadClassifier:
-    """Return the reader of an encoder's head: a dense layer with this activation on the first token's state, then the
-    labels' matrix.
-    """
+    """Return the reader of a head with this dense layer on the first token's state, then the labels' matrix."""
     return lambda hf: read_classifier(hf, state="cls", dense=dense)
 
 
@@ -63,22 +60,19 @@ def classifier_rows(
     """Return a classifier's rows of a table. The arguments are the names of its layers in the files."""
     rows: tuple[WeightRow, ...] = ()
     if dense is not None:
-        rows += linear("classifier_dense", dense, "d d", bias=_has("dense_bias"), when=_has("dense"))
+        rows += linear("classifier_dense", dense, "d d", bias="classifier.dense_bias", when="classifier.dense")
     if norm_name is not None:
-        rows += norm("classifier_norm", norm_name, bias=_has("norm_bias"), when=_has("norm"))
-    return (*rows, *linear("classifier", output, "labels d", bias=bias and _has("bias"), when=_has("labels")))
-
-
-def _has(field: str) -> When:
-    """Return a predicate: whether the network has a classifier with this field set."""
-    return lambda config: config.classifier is not None and bool(getattr(config.classifier, field))
+        rows += norm("classifier_norm", norm_name, bias="classifier.norm_bias", when="classifier.norm")
+    return (
+        *rows,
+        *linear("classifier", output, "labels d", bias="classifier.bias" if bias else False, when="classifier"),
+    )
 
 
 SCORE_ROWS = classifier_rows("score", bias=False)
 """The rows of a decoder's head."""
 
 
-_has_transform = has("head_transform")
 NO_HEAD: dict[str, Any] = {
     "has_head": False, "head_transform": None, "head_transform_bias": True, "head_bias": False,
     "tie_word_embeddings": True,
@@ -115,13 +109,8 @@ def masked_head_rows(dense: str, norm_name: str, decoder: str, bias: str) -> tup
     bias: the full name. Files of untied heads hold the bias under two names; transformers uses the decoder's.
     """
     return (
-        *linear("head_transform", dense, "d d", bias=_transforms_with("head_transform_bias"), when=_has_transform),
-        *norm("head_norm", norm_name, bias=_transforms_with("norm_bias"), when=_has_transform),
-        *linear("head", f"{decoder}", "vocab d", when=untied),
-        WeightRow("head.bias", (bias,), ("vocab",), attrgetter("head_bias")),
+        *linear("head_transform", dense, "d d", bias="head_transform and head_transform_bias", when="head_transform"),
+        *norm("head_norm", norm_name, bias="head_transform and norm_bias", when="head_transform"),
+        *linear("head", decoder, "vocab d", when=UNTIED),
+        WeightRow("head.bias", (bias,), ("vocab",), "head_bias"),
     )
-
-
-def _transforms_with(bias: str) -> When:
-    """Return a predicate: whether the network has the dense layer, with this bias."""
-    return lambda config: _has_transform(config) and getattr(config, bias)

@@ -6,8 +6,7 @@ model/checkpoint/weight_maps.py lists the names of Lightwell's weights, and the 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
-from typing import Literal
+from typing import Any, Literal
 
 from model.config import ModelConfig
 
@@ -21,34 +20,25 @@ Arrange = Literal["as it is", "transpose", "flatten", "heads first", "gates last
 - "gates last": the same for rows stored as q and gate of each head, in a source that has both;
 - "every other": rows 0, 2, 4, ... come before rows 1, 3, 5, ...
 """
-When = Callable[[ModelConfig], bool]
-"""A predicate: whether a network has a weight."""
 InLayer = Callable[[ModelConfig, int], bool]
 """A predicate: whether a layer of a network has a weight."""
 
 
-def always(config: ModelConfig) -> bool:
+UNTIED = "has_head and not tie_word_embeddings"
+"""The condition of networks with a matrix of their own for the head."""
+
+
+def holds(condition: str, config: ModelConfig) -> bool:
+    """Return whether all fields of a condition are set, such as "experts and not classifier.bias". "" is always
+    true.
+    """
+    for term in condition.split(" and ") if condition else ():
+        value: Any = config
+        for field in term.removeprefix("not ").split("."):
+            value = None if value is None else getattr(value, field)
+        if bool(value) == term.startswith("not "):
+            return False
     return True
-
-
-def untied(config: ModelConfig) -> bool:
-    """Return whether the head has a matrix of its own."""
-    return config.has_head and not config.tie_word_embeddings
-
-
-def has(field: str) -> When:
-    """Return a predicate: whether a field of the configuration is not None."""
-    return lambda config: getattr(config, field) is not None
-
-
-qkv_bias = attrgetter("attention_bias")
-out_bias = attrgetter("attention_out_bias")
-mlp_bias = attrgetter("mlp_bias")
-gated = attrgetter("gated_mlp")
-
-
-def not_gated(config: ModelConfig) -> bool:
-    return not config.gated_mlp
 
 
 def has_no_attention(config: ModelConfig, layer: int) -> bool:
@@ -66,7 +56,8 @@ class WeightRow:
     name: str
     sources: tuple[str, ...]
     shapes: tuple[str, ...]
-    when: When = always
+    when: str = ""
+    """The condition of networks with this weight (`holds`)."""
     arrange: Arrange = "as it is"
     in_layer: InLayer = lambda config, layer: True
 
@@ -112,7 +103,7 @@ class WeightMap:
         return name
 
 
-def norm(ours: str, theirs: str, *, bias: bool | When = False, when: When = always) -> tuple[WeightRow, ...]:
+def norm(ours: str, theirs: str, *, bias: bool | str = False, when: str = "") -> tuple[WeightRow, ...]:
     """Return the rows of a norm: its weight, and the bias of a LayerNorm. bias: the same as in `linear`."""
     return linear(ours, theirs, "d", bias=bias, when=when)
 
@@ -122,13 +113,13 @@ def linear(
     theirs: str | tuple[str, ...],
     shape: str | tuple[str, ...],
     *,
-    bias: bool | When = False,
-    when: When = always,
+    bias: bool | str = False,
+    when: str = "",
     arrange: Arrange = "as it is",
 ) -> tuple[WeightRow, ...]:
     """Return the rows of a matrix and its bias, each stacked from several tensors if several are named.
 
-    bias: whether there is one, or a predicate.
+    bias: whether there is one, or the condition of networks with one. when: the condition of networks with the matrix.
     """
     names = (theirs,) if isinstance(theirs, str) else theirs
     shapes = (shape,) if isinstance(shape, str) else shape
@@ -144,7 +135,7 @@ def linear(
 
 
 def separate_qkv(
-    theirs: str, parts: Sequence[str] = "qkv", *, bias: bool | When = False, has_gates: bool = False
+    theirs: str, parts: Sequence[str] = "qkv", *, bias: bool | str = False, has_gates: bool = False
 ) -> tuple[WeightRow, ...]:
     """Return the rows of queries, keys and values that are three matrices in the files.
 
@@ -161,8 +152,8 @@ def gated_mlp(
     down: str,
     neurons: str = "ff",
     *,
-    bias: bool | When = False,
-    when: When = always,
+    bias: bool | str = False,
+    when: str = "",
 ) -> tuple[WeightRow, ...]:
     """Return the rows of a gated mlp. gate_up: the matrices of the gate and of the gated value, or one with both."""
     shape = f"2{neurons} d" if isinstance(gate_up, str) else (f"{neurons} d",) * 2

@@ -65,9 +65,7 @@ def _bits(packed: Tensor, shifts: tuple[int, ...], mask: int) -> Tensor:
 
 
 def _fifth_bits(blocks: Tensor, place: int) -> Tensor:
-    """Return the fifth bits of 32 numbers, times 16. Bit i of the four bytes at `place` is the fifth bit of number
-    i.
-    """
+    """Return the fifth bits of 32 numbers, times 16. Bit i of the four bytes at `place` is for number i."""
     spread = blocks[:, :, place : place + 4].repeat_interleave(8, -1)
     return (spread >> torch.arange(8, dtype=torch.uint8).repeat(4) & 1) << 4
 

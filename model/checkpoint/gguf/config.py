@@ -173,30 +173,33 @@ def _phi3(fields: _Fields) -> dict[str, Any]:
     }
 
 
-def _gemma2(fields: _Fields) -> dict[str, Any]:
+def _gemma(fields: _Fields, window: int, layers_of_27b: int) -> dict[str, Any]:
+    """Return the fields of both Gemmas. window: of files without one. layers_of_27b: the queries of that model have
+    another scale.
+    """
     width, heads = fields.need("embedding_length"), fields.need("attention.head_count")
-    is_27b = fields.need("block_count") == 46  # its queries have another scale
+    is_27b = fields.need("block_count") == layers_of_27b
     return _like_llama(fields) | {
         "hidden_activation": "gelu_pytorch_tanh",
-        "sliding_window": fields.get("attention.sliding_window", 4096),
-        "attn_logit_softcapping": fields.get("attn_logit_softcapping", 50.0),
-        "final_logit_softcapping": fields.get("final_logit_softcapping", 30.0),
+        "sliding_window": fields.get("attention.sliding_window", window),
         "query_pre_attn_scalar": width // heads if is_27b else fields.head_dim,
     }
 
 
+def _gemma2(fields: _Fields) -> dict[str, Any]:
+    return _gemma(fields, 4096, 46) | {
+        "attn_logit_softcapping": fields.get("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": fields.get("final_logit_softcapping", 30.0),
+    }
+
+
 def _gemma3(fields: _Fields) -> dict[str, Any]:
-    width, heads = fields.need("embedding_length"), fields.need("attention.head_count")
-    is_27b = fields.need("block_count") == 62
-    found = _like_llama(fields)
+    found = _gemma(fields, 1024, 62)
     whole = found.pop("rope_parameters")
     if fields.get("rope.freq_base") is None:
         whole["rope_theta"] = 1_000_000.0
     return found | {
-        "hidden_activation": "gelu_pytorch_tanh",
-        "sliding_window": fields.get("attention.sliding_window", 1024),
         "sliding_window_pattern": 6,
-        "query_pre_attn_scalar": width // heads if is_27b else fields.head_dim,
         "rope_parameters": {
             "full_attention": whole,
             "sliding_attention": {"rope_theta": fields.get("rope.freq_base_swa", 10_000.0), "rope_type": "default"},

@@ -1,7 +1,7 @@
 """Reads quantised matrices in each format that config.json may name.
 
-Axes: out outputs, in inputs, groups of inputs. Words are int32 and hold 8 codes of 4 bits or 4 codes of 8 bits, the
-first in the lowest bits.
+Axes: N or out outputs, K or in inputs, G groups of inputs. Words are int32 and hold 8 codes of 4 bits or 4 codes of 8
+bits, the first in the lowest bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,6 @@ from torch import Tensor
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.quantized.parts import SCALE_DTYPES, Parts
 from model.checkpoint.quantized.scheme import Scheme
-from model.checkpoint.quantized.whole_numbers import affine_rows, unpacked
 from model.checkpoint.stored_tensor import ITEM_SIZES, StoredTensor
 from model.quantized import GroupedRows
 
@@ -25,6 +24,8 @@ _DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the number of each e2m1 code."""
 _HALVED = torch.tensor([*(2.0 ** (e - 128) for e in range(255)), torch.nan], dtype=torch.float64).to(torch.bfloat16)
 """Half the number of each e8m0 scale. All are exact in bfloat16, the smallest as a subnormal number."""
+_WIDTHS = (128, 64, 32, 16)
+"""The inputs of a group in the kernels (`model.kernels.grouped`)."""
 _CACHE_SCALES = ("k_scale", "v_scale")
 """Scales of a quantised KV cache, which are not used."""
 
@@ -55,7 +56,7 @@ def _awq(parts: Parts) -> StoredTensor:
 
     def by_output(words: Tensor) -> Tensor:
         """Return the codes of some words: [n, out / 8] int32 -> [out, n] uint8."""
-        return unpacked(words, 4).view(len(words), -1, 8)[:, :, _AWQ_ORDER].flatten(1).T.contiguous()
+        return _unpacked(words, 4).view(len(words), -1, 8)[:, :, _AWQ_ORDER].flatten(1).T.contiguous()
 
     return _scaled_by_columns(
         parts, (8 * codes.shape[1], codes.shape[0]), 4, lambda: by_output(codes.read()), by_output
@@ -76,8 +77,8 @@ def _gptq(parts: Parts) -> StoredTensor:
         parts,
         (codes.shape[1], codes.shape[0] * 32 // bits),
         bits,
-        lambda: unpacked(codes.read().T, bits),
-        lambda words: unpacked(words + added, bits).T.contiguous(),
+        lambda: _unpacked(codes.read().T, bits),
+        lambda words: _unpacked(words + added, bits).T.contiguous(),
     )
 
 
@@ -100,7 +101,7 @@ def _scaled_by_columns(
     def read() -> GroupedRows:
         of_groups = unpack_zeros(zeros.read()), scales.read().view(num_groups, -1).T.contiguous()
         groups = parts.groups_of_inputs("g_idx", num_inputs, num_groups)
-        return affine_rows(read_codes(), *of_groups, bits, groups)
+        return _affine_rows(read_codes(), *of_groups, bits, groups)
 
     return parts.grouped(shape, read)
 
@@ -122,9 +123,7 @@ def _compressed(parts: Parts) -> StoredTensor:
 
 
 def _packed(parts: Parts) -> StoredTensor:
-    """Read `weight_packed` [out, in bits / 32], words of neighbouring inputs, each code plus 2^(bits - 1), and
-    `weight_shape`, out and in.
-    """
+    """Read `weight_packed` [out, in bits / 32], words of inputs plus 2^(bits - 1), and `weight_shape`, out and in."""
     words = parts.tensor("weight_packed", ("I32",), None, None)
     num_outputs, num_inputs = parts.tensor("weight_shape", ("I64", "I32"), 2).read().tolist()
     fitting = [bits for bits in parts.scheme.bits if words.shape == (num_outputs, -(-num_inputs * bits // 32))]
@@ -134,7 +133,7 @@ def _packed(parts: Parts) -> StoredTensor:
             f"codes of {' or '.join(map(str, parts.scheme.bits))} bits are expected"
         )
     bits = fitting[0]
-    return _affine(parts, (num_outputs, num_inputs), bits, lambda: unpacked(words.read(), bits)[:, :num_inputs])
+    return _affine(parts, (num_outputs, num_inputs), bits, lambda: _unpacked(words.read(), bits)[:, :num_inputs])
 
 
 def _affine(parts: Parts, shape: tuple[int, int], bits: int, read_codes: Callable[[], Tensor]) -> StoredTensor:
@@ -157,12 +156,12 @@ def _affine(parts: Parts, shape: tuple[int, int], bits: int, read_codes: Callabl
         if zeros is None:
             found = torch.full(grid, 1 << bits - 1, dtype=torch.uint8)
         elif zeros.dtype == "I32":
-            found = unpacked(zeros.read().T, bits).T[:num_outputs]
+            found = _unpacked(zeros.read().T, bits).T[:num_outputs]
         else:
             found = _without_sign(zeros.read().view(grid), bits)
         of_groups = found.expand(num_outputs, -1), scales.read().view(grid).expand(num_outputs, -1)
         groups = parts.groups_of_inputs("weight_g_idx", num_inputs, grid[1])
-        return affine_rows(read_codes(), *of_groups, bits, groups)
+        return _affine_rows(read_codes(), *of_groups, bits, groups)
 
     return parts.grouped(shape, read)
 
@@ -216,6 +215,55 @@ def _read_mxfp4(parts: Parts, codes: str, scales: str, shape: tuple[int | None, 
         return GroupedRows(both, _HALVED[powers.read().int()], values=_DOUBLED)
 
     return parts.grouped((num_outputs, 2 * num_bytes), read)
+
+
+def _unpacked(words: Tensor, bits: int) -> Tensor:
+    """Return codes of 4 or 8 bits, the first in the lowest bits: [..., n] int32 -> [..., 32 n / bits] uint8."""
+    found = words.contiguous().view(torch.uint8)
+    return found if bits == 8 else torch.stack([found & 15, found >> 4], -1).flatten(-2)
+
+
+def _affine_rows(codes: Tensor, zeros: Tensor, scales: Tensor, bits: int, groups: Tensor | None = None) -> GroupedRows:
+    """Return grouped rows of codes [N, K] uint8, zeros [N, G] uint8 and scales [N, G]. bits: 4 or 8, of a code.
+    groups [K]: the group of each input, or None if neighbours share one.
+
+    If all zeros are the middle of the codes, as in symmetric formats, the values include them. Otherwise the min of a
+    group is its scale times a whole number, which is exact. Raises ValueError for zeros and scales of different shapes.
+    """
+    if groups is not None:
+        zeros, scales = zeros[:, groups], scales[:, groups]
+    if zeros.shape != scales.shape:
+        raise ValueError(f"zeros are {list(zeros.shape)} and scales {list(scales.shape)}; one shape is expected")
+    scales, zeros = _of_kernels(scales, zeros, codes.shape[1])
+    middle = 1 << bits - 1
+    values = None
+    if bits == 8:
+        codes, zeros = (codes.to(torch.int16) - middle).to(torch.int8), zeros.to(torch.int16) - middle
+    elif (zeros == middle).all():
+        values, zeros = tuple(range(-middle, middle)), torch.zeros_like(zeros)
+    else:
+        values = tuple(range(2 * middle))
+    if not zeros.any():
+        return GroupedRows(codes, scales, values=values)
+    mins = torch.where(zeros > 0, -scales, scales)
+    ones = torch.ones(scales.shape, dtype=torch.int8)
+    return GroupedRows(codes, scales, mins, ones, zeros.abs().to(torch.uint8), values)
+
+
+def _of_kernels(scales: Tensor, zeros: Tensor, num_inputs: int) -> tuple[Tensor, Tensor]:
+    """Return scales, in 16 bits if that is exact, and zeros. Wider groups than the kernels' are cut into equal ones."""
+    group = num_inputs // scales.shape[1]
+    width = next((width for width in _WIDTHS if group % width == 0), group)
+    scales, zeros = (each.repeat_interleave(group // width, 1) for each in (_narrowed(scales), zeros))
+    return scales, zeros
+
+
+def _narrowed(scales: Tensor) -> Tensor:
+    """Return scales in a 16-bit dtype in which they are exact, or unchanged if there is none."""
+    for dtype in (torch.float16, torch.bfloat16) if scales.dtype == torch.float32 else ():
+        if torch.equal(scales.to(dtype).float(), scales):
+            return scales.to(dtype)
+    return scales
 
 
 _READERS: dict[str, tuple[tuple[str, ...], Callable[[Parts], StoredTensor]]] = {
