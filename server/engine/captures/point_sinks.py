@@ -18,8 +18,7 @@ from model.hooks.hooks import AttentionTap, Read
 from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME
 from model.layers.fixed_shapes import aligned_rows
-from model.network.pooling import RunningPooling, finished
-from model.network.splade import splade
+from model.network.pooling import RunningPooling, finished, splade
 from model.network.transformer import Transformer
 from model.sampling.row_search import ordered_top_ids
 from server.engine.captures.attention_sink import (
