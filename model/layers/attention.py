@@ -189,12 +189,7 @@ class PlainAttention:
         return self.softmax(scores, rule.sinks_of(heads)) if kind == "pattern" else scores
 
     def _scores(
-        self,
-        dots: Tensor,
-        heads: Tensor,
-        key_range: KeyRange,
-        rows: slice | np.ndarray,
-        rule: AttentionRule,
+        self, dots: Tensor, heads: Tensor, key_range: KeyRange, rows: slice | np.ndarray, rule: AttentionRule
     ) -> Tensor:
         """Return the scores [heads, rows, S] of dots of the same shape, for these batch rows."""
         scores = dots * rule.scale

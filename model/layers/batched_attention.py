@@ -210,7 +210,7 @@ def _attend_some_rows(q: Tensor, cache: LayerCache, key_range: RowKeyRange, rule
     key_heads = cache.keys.shape[1]
     keys = cache.keys.transpose(0, 1)[:, key_range.tables]  # [K, R, J, D, B]
     values = cache.values.transpose(0, 1)[:, key_range.tables].flatten(2, 3)  # [K, R, S, D]
-    # Unused places and those of other sequences may contain NaN, which a weight of 0 does not remove.
+    # Unused places and places of other sequences may contain NaN, which a weight of 0 does not remove.
     values = values.masked_fill_(key_range.unseen[:, :, None], 0)
     queries = q.to(keys.dtype).view(num_rows, key_heads, -1, dim).transpose(0, 1)  # [K, R, G, D]
     dots = (queries[:, :, None] @ keys).transpose(2, 3).flatten(3)  # [K, R, G, S]

@@ -33,7 +33,7 @@ class DenseWeight(Weight):
         batch_invariant: whether the bits of an output row depend only on its input row. uses_triton: whether
         batch-invariant products of a weight in floating point use our Triton kernel.
 
-        Raises ValueError when a weight that is to be quantised contains infinity or NaN.
+        Raises ValueError when a weight to quantise contains infinity or NaN.
         """
         self.num_outputs, self.num_inputs = weight.shape
         self._weight: Tensor | Int8Rows | QuantizedMatrix = weight

@@ -27,7 +27,6 @@ _TILE = 3
 """Numbers of a tile: its span, its first row and its number of rows."""
 _ALIGNED = 4
 """Arrays begin at multiples of 4 numbers, 16 bytes: kernels are compiled for this alignment."""
-Patterns = Sequence["PatternRoom"]
 _Numbers = TypeVar("_Numbers", np.ndarray, Tensor)
 
 
@@ -79,10 +78,10 @@ class Packing:
 
     batch: Batch
     shape: BatchShape
-    patterns: Patterns = ()
+    patterns: Sequence[PatternRoom] = ()
 
     @classmethod
-    def of(cls, batch: Batch, patterns: Patterns = (), *, words: int = 0) -> Self:
+    def of(cls, batch: Batch, patterns: Sequence[PatternRoom] = (), *, words: int = 0) -> Self:
         """Return the packing of a batch in its smallest shape. words: numbers of other modules."""
         return cls(batch, BatchShape.of(batch, words=words), patterns)
 
@@ -162,12 +161,7 @@ class DeviceBatch:
     """A batch on the device."""
 
     def __init__(
-        self,
-        numbers: Tensor,
-        shape: BatchShape,
-        *,
-        batch: Batch | None = None,
-        last_tokens: Tensor | None = None,
+        self, numbers: Tensor, shape: BatchShape, *, batch: Batch | None = None, last_tokens: Tensor | None = None
     ) -> None:
         """Keep numbers [size] int32, written by a `Packing`.
 

@@ -1,13 +1,14 @@
 """Mixtures of experts: a router chooses some feed-forward networks for each row (Shazeer et al. 2017,
 arXiv:1701.06538).
 
-The bits of a row depend only on that row, if those of its products do: experts are chosen by a stable sort, and their
-outputs are summed in the order of their numbers.
+The bits of a row depend only on that row, if the bits of its products do: experts are chosen by a stable sort, and
+their outputs are summed in the order of their numbers.
 
 Axes: rows, d, E experts, C experts chosen for a row.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import reduce
 
 import torch
@@ -19,33 +20,28 @@ from model.layers.mlp import Mlp
 from model.layers.norm import Norm
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Experts:
     """Feed-forward networks and the router that chooses among them."""
 
-    def __init__(
-        self,
-        router: Linear,
-        experts: Sequence[Mlp],
-        *,
-        num_chosen: int,
-        normalized: bool,
-        softmax: Callable[[Tensor], Tensor],
-        shared: Mlp | None = None,
-        shared_gate: Linear | None = None,
-        router_norm: Norm | None = None,
-        scales: Tensor | None = None,
-    ) -> None:
-        """Keep the layers.
-
-        router: [E, d]. num_chosen: C. normalized: whether the weights of the chosen experts are divided by their sum.
-        softmax: a function over the last axis of [1, rows, E]. shared: an expert for every row. shared_gate: [1, d];
-        the sigmoid of its product is a factor of the shared expert's output. router_norm: norm of the router's input,
-        before a division by sqrt(d). scales [E]: factors of the experts' outputs.
-        """
-        self.router, self.experts = router, experts
-        self.shared, self.shared_gate = shared, shared_gate
-        self._num_chosen, self._normalized, self._softmax = num_chosen, normalized, softmax
-        self._router_norm, self._scales = router_norm, scales
+    router: Linear
+    """[E, d]"""
+    experts: Sequence[Mlp]
+    _: KW_ONLY
+    num_chosen: int
+    """C"""
+    normalized: bool
+    """Whether the weights of the chosen experts are divided by their sum."""
+    softmax: Callable[[Tensor], Tensor]
+    """A function over the last axis of [1, rows, E]."""
+    shared: Mlp | None = None
+    """An expert for every row."""
+    shared_gate: Linear | None = None
+    """[1, d]: the sigmoid of its product is a factor of the shared expert's output."""
+    router_norm: Norm | None = None
+    """The norm of the router's input, before a division by sqrt(d)."""
+    scales: Tensor | None = None
+    """[E]: factors of the experts' outputs."""
 
     @property
     def linears(self) -> list[Linear]:
@@ -55,24 +51,24 @@ class Experts:
 
     def route(self, x: Tensor) -> Tensor:
         """Return the router's logits [rows, E] of x [rows, d]."""
-        if self._router_norm is not None:
-            x = self._router_norm(x) * x.shape[-1] ** -0.5
+        if self.router_norm is not None:
+            x = self.router_norm(x) * x.shape[-1] ** -0.5
         return self.router(x)
 
     def probabilities(self, logits: Tensor) -> Tensor:
         """Return the softmax of the router's logits [rows, E], float32, or float64 in float64."""
-        return self._softmax(logits.to(at_least_float32(logits.dtype))[None])[0]
+        return self.softmax(logits.to(at_least_float32(logits.dtype))[None])[0]
 
     def choose(self, probabilities: Tensor) -> tuple[Tensor, Tensor]:
         """Return the experts with the largest probabilities [rows, E], largest first, and the weights of their outputs,
         both [rows, C].
         """
         ordered, experts = probabilities.sort(dim=-1, descending=True, stable=True)
-        weights = ordered[:, : self._num_chosen]
-        if self._normalized:
+        weights = ordered[:, : self.num_chosen]
+        if self.normalized:
             weights = weights / reduce(torch.add, weights.unbind(-1))[:, None]
-        experts = experts[:, : self._num_chosen]
-        return experts, weights if self._scales is None else weights * self._scales[experts]
+        experts = experts[:, : self.num_chosen]
+        return experts, weights if self.scales is None else weights * self.scales[experts]
 
     def __call__(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """Return the sum [rows, d] of the outputs of the chosen experts [rows, C] for x [rows, d], with their weights
@@ -91,7 +87,7 @@ class Experts:
         pairs = chosen.flatten().argsort(stable=True)  # (row, expert) pairs, sorted by expert
         counts = torch.bincount(chosen.flatten(), minlength=len(self.experts)).tolist()
         # index_select copies few rows in this thread; x[...] would start torch's thread pool and wait for it.
-        given = torch.split(x.index_select(0, pairs // self._num_chosen), counts)
+        given = torch.split(x.index_select(0, pairs // self.num_chosen), counts)
         busy = [(expert, own) for expert, own in zip(self.experts, given, strict=True) if len(own)]
         made = torch.cat([expert.down(expert.hidden(own, None)) for expert, own in busy])
         made *= weights.to(x.dtype).flatten().index_select(0, pairs)[:, None]

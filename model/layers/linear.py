@@ -40,7 +40,7 @@ class Linear:
         int8 and fp8 copy the weight: drop the original, `to_dense` returns it, bit for bit unless it was quantised
         here. A `QuantizedMatrix` requires our CPU kernels.
 
-        Raises ValueError when a weight that is to be quantised contains infinity or NaN, and for fp8 with our CPU
+        Raises ValueError when a weight to quantise contains infinity or NaN, and for fp8 with our CPU
         kernels.
         """
         self.out_features, self.in_features = weight.shape

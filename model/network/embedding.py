@@ -57,11 +57,7 @@ class Embedding:
 
 
 def embed_at_once(
-    tokens: TokenTable,
-    token_types: Tensor | None,
-    positions: Tensor | None,
-    norm: Norm | None,
-    kernels: KernelConfig,
+    tokens: TokenTable, token_types: Tensor | None, positions: Tensor | None, norm: Norm | None, kernels: KernelConfig
 ) -> Callable[[Batch | DeviceBatch], Tensor] | None:
     """Return LayerNorm(token + token type + position) in one kernel, or None if no kernel supports it."""
     table = tokens.dense

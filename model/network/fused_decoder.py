@@ -30,8 +30,8 @@ from model.network.block import Block
 from model.network.sublayers import SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
-"""Largest number of weights that one call reads, or those of one layer: some milliseconds. A key of a head counts as 64
-weights; adapters do not count.
+"""Largest number of weights that one call reads, if it runs several layers: some milliseconds. A key of a head counts
+as 64 weights; adapters do not count.
 """
 
 MOST_ROWS = 256
@@ -169,12 +169,7 @@ class DecodeStep:
         (items,) = self._items(batch)
         alone = np.repeat(counts == 1, counts)
         rows = DecoderRows(
-            [each.seen for each in key_ranges],
-            items,
-            batch.slots_array,
-            alone,
-            self._num_kv_heads,
-            rotary_rows(batch),
+            [each.seen for each in key_ranges], items, batch.slots_array, alone, self._num_kv_heads, rotary_rows(batch)
         )
         memory, num_layers, out = self._memory(caches), len(caches), x
         changes = [] if adapted is None else [(run, self._changes_of(adapter)) for run, adapter in adapted.runs]

@@ -29,11 +29,7 @@ texts less evenly, which took 10 % longer.
 
 
 def why_not_whole(
-    config: ModelConfig,
-    dtype: torch.dtype,
-    device: torch.device,
-    quantize: Quantization,
-    kernels: KernelConfig = AUTO,
+    config: ModelConfig, dtype: torch.dtype, device: torch.device, quantize: Quantization, kernels: KernelConfig = AUTO
 ) -> str | None:
     """Return the reason why `EncodeStep` cannot run a stack, or None if it can."""
     asked = {

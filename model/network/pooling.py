@@ -8,7 +8,7 @@ Axes: T tokens, D width of a hidden state, n width of the result.
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +23,9 @@ Pooling = Literal["mean", "last", "cls", "none"]
 PoolingMode = DeclaredPooling | Literal["none"]
 
 _TOKENS_AT_ONCE = 64
+"""Number of tokens that are summed, or have logits in memory, together: 8 MB of logits for a vocabulary of 32,000.
+Tokens are counted from the first one, so that the parts of a sum do not depend on the batch.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +160,31 @@ class RunningMean:
     def _sum(self, tokens: Tensor) -> None:
         part = tokens.sum(0, dtype=torch.float64)
         self._total = part if self._total is None else self._total + part
+
+
+def splade(
+    hidden: Tensor, logits_of: Callable[[Tensor], Tensor], *, is_sum: bool = False, is_log_twice: bool = False
+) -> Tensor:
+    """Return the weights [V], float32, of hidden states [T, D]: the maximum over tokens of log(1 + relu(logit)), or the
+    sum (SPLADE, Formal et al. 2021, arXiv:2109.10086, as in sentence-transformers' SpladePooling).
+
+    is_log_twice: whether log(1 + x) is applied again. Raises ValueError when there is no token.
+    """
+    if not len(hidden):
+        raise ValueError("the words of no tokens; expected at least one")
+    found: Tensor | None = None
+    for first in range(0, len(hidden), _TOKENS_AT_ONCE):
+        logits = logits_of(hidden[first : first + _TOKENS_AT_ONCE]).float()
+        if is_sum:
+            weights = _saturated(logits, is_log_twice).sum(0, dtype=torch.float64)
+            found = weights if found is None else found + weights
+        else:  # the functions are monotonic, so the maximum can be taken first
+            largest = logits.amax(0)
+            found = largest if found is None else torch.maximum(found, largest)
+    assert found is not None
+    return found.float() if is_sum else _saturated(found, is_log_twice)
+
+
+def _saturated(logits: Tensor, is_log_twice: bool) -> Tensor:
+    weights = logits.relu().log1p()
+    return weights.log1p() if is_log_twice else weights

@@ -31,7 +31,7 @@ from model.network.convolution import KeptInputs
 
 @dataclass(slots=True, eq=False)
 class Streams:
-    """The residual streams besides the first one, which blocks replace."""
+    """All residual streams except the first one, which blocks replace."""
 
     others: Tensor
     """[N - 1, T, d]"""

@@ -74,11 +74,7 @@ class TritonStep:
 
     @classmethod
     def of(
-        cls,
-        embedding: Embedding,
-        blocks: Sequence[Block],
-        final_norm: Norm | None,
-        ropes: Sequence[Rope | None],
+        cls, embedding: Embedding, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]
     ) -> Self | None:
         """Return the step of a stack, or None if our Triton kernels cannot run it. ropes: one for each block."""
         if any(not isinstance(block.attention.f, SelfAttention) or block.attention.f.gated for block in blocks):

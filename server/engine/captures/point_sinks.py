@@ -17,8 +17,7 @@ from model.hooks.hooks import AttentionTap, Read, RowSink
 from model.hooks.point_names import sizes, stack_config
 from model.hooks.points import BY_NAME
 from model.layers.fixed_shapes import aligned_rows
-from model.network.pooling import RunningPooling, finished
-from model.network.splade import splade
+from model.network.pooling import RunningPooling, finished, splade
 from model.network.transformer import Transformer
 from model.sampling.row_search import ordered_top_ids
 from server.engine.base_task import stage_of
