@@ -30,7 +30,7 @@ class Alternatives:
         measure(schema)
         self.root = Place("", schema).child()
         self.draft = draft_of(self.root.schema)
-        self._steps = 0
+        self.num_steps = 0
         self._known: dict[Conjunction, list[Conjunction]] = {}
         self._branches: dict[Place, list[Conjunction]] = {}
         self._open: set[Place] = set()
@@ -236,8 +236,8 @@ class Alternatives:
 
     def count(self, parts: Conjunction, steps: int = 1) -> None:
         """Count the steps for a conjunction. Raises GrammarError if the whole schema has taken too many."""
-        self._steps += steps
-        if self._steps > MAX_STEPS:
+        self.num_steps += steps
+        if self.num_steps > MAX_STEPS:
             path = parts[0].path if parts else ""
             problem = f"it takes more than {MAX_STEPS} steps to read; send fewer parts that hold together (allOf, "
             problem += "patternProperties, required), or fewer alternatives in one another"

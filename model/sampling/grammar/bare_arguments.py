@@ -35,6 +35,8 @@ _PYTHON_TEXT = (
 """A text between single quotes, as `PythonReader` reads it."""
 _MOST_LEFT_OUT = 50
 """Number of keywords that are left out of a schema, one after another, before all of it is."""
+_MAX_STEPS = 100_000
+"""Largest number of steps of these attempts (see `Alternatives.count`), some seconds, before all of it is left out."""
 
 
 def bare_arguments_grammar(
@@ -45,7 +47,7 @@ def bare_arguments_grammar(
 
     `quote_id` is the id of the quote, if that is a special token.
     """
-    return _held(lambda part: _Writer(part, syntax, quote_id).grammar(), schema, is_lenient)
+    return _held(lambda alternatives: _Writer(alternatives, syntax, quote_id).grammar(), schema, is_lenient)
 
 
 def value_grammars(
@@ -59,8 +61,7 @@ def value_grammars(
     `is_lenient`: then the keyword is left out.
     """
 
-    def write(part: Any) -> dict[str, str | None]:
-        alternatives = Alternatives(part)
+    def write(alternatives: Alternatives) -> dict[str, str | None]:
         places = alternatives.root.named("properties")
         if not is_lenient:
             for name in places:
@@ -85,18 +86,22 @@ def _refuse(places: list[Place], keywords: Collection[str]) -> None:
 _Written = TypeVar("_Written")
 
 
-def _held(write: Callable[[Any], _Written], schema: Any, is_lenient: bool) -> _Written:
+def _held(write: Callable[[Alternatives], _Written], schema: Any, is_lenient: bool) -> _Written:
     """Write a schema; if it `is_lenient`, leave out the keywords that cannot be enforced."""
+    num_steps = 0
     for _ in range(_MOST_LEFT_OUT):
+        alternatives = None
         try:
-            return write(schema)
+            alternatives = Alternatives(schema)
+            return write(alternatives)
         except GrammarError as error:
             if not is_lenient:
                 raise
-            if not error.path:
+            num_steps += 0 if alternatives is None else alternatives.num_steps
+            if not error.path or num_steps > _MAX_STEPS:
                 break
             schema = _without(schema, error.path)
-    return write({"type": "object"})
+    return write(Alternatives({"type": "object"}))
 
 
 def _without(value: Any, path: str, here: str = "", is_schema: bool = True) -> Any:
@@ -121,8 +126,8 @@ def _check_name(path: str, name: str, is_held: object) -> None:
 class _Writer(Writer):
     """Writer of arguments whose texts have quotes that may be special tokens, and whose names have none."""
 
-    def __init__(self, schema: object, syntax: BareSyntax, quote_id: int | None) -> None:
-        super().__init__(Alternatives(schema))
+    def __init__(self, alternatives: Alternatives, syntax: BareSyntax, quote_id: int | None) -> None:
+        super().__init__(alternatives)
         self._syntax = syntax
         self._quote_id = quote_id
         self.comma = (self.literal(syntax.comma),)

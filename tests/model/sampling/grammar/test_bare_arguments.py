@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from model.sampling.grammar.alternatives import Alternatives
 from model.sampling.grammar.bare_arguments import bare_arguments_grammar
 from model.sampling.grammar.checking import check
 from model.sampling.grammar.errors import GrammarError
@@ -134,3 +135,22 @@ def test_what_cannot_be_held_is_refused_by_its_place_or_left_out(schema: dict[st
     grammar = grammar_of(schema, is_lenient=True)
     name = next(iter(schema.get("required", schema.get("properties", ["a"]))))
     assert admits(grammar, f'{{{name}:"2025-01-01"}}') or admits(grammar, f"{{{name}:[1]}}")
+
+
+def test_a_large_schema_is_written_a_few_times_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each attempt takes over a second, and there would be 50 of them."""
+    text = {"type": "string"}
+    large = {f"n{i}": {"type": "array", "prefixItems": [text] * 900, "minItems": 900} for i in range(20)}
+    unsupported = {f"z{i}": {"type": "string", "not": {"const": i}} for i in range(50)}
+    attempts: list[object] = []
+
+    class Counted(Alternatives):
+        def __init__(self, schema: object) -> None:
+            attempts.append(schema)
+            super().__init__(schema)
+
+    monkeypatch.setattr("model.sampling.grammar.bare_arguments.Alternatives", Counted)
+    grammar = grammar_of({"type": "object", "properties": {**unsupported, **large}}, LONG, is_lenient=True)
+    assert len(attempts) < 6
+    assert attempts[-1] == {"type": "object"}
+    assert grammar == grammar_of({"type": "object"}, LONG)
