@@ -32,20 +32,16 @@ def build_parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"lightwell {lightwell_version()}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, result: Callable[[argparse.Namespace], int | str | None], **texts: Any) -> Parser:
-        command = commands.add_parser(name, allow_abbrev=False, **texts)
+    def add(result: Callable[[argparse.Namespace], int | str | None], name: str = "", **texts: Any) -> Parser:
+        command = commands.add_parser(name or result.__name__, allow_abbrev=False, **texts)
         command.set_defaults(result=result)
         return command
 
     command = add(
-        "serve",
-        serve,
-        help="serve a model",
-        description="Serve a model over HTTP. A flag overrides its LIGHTWELL_* variable.",
+        serve, help="serve a model", description="Serve a model over HTTP. A flag overrides its LIGHTWELL_* variable."
     )
     add_arguments(command)
     command = add(
-        "census",
         census,
         help="count a model's parameters",
         description="Count a model's parameters by component, from its configuration; no weights are read.",
@@ -53,7 +49,6 @@ def build_parser() -> Parser:
     command.add_argument("config", metavar="CONFIG", help="a config.json, a folder with one, or a hub id")
     command.add_argument("--json", action="store_true", help="write JSON like GET /v1/models/{id}/parameters")
     command = add(
-        "size",
         size,
         help="estimate the memory of a server",
         description="Estimate the memory of `lightwell serve` with the same flags on a CPU, from the model's "
@@ -61,7 +56,6 @@ def build_parser() -> Parser:
     )
     add_arguments(command)
     command = add(
-        "perplexity",
         perplexity,
         help="measure the perplexity of a text",
         description="Measure the perplexity of a text in windows of 512 tokens. With --against, also the KL "
@@ -73,7 +67,6 @@ def build_parser() -> Parser:
     command.add_argument("--against", metavar="MODEL", help="model with the same vocabulary, never quantised")
     command.add_argument("--max-tokens", type=int, default=4096, metavar="N", help="largest number of tokens (4096)")
     command = add(
-        "kernels",
         kernels,
         help="show the kernels of this machine",
         description="Show the kernels that a server on this machine uses: the CPU level and the multiplication by "
@@ -85,7 +78,6 @@ def build_parser() -> Parser:
     )
     command.add_argument("--json", action="store_true", help="write JSON")
     command = add(
-        "key",
         key,
         help="create an API key",
         description="Create a random API key. The key is printed once to stderr, its entry for --api-key-file to "
@@ -94,7 +86,6 @@ def build_parser() -> Parser:
     command.add_argument("name", metavar="NAME", help="name of the key in logs, metrics and GET /admin/keys")
     command.add_argument("--admin", action="store_true", help="permit /admin/...")
     add(
-        "health",
         health,
         help="check whether the server is ready",
         description="Check whether the `lightwell serve` in this container or on this machine is ready, at the "

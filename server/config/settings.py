@@ -265,9 +265,7 @@ class Settings:
         600.0, types.seconds(), "Time limit of a request, then 504; a request may set a lower one. 0 is no limit."
     )
     max_connections: int = LIMITS.setting(
-        4096,
-        types.integer(1),
-        "Largest number of connections; further ones get 503 except on /health and /metrics.",
+        4096, types.integer(1), "Largest number of connections; further ones get 503 except on /health and /metrics."
     )
     receive_timeout: float = LIMITS.setting(
         30.0,
@@ -276,9 +274,7 @@ class Settings:
         "0 is no limit.",
     )
     send_timeout: float = LIMITS.setting(
-        60.0,
-        types.seconds(),
-        "Disconnect clients that read nothing of their answer for this long; 0 is no limit.",
+        60.0, types.seconds(), "Disconnect clients that read nothing of their answer for this long; 0 is no limit."
     )
     worker_timeout: float = RUNNING.setting(
         30.0,
@@ -286,9 +282,7 @@ class Settings:
         "Time without progress until a worker counts as hung: it is not ready and its requests get 503.",
     )
     load_timeout: float = RUNNING.setting(
-        600.0,
-        types.seconds(),
-        "Restart a starting worker after this time without progress; 0 is no limit.",
+        600.0, types.seconds(), "Restart a starting worker after this time without progress; 0 is no limit."
     )
     shutdown_grace: float = RUNNING.setting(30.0, types.seconds(), "Time limit for running requests after SIGTERM.")
     otlp_endpoint: str | None = RUNNING.setting(

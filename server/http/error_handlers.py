@@ -14,16 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from server.http.error_shapes import error_response
-from server.http.errors import (
-    MAX_SHOWN_VALUE,
-    ApiError,
-    BadRequest,
-    EngineError,
-    NotFound,
-    logger,
-    note_error,
-    shown,
-)
+from server.http.errors import MAX_SHOWN_VALUE, ApiError, BadRequest, EngineError, NotFound, logger, note_error, shown
 from server.observability.access_log import RECORD_IN_SCOPE
 
 Model = TypeVar("Model", bound=BaseModel)

@@ -69,12 +69,7 @@ class _Kind(ApiError):
         cls._status, cls._type = status, type
 
     def __init__(
-        self,
-        message: str,
-        *,
-        param: str | None = None,
-        code: str | None = None,
-        retry_after: int | None = None,
+        self, message: str, *, param: str | None = None, code: str | None = None, retry_after: int | None = None
     ) -> None:
         super().__init__(self._status, message, self._type, param, code, retry_after)
 

@@ -79,10 +79,7 @@ class LightwellServer:
                 log_format=settings.log_format,
             )
             self._launcher = WorkerLauncher(
-                self._worker,
-                accelerator=places.accelerator,
-                cards=places.cards,
-                num_workers=places.num_workers,
+                self._worker, accelerator=places.accelerator, cards=places.cards, num_workers=places.num_workers
             )
             self._build_app = build_app
             self.supervisor = Supervisor(

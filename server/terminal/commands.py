@@ -26,12 +26,12 @@ _OF_THE_MODEL = (
 
 
 def add_commands(add: Callable[..., Parser], build_parser: Callable[[], Parser]) -> None:
-    """Add the commands. add: adds a command by its name and its function, which returns the text to print, or None.
+    """Add the commands. add: adds a command by its function, which returns the text to print or None, and its name.
     build_parser: returns the complete parser.
     """
 
     def command(name: str, result: Callable[[argparse.Namespace], str | None], text: str) -> Callable[..., object]:
-        parser = add(name, result, help=text, description=f"{text[0].upper()}{text[1:]} (docs/terminal.md).")
+        parser = add(result, name, help=text, description=f"{text[0].upper()}{text[1:]} (docs/terminal.md).")
         if name in ("chat", "run"):
             _add_answers(parser)
         elif name == "pull":

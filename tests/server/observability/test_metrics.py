@@ -3,6 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import fields
 
 import prometheus_client
 import pytest
@@ -51,6 +52,16 @@ def test_counters_and_gauges_are_the_engines_snapshot() -> None:
     assert value(metrics, "lightwell_kv_cache_committed_bytes") == 4096
     assert value(metrics, "lightwell_capture_seconds_total") == 0.5
     assert value(metrics, "lightwell_worker_restarts_total") == 3
+
+
+def test_each_field_of_the_statistics_with_a_text_is_a_metric() -> None:
+    metrics = Metrics()
+    metrics.watch(lambda: engine(EngineStats(**{each.name: 1 for each in fields(EngineStats)})))
+    texts = {each.name: each.metadata["text"] for each in fields(EngineStats) if each.metadata}
+    assert len(texts) == len(fields(EngineStats)) - 1, "only iteration_tokens is no metric of its own"
+    found = {family.name + "_total" * (family.type == "counter"): family for family in metrics.registry.collect()}
+    assert {name: found[f"lightwell_{name}"].documentation for name in texts} == texts
+    assert all(value(metrics, f"lightwell_{name}") == 1 for name in texts)
 
 
 def test_every_name_and_unit_is_of_the_design() -> None:
