@@ -86,9 +86,7 @@ class FakeHandle:
 
     async def __anext__(self) -> RequestOutput:
         while not self.is_closed:
-            if self._gate is not None:
-                await self._gate.wait()
-            await asyncio.sleep(0)
+            await self._wait()
             if not self._outputs:
                 break
             self.num_read += 1
@@ -101,6 +99,12 @@ class FakeHandle:
         if self._failure is not None:
             raise self._failure
         raise StopAsyncIteration
+
+    async def _wait(self) -> None:
+        """Return when the next output is there, or the end."""
+        if self._gate is not None:
+            await self._gate.wait()
+        await asyncio.sleep(0)
 
     def close(self) -> None:
         if not self.is_closed:

@@ -1,7 +1,8 @@
-"""A real engine in this process behind the interface that the routes use: a request runs to its end when it is
-submitted.
+"""Real engines in this process behind the interface that the routes use: `InlineEngine` runs a request to its end when
+it is submitted, `BatchedEngine` runs the requests of one time together.
 """
 
+import asyncio
 import threading
 import time
 from contextlib import AbstractAsyncContextManager
@@ -13,6 +14,7 @@ import torch
 from msgspec import structs
 from tokenizers import Tokenizer
 
+from model.kernels.choice import ArithmeticChoice, KernelConfig
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import error_of
 from server.engine.outputs import RequestOutput
@@ -36,9 +38,10 @@ class InlineEngine(FakeEngine):
     dtype: torch.dtype = field(default=torch.float32, kw_only=True)
     options: dict[str, Any] = field(default_factory=dict, kw_only=True)
     """Fields of the engine's config, e.g. `max_num_batched_tokens`."""
+    arithmetic: ArithmeticChoice = field(default="auto", kw_only=True)
 
     def __post_init__(self) -> None:
-        network = load(self.folder, self.dtype)
+        network = load(self.folder, self.dtype, kernels=KernelConfig(arithmetic=self.arithmetic))
         self.model_config = network.config
         self.engine = build(network, folder=self.folder, **self.options)
         self.engine_info = replace(self.engine_info, dtype=str(self.dtype).removeprefix("torch."))
@@ -46,25 +49,32 @@ class InlineEngine(FakeEngine):
         self.engine.call_when_ready(self._answered.set)
 
     async def submit(self, request: EngineRequest, request_context: RequestContext) -> FakeHandle:
-        request = structs.replace(
-            request,
-            uid=len(self.submitted),
-            arrival_time=time.monotonic(),
-            deadline=request_context.deadline,
-            cache_salt=request_context.cache_salt,
-        )
+        request = self._of(request, request_context)
         outputs = self._run(request)
         failure = error_of(outputs[-1])
         handle = FakeHandle(outputs if failure is None else outputs[:-1], failure, None)
         self.submitted.append(Submitted.of(request, request_context, handle))
         return handle
 
-    def _run(self, request: EngineRequest) -> list[RequestOutput]:
-        self._answered.clear()
+    def _of(self, request: EngineRequest, request_context: RequestContext) -> EngineRequest:
+        """Return the request with the fields that a client of the engine adds."""
+        return structs.replace(
+            request,
+            uid=len(self.submitted),
+            arrival_time=time.monotonic(),
+            deadline=request_context.deadline,
+            cache_salt=request_context.cache_salt,
+        )
+
+    def _add(self, request: EngineRequest) -> None:
         try:
             self.engine.add_request(request)
         except ValueError as error:
             raise BadRequest(str(error)) from error
+
+    def _run(self, request: EngineRequest) -> list[RequestOutput]:
+        self._answered.clear()
+        self._add(request)
         outputs: list[RequestOutput] = []
         while not (outputs and outputs[-1].finish_reason):
             if not self.engine.has_work:
@@ -72,6 +82,58 @@ class InlineEngine(FakeEngine):
             outputs += self.engine.step().outputs
         assert outputs[-1].finish_reason not in ("error", "memory"), outputs[-1].error
         return outputs
+
+
+class RunningHandle(FakeHandle):
+    """A request of a `BatchedEngine`: its reader steps the engine while it waits."""
+
+    def __init__(self, engine: "BatchedEngine", uid: int) -> None:
+        super().__init__((), None, None)
+        self._engine, self._uid = engine, uid
+        self.is_finished = False
+
+    def push(self, output: RequestOutput) -> None:
+        self.is_finished = output.finish_reason is not None
+        self._failure = error_of(output)
+        if self._failure is None:
+            self._outputs.append(output)
+
+    async def _wait(self) -> None:
+        while not (self._outputs or self.is_finished or self.is_closed):
+            await self._engine.advance()
+
+    def close(self) -> None:
+        super().close()
+        if not self.is_finished:
+            self.is_finished = True
+            self._engine.engine.abort(self._uid)
+
+
+@dataclass
+class BatchedEngine(InlineEngine):
+    """An engine whose requests run together, as in a worker."""
+
+    running: dict[int, RunningHandle] = field(default_factory=dict, kw_only=True)
+    most_running: int = field(default=0, kw_only=True)
+    """The largest number of requests that ran at one time."""
+
+    async def submit(self, request: EngineRequest, request_context: RequestContext) -> FakeHandle:
+        request = self._of(request, request_context)
+        self._add(request)
+        handle = self.running[request.uid] = RunningHandle(self, request.uid)
+        self.submitted.append(Submitted.of(request, request_context, handle))
+        self.most_running = max(self.most_running, len(self.running))
+        return handle
+
+    async def advance(self) -> None:
+        """Run one step, or wait a moment for a question that another thread answers; let other readers run."""
+        if not self.engine.has_work:
+            await asyncio.sleep(0.001)
+            return
+        for output in self.engine.step().outputs:
+            handle = self.running.pop(output.uid) if output.finish_reason else self.running[output.uid]
+            handle.push(output)
+        await asyncio.sleep(0)
 
 
 def engine_with(tokenizer: Tokenizer, folder: Path, **config: Any) -> InlineEngine:
