@@ -227,6 +227,11 @@ def chat(draw: Draw) -> Body:
     return body | some(draw, {"chat_template_kwargs": {"enable_thinking": draw.random() < 0.5}}, 0.15)
 
 
+def scripted_chat(draw: Draw) -> Body:
+    """Return a chat for an engine without a network, which explains nothing."""
+    return {name: value for name, value in chat(draw).items() if name != "explain"}
+
+
 def chat_with_tools(draw: Draw) -> Body:
     plain = {"messages": draw.choice([turns, called])(draw), "max_tokens": draw.choice([8, 60]), **sampling(draw)}
     kept = some(draw, {"stream": True, "logprobs": True, "return_token_ids": True, "n": 2}, 0.25)
@@ -520,7 +525,7 @@ VALID: tuple[tuple[int, str, str, Callable[[Draw], Body]], ...] = (
     (30, "exact", "/v1/chat/completions", chat),
     (60, "chat", "/v1/chat/completions", chat_with_tools),
     (40, "caller", "/v1/chat/completions", chat_with_tools),
-    (20, "writer", "/v1/chat/completions", chat),
+    (20, "writer", "/v1/chat/completions", scripted_chat),
     (40, "thinker", "/v1/chat/completions", thinking),
     (60, "chat", "/v1/responses", responses),
     (25, "caller", "/v1/responses", responses),

@@ -61,12 +61,12 @@ CALLS = (
 TEXT = 'It is "cold" in Köln 🙂: \\ 3 degrees.\n\n```python\nprint(1)\n```\nBring a coat.'
 CACHED = re.compile(r'("(?:cached_tokens|cache_read_input_tokens|cache_creation_input_tokens|input_tokens)": ?)[0-9]+')
 CHOICE = re.compile(r'data: .*"choices": ?\[\{"index": ?([0-9]+)')
-USAGE = re.compile(r'"usage": ?\{.*\}')
+USAGE = re.compile(r'"usage": ?\{[^{}]*(\{[^{}]*\})?[^{}]*\}')
 NUMBERS = [
     (re.compile(r'("(?:created|created_at|completed_at|modified_at|expires_at|[a-z_]*(?:duration|_time))": ?)'
                 r'("[^"]*"|[0-9][0-9.e+-]*)'), r"\1TIME"),
-    (re.compile(r"\b(chatcmpl|cmpl|embd|resp|msg|rs|fc|call|toolu|req|rerank|classify|score|decisions?|[a-z]+)"
-                r"([-_])(?=[A-Za-z0-9]*[0-9])[A-Za-z0-9]{16,}\b"), r"\1\2ID"),
+    (re.compile(r"\b((?:call|toolu)_)[A-Za-z0-9]{24}\b"), r"\1ID"),
+    (re.compile(r"\b([a-z]+[-_])[0-9a-f]{32}\b"), r"\1ID"),
     (re.compile(r'"[0-9a-f]{32}"'), '"ID"'),
 ]  # fmt: skip
 """Patterns of ids and times, with the text in their place."""
@@ -82,9 +82,9 @@ def make_sites(top: Path) -> dict[str, Any]:
 
     from model.checkpoint.generation_defaults import SamplingDefaults
     from tests import tiny
-    from tests.server.dialects.heads import classifier
     from tests.server.fake_client import INFO, FakeEngine
     from tests.server.inline_engine import BatchedEngine
+    from tests.server.routes.heads import classifier
     from tests.server.serving import build_site, tiny_config, write_tokenizer
 
     greedy = SamplingDefaults(temperature=0.0)
@@ -185,7 +185,7 @@ def answer_of(response: Any) -> str:
     text = response.content.decode()
     for pattern, placeholder in NUMBERS:
         text = pattern.sub(placeholder, text)
-    return text if kind.startswith("application/json") else f"{kind}\n{text}"
+    return text if kind.startswith("application/json") else f"{kind}\n\n{text}"
 
 
 async def send(site: Any, request: Request) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import pytest
 from server.config.settings import Settings, SettingsError
 from server.http.security_headers import SECURITY_HEADERS, BrowserHeaders
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import site
+from tests.server.serving import Site, site
 
 ORIGIN = "https://notebook.example"
 PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,x-stainless-os"}
@@ -38,18 +38,16 @@ async def test_every_answer_carries_the_security_headers(tmp_path: Path) -> None
     assert "script-src 'self'" in answers[0].headers["content-security-policy"]  # the page's own rules stand
 
 
-async def test_answers_of_the_api_are_never_stored(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        for stream in (False, True):
-            answer = await at.post("/v1/completions", {"prompt": "hi", "stream": stream})
-            assert answer.headers["cache-control"] == "no-store"
-        assert (await at.http.get("/v1/models")).headers["cache-control"] == "no-store"
+async def test_answers_of_the_api_are_never_stored(plain: Site) -> None:
+    for stream in (False, True):
+        answer = await plain.post("/v1/completions", {"prompt": "hi", "stream": stream})
+        assert answer.headers["cache-control"] == "no-store"
+    assert (await plain.http.get("/v1/models")).headers["cache-control"] == "no-store"
 
 
-async def test_without_named_origins_no_page_may_read(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await at.http.get("/v1/models", headers={"origin": ORIGIN})
-        preflight = await at.http.options("/v1/completions", headers={"origin": ORIGIN, **PREFLIGHT})
+async def test_without_named_origins_no_page_may_read(plain: Site) -> None:
+    answer = await plain.http.get("/v1/models", headers={"origin": ORIGIN})
+    preflight = await plain.http.options("/v1/completions", headers={"origin": ORIGIN, **PREFLIGHT})
     assert (answer.status_code, cors_headers(answer)) == (200, {})
     assert (preflight.status_code, cors_headers(preflight)) == (405, {})
 
@@ -124,9 +122,8 @@ async def test_pages_of_named_origins_may_frame_the_embedded_page_and_nothing_el
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"], answer.url
 
 
-async def test_without_a_named_origin_no_page_frames_the_embedded_page(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        assert "frame-ancestors 'none'" in (await at.http.get(FRAMED)).headers["content-security-policy"]
+async def test_without_a_named_origin_no_page_frames_the_embedded_page(plain: Site) -> None:
+    assert "frame-ancestors 'none'" in (await plain.http.get(FRAMED)).headers["content-security-policy"]
 
 
 @pytest.mark.parametrize(

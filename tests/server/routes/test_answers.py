@@ -17,7 +17,8 @@ from server.dialects.responses import large_response, tensor_response
 from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
 from tests.server.dialects.looks import at_site, engine_of
 from tests.server.fake_client import INFO
-from tests.server.serving import site
+from tests.server.routes.looks import at_site, engine_of
+from tests.server.serving import Site
 
 
 async def bodies_of(answer: Response) -> list[bytes]:
@@ -42,9 +43,8 @@ def lines(num_bytes: int) -> Iterator[Piece]:
 @pytest.mark.parametrize(
     ("path", "body"), [("/v1/embeddings", {"input": "ab"}), ("/v1/attention", {"input": "ab", "layers": 0})]
 )
-async def test_a_small_answer_says_how_long_it_is(path: str, body: dict[str, object], tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await at.post(path, body)
+async def test_a_small_answer_says_how_long_it_is(path: str, body: dict[str, object], plain: Site) -> None:
+    answer = await plain.post(path, body)
     assert int(answer.headers["content-length"]) == len(answer.content) > 0
 
 
@@ -93,15 +93,14 @@ async def test_every_answer_that_looks_inside_tells_the_precision_that_computed_
                 assert (await at.http.get(path)).json()["compute_dtype"] == precision
 
 
-async def test_an_answer_with_layers_tells_how_many_there_are(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        capabilities = (await at.http.get("/v1/capabilities")).json()["stacks"]
-        for route, fields in (("attention", {}), ("rollout", {}), ("trace", {"points": ["attn.hook_q"]})):
-            told = (await at.post(f"/v1/{route}", {"input": "ab", "layers": 0, **fields})).json()["stacks"]
-            assert list(told) == list(capabilities)
-            for stack, sizes in told.items():
-                assert sizes.items() <= capabilities[stack].items()
-                assert sizes.keys() == {"num_layers", "num_heads", "num_kv_heads"}
+async def test_an_answer_with_layers_tells_how_many_there_are(plain: Site) -> None:
+    capabilities = (await plain.http.get("/v1/capabilities")).json()["stacks"]
+    for route, fields in (("attention", {}), ("rollout", {}), ("trace", {"points": ["attn.hook_q"]})):
+        told = (await plain.post(f"/v1/{route}", {"input": "ab", "layers": 0, **fields})).json()["stacks"]
+        assert list(told) == list(capabilities)
+        for stack, sizes in told.items():
+            assert sizes.items() <= capabilities[stack].items()
+            assert sizes.keys() == {"num_layers", "num_heads", "num_kv_heads"}
 
 
 async def test_a_small_answer_is_one_piece() -> None:

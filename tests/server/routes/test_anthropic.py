@@ -11,7 +11,8 @@ from server.http.errors import EngineError
 from server.schemas.anthropic.messages import MAX_TOOLS
 from tests.server.dialects.test_admin import bearer, write_keys
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import TEMPLATE, error_of, events_of, site
+from tests.server.routes.test_admin import bearer, write_keys
+from tests.server.serving import TEMPLATE, Site, error_of, events_of, site
 
 PATH = "/v1/messages"
 USER: dict[str, Any] = {"role": "user", "content": "U"}
@@ -37,9 +38,8 @@ async def prompt_of(folder: Path, body: dict[str, Any], template: str | None = N
         return bytes(at.engine.submitted[0].prompt_token_ids).decode()
 
 
-async def test_a_message_has_anthropics_shape(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await at.post(PATH, BODY)
+async def test_a_message_has_anthropics_shape(plain: Site) -> None:
+    answer = await plain.post(PATH, BODY)
     message = answer.json()
     assert message.pop("id").startswith("msg_")
     assert message == {
@@ -97,7 +97,7 @@ async def test_thinking_and_effort_are_told_to_the_template(
     assert await prompt_of(tmp_path, asked, template) == f"|{expected}"
 
 
-async def test_what_claude_code_sends_is_taken(tmp_path: Path) -> None:
+async def test_what_claude_code_sends_is_taken(plain: Site) -> None:
     """A body of its form, but for the tools; it says how many tokens it would have, whatever the context's length."""
     body = {
         "model": "org/tiny",
@@ -112,10 +112,9 @@ async def test_what_claude_code_sends_is_taken(tmp_path: Path) -> None:
         "stream": True,
     }
     headers = {"anthropic-version": "2023-06-01", "anthropic-beta": "a,b", "x-app": "cli"}
-    async with site(tmp_path) as at:
-        answer = await at.post(f"{PATH}?beta=true", body, headers=headers)
-        assert answer.status_code == 200, answer.text
-        *_, delta, stop = events_of(answer)
+    answer = await plain.post(f"{PATH}?beta=true", body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    *_, delta, stop = events_of(answer)
     assert delta["delta"] == {"stop_reason": "model_context_window_exceeded", "stop_sequence": None}
     assert delta["usage"]["output_tokens"] == 64 - len("<system>T<user>T<A>")
     assert stop == {"type": "message_stop"}
@@ -142,9 +141,8 @@ async def test_why_an_answer_ended_is_told_the_same_way_whole_and_streamed(
     assert delta["usage"] == message["usage"]
 
 
-async def test_events_have_their_names_and_their_order(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await at.post(PATH, {**BODY, "max_tokens": 2, "stream": True})
+async def test_events_have_their_names_and_their_order(plain: Site) -> None:
+    answer = await plain.post(PATH, {**BODY, "max_tokens": 2, "stream": True})
     events = events_of(answer)
     names = [line.removeprefix("event: ") for line in answer.text.split("\n") if line.startswith("event: ")]
     deltas = ["content_block_delta"] * 2
@@ -167,25 +165,23 @@ async def test_a_stream_that_fails_ends_in_an_error_of_this_api(tmp_path: Path) 
     }
 
 
-async def test_our_own_fields_mean_what_they_mean_in_a_chat(tmp_path: Path) -> None:
+async def test_our_own_fields_mean_what_they_mean_in_a_chat(plain: Site) -> None:
     more = {
         "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "seed": 3, "min_tokens": 2, "ignore_eos": True,
         "logit_bias": {"7": 1.5}, "repetition_penalty": 1.1, "presence_penalty": 0.1, "frequency_penalty": 0.2,
     }  # fmt: skip
-    async with site(tmp_path) as at:
-        for path in (PATH, "/v1/chat/completions"):
-            assert (await at.post(path, {**BODY, **more})).status_code == 200
-        tasks = [each.task for each in at.engine.submitted]
+    for path in (PATH, "/v1/chat/completions"):
+        assert (await plain.post(path, {**BODY, **more})).status_code == 200
+    tasks = [each.task for each in plain.engine.submitted]
     assert tasks[0] == tasks[1]
     assert isinstance(tasks[0], GenerateTask)
     assert tasks[0].sampling.top_k == 7
 
 
-async def test_rows_come_with_the_block_and_with_its_deltas(tmp_path: Path) -> None:
+async def test_rows_come_with_the_block_and_with_its_deltas(plain: Site) -> None:
     body = {**BODY, "attention": {"layers": 0, "heads": 0, "prompt": True}}
-    async with site(tmp_path) as at:
-        (block,) = (await at.post(PATH, body)).json()["content"]
-        events = events_of(await at.post(PATH, {**body, "stream": True}))
+    (block,) = (await plain.post(PATH, body)).json()["content"]
+    events = events_of(await plain.post(PATH, {**body, "stream": True}))
     last = len("<user>U<A>") - 1
     assert block["attention"]["query_positions"] == [last, last + 1, last + 2, last + 3]
     deltas = [event for event in events if event["type"] == "content_block_delta"]
@@ -237,16 +233,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-async def test_what_is_not_there_is_refused_by_its_path(what: str, tmp_path: Path) -> None:
+async def test_what_is_not_there_is_refused_by_its_path(what: str, plain: Site) -> None:
     body, path = REFUSED[what]
-    async with site(tmp_path) as at:
-        content = json.dumps({**BODY, **body}).encode()
-        answer = await at.http.post(PATH, content=content, headers={"content-type": "application/json"})
-        assert answer.status_code == 400, answer.text
-        error = error_of(answer)
-        assert (error["param"], error["type"]) == (path, "invalid_request_error")
-        assert error["message"].startswith(f"{path}: ")
-        assert not at.engine.submitted
+    content = json.dumps({**BODY, **body}).encode()
+    answer = await plain.http.post(PATH, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    error = error_of(answer)
+    assert (error["param"], error["type"]) == (path, "invalid_request_error")
+    assert error["message"].startswith(f"{path}: ")
+    assert not plain.engine.submitted
 
 
 async def test_what_is_wrong_with_the_chat_is_told_in_the_names_of_this_api(tmp_path: Path) -> None:
@@ -260,9 +255,8 @@ async def test_what_is_wrong_with_the_chat_is_told_in_the_names_of_this_api(tmp_
     assert error["param"].startswith("messages")
 
 
-async def test_a_prompt_that_is_too_long_is_told_in_the_words_that_claude_code_looks_for(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error(PATH, {**BODY, "messages": [{"role": "user", "content": "x" * 99}]}, 400)
+async def test_a_prompt_that_is_too_long_is_told_in_the_words_that_claude_code_looks_for(plain: Site) -> None:
+    error = await plain.error(PATH, {**BODY, "messages": [{"role": "user", "content": "x" * 99}]}, 400)
     assert "prompt is too long" in error["message"]
 
 

@@ -28,9 +28,8 @@ async def ask(at: Site, **body: Any) -> list[Any]:
     return list(answer.json()["data"])
 
 
-async def test_by_default_every_layer_head_and_position_is_returned(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(at)
+async def test_by_default_every_layer_head_and_position_is_returned(plain: Site) -> None:
+    (entry,) = await ask(plain)
     assert entry["tokens"] == ["a", "b", "c"]
     assert entry["token_ids"] == [97, 98, 99]
     assert entry["offsets"] == [[0, 1], [1, 2], [2, 3]]
@@ -39,58 +38,51 @@ async def test_by_default_every_layer_head_and_position_is_returned(tmp_path: Pa
     assert np.array_equal(np.array(entry["attention"], np.float32), pattern(range(3), range(3)))
 
 
-async def test_a_selection_comes_in_the_order_asked_for(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(at, layers=[-1, 0], heads=2, query_positions=[2, 1], key_positions=[1, 0])
+async def test_a_selection_comes_in_the_order_asked_for(plain: Site) -> None:
+    (entry,) = await ask(plain, layers=[-1, 0], heads=2, query_positions=[2, 1], key_positions=[1, 0])
     assert (entry["layers"], entry["heads"]) == ([2, 0], [2])
     assert (entry["query_positions"], entry["key_positions"]) == ([2, 1], [1, 0])
     assert np.array_equal(np.array(entry["attention"], np.float32), pattern([2, 1], [1, 0], [2, 0], [2]))
 
 
-async def test_columns_are_the_transpose(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (rows,) = await ask(at, query_positions=[1, 2])
-        (columns,) = await ask(at, query_positions=[1, 2], orientation="columns")
+async def test_columns_are_the_transpose(plain: Site) -> None:
+    (rows,) = await ask(plain, query_positions=[1, 2])
+    (columns,) = await ask(plain, query_positions=[1, 2], orientation="columns")
     assert columns["axes"] == ["layer", "head", "key", "query"]
     assert columns["shape"] == [NUM_LAYERS, NUM_HEADS, 3, 2]
     assert np.array_equal(np.swapaxes(np.array(rows["attention"]), -1, -2), np.array(columns["attention"]))
 
 
-async def test_pairs_have_one_axis(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(at, pairs=[[2, 3], [0, 1]])
+async def test_pairs_have_one_axis(plain: Site) -> None:
+    (entry,) = await ask(plain, pairs=[[2, 3], [0, 1]])
     assert (entry["axes"][0], entry["pairs"], entry["shape"][0]) == ("pair", [[2, 3], [0, 1]], 2)
 
 
-async def test_reduce_drops_the_head_axis(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(at, reduce="mean")
+async def test_reduce_drops_the_head_axis(plain: Site) -> None:
+    (entry,) = await ask(plain, reduce="mean")
     assert entry["axes"] == ["layer", "query", "key"]
     expected = pattern(range(3), range(3)).mean(axis=1)
     assert np.allclose(np.array(entry["attention"], np.float32), expected)
 
 
-async def test_top_k_gives_values_and_indices_padded_with_minus_one(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(at, layers=0, heads=1, query_positions=-1, top_k=4)
+async def test_top_k_gives_values_and_indices_padded_with_minus_one(plain: Site) -> None:
+    (entry,) = await ask(plain, layers=0, heads=1, query_positions=-1, top_k=4)
     assert entry["axes"] == ["layer", "head", "query", "k"]
     assert "attention" not in entry
     assert entry["indices"] == [[[[2, 1, 0, -1]]]]
     assert entry["values"][0][0][0][0] == number(0, 1, 2, 2)
 
 
-async def test_a_masked_score_is_null_in_json_and_minus_infinity_in_binary(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(at, layers=0, heads=0, kind="scores")
-        body = {"input": "abc", "layers": 0, "heads": 0, "kind": "scores"}
-        binary = await at.post(PATH, body, headers={"accept": "application/vnd.safetensors"})
+async def test_a_masked_score_is_null_in_json_and_minus_infinity_in_binary(plain: Site) -> None:
+    (entry,) = await ask(plain, layers=0, heads=0, kind="scores")
+    body = {"input": "abc", "layers": 0, "heads": 0, "kind": "scores"}
+    binary = await plain.post(PATH, body, headers={"accept": "application/vnd.safetensors"})
     assert entry["attention"][0][0][0][1:] == [None, None]
     assert np.isneginf(load_safetensors(binary.content)["attention.0"][0, 0, 0, 1:]).all()
 
 
-async def test_many_inputs_keep_their_own_lengths(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = (await at.post(PATH, {"input": ["a", "abcd"], "layers": 0})).json()
+async def test_many_inputs_keep_their_own_lengths(plain: Site) -> None:
+    answer = (await plain.post(PATH, {"input": ["a", "abcd"], "layers": 0})).json()
     assert [entry["index"] for entry in answer["data"]] == [0, 1]
     assert [entry["shape"][-1] for entry in answer["data"]] == [1, 4]
     assert answer["usage"] == {
@@ -98,44 +90,38 @@ async def test_many_inputs_keep_their_own_lengths(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-async def test_token_ids_have_no_offsets(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(at, input=[97, 98], layers=0)
+async def test_token_ids_have_no_offsets(plain: Site) -> None:
+    (entry,) = await ask(plain, input=[97, 98], layers=0)
     assert (entry["tokens"], entry["offsets"]) == (["a", "b"], None)
 
 
-async def test_a_completion_follows_its_input(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(at, input="ab", completion="cd", layers=0)
-        (from_ids,) = await ask(at, input=[97, 98], completion=[99], layers=0)
+async def test_a_completion_follows_its_input(plain: Site) -> None:
+    (entry,) = await ask(plain, input="ab", completion="cd", layers=0)
+    (from_ids,) = await ask(plain, input=[97, 98], completion=[99], layers=0)
     assert entry["tokens"] == ["a", "b", "c", "d"]
     assert entry["offsets"][2:] == [[2, 3], [3, 4]]
     assert from_ids["token_ids"] == [97, 98, 99]
 
 
-async def test_completions_must_match_the_inputs_in_number(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error(PATH, {"input": ["a", "b"], "completion": "c"}, 400)
+async def test_completions_must_match_the_inputs_in_number(plain: Site) -> None:
+    error = await plain.error(PATH, {"input": ["a", "b"], "completion": "c"}, 400)
     assert error["param"] == "completion"
 
 
-async def test_a_conversation_is_read_as_the_template_writes_it(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(at, input=[{"role": "user", "content": "x"}], layers=0)
+async def test_a_conversation_is_read_as_the_template_writes_it(plain: Site) -> None:
+    (entry,) = await ask(plain, input=[{"role": "user", "content": "x"}], layers=0)
     assert "".join(entry["tokens"]) == "<user>x"
 
 
 @pytest.mark.parametrize("kind", ["application/vnd.safetensors", "application/x-npy"])
-async def test_a_binary_answer_says_how_long_it_is(tmp_path: Path, kind: str) -> None:
-    async with site(tmp_path) as at:
-        answer = await at.post(PATH, {"input": "abc", "orientation": "columns"}, headers={"accept": kind})
+async def test_a_binary_answer_says_how_long_it_is(plain: Site, kind: str) -> None:
+    answer = await plain.post(PATH, {"input": "abc", "orientation": "columns"}, headers={"accept": kind})
     assert int(answer.headers["content-length"]) == len(answer.content) > pattern(range(3), range(3)).nbytes
 
 
-async def test_safetensors_hold_a_tensor_and_the_tokens_of_each_input(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        headers = {"accept": "application/vnd.safetensors"}
-        answer = await at.post(PATH, {"input": ["ab", "abc"], "dtype": "float16"}, headers=headers)
+async def test_safetensors_hold_a_tensor_and_the_tokens_of_each_input(plain: Site) -> None:
+    headers = {"accept": "application/vnd.safetensors"}
+    answer = await plain.post(PATH, {"input": ["ab", "abc"], "dtype": "float16"}, headers=headers)
     assert answer.headers["content-type"] == "application/vnd.safetensors"
     loaded = load_safetensors(answer.content)
     assert loaded["attention.1"].dtype == np.float16
@@ -144,28 +130,25 @@ async def test_safetensors_hold_a_tensor_and_the_tokens_of_each_input(tmp_path: 
     assert json.loads(header["__metadata__"]["attention.0"])["tokens"] == ["a", "b"]
 
 
-async def test_npy_is_the_bare_array_of_one_input(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        headers = {"accept": "application/x-npy"}
-        answer = await at.post(PATH, {"input": "abc", "orientation": "columns"}, headers=headers)
-        refused = await at.post(PATH, {"input": ["a", "b"]}, headers=headers)
-        assert len(at.engine.submitted) == 1
+async def test_npy_is_the_bare_array_of_one_input(plain: Site) -> None:
+    headers = {"accept": "application/x-npy"}
+    answer = await plain.post(PATH, {"input": "abc", "orientation": "columns"}, headers=headers)
+    refused = await plain.post(PATH, {"input": ["a", "b"]}, headers=headers)
+    assert len(plain.engine.submitted) == 1
     assert np.array_equal(np.load(io.BytesIO(answer.content)), np.swapaxes(pattern(range(3), range(3)), -1, -2))
     assert refused.status_code == 400
 
 
-async def test_ndjson_has_a_line_a_layer(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await at.post(PATH, {"input": "ab"}, headers={"accept": "application/x-ndjson"})
+async def test_ndjson_has_a_line_a_layer(plain: Site) -> None:
+    answer = await plain.post(PATH, {"input": "ab"}, headers={"accept": "application/x-ndjson"})
     first, *layers = [json.loads(line) for line in answer.text.splitlines()]
     assert first["tokens"] == ["a", "b"]
     assert [line["layer"] for line in layers] == [0, 1, 2]
     assert np.array_equal(np.array(layers[1]["attention"], np.float32), pattern(range(2), range(2))[1])
 
 
-async def test_an_unknown_format_is_406(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await at.post(PATH, {"input": "ab"}, headers={"accept": "application/x-pickle"})
+async def test_an_unknown_format_is_406(plain: Site) -> None:
+    answer = await plain.post(PATH, {"input": "ab"}, headers={"accept": "application/x-pickle"})
     assert answer.status_code == 406
 
 
@@ -185,17 +168,15 @@ async def test_an_unknown_format_is_406(tmp_path: Path) -> None:
         ({"input": "x" * 65}, "input"),
     ],
 )
-async def test_what_the_model_or_the_input_lacks_is_400(fields: dict[str, Any], param: str, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error(PATH, {"input": "abc", **fields}, 400)
-        assert at.engine.submitted == []
+async def test_what_the_model_or_the_input_lacks_is_400(fields: dict[str, Any], param: str, plain: Site) -> None:
+    error = await plain.error(PATH, {"input": "abc", **fields}, 400)
+    assert plain.engine.submitted == []
     assert error["param"] == param
 
 
-async def test_truncate_cuts_the_end(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await ask(at, input="a" + "b" * 90, truncate=True, layers=0)
-        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"a" + b"b" * 63
+async def test_truncate_cuts_the_end(plain: Site) -> None:
+    await ask(plain, input="a" + "b" * 90, truncate=True, layers=0)
+    assert bytes(plain.engine.submitted[0].prompt_token_ids) == b"a" + b"b" * 63
 
 
 async def test_an_answer_that_would_be_too_large_is_413_before_anything_runs(tmp_path: Path) -> None:
@@ -216,10 +197,9 @@ async def test_a_full_capture_budget_is_429_and_counted(tmp_path: Path) -> None:
     assert answer.headers["retry-after"] == "1"
 
 
-async def test_the_budget_is_asked_for_the_bytes_of_the_arrays(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await ask(at, dtype="float16")
-        assert at.engine.submitted[0].capture_bytes == 3 * 4 * 3 * 3 * 2
+async def test_the_budget_is_asked_for_the_bytes_of_the_arrays(plain: Site) -> None:
+    await ask(plain, dtype="float16")
+    assert plain.engine.submitted[0].capture_bytes == 3 * 4 * 3 * 3 * 2
 
 
 async def test_one_request_of_many_inputs_holds_no_more_places_than_can_run(tmp_path: Path) -> None:
@@ -236,8 +216,7 @@ async def test_one_request_of_many_inputs_holds_no_more_places_than_can_run(tmp_
         assert len(await asking) == 9
 
 
-async def test_more_inputs_than_are_run_together_are_all_answered_in_order(tmp_path: Path) -> None:
+async def test_more_inputs_than_are_run_together_are_all_answered_in_order(plain: Site) -> None:
     texts = ["a" * (1 + i % 5) for i in range(150)]
-    async with site(tmp_path) as at:
-        entries = await ask(at, input=texts, layers=0, heads=0)
+    entries = await ask(plain, input=texts, layers=0, heads=0)
     assert [len(entry["tokens"]) for entry in entries] == [len(text) for text in texts]

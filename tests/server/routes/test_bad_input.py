@@ -142,10 +142,9 @@ async def test_a_body_of_exactly_the_limit_is_read(has_length: bool, tmp_path: P
             assert answer.status_code == status, answer.text
 
 
-async def test_of_two_wrong_fields_one_is_named_with_its_problem_alone(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        body = {"prompt": "a", "max_tokens": "many", "temperature": "hot"}
-        error = await at.error("/v1/completions", body, 400)
+async def test_of_two_wrong_fields_one_is_named_with_its_problem_alone(plain: Site) -> None:
+    body = {"prompt": "a", "max_tokens": "many", "temperature": "hot"}
+    error = await plain.error("/v1/completions", body, 400)
     assert error["param"] == "temperature"
     assert "hot" in error["message"]
     assert "many" not in error["message"]
@@ -159,12 +158,11 @@ async def test_of_two_wrong_fields_one_is_named_with_its_problem_alone(tmp_path:
     ],
     ids=["deep", "digits"],
 )
-async def test_json_that_python_cannot_hold_is_refused_by_its_reason(content: bytes, said: str, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await at.http.post("/v1/completions", content=content, headers=JSON)
-        assert answer.status_code == 400
-        assert said in error_of(answer)["message"]
-        await check_next_request_works(at, "/v1/completions")
+async def test_json_that_python_cannot_hold_is_refused_by_its_reason(content: bytes, said: str, plain: Site) -> None:
+    answer = await plain.http.post("/v1/completions", content=content, headers=JSON)
+    assert answer.status_code == 400
+    assert said in error_of(answer)["message"]
+    await check_next_request_works(plain, "/v1/completions")
 
 
 async def test_more_choices_than_the_server_ever_takes_are_refused_for_good(tmp_path: Path) -> None:
@@ -191,46 +189,42 @@ async def test_a_compressed_body_is_refused_by_its_encoding(tmp_path: Path) -> N
     [("/v1/completions", "prompt"), ("/v1/attention", "input"), ("/v1/embeddings", "input"), ("/tokenize", "prompt")],
 )
 async def test_a_text_far_over_any_context_is_refused_before_it_is_tokenised(
-    path: str, field: str, tmp_path: Path
+    path: str, field: str, plain: Site
 ) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error(path, {field: "x" * (MIN_TEXT_LIMIT + 1)}, 400)
-        assert (error["param"], error["code"]) == (field, "context_length_exceeded")
-        assert f"{MIN_TEXT_LIMIT + 1} bytes; at most {MIN_TEXT_LIMIT}" in error["message"]
-        await check_next_request_works(at, path)
+    error = await plain.error(path, {field: "x" * (MIN_TEXT_LIMIT + 1)}, 400)
+    assert (error["param"], error["code"]) == (field, "context_length_exceeded")
+    assert f"{MIN_TEXT_LIMIT + 1} bytes; at most {MIN_TEXT_LIMIT}" in error["message"]
+    await check_next_request_works(plain, path)
 
 
-async def test_truncate_cuts_a_text_of_any_length(tmp_path: Path) -> None:
+async def test_truncate_cuts_a_text_of_any_length(plain: Site) -> None:
     text = "a" + "x" * MIN_TEXT_LIMIT + "z"
-    async with site(tmp_path) as at:
-        for path, body in (
-            ("/v1/completions", {"prompt": text, "max_tokens": 1}),
-            ("/v1/embeddings", {"input": ["b", text]}),
-        ):
-            assert (await at.post(path, {**body, "truncate": True})).status_code == 200
-        generated, _, embedded = (bytes(each.prompt_token_ids) for each in at.engine.submitted)
+    for path, body in (
+        ("/v1/completions", {"prompt": text, "max_tokens": 1}),
+        ("/v1/embeddings", {"input": ["b", text]}),
+    ):
+        assert (await plain.post(path, {**body, "truncate": True})).status_code == 200
+    generated, _, embedded = (bytes(each.prompt_token_ids) for each in plain.engine.submitted)
     assert generated == b"x" * 62 + b"z"
     assert embedded == b"a" + b"x" * 63
 
 
-async def test_text_whose_tokens_the_network_lacks_never_reaches_the_engine(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        small = replace(at.context, config=replace(at.context.config, vocab_size=ord("y")))
-        for read, field in (
-            (read_prompts(small, "xyz", "prompt"), "prompt"),
-            (read_prompts(small, ["x", "xyz"], "prompt"), r"prompt\[1\]"),
-            (read_chat(small, [ChatMessage.model_validate({"role": "user", "content": "xyz"})]), "messages"),
-            (read_following(small, "xyz", "completion"), "completion"),
-        ):
-            with pytest.raises(BadRequest, match=rf"{field}: the text holds 'y', token 121, .* 0 to 120") as caught:
-                await read
-            assert caught.value.code == "invalid_token_id"
-        assert list((await read_prompts(small, "x", "prompt"))[0].ids) == [120]
+async def test_text_whose_tokens_the_network_lacks_never_reaches_the_engine(plain: Site) -> None:
+    small = replace(plain.context, config=replace(plain.context.config, vocab_size=ord("y")))
+    for read, field in (
+        (read_prompts(small, "xyz", "prompt"), "prompt"),
+        (read_prompts(small, ["x", "xyz"], "prompt"), r"prompt\[1\]"),
+        (read_chat(small, [ChatMessage.model_validate({"role": "user", "content": "xyz"})]), "messages"),
+        (read_following(small, "xyz", "completion"), "completion"),
+    ):
+        with pytest.raises(BadRequest, match=rf"{field}: the text holds 'y', token 121, .* 0 to 120") as caught:
+            await read
+        assert caught.value.code == "invalid_token_id"
+    assert list((await read_prompts(small, "x", "prompt"))[0].ids) == [120]
 
 
-async def test_an_unknown_route_is_404_in_the_same_shape(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await at.post("/v1/nothing", {})
+async def test_an_unknown_route_is_404_in_the_same_shape(plain: Site) -> None:
+    answer = await plain.post("/v1/nothing", {})
     assert (answer.status_code, error_of(answer)["code"]) == (404, "route_not_found")
 
 
@@ -252,20 +246,16 @@ async def test_an_unknown_route_is_404_in_the_same_shape(tmp_path: Path) -> None
         ({"attention": {"pairs": [[0, -5]]}}, "attention.pairs", "no head -5"),
     ],
 )
-async def test_what_the_model_cannot_do_is_refused(
-    fields: dict[str, Any], param: str, said: str, tmp_path: Path
-) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error("/v1/completions", {"prompt": "x", **fields}, 400)
-        assert error["param"] == param
-        assert said in error["message"]
-        assert at.engine.submitted == []
-        await check_next_request_works(at, "/v1/completions")
+async def test_what_the_model_cannot_do_is_refused(fields: dict[str, Any], param: str, said: str, plain: Site) -> None:
+    error = await plain.error("/v1/completions", {"prompt": "x", **fields}, 400)
+    assert error["param"] == param
+    assert said in error["message"]
+    assert plain.engine.submitted == []
+    await check_next_request_works(plain, "/v1/completions")
 
 
-async def test_a_message_holds_no_more_of_a_huge_value_than_helps(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error("/v1/completions", {"prompt": "x", "stop": ["y" * 100_000]}, 400)
+async def test_a_message_holds_no_more_of_a_huge_value_than_helps(plain: Site) -> None:
+    error = await plain.error("/v1/completions", {"prompt": "x", "stop": ["y" * 100_000]}, 400)
     assert len(error["message"]) < 600
 
 
@@ -299,17 +289,15 @@ PART = {"type": "text", "text": "x"}
     ],
 )
 async def test_lists_have_a_bound_that_is_told_before_any_work(
-    path: str, body: dict[str, Any], said: str, tmp_path: Path
+    path: str, body: dict[str, Any], said: str, plain: Site
 ) -> None:
-    async with site(tmp_path) as at:
-        assert said in (await at.error(path, body, 400))["message"]
-        assert at.engine.submitted == []
+    assert said in (await plain.error(path, body, 400))["message"]
+    assert plain.engine.submitted == []
 
 
-async def test_a_body_of_very_many_values_is_refused_unparsed(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        body = b'{"prompt": "x", "metadata": [' + b"[]," * MAX_BODY_VALUES + b"0]}"
-        answer = await at.http.post("/v1/completions", content=body, headers=JSON)
+async def test_a_body_of_very_many_values_is_refused_unparsed(plain: Site) -> None:
+    body = b'{"prompt": "x", "metadata": [' + b"[]," * MAX_BODY_VALUES + b"0]}"
+    answer = await plain.http.post("/v1/completions", content=body, headers=JSON)
     assert (answer.status_code, error_of(answer)["code"]) == (413, "body_too_large")
 
 
@@ -324,19 +312,17 @@ WIDE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("shape", WIDE)
-async def test_a_body_of_too_many_lists_and_objects_is_refused_before_it_is_parsed(shape: str, tmp_path: Path) -> None:
+async def test_a_body_of_too_many_lists_and_objects_is_refused_before_it_is_parsed(shape: str, plain: Site) -> None:
     path = "/v1/chat/completions" if shape == "parts" else "/v1/completions"
-    async with site(tmp_path) as at:
-        answer = await at.http.post(path, content=WIDE[shape], headers=JSON)
-        assert (answer.status_code, error_of(answer)["code"]) == (413, "body_too_large")
-        assert f"at most {MAX_CONTAINERS} are accepted" in error_of(answer)["message"]
-        await check_next_request_works(at, path)
+    answer = await plain.http.post(path, content=WIDE[shape], headers=JSON)
+    assert (answer.status_code, error_of(answer)["code"]) == (413, "body_too_large")
+    assert f"at most {MAX_CONTAINERS} are accepted" in error_of(answer)["message"]
+    await check_next_request_works(plain, path)
 
 
-async def test_brackets_in_a_text_are_no_lists(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await at.post("/tokenize", {"prompt": '{"a": [' * MAX_CONTAINERS})
-        assert answer.status_code == 200
-        messages = [{"role": "user", "content": [{"type": "text", "text": "[]"}]}] * MAX_MESSAGES
-        answer = await at.post("/tokenize", {"messages": messages})
-        assert answer.status_code == 200, "the longest conversation, of one part each"
+async def test_brackets_in_a_text_are_no_lists(plain: Site) -> None:
+    answer = await plain.post("/tokenize", {"prompt": '{"a": [' * MAX_CONTAINERS})
+    assert answer.status_code == 200
+    messages = [{"role": "user", "content": [{"type": "text", "text": "[]"}]}] * MAX_MESSAGES
+    answer = await plain.post("/tokenize", {"messages": messages})
+    assert answer.status_code == 200, "the longest conversation, of one part each"

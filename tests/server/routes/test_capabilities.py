@@ -149,9 +149,8 @@ async def test_layers_that_lack_a_point_are_left_out(tmp_path: Path) -> None:
     assert points["hook_embed"]["layers"] == []
 
 
-async def test_every_route_that_reads_the_model_is_listed(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        paths = (await at.http.get("/openapi.json")).json()["paths"]
+async def test_every_route_that_reads_the_model_is_listed(plain: Site) -> None:
+    paths = (await plain.http.get("/openapi.json")).json()["paths"]
     posts = {path for path, operations in paths.items() if "post" in operations}
     reading_no_model = {"/v1/messages/count_tokens", "/api/show", "/tokenize", "/detokenize"}
     assert posts - reading_no_model - {"/v1/models/{model_id}/geometry"} == {

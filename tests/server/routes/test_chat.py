@@ -9,7 +9,7 @@ from msgspec import structs
 
 from server.engine.request import GenerateTask
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import events_of, site
+from tests.server.serving import Site, events_of, site
 
 MESSAGES = [{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "U"}]}]
 PATH = "/v1/chat/completions"
@@ -22,11 +22,10 @@ NULLABLE = (
 """OpenAI's fields that clients may send as null."""
 
 
-async def test_messages_become_the_prompt_that_the_template_writes(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await at.post(PATH, {"messages": MESSAGES, "max_tokens": 1})
-        await at.post(PATH, {"messages": MESSAGES, "max_tokens": 1, "add_generation_prompt": False})
-        prompts = [bytes(each.prompt_token_ids) for each in at.engine.submitted]
+async def test_messages_become_the_prompt_that_the_template_writes(plain: Site) -> None:
+    await plain.post(PATH, {"messages": MESSAGES, "max_tokens": 1})
+    await plain.post(PATH, {"messages": MESSAGES, "max_tokens": 1, "add_generation_prompt": False})
+    prompts = [bytes(each.prompt_token_ids) for each in plain.engine.submitted]
     assert prompts == [b"<system>S<user>U<A>", b"<system>S<user>U"]
 
 
@@ -54,15 +53,13 @@ async def test_half_a_character_told_to_the_template_is_refused(tmp_path: Path) 
             assert "lone surrogate at character 0" in answer.json()["error"]["message"]
 
 
-async def test_of_a_conversation_the_last_tokens_are_kept(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await at.post(PATH, {"messages": MESSAGES, "max_tokens": 1, "truncate_prompt_tokens": 4})
-        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"U<A>"
+async def test_of_a_conversation_the_last_tokens_are_kept(plain: Site) -> None:
+    await plain.post(PATH, {"messages": MESSAGES, "max_tokens": 1, "truncate_prompt_tokens": 4})
+    assert bytes(plain.engine.submitted[0].prompt_token_ids) == b"U<A>"
 
 
-async def test_an_answer_has_openais_shape(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = (await at.post(PATH, {"messages": MESSAGES, "max_completion_tokens": 2})).json()
+async def test_an_answer_has_openais_shape(plain: Site) -> None:
+    answer = (await plain.post(PATH, {"messages": MESSAGES, "max_completion_tokens": 2})).json()
     assert answer["object"] == "chat.completion"
     (choice,) = answer["choices"]
     assert choice["message"] == {"role": "assistant", "content": "hi"}
@@ -70,19 +67,17 @@ async def test_an_answer_has_openais_shape(tmp_path: Path) -> None:
     assert answer["usage"]["completion_tokens"] == 2
 
 
-async def test_without_a_limit_the_rest_of_the_context_may_be_used(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await at.post(PATH, {"messages": [{"role": "user", "content": "x" * 10}]})
-        task = at.engine.submitted[0].task
+async def test_without_a_limit_the_rest_of_the_context_may_be_used(plain: Site) -> None:
+    await plain.post(PATH, {"messages": [{"role": "user", "content": "x" * 10}]})
+    task = plain.engine.submitted[0].task
     assert isinstance(task, GenerateTask)
     assert task.sampling.max_tokens == 64 - len("<user>" + "x" * 10 + "<A>")
 
 
 @pytest.mark.parametrize("field", NULLABLE)
-async def test_null_means_what_leaving_the_field_out_means(field: str, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answers = [(await at.post(PATH, {"messages": MESSAGES, **more})).json() for more in ({}, {field: None})]
-        left_out, null = (each.task for each in at.engine.submitted)  # one choice each
+async def test_null_means_what_leaving_the_field_out_means(field: str, plain: Site) -> None:
+    answers = [(await plain.post(PATH, {"messages": MESSAGES, **more})).json() for more in ({}, {field: None})]
+    left_out, null = (each.task for each in plain.engine.submitted)  # one choice each
     assert isinstance(left_out, GenerateTask)
     assert isinstance(null, GenerateTask)
     sampling = structs.replace(left_out.sampling, seed=null.sampling.seed)  # seeds are drawn
@@ -140,9 +135,8 @@ async def test_a_role_that_nobody_knows_is_refused(tmp_path: Path) -> None:
         assert bytes(at.engine.submitted[0].prompt_token_ids) == b"userusr!", "roles of the template are accepted"
 
 
-async def test_chat_tokens_bring_their_rows_too(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        body = {"messages": MESSAGES, "max_tokens": 2, "attention": {"layers": 0, "heads": 0}}
-        (choice,) = (await at.post(PATH, body)).json()["choices"]
-        num_prompt_tokens = len(at.engine.submitted[0].prompt_token_ids)
+async def test_chat_tokens_bring_their_rows_too(plain: Site) -> None:
+    body = {"messages": MESSAGES, "max_tokens": 2, "attention": {"layers": 0, "heads": 0}}
+    (choice,) = (await plain.post(PATH, body)).json()["choices"]
+    num_prompt_tokens = len(plain.engine.submitted[0].prompt_token_ids)
     assert choice["attention"]["query_positions"] == [num_prompt_tokens - 1, num_prompt_tokens]

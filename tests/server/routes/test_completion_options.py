@@ -7,7 +7,8 @@ import pytest
 
 from tests.server.dialects.test_completions import chunks, complete, sampling
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import site
+from tests.server.routes.test_completions import chunks, complete, sampling
+from tests.server.serving import Site, site
 
 
 async def test_a_stop_token_is_told_and_shown_only_when_asked(tmp_path: Path) -> None:
@@ -52,42 +53,37 @@ async def test_stop_strings_are_not_looked_at_before_min_tokens(min_tokens: int,
     assert whole["text"] == text == "".join(chunk["choices"][0]["text"] for chunk in data[:-1])
 
 
-async def test_echo_puts_the_prompt_before_text_and_logprobs(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (choice,) = (await complete(at, max_tokens=1, logprobs=0, echo=True))["choices"]
+async def test_echo_puts_the_prompt_before_text_and_logprobs(plain: Site) -> None:
+    (choice,) = (await complete(plain, max_tokens=1, logprobs=0, echo=True))["choices"]
     assert choice["text"] == "abh"
     assert choice["logprobs"]["tokens"] == ["a", "b", "h"]
     assert choice["logprobs"]["token_logprobs"] == [None, -0.5, -0.5]
     assert choice["logprobs"]["text_offset"] == [0, 1, 2]
 
 
-async def test_a_prompt_can_be_scored_without_generating(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await complete(at, max_tokens=0, logprobs=1, echo=True)
+async def test_a_prompt_can_be_scored_without_generating(plain: Site) -> None:
+    answer = await complete(plain, max_tokens=0, logprobs=1, echo=True)
     (choice,) = answer["choices"]
     assert (choice["text"], choice["logprobs"]["tokens"]) == ("ab", ["a", "b"])
     assert choice["finish_reason"] == "length"
     assert answer["usage"]["completion_tokens"] == 0
 
 
-async def test_echo_of_token_ids_is_their_text(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (choice,) = (await complete(at, prompt=[97, 98], max_tokens=1, echo=True))["choices"]
+async def test_echo_of_token_ids_is_their_text(plain: Site) -> None:
+    (choice,) = (await complete(plain, prompt=[97, 98], max_tokens=1, echo=True))["choices"]
     assert choice["text"] == "abh"
 
 
-async def test_prompt_logprobs_have_vllms_shape(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (choice,) = (await complete(at, prompt_logprobs=2))["choices"]
+async def test_prompt_logprobs_have_vllms_shape(plain: Site) -> None:
+    (choice,) = (await complete(plain, prompt_logprobs=2))["choices"]
     first, second = choice["prompt_logprobs"]
     assert first is None
     assert second["98"] == {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
     assert second["65"] == {"logprob": -1.5, "rank": 2, "decoded_token": "A"}
 
 
-async def test_token_ids_are_given_when_asked_for(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (choice,) = (await complete(at, return_token_ids=True))["choices"]
+async def test_token_ids_are_given_when_asked_for(plain: Site) -> None:
+    (choice,) = (await complete(plain, return_token_ids=True))["choices"]
     assert choice["token_ids"] == [104, 105, 104, 105]
 
 
@@ -97,25 +93,22 @@ async def test_token_ids_are_given_when_asked_for(tmp_path: Path) -> None:
     ids=["4", "default", "null"],
 )
 async def test_truncate_drops_the_beginning_of_a_long_prompt(
-    max_tokens: dict[str, Any], kept: int, tmp_path: Path
+    max_tokens: dict[str, Any], kept: int, plain: Site
 ) -> None:
-    async with site(tmp_path) as at:
-        body = {"prompt": "a" * 70 + "b" * 10, "truncate": True, **max_tokens}
-        assert (await at.post("/v1/completions", body)).status_code == 200
-        assert bytes(at.engine.submitted[0].prompt_token_ids) == b"a" * (kept - 10) + b"b" * 10
-        assert sampling(at).max_tokens == 64 - kept
+    body = {"prompt": "a" * 70 + "b" * 10, "truncate": True, **max_tokens}
+    assert (await plain.post("/v1/completions", body)).status_code == 200
+    assert bytes(plain.engine.submitted[0].prompt_token_ids) == b"a" * (kept - 10) + b"b" * 10
+    assert sampling(plain).max_tokens == 64 - kept
 
 
 @pytest.mark.parametrize("max_tokens", [64, 100])
-async def test_truncate_cannot_make_room_where_the_answer_takes_all_of_it(max_tokens: int, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        body = {"prompt": "a" * 70, "truncate": True, "max_tokens": max_tokens}
-        error = await at.error("/v1/completions", body, 400)
+async def test_truncate_cannot_make_room_where_the_answer_takes_all_of_it(max_tokens: int, plain: Site) -> None:
+    body = {"prompt": "a" * 70, "truncate": True, "max_tokens": max_tokens}
+    error = await plain.error("/v1/completions", body, 400)
     assert error["param"] == "max_tokens"
     assert f"{max_tokens} leaves no room for the prompt; 1 to 63" in error["message"]
 
 
-async def test_truncate_leaves_a_prompt_that_fits_alone(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await at.post("/v1/completions", {"prompt": "a" * 60, "truncate": True})
-        assert len(at.engine.submitted[0].prompt_token_ids) == 60
+async def test_truncate_leaves_a_prompt_that_fits_alone(plain: Site) -> None:
+    await plain.post("/v1/completions", {"prompt": "a" * 60, "truncate": True})
+    assert len(plain.engine.submitted[0].prompt_token_ids) == 60

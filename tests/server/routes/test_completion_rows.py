@@ -8,12 +8,12 @@ import pytest
 
 from tests.server.dialects.test_completions import chunks, complete
 from tests.server.fake_client import number
-from tests.server.serving import events_of, site
+from tests.server.routes.test_completions import chunks, complete
+from tests.server.serving import Site, events_of, site
 
 
-async def test_each_streamed_token_brings_the_row_that_chose_it(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        data = await chunks(at, max_tokens=2, attention={"layers": [-1], "heads": [1, 3]})
+async def test_each_streamed_token_brings_the_row_that_chose_it(plain: Site) -> None:
+    data = await chunks(plain, max_tokens=2, attention={"layers": [-1], "heads": [1, 3]})
     for i, chunk in enumerate(data[:-1]):
         rows = chunk["choices"][0]["attention"]
         assert rows["axes"] == ["layer", "head", "query", "key"]
@@ -22,18 +22,16 @@ async def test_each_streamed_token_brings_the_row_that_chose_it(tmp_path: Path) 
         assert np.array_equal(np.array(rows["attention"], np.float32), np.array(expected, np.float32))
 
 
-async def test_an_unstreamed_answer_pads_its_rows_to_the_longest(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (choice,) = (await complete(at, max_tokens=3, attention={"pairs": [[0, 1], [2, 3]]}))["choices"]
+async def test_an_unstreamed_answer_pads_its_rows_to_the_longest(plain: Site) -> None:
+    (choice,) = (await complete(plain, max_tokens=3, attention={"pairs": [[0, 1], [2, 3]]}))["choices"]
     rows = choice["attention"]
     assert (rows["axes"], rows["shape"], rows["pairs"]) == (["pair", "query", "key"], [2, 3, 4], [[0, 1], [2, 3]])
     expected = [[[number(la, h, q, k) for k in range(4)] for q in (1, 2, 3)] for la, h in ((0, 1), (2, 3))]
     assert np.array_equal(np.array(rows["attention"], np.float32), np.array(expected, np.float32))
 
 
-async def test_the_prompts_rows_come_once_with_the_first_token(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        data = await chunks(at, attention={"layers": 0, "heads": 0, "prompt": True})
+async def test_the_prompts_rows_come_once_with_the_first_token(plain: Site) -> None:
+    data = await chunks(plain, attention={"layers": 0, "heads": 0, "prompt": True})
     has_prompt = ["prompt" in chunk["choices"][0]["attention"] for chunk in data[:-1]]
     assert has_prompt == [True, False, False, False]
     prompt = data[0]["choices"][0]["attention"]["prompt"]
@@ -43,13 +41,12 @@ async def test_the_prompts_rows_come_once_with_the_first_token(tmp_path: Path) -
 @pytest.mark.parametrize("prompt", [True, False])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_prompt_scored_without_generating_brings_no_row_of_a_token(
-    prompt: bool, stream: bool, tmp_path: Path
+    prompt: bool, stream: bool, plain: Site
 ) -> None:
     rows = {"layers": 0, "heads": 0, "prompt": prompt}
-    async with site(tmp_path) as at:
-        body = {"prompt": "ab", "max_tokens": 0, "echo": True, "attention": rows, "stream": stream}
-        answer = await at.post("/v1/completions", body)
-        (choice,) = (events_of(answer)[0] if stream else answer.json())["choices"]
+    body = {"prompt": "ab", "max_tokens": 0, "echo": True, "attention": rows, "stream": stream}
+    answer = await plain.post("/v1/completions", body)
+    (choice,) = (events_of(answer)[0] if stream else answer.json())["choices"]
     assert choice["text"] == "ab"
     if prompt:
         assert list(choice["attention"]) == ["prompt"]
@@ -58,10 +55,9 @@ async def test_a_prompt_scored_without_generating_brings_no_row_of_a_token(
         assert "attention" not in choice
 
 
-async def test_rows_can_be_base64_and_top_k(tmp_path: Path) -> None:
+async def test_rows_can_be_base64_and_top_k(plain: Site) -> None:
     fields = {"layers": 0, "heads": 1, "top_k": 3, "dtype": "float16", "encoding_format": "base64"}
-    async with site(tmp_path) as at:
-        data = await chunks(at, max_tokens=1, attention=fields)
+    data = await chunks(plain, max_tokens=1, attention=fields)
     rows = data[0]["choices"][0]["attention"]
     values = np.frombuffer(base64.b64decode(rows["values"]), "<f2").reshape(rows["shape"])
     indices = np.frombuffer(base64.b64decode(rows["indices"]), "<i4").reshape(rows["shape"])
@@ -71,13 +67,12 @@ async def test_rows_can_be_base64_and_top_k(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_rows_count_as_captured_until_the_answer_is_sent(stream: bool, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        body = {"prompt": "ab", "max_tokens": 3, "n": 2, "attention": {"layers": 0}, "stream": stream}
-        await at.post("/v1/completions", body)
-        assert at.engine.held == [each.capture_bytes for each in at.engine.submitted]
-    assert len(at.engine.held) == 2
-    assert min(at.engine.held) > 0
+async def test_rows_count_as_captured_until_the_answer_is_sent(stream: bool, plain: Site) -> None:
+    body = {"prompt": "ab", "max_tokens": 3, "n": 2, "attention": {"layers": 0}, "stream": stream}
+    await plain.post("/v1/completions", body)
+    assert plain.engine.held == [each.capture_bytes for each in plain.engine.submitted]
+    assert len(plain.engine.held) == 2
+    assert min(plain.engine.held) > 0
 
 
 async def test_too_many_rows_are_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -33,9 +33,8 @@ async def chunks(at: Site, **body: Any) -> list[Any]:
     return events_of(await at.post("/v1/completions", {"prompt": "ab", "max_tokens": 4, "stream": True, **body}))
 
 
-async def test_a_completion_has_openais_shape(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await complete(at)
+async def test_a_completion_has_openais_shape(plain: Site) -> None:
+    answer = await complete(plain)
     assert answer["object"] == "text_completion"
     assert answer["model"] == "org/tiny"
     assert answer["choices"] == [
@@ -54,17 +53,15 @@ async def test_a_completion_has_openais_shape(tmp_path: Path) -> None:
         ([[5], [6, 7]], [(5,), (6, 7)]),
     ],
 )
-async def test_every_form_of_prompt_reaches_the_engine_as_ids(prompt: Any, ids: Any, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await complete(at, prompt=prompt)
-        assert [each.prompt_token_ids for each in at.engine.submitted] == ids
+async def test_every_form_of_prompt_reaches_the_engine_as_ids(prompt: Any, ids: Any, plain: Site) -> None:
+    answer = await complete(plain, prompt=prompt)
+    assert [each.prompt_token_ids for each in plain.engine.submitted] == ids
     assert [choice["index"] for choice in answer["choices"]] == list(range(len(ids)))
 
 
-async def test_choices_are_numbered_prompt_by_prompt_and_draw_their_own_numbers(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await complete(at, prompt=["a", "b"], n=3, seed=7)
-        seeds = [sampling(at, i).seed for i in range(6)]
+async def test_choices_are_numbered_prompt_by_prompt_and_draw_their_own_numbers(plain: Site) -> None:
+    answer = await complete(plain, prompt=["a", "b"], n=3, seed=7)
+    seeds = [sampling(plain, i).seed for i in range(6)]
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3, 4, 5]
     assert seeds[:3] == seeds[3:], "prompts do not change each other's answers"
     assert seeds[0] == 7, "the first choice is that of n = 1"
@@ -72,10 +69,9 @@ async def test_choices_are_numbered_prompt_by_prompt_and_draw_their_own_numbers(
     assert answer["usage"]["completion_tokens"] == 24
 
 
-async def test_the_usage_so_far_comes_with_every_chunk_that_was_asked_for_it(tmp_path: Path) -> None:
+async def test_the_usage_so_far_comes_with_every_chunk_that_was_asked_for_it(plain: Site) -> None:
     options = {"include_usage": True, "continuous_usage_stats": True}
-    async with site(tmp_path) as at:
-        *found, last = await chunks(at, stream=True, stream_options=options)
+    *found, last = await chunks(plain, stream=True, stream_options=options)
     assert last == "[DONE]"
     counts = [chunk["usage"]["completion_tokens"] for chunk in found]
     assert counts == sorted(counts)
@@ -93,14 +89,13 @@ async def test_the_usage_so_far_comes_with_every_chunk_that_was_asked_for_it(tmp
         ([1, 2], 3, [(1, 2)]),
     ],
 )
-async def test_of_a_prompt_the_last_tokens_are_kept(prompt: Any, number: int, ids: Any, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await complete(at, prompt=prompt, truncate_prompt_tokens=number, echo=True)
-        assert [each.prompt_token_ids for each in at.engine.submitted] == ids
-        assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))
-        limit = at.context.context_limit - 1
-        longest = await complete(at, prompt=[7] * (limit + 50), truncate_prompt_tokens=-1, max_tokens=1)
-        assert longest["usage"]["prompt_tokens"] == limit
+async def test_of_a_prompt_the_last_tokens_are_kept(prompt: Any, number: int, ids: Any, plain: Site) -> None:
+    answer = await complete(plain, prompt=prompt, truncate_prompt_tokens=number, echo=True)
+    assert [each.prompt_token_ids for each in plain.engine.submitted] == ids
+    assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))
+    limit = plain.context.context_limit - 1
+    longest = await complete(plain, prompt=[7] * (limit + 50), truncate_prompt_tokens=-1, max_tokens=1)
+    assert longest["usage"]["prompt_tokens"] == limit
 
 
 async def test_what_a_request_does_not_say_is_the_models(tmp_path: Path) -> None:
@@ -130,32 +125,29 @@ async def test_the_log_has_the_sampling_parameters_of_a_text_at_level_debug(
     )
 
 
-async def test_requests_with_neighbouring_seeds_share_no_choice(tmp_path: Path) -> None:
+async def test_requests_with_neighbouring_seeds_share_no_choice(plain: Site) -> None:
     """Check against the old failure: choice k had the seed that choice 0 of seed + k has."""
-    async with site(tmp_path) as at:
-        first = random.randrange(2**63 - 16)
-        for seed in range(first, first + 8):
-            await complete(at, prompt="a", n=8, seed=seed)
-        seeds = [sampling(at, i).seed for i in range(64)]
+    first = random.randrange(2**63 - 16)
+    for seed in range(first, first + 8):
+        await complete(plain, prompt="a", n=8, seed=seed)
+    seeds = [sampling(plain, i).seed for i in range(64)]
     assert seeds[::8] == list(range(first, first + 8))
     assert len(set(seeds)) == 64
 
 
-async def test_sampling_fields_arrive_as_they_were_sent(tmp_path: Path) -> None:
+async def test_sampling_fields_arrive_as_they_were_sent(plain: Site) -> None:
     fields = {"temperature": 0, "top_p": 0.5, "top_k": -1, "min_p": 0.1, "seed": 3, "logit_bias": {"9": -5}}
-    async with site(tmp_path) as at:
-        await complete(at, **fields, min_tokens=2, ignore_eos=True, stop_token_ids=[65])
-        got = sampling(at)
+    await complete(plain, **fields, min_tokens=2, ignore_eos=True, stop_token_ids=[65])
+    got = sampling(plain)
     assert (got.temperature, got.top_p, got.top_k, got.min_p, got.seed) == (0, 0.5, 0, 0.1, 3)
     assert (got.logit_bias, got.min_tokens, got.ignore_eos, got.stop_token_ids) == ({9: -5}, 2, True, (65,))
     assert got.eos_token_ids == (END_OF_TEXT,)
 
 
-async def test_the_default_max_tokens_is_16_or_the_room_left(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await at.post("/v1/completions", {"prompt": "a"})
-        await at.post("/v1/completions", {"prompt": "a" * 60})
-        assert [sampling(at, i).max_tokens for i in range(2)] == [16, 4]
+async def test_the_default_max_tokens_is_16_or_the_room_left(plain: Site) -> None:
+    await plain.post("/v1/completions", {"prompt": "a"})
+    await plain.post("/v1/completions", {"prompt": "a" * 60})
+    assert [sampling(plain, i).max_tokens for i in range(2)] == [16, 4]
 
 
 async def test_an_end_of_text_token_ends_without_a_trace_in_the_text(tmp_path: Path) -> None:
@@ -174,33 +166,29 @@ async def test_a_stream_joined_is_the_answer_in_one_piece_wherever_it_ends(tmp_p
             assert whole["text"] == expected.decode(errors="replace")
 
 
-async def test_a_stream_has_one_event_a_token_and_ends_with_done(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        data = await chunks(at)
+async def test_a_stream_has_one_event_a_token_and_ends_with_done(plain: Site) -> None:
+    data = await chunks(plain)
     assert data[-1] == "[DONE]"
     assert [chunk["choices"][0]["finish_reason"] for chunk in data[:-1]] == [None, None, None, "length"]
     assert len({chunk["id"] for chunk in data[:-1]}) == 1
     assert all("usage" not in chunk for chunk in data[:-1])
 
 
-async def test_the_usage_comes_last_and_is_null_before(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        data = await chunks(at, stream_options={"include_usage": True})
+async def test_the_usage_comes_last_and_is_null_before(plain: Site) -> None:
+    data = await chunks(plain, stream_options={"include_usage": True})
     assert [chunk["usage"] for chunk in data[:-2]] == [None] * 4
     assert data[-2]["choices"] == []
     assert data[-2]["usage"]["completion_tokens"] == 4
     assert data[-2]["usage"]["prompt_tokens_details"] == {"cached_tokens": 2}
 
 
-async def test_cached_tokens_count_each_prompt_once(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await complete(at, prompt=["ab", "cd", "ef"], n=2)
+async def test_cached_tokens_count_each_prompt_once(plain: Site) -> None:
+    answer = await complete(plain, prompt=["ab", "cd", "ef"], n=2)
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 6}
 
 
-async def test_every_choice_of_a_stream_comes_to_its_end(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        data = await chunks(at, prompt=["a", "b"], n=2)
+async def test_every_choice_of_a_stream_comes_to_its_end(plain: Site) -> None:
+    data = await chunks(plain, prompt=["a", "b"], n=2)
     texts = dict.fromkeys(range(4), "")
     for chunk in data[:-1]:
         (choice,) = chunk["choices"]
@@ -208,9 +196,8 @@ async def test_every_choice_of_a_stream_comes_to_its_end(tmp_path: Path) -> None
     assert texts == dict.fromkeys(range(4), "hihi")
 
 
-async def test_logprobs_have_the_legacy_shape(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (choice,) = (await complete(at, max_tokens=2, logprobs=2))["choices"]
+async def test_logprobs_have_the_legacy_shape(plain: Site) -> None:
+    (choice,) = (await complete(plain, max_tokens=2, logprobs=2))["choices"]
     assert choice["logprobs"] == {
         "tokens": ["h", "i"],
         "token_logprobs": [-0.5, -0.5],
@@ -321,14 +308,13 @@ async def test_when_one_choice_is_refused_the_others_are_aborted(tmp_path: Path)
     assert answer.headers["retry-after"] == "2"
 
 
-async def test_the_latencies_of_a_request_are_observed_once_per_token(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await complete(at, n=2)
-        assert await at.metric("lightwell_time_to_first_token_seconds_count") == 2
-        assert await at.metric("lightwell_inter_token_latency_seconds_count") == 6
-        assert await at.metric('lightwell_e2e_request_latency_seconds_count{route="/v1/completions"}') == 2
-        assert await at.metric("lightwell_request_generation_tokens_count") == 2
-        assert await at.metric('lightwell_request_success_total{finish_reason="length"}') == 2
+async def test_the_latencies_of_a_request_are_observed_once_per_token(plain: Site) -> None:
+    await complete(plain, n=2)
+    assert await plain.metric("lightwell_time_to_first_token_seconds_count") == 2
+    assert await plain.metric("lightwell_inter_token_latency_seconds_count") == 6
+    assert await plain.metric('lightwell_e2e_request_latency_seconds_count{route="/v1/completions"}') == 2
+    assert await plain.metric("lightwell_request_generation_tokens_count") == 2
+    assert await plain.metric('lightwell_request_success_total{finish_reason="length"}') == 2
 
 
 async def test_a_deadline_is_set_from_the_servers_timeout(tmp_path: Path) -> None:

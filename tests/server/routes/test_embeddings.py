@@ -37,25 +37,22 @@ async def task_of(at: Site, **body: Any) -> EmbedTask:
     return task
 
 
-async def test_an_answer_has_openais_shape(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = (await at.post(PATH, {"input": ["ab", "c"]})).json()
+async def test_an_answer_has_openais_shape(plain: Site) -> None:
+    answer = (await plain.post(PATH, {"input": ["ab", "c"]})).json()
     assert (answer["object"], answer["model"]) == ("list", "org/tiny")
     assert [(entry["object"], entry["index"]) for entry in answer["data"]] == [("embedding", 0), ("embedding", 1)]
     assert [entry["embedding"] for entry in answer["data"]] == [vector(98), vector(99)]
     assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] == 3
 
 
-async def test_base64_is_little_endian_float32(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = (await at.post(PATH, {"input": "a", "encoding_format": "base64"})).json()["data"]
+async def test_base64_is_little_endian_float32(plain: Site) -> None:
+    (entry,) = (await plain.post(PATH, {"input": "a", "encoding_format": "base64"})).json()["data"]
     assert np.frombuffer(base64.b64decode(entry["embedding"]), "<f4").tolist() == vector(97)
 
 
-async def test_a_decoder_takes_its_last_token_normalised_unless_told_otherwise(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        assert await task_of(at) == EmbedTask(layer=None, pooling="last", normalize=True, dimensions=None)
-        told = await task_of(at, layer=-1, pooling="mean", normalize=False, dimensions=3)
+async def test_a_decoder_takes_its_last_token_normalised_unless_told_otherwise(plain: Site) -> None:
+    assert await task_of(plain) == EmbedTask(layer=None, pooling="last", normalize=True, dimensions=None)
+    told = await task_of(plain, layer=-1, pooling="mean", normalize=False, dimensions=3)
     assert told == EmbedTask(layer=3, pooling="mean", normalize=False, dimensions=3)
 
 
@@ -74,9 +71,8 @@ async def test_a_folder_for_late_interaction_gives_the_vectors_of_tokens_and_no_
     assert error["param"] == "pooling"
 
 
-async def test_pooling_none_gives_a_vector_a_token(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = (await at.post(PATH, {"input": "ab", "pooling": "none", "layer": 0})).json()["data"]
+async def test_pooling_none_gives_a_vector_a_token(plain: Site) -> None:
+    (entry,) = (await plain.post(PATH, {"input": "ab", "pooling": "none", "layer": 0})).json()["data"]
     assert entry["tokens"] == ["a", "b"]
     assert entry["shape"] == [2, HIDDEN_SIZE]
     assert entry["embedding"] == [vector(97, 0), vector(98, 0)]
@@ -91,16 +87,14 @@ async def test_pooling_none_gives_a_vector_a_token(tmp_path: Path) -> None:
         ({"input": [[]]}, "input[0]"),
     ],
 )
-async def test_what_the_model_lacks_is_400(fields: dict[str, Any], param: str, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        assert (await at.error(PATH, {"input": "ab", **fields}, 400))["param"] == param
+async def test_what_the_model_lacks_is_400(fields: dict[str, Any], param: str, plain: Site) -> None:
+    assert (await plain.error(PATH, {"input": "ab", **fields}, 400))["param"] == param
 
 
-async def test_binary_forms_hold_the_same_numbers(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        tensors = await at.post(PATH, {"input": ["a", "b"]}, headers={"accept": "application/vnd.safetensors"})
-        npy = await at.post(PATH, {"input": "a", "pooling": "none"}, headers={"accept": "application/x-npy"})
-        lines = await at.post(PATH, {"input": "ab", "pooling": "none"}, headers={"accept": "application/x-ndjson"})
+async def test_binary_forms_hold_the_same_numbers(plain: Site) -> None:
+    tensors = await plain.post(PATH, {"input": ["a", "b"]}, headers={"accept": "application/vnd.safetensors"})
+    npy = await plain.post(PATH, {"input": "a", "pooling": "none"}, headers={"accept": "application/x-npy"})
+    lines = await plain.post(PATH, {"input": "ab", "pooling": "none"}, headers={"accept": "application/x-ndjson"})
     assert load_safetensors(tensors.content)["embedding.1"].tolist() == vector(98)
     assert np.load(io.BytesIO(npy.content)).tolist() == [vector(97)]
     first, *rest = [json.loads(line) for line in lines.text.splitlines()]
@@ -224,11 +218,10 @@ async def test_a_cut_keeps_the_special_tokens_at_both_ends(tmp_path: Path) -> No
     assert len(tiny.ids) == 1
 
 
-async def test_token_ids_are_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_token_ids_are_warned_of_once(plain: Site, caplog: pytest.LogCaptureFixture) -> None:
     """langchain's OpenAIEmbeddings sends ids of tiktoken, whose vectors mean nothing here."""
     _warn_of_ids.cache_clear()
-    async with site(tmp_path) as at:
-        for value in ("a text", [1, 2], [[1, 2], [3]], [1]):
-            assert (await at.post("/v1/embeddings", {"input": value})).status_code == 200
+    for value in ("a text", [1, 2], [[1, 2], [3]], [1]):
+        assert (await plain.post("/v1/embeddings", {"input": value})).status_code == 200
     (record,) = [each for each in caplog.records if "check_embedding_ctx_length" in each.message]
     assert record.levelname == "WARNING"

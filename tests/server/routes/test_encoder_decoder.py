@@ -184,11 +184,10 @@ async def test_an_encoder_shows_its_own_attention_and_has_no_other(tmp_path: Pat
     assert continued["param"] == "completion"
 
 
-async def test_cross_attention_asked_of_a_decoder_is_refused_on_every_route(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        looked = await at.error(ATTENTION, {"input": "abc", "part": "cross"}, 400)
-        generated = await at.error(COMPLETIONS, {"prompt": "abc", "attention": {"part": "cross"}}, 400)
-        begun = await at.error(COMPLETIONS, {"prompt": "abc", "decoder_input": "x"}, 400)
-        assert at.engine.submitted == []
+async def test_cross_attention_asked_of_a_decoder_is_refused_on_every_route(plain: Site) -> None:
+    looked = await plain.error(ATTENTION, {"input": "abc", "part": "cross"}, 400)
+    generated = await plain.error(COMPLETIONS, {"prompt": "abc", "attention": {"part": "cross"}}, 400)
+    begun = await plain.error(COMPLETIONS, {"prompt": "abc", "decoder_input": "x"}, 400)
+    assert plain.engine.submitted == []
     assert (looked["param"], generated["param"], begun["param"]) == ("part", "attention.part", "decoder_input")
     assert "accepted: 'decoder'" in generated["message"]

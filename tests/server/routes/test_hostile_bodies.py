@@ -46,32 +46,30 @@ async def test_inputs_times_interventions_have_a_bound_of_their_own(tmp_path: Pa
         assert at.engine.submitted == []
 
 
-async def test_interventions_are_planned_once_for_inputs_of_a_length(tmp_path: Path) -> None:
+async def test_interventions_are_planned_once_for_inputs_of_a_length(plain: Site) -> None:
     inputs = [[1] * (1 + i % 60) for i in range(600)]
-    async with site(tmp_path) as at:
-        body = {"input": inputs, "points": ["ln_final.hook_scale"], "interventions": [ZERO] * 64}
-        answer, turns = await turns_of(at, "/v1/trace", body)
-        assert answer.status_code == 200
-        changes = [each.interventions for each in at.engine.submitted]
+    body = {"input": inputs, "points": ["ln_final.hook_scale"], "interventions": [ZERO] * 64}
+    answer, turns = await turns_of(plain, "/v1/trace", body)
+    assert answer.status_code == 200
+    changes = [each.interventions for each in plain.engine.submitted]
     assert {len(each) for each in changes} == {64 * NUM_LAYERS}
     assert len({id(each) for each in changes}) == 60
     assert turns > 60 + 600 // 64
 
 
-async def test_equal_inputs_of_from_are_one_source(tmp_path: Path) -> None:
+async def test_equal_inputs_of_from_are_one_source(plain: Site) -> None:
     """Their mean weighs each of them: two of "ab" and one of "cdef" are eight positions."""
     mean = {"point": "resid_pre.0", "op": "mean"}
-    async with site(tmp_path) as at:
-        many = [{**mean, "from": {"input": ["a"] * 200}}] * 64
-        answer = await at.post("/v1/trace", {"input": "a", "points": ["logits"], "interventions": many})
-        assert answer.status_code == 200
-        assert len(at.engine.submitted) == 2
-        few = [{**mean, "from": {"input": inputs}} for inputs in (["ab", "ab", "cdef"], ["cdef", "ab", "ab"])]
-        await at.post("/v1/trace", {"input": "a", "points": ["logits"], "interventions": few})
-        one, other = at.engine.submitted[-1].interventions
-        own = await at.post("/v1/trace", {"input": ["a"] * 2048, "points": ["logits"], "interventions": [mean]})
-        assert own.status_code == 200
-        assert len({id(each.interventions) for each in at.engine.submitted[-2048:]}) == 1
+    many = [{**mean, "from": {"input": ["a"] * 200}}] * 64
+    answer = await plain.post("/v1/trace", {"input": "a", "points": ["logits"], "interventions": many})
+    assert answer.status_code == 200
+    assert len(plain.engine.submitted) == 2
+    few = [{**mean, "from": {"input": inputs}} for inputs in (["ab", "ab", "cdef"], ["cdef", "ab", "ab"])]
+    await plain.post("/v1/trace", {"input": "a", "points": ["logits"], "interventions": few})
+    one, other = plain.engine.submitted[-1].interventions
+    own = await plain.post("/v1/trace", {"input": ["a"] * 2048, "points": ["logits"], "interventions": [mean]})
+    assert own.status_code == 200
+    assert len({id(each.interventions) for each in plain.engine.submitted[-2048:]}) == 1
     two, four = (clean("hook_resid_pre", 0, length).sum(0) for length in (2, 4))
     assert np.allclose(numbers(one).reshape(-1), (2 * two + four) / 8)
     assert np.allclose(numbers(one), numbers(other))
@@ -96,22 +94,19 @@ def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return read
 
 
-async def test_long_texts_are_tokenised_as_far_as_they_are_read(tokenised: list[str], tmp_path: Path) -> None:
+async def test_long_texts_are_tokenised_as_far_as_they_are_read(tokenised: list[str], plain: Site) -> None:
     text = "a" + "b" * 100_000 + "c"
-    async with site(tmp_path) as at:
-        for path, body in (
-            ("/v1/completions", {"prompt": [text] * 3, "max_tokens": 1, "truncate": True}),
-            ("/v1/completions", {"prompt": text, "max_tokens": 1, "truncate_prompt_tokens": 5}),
-            ("/v1/embeddings", {"input": [text] * 3, "truncate": True}),
-            ("/v1/trace", {"input": text, "points": ["logits"], "positions": -1, "truncate": True}),
-        ):
-            assert (await at.post(path, body)).status_code == 200
-        for path, field in (("/v1/completions", "prompt"), ("/v1/embeddings", "input")):
-            error = await at.error(path, {field: [text] * 3, "truncate": False}, 400)
-            assert error["message"].startswith(
-                f"{field}[0]: the prompt has more than 64 tokens; at most 64 are accepted"
-            )
-        ids = [bytes(each.prompt_token_ids) for each in at.engine.submitted]
+    for path, body in (
+        ("/v1/completions", {"prompt": [text] * 3, "max_tokens": 1, "truncate": True}),
+        ("/v1/completions", {"prompt": text, "max_tokens": 1, "truncate_prompt_tokens": 5}),
+        ("/v1/embeddings", {"input": [text] * 3, "truncate": True}),
+        ("/v1/trace", {"input": text, "points": ["logits"], "positions": -1, "truncate": True}),
+    ):
+        assert (await plain.post(path, body)).status_code == 200
+    for path, field in (("/v1/completions", "prompt"), ("/v1/embeddings", "input")):
+        error = await plain.error(path, {field: [text] * 3, "truncate": False}, 400)
+        assert error["message"].startswith(f"{field}[0]: the prompt has more than 64 tokens; at most 64 are accepted")
+    ids = [bytes(each.prompt_token_ids) for each in plain.engine.submitted]
     assert ids == [b"b" * 62 + b"c"] * 3 + [b"bbbbc"] + [b"a" + b"b" * 63] * 4
     assert sum(map(len, tokenised)) < 20_000
 
@@ -151,15 +146,14 @@ async def test_large_bodies_of_a_key_do_not_hold_up_those_of_another(tmp_path: P
 
 
 @pytest.mark.parametrize("path", ["/v1/models/org/tiny/weights/W_E", "/v1/models/org/tiny/geometry", "/health", "/"])
-async def test_fields_of_a_query_are_counted_before_any_is_read(path: str, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        for method in ("GET", "HEAD"):
-            answer = await at.http.request(method, f"{path}?{'&'.join(f'a{i}' for i in range(257))}")
-            assert answer.status_code == 400
-        error = error_of(await at.http.get(f"{path}?{'&' * 60_000}"))
-        assert error["message"] == "The query has 60001 fields; at most 256 are accepted."
-        few = await at.http.get(f"{path}?{'&'.join(f'a{i}' for i in range(256))}")
-        assert "The query has" not in few.text
+async def test_fields_of_a_query_are_counted_before_any_is_read(path: str, plain: Site) -> None:
+    for method in ("GET", "HEAD"):
+        answer = await plain.http.request(method, f"{path}?{'&'.join(f'a{i}' for i in range(257))}")
+        assert answer.status_code == 400
+    error = error_of(await plain.http.get(f"{path}?{'&' * 60_000}"))
+    assert error["message"] == "The query has 60001 fields; at most 256 are accepted."
+    few = await plain.http.get(f"{path}?{'&'.join(f'a{i}' for i in range(256))}")
+    assert "The query has" not in few.text
 
 
 @pytest.mark.parametrize(
@@ -198,54 +192,50 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties
         ("/v1/trace", {"input": "a", "interventions": [{**ZERO, "head": [*range(30_000)]}] * 3}),
     ],
 )
-async def test_values_of_any_field_are_counted_over_the_whole_body(path: str, body: Any, tmp_path: Path) -> None:
+async def test_values_of_any_field_are_counted_over_the_whole_body(path: str, body: Any, plain: Site) -> None:
     """Each list is within the bound of its own field."""
-    async with site(tmp_path) as at:
-        answer = await at.post(path, body)
+    answer = await plain.post(path, body)
     assert answer.status_code == 413
     assert f"more than {MAX_SCALARS} numbers and words, token ids not counted" in answer.text
 
 
-async def test_token_ids_do_not_count_among_them(tmp_path: Path) -> None:
+async def test_token_ids_do_not_count_among_them(plain: Site) -> None:
     ids = [1] * (MAX_SCALARS + 1)
     mean = {"point": "resid_pre.0", "op": "mean", "from": {"input": [[1] * 64] * 1100}}
-    async with site(tmp_path) as at:
-        assert (await at.post("/detokenize", {"tokens": ids})).status_code == 200
-        assert (await at.post("/v1/completions", {"prompt": ids, "truncate": True})).status_code == 200
-        body = {"input": [[1] * 64] * 1100, "points": ["logits"], "interventions": [mean]}
-        assert (await at.post("/v1/trace", body)).status_code == 200
-        answer = await at.post("/detokenize", {"tokens": [*ids, 0.5] + [1] * MAX_SCALARS})
-        assert answer.status_code == 413
+    assert (await plain.post("/detokenize", {"tokens": ids})).status_code == 200
+    assert (await plain.post("/v1/completions", {"prompt": ids, "truncate": True})).status_code == 200
+    body = {"input": [[1] * 64] * 1100, "points": ["logits"], "interventions": [mean]}
+    assert (await plain.post("/v1/trace", body)).status_code == 200
+    answer = await plain.post("/detokenize", {"tokens": [*ids, 0.5] + [1] * MAX_SCALARS})
+    assert answer.status_code == 413
 
 
-async def test_arguments_of_all_calls_have_a_bound_together(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        messages = [USER, {"role": "assistant", "tool_calls": [CALL] * 8}]
-        error = await at.error("/v1/chat/completions", {"messages": messages}, 400)
-        assert error["message"].startswith(f"messages: JSON with {8 * 8999} commas; at most {MAX_SCALARS} are accepted")
-        body = {"prompt": "a", "guided_json": json.dumps({"enum": [*range(70_000)]})}
-        error = await at.error("/v1/completions", body, 400)
-        assert error["message"].startswith("guided_json: JSON with 69999 commas")
+async def test_arguments_of_all_calls_have_a_bound_together(plain: Site) -> None:
+    messages = [USER, {"role": "assistant", "tool_calls": [CALL] * 8}]
+    error = await plain.error("/v1/chat/completions", {"messages": messages}, 400)
+    assert error["message"].startswith(f"messages: JSON with {8 * 8999} commas; at most {MAX_SCALARS} are accepted")
+    body = {"prompt": "a", "guided_json": json.dumps({"enum": [*range(70_000)]})}
+    error = await plain.error("/v1/completions", body, 400)
+    assert error["message"].startswith("guided_json: JSON with 69999 commas")
 
 
-async def test_what_responses_repeat_is_short(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error("/v1/responses", {"input": "a", "user": "u" * 513}, 400)
-        assert error["param"] == "user"
-        half = "d" * (MAX_REPEATED // 2 + 1)
-        function = {"type": "function", "name": "f", "description": half}
-        for longest, fields in (
-            ("instructions", {"instructions": half + half, "truncation": "auto"}),
-            ("text", {"text": {"format": {"type": "text", "description": half + half}}}),
-            ("text", {"text": {"format": {"type": "text", "name": half + half}}}),
-            ("tools", {"tools": [function, {**function, "name": "g"}], "tool_choice": "none"}),
-        ):
-            error = await at.error("/v1/responses", {"input": "a", "stream": True, **fields}, 400)
-            assert error["param"] == longest
-            assert f"at most {MAX_REPEATED} are accepted" in error["message"]
-        assert at.engine.submitted == []
-        tools = {"tools": [function], "tool_choice": "none", "max_output_tokens": 1}
-        answer = (await at.post("/v1/responses", {"input": "a", **tools})).json()
+async def test_what_responses_repeat_is_short(plain: Site) -> None:
+    error = await plain.error("/v1/responses", {"input": "a", "user": "u" * 513}, 400)
+    assert error["param"] == "user"
+    half = "d" * (MAX_REPEATED // 2 + 1)
+    function = {"type": "function", "name": "f", "description": half}
+    for longest, fields in (
+        ("instructions", {"instructions": half + half, "truncation": "auto"}),
+        ("text", {"text": {"format": {"type": "text", "description": half + half}}}),
+        ("text", {"text": {"format": {"type": "text", "name": half + half}}}),
+        ("tools", {"tools": [function, {**function, "name": "g"}], "tool_choice": "none"}),
+    ):
+        error = await plain.error("/v1/responses", {"input": "a", "stream": True, **fields}, 400)
+        assert error["param"] == longest
+        assert f"at most {MAX_REPEATED} are accepted" in error["message"]
+    assert plain.engine.submitted == []
+    tools = {"tools": [function], "tool_choice": "none", "max_output_tokens": 1}
+    answer = (await plain.post("/v1/responses", {"input": "a", **tools})).json()
     assert answer["tools"] == [function]
 
 
@@ -266,28 +256,26 @@ async def test_others_are_served_while_many_choices_are_begun_and_written(
     assert turns > least
 
 
-async def test_a_long_list_of_tokens_is_written_in_pieces(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        body = {"prompt": "\U0001f600" * 6000, "return_token_strs": True, "return_offsets": True}
-        answer = (await at.post("/tokenize", body)).json()
+async def test_a_long_list_of_tokens_is_written_in_pieces(plain: Site) -> None:
+    body = {"prompt": "\U0001f600" * 6000, "return_token_strs": True, "return_offsets": True}
+    answer = (await plain.post("/tokenize", body)).json()
     assert answer["tokens"] == [*"\U0001f600".encode()] * 6000
     assert len(answer["token_strs"]) == 24_000
     assert answer["offsets"] == [[i // 4, i // 4 + 1] for i in range(24_000)]
 
 
 async def test_memory_is_given_back_once_for_all_answers_of_a_moment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small body may have a large answer: its size does not tell."""
     given_back = []
-    monkeypatch.setattr("server.dialects.auth_route.give_back_memory", lambda: given_back.append(1))
-    monkeypatch.setattr("server.dialects.auth_route._GIVE_BACK_AFTER", 0.0)
-    async with site(tmp_path) as at:
-        for count in (1, 2):
-            await asyncio.gather(*(at.post("/v1/completions", {"prompt": "a", "max_tokens": 1}) for _ in range(3)))
-            while len(given_back) < count:
-                await asyncio.sleep(0)
-            assert len(given_back) == count
+    monkeypatch.setattr("server.routes.auth_route.give_back_memory", lambda: given_back.append(1))
+    monkeypatch.setattr("server.routes.auth_route._GIVE_BACK_AFTER", 0.0)
+    for count in (1, 2):
+        await asyncio.gather(*(plain.post("/v1/completions", {"prompt": "a", "max_tokens": 1}) for _ in range(3)))
+        while len(given_back) < count:
+            await asyncio.sleep(0)
+        assert len(given_back) == count
 
 
 class Unreadable(str):

@@ -9,20 +9,19 @@ import numpy as np
 import pytest
 
 from server.schemas.inspect.interventions import MAX_LIST_NUMBERS
-from tests.server.dialects.test_interventions import TRACE, numbers, sent
-from tests.server.serving import site, tiny_config
+from tests.server.routes.test_interventions import TRACE, numbers, sent
+from tests.server.serving import Site, site, tiny_config
 
 
-async def test_numbers_come_as_lists_or_base64(tmp_path: Path) -> None:
+async def test_numbers_come_as_lists_or_base64(plain: Site) -> None:
     vector = [0.5 * i for i in range(8)]
     half = np.array(vector, np.float16)
     encoded = {"data": base64.b64encode(half.tobytes()).decode(), "shape": [8], "dtype": "float16"}
-    async with site(tmp_path) as at:
-        listed, decoded = await sent(
-            at,
-            {"point": "resid_post.0", "op": "add", "value": vector, "positions": [1, 2]},
-            {"point": "resid_post.0", "op": "patch", "value": encoded},
-        )
+    listed, decoded = await sent(
+        plain,
+        {"point": "resid_post.0", "op": "add", "value": vector, "positions": [1, 2]},
+        {"point": "resid_post.0", "op": "patch", "value": encoded},
+    )
     assert (listed.op, decoded.op) == ("add", "set")
     assert np.array_equal(numbers(listed), np.array(vector, np.float32))
     assert np.array_equal(numbers(decoded), half.astype(np.float32))
@@ -34,15 +33,14 @@ SCORES = {"point": "attn.hook_attn_scores", "layer": 0, "op": "patch"}
 
 @pytest.mark.parametrize("point", ["attn.hook_attn_scores", "hook_attn_scores", "attn_scores"])
 @pytest.mark.parametrize("is_encoded", [False, True])
-async def test_masked_scores_are_put_back_as_they_were_told(point: str, is_encoded: bool, tmp_path: Path) -> None:
+async def test_masked_scores_are_put_back_as_they_were_told(point: str, is_encoded: bool, plain: Site) -> None:
     """Send minus infinity, which is null in lists, and was refused as a number that is not finite."""
     scores = np.where(np.tri(4, dtype=bool), np.arange(16, dtype="<f4").reshape(4, 4), -np.inf)
     value: Any = [[None if number == -np.inf else number for number in row] for row in scores.tolist()]
     if is_encoded:
         data = base64.b64encode(scores.astype("<f4").tobytes()).decode()
         value = {"data": data, "shape": [4, 4], "dtype": "float32"}
-    async with site(tmp_path) as at:
-        (change,) = await sent(at, {**SCORES, "point": point, "value": value})
+    (change,) = await sent(plain, {**SCORES, "point": point, "value": value})
     np.testing.assert_array_equal(numbers(change), scores)
 
 
@@ -59,20 +57,18 @@ async def test_masked_scores_are_put_back_as_they_were_told(point: str, is_encod
     ],
 )
 async def test_numbers_that_the_mask_would_drop_are_refused_by_their_place(
-    item: dict[str, Any], said: str, tmp_path: Path
+    item: dict[str, Any], said: str, plain: Site
 ) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error("/v1/trace", {**TRACE, "interventions": [item]}, 400)
-        assert (error["param"], at.engine.submitted) == ("interventions", [])
-        assert said in error["message"]
+    error = await plain.error("/v1/trace", {**TRACE, "interventions": [item]}, 400)
+    assert (error["param"], plain.engine.submitted) == ("interventions", [])
+    assert said in error["message"]
 
 
 @pytest.mark.parametrize("value", [1.0, [[1.0]], [1.0, 0.0, 0.0, 0.0], [[1.0], [2.0], [0.5], [0.0]]])
 async def test_numbers_that_are_the_same_for_all_queries_or_keys_are_meant_for_those_that_see_each_other(
-    value: Any, tmp_path: Path
+    value: Any, plain: Site
 ) -> None:
-    async with site(tmp_path) as at:
-        assert len(await sent(at, {**SCORES, "op": "add", "value": value})) == 1
+    assert len(await sent(plain, {**SCORES, "op": "add", "value": value})) == 1
 
 
 async def test_a_list_may_hold_as_many_numbers_as_are_said(tmp_path: Path) -> None:
@@ -82,19 +78,17 @@ async def test_a_list_may_hold_as_many_numbers_as_are_said(tmp_path: Path) -> No
         assert numbers(change).shape == (MAX_LIST_NUMBERS,)
 
 
-async def test_a_list_of_too_many_numbers_is_refused_by_its_name(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        change = {"op": "add", "point": "logits", "value": [[0] * (MAX_LIST_NUMBERS + 1)]}
-        error = await at.error("/v1/trace", {**TRACE, "interventions": [change]}, 400)
+async def test_a_list_of_too_many_numbers_is_refused_by_its_name(plain: Site) -> None:
+    change = {"op": "add", "point": "logits", "value": [[0] * (MAX_LIST_NUMBERS + 1)]}
+    error = await plain.error("/v1/trace", {**TRACE, "interventions": [change]}, 400)
     assert error["param"] == "interventions[0].value"
     assert "a list of more than 16384 numbers; larger values are accepted as base64" in error["message"]
 
 
-async def test_other_long_lists_of_that_name_are_no_values(tmp_path: Path) -> None:
+async def test_other_long_lists_of_that_name_are_no_values(plain: Site) -> None:
     """Its numbers were counted as those of an intervention."""
-    async with site(tmp_path) as at:
-        body = {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"value": [0] * 20_000}}
-        assert (await at.post("/v1/chat/completions", body)).status_code == 200
+    body = {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"value": [0] * 20_000}}
+    assert (await plain.post("/v1/chat/completions", body)).status_code == 200
 
 
 async def test_base64_of_several_pieces_arrives_whole(tmp_path: Path) -> None:
@@ -105,27 +99,24 @@ async def test_base64_of_several_pieces_arrives_whole(tmp_path: Path) -> None:
     assert np.array_equal(numbers(change), wide)
 
 
-async def test_numbers_for_each_position_stay_with_the_inputs_own(tmp_path: Path) -> None:
+async def test_numbers_for_each_position_stay_with_the_inputs_own(plain: Site) -> None:
     rows = [[float(i)] * 8 for i in range(4)]
-    async with site(tmp_path) as at:
-        (change,) = await sent(at, {"point": "resid_post.0", "op": "patch", "value": rows}, route="/v1/completions")
+    (change,) = await sent(plain, {"point": "resid_post.0", "op": "patch", "value": rows}, route="/v1/completions")
     assert change.positions == (0, 1, 2, 3)
 
 
-async def test_values_that_are_too_large_together_are_413(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("server.generation.interventions.reading.MAX_VALUE_BYTES", 100)
+async def test_values_that_are_too_large_together_are_413(plain: Site, monkeypatch: Any) -> None:
+    monkeypatch.setattr("server.routes.inspect.interventions.MAX_VALUE_BYTES", 100)
     item = {"point": "hook_resid_pre", "layer": "all", "op": "add", "value": [1.0] * 8}
-    async with site(tmp_path) as at:
-        error = await at.error("/v1/trace", {**TRACE, "interventions": [item, item]}, 413)
+    error = await plain.error("/v1/trace", {**TRACE, "interventions": [item, item]}, 413)
     assert error["code"] == "values_too_large"
 
 
-async def test_values_count_against_the_budget_of_captures_while_the_request_runs(tmp_path: Path) -> None:
+async def test_values_count_against_the_budget_of_captures_while_the_request_runs(plain: Site) -> None:
     item = {"point": "resid_post.0", "op": "add", "value": [1.0] * 8}
-    async with site(tmp_path) as at:
-        await sent(at, item)
-        await sent(at, item, route="/v1/completions")
-        traced, generated = at.engine.submitted
+    await sent(plain, item)
+    await sent(plain, item, route="/v1/completions")
+    traced, generated = plain.engine.submitted
     assert traced.capture_bytes == tiny_config().vocab_size * 4 + 8 * 4
     assert generated.capture_bytes == 8 * 4
 

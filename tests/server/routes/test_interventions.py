@@ -40,12 +40,11 @@ def clean(point: str, layer: int | None, length: int, **selection: Any) -> Any:
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_every_route_hands_a_change_to_the_engine(route: str, tmp_path: Path) -> None:
+async def test_every_route_hands_a_change_to_the_engine(route: str, plain: Site) -> None:
     item = {"point": "attn.hook_z", "layer": 1, "head": [3, 0], "positions": [-1, 0], "op": "zero"}
-    async with site(tmp_path) as at:
-        changes = await sent(at, item, route=route)
-        num_tokens = len(at.engine.submitted[-1].prompt_token_ids)
-        assert len(at.engine.submitted) == 1
+    changes = await sent(plain, item, route=route)
+    num_tokens = len(plain.engine.submitted[-1].prompt_token_ids)
+    assert len(plain.engine.submitted) == 1
     assert changes == (
         Intervention(
             stack="decoder", layer=1, point="attn.hook_z", op="set", value=0.0, heads=(3, 0),
@@ -54,23 +53,21 @@ async def test_every_route_hands_a_change_to_the_engine(route: str, tmp_path: Pa
     )  # fmt: skip
 
 
-async def test_nothing_asked_for_is_nothing_changed(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        for route, body in ROUTES.items():
-            assert (await at.post(route, {**body, "interventions": None})).status_code == 200
-            assert (await at.post(route, {**body, "interventions": []})).status_code == 200
-        assert not any(submitted.interventions for submitted in at.engine.submitted)
+async def test_nothing_asked_for_is_nothing_changed(plain: Site) -> None:
+    for route, body in ROUTES.items():
+        assert (await plain.post(route, {**body, "interventions": None})).status_code == 200
+        assert (await plain.post(route, {**body, "interventions": []})).status_code == 200
+    assert not any(submitted.interventions for submitted in plain.engine.submitted)
 
 
-async def test_full_names_lists_and_all_layers_are_understood_in_order(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        changes = await sent(
-            at,
-            {"point": "blocks.2.hook_resid_post", "op": "scale", "value": 2},
-            {"point": "hook_mlp_out", "layer": "all", "op": "zero"},
-            {"point": "resid_pre.-1", "op": "zero"},
-            {"point": "hook_embed", "op": "zero"},
-        )
+async def test_full_names_lists_and_all_layers_are_understood_in_order(plain: Site) -> None:
+    changes = await sent(
+        plain,
+        {"point": "blocks.2.hook_resid_post", "op": "scale", "value": 2},
+        {"point": "hook_mlp_out", "layer": "all", "op": "zero"},
+        {"point": "resid_pre.-1", "op": "zero"},
+        {"point": "hook_embed", "op": "zero"},
+    )
     assert [(change.point, change.layer) for change in changes] == [
         ("hook_resid_post", 2), ("hook_mlp_out", 0), ("hook_mlp_out", 1), ("hook_mlp_out", 2), ("hook_resid_pre", 2),
         ("hook_embed", None),
@@ -79,17 +76,15 @@ async def test_full_names_lists_and_all_layers_are_understood_in_order(tmp_path:
     assert {change.positions for change in changes} == {None}
 
 
-async def test_a_temperature_divides_scores(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (change,) = await sent(at, {"point": "attn_scores", "layer": 0, "op": "temperature", "value": 0})
+async def test_a_temperature_divides_scores(plain: Site) -> None:
+    (change,) = await sent(plain, {"point": "attn_scores", "layer": 0, "op": "temperature", "value": 0})
     assert (change.point, change.op, change.value) == ("attn.hook_attn_scores", "temperature", 0.0)
 
 
-async def test_every_choice_has_the_change(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await sent(at, {"point": "z.0", "op": "zero"}, route="/v1/completions", n=2, prompt=["a", "b"])
-        assert all(len(s.interventions) == 1 for s in at.engine.submitted)
-        assert sum(isinstance(s.task, GenerateTask) for s in at.engine.submitted) == 4
+async def test_every_choice_has_the_change(plain: Site) -> None:
+    await sent(plain, {"point": "z.0", "op": "zero"}, route="/v1/completions", n=2, prompt=["a", "b"])
+    assert all(len(s.interventions) == 1 for s in plain.engine.submitted)
+    assert sum(isinstance(s.task, GenerateTask) for s in plain.engine.submitted) == 4
 
 
 async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Path) -> None:
@@ -169,10 +164,9 @@ async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Pat
         ({"point": "z.0", "op": "zero", "code": "import os"}, "no such field"),
     ],
 )  # fmt: skip
-async def test_what_cannot_be_done_is_400_before_anything_runs(item: Any, said: str, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error("/v1/trace", {**TRACE, "interventions": [item]}, 400)
-        assert at.engine.submitted == []
+async def test_what_cannot_be_done_is_400_before_anything_runs(item: Any, said: str, plain: Site) -> None:
+    error = await plain.error("/v1/trace", {**TRACE, "interventions": [item]}, 400)
+    assert plain.engine.submitted == []
     assert said in error["message"]
     assert error["param"].startswith("interventions") or error["code"] in {"invalid_value", "unknown_field"}
 
@@ -197,26 +191,24 @@ async def test_points_of_an_encoder_are_called_so(item: Any, said: str, tmp_path
     assert said in error["message"]
 
 
-async def test_there_is_a_bound_on_their_number(tmp_path: Path) -> None:
+async def test_there_is_a_bound_on_their_number(plain: Site) -> None:
     items = [{"point": "z.0", "op": "zero"}] * (MAX_INTERVENTIONS + 1)
-    async with site(tmp_path) as at:
-        assert len(await sent(at, *items[:-1])) == MAX_INTERVENTIONS
-        error = await at.error("/v1/trace", {**TRACE, "interventions": items}, 400)
+    assert len(await sent(plain, *items[:-1])) == MAX_INTERVENTIONS
+    error = await plain.error("/v1/trace", {**TRACE, "interventions": items}, 400)
     assert error["param"] == "interventions"
 
 
-async def test_there_is_a_bound_on_how_often_attention_is_changed(tmp_path: Path) -> None:
+async def test_there_is_a_bound_on_how_often_attention_is_changed(plain: Site) -> None:
     """Check the bound: sixty-four changes of every pattern of a long prompt took tens of seconds of one step, for
     all requests in it.
     """
     everywhere = {"point": "pattern", "layer": "all", "op": "scale", "value": 0.5}
     one_head = {"point": "attn_scores.0", "head": 1, "op": "temperature", "value": 2}
-    async with site(tmp_path) as at:
-        await sent(at, *[everywhere] * 4, {"point": "resid_pre", "layer": "all", "op": "scale", "value": 0.5})
-        await sent(at, *[one_head] * 48)  # four times 3 layers of 4 heads
-        submitted = len(at.engine.submitted)
-        error = await at.error("/v1/trace", {**TRACE, "interventions": [*[everywhere] * 4, one_head]}, 400)
-        assert len(at.engine.submitted) == submitted
+    await sent(plain, *[everywhere] * 4, {"point": "resid_pre", "layer": "all", "op": "scale", "value": 0.5})
+    await sent(plain, *[one_head] * 48)  # four times 3 layers of 4 heads
+    submitted = len(plain.engine.submitted)
+    error = await plain.error("/v1/trace", {**TRACE, "interventions": [*[everywhere] * 4, one_head]}, 400)
+    assert len(plain.engine.submitted) == submitted
     assert error["code"] == "too_many_changes"
     whole = 4 * 3 * 4 * 4 * 4
     assert f"they change {whole + 16} attention scores and weights; at most {whole} are accepted" in error["message"]

@@ -120,9 +120,8 @@ async def test_more_options_than_labels_are_refused(tmp_path: Path) -> None:
         ({"temperature": 1}, "temperature", "no such field"),
     ],
 )
-async def test_bad_input_names_the_field(change: dict[str, Any], field: str, reason: str, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error("/v1/decisions", {"input": "I", "questions": [PREDICATE], **change}, 400)
+async def test_bad_input_names_the_field(change: dict[str, Any], field: str, reason: str, plain: Site) -> None:
+    error = await plain.error("/v1/decisions", {"input": "I", "questions": [PREDICATE], **change}, 400)
     assert error["param"] == field
     assert reason in error["message"]
 
@@ -141,36 +140,33 @@ async def test_bad_input_names_the_field(change: dict[str, Any], field: str, rea
     ],
 )
 async def test_systemones_errors_name_fields_as_the_client_wrote_them(
-    change: dict[str, Any], field: str, tmp_path: Path
+    change: dict[str, Any], field: str, plain: Site
 ) -> None:
-    async with site(tmp_path) as at:
-        error = error_of(await at.post("/v1/systemone", STATE | change))
+    error = error_of(await plain.post("/v1/systemone", STATE | change))
     assert error["param"] == field
     assert error["message"].startswith(field + ":")
     assert "truncate" not in error["message"]
     assert "input and" not in error["message"]
 
 
-async def test_decisions_do_not_advise_a_field_that_they_lack(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error("/v1/decisions", {"input": "x" * 3_000, "questions": [PREDICATE]}, 400)
+async def test_decisions_do_not_advise_a_field_that_they_lack(plain: Site) -> None:
+    error = await plain.error("/v1/decisions", {"input": "x" * 3_000, "questions": [PREDICATE]}, 400)
     assert error["param"] == "input"
     assert error["message"].endswith("at most 64 are accepted.")
 
 
-async def test_json_of_an_input_is_bounded(tmp_path: Path) -> None:
+async def test_json_of_an_input_is_bounded(plain: Site) -> None:
     deep: Any = {}
     for _ in range(40):
         deep = {"a": deep}
-    async with site(tmp_path) as at:
-        for data, reason in (
-            (deep, "32 levels"),
-            ({"a": [0] * 10_001}, "10000 values"),
-            ({"a": "x" * 300_000}, "bytes"),
-        ):
-            part = {"role": "user", "content": [{"type": "input_json", "data": data}]}
-            error = await at.error("/v1/decisions", {"input": [part], "questions": [PREDICATE]}, 400)
-            assert reason in error["message"]
+    for data, reason in (
+        (deep, "32 levels"),
+        ({"a": [0] * 10_001}, "10000 values"),
+        ({"a": "x" * 300_000}, "bytes"),
+    ):
+        part = {"role": "user", "content": [{"type": "input_json", "data": data}]}
+        error = await plain.error("/v1/decisions", {"input": [part], "questions": [PREDICATE]}, 400)
+        assert reason in error["message"]
 
 
 async def test_systemones_errors_are_read_by_both_kinds_of_clients(tmp_path: Path) -> None:

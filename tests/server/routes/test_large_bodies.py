@@ -1,7 +1,6 @@
 """Large bodies: validation in a thread, and early ends of validation."""
 
 import threading
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,8 +16,8 @@ from server.schemas.generation import ChatCompletionRequest
 from server.schemas.judgements.decisions import DecisionsRequest
 from server.schemas.judgements.systemone import SystemOneRequest
 from server.schemas.openai_responses.responses import ResponsesRequest
-from tests.server.dialects.test_judgements import PREDICATE, STATE
-from tests.server.serving import error_of, site
+from tests.server.routes.test_judgements import PREDICATE, STATE
+from tests.server.serving import Site, error_of
 
 
 @pytest.mark.parametrize(
@@ -77,13 +76,12 @@ async def test_a_large_body_is_validated_outside_the_event_loop() -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/decisions", "/v1/systemone"])
-async def test_megabytes_of_json_are_refused_before_the_chat_is_written(path: str, tmp_path: Path) -> None:
+async def test_megabytes_of_json_are_refused_before_the_chat_is_written(path: str, plain: Site) -> None:
     data = [{"type": "input_json", "data": {"k": "x" * 200_000}}] * 50
     bodies = {
         "/v1/decisions": {"input": [{"role": "user", "content": data}], "questions": [PREDICATE]},
         "/v1/systemone": STATE | {"instructions": "x" * 10_000_000},
     }
-    async with site(tmp_path) as at:
-        error = error_of(await at.post(path, bodies[path]))
+    error = error_of(await plain.post(path, bodies[path]))
     assert "the text has 10000" in error["message"]
     assert error["param"] == ("input" if path == "/v1/decisions" else "state")

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from server.generation.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
-from tests.server.dialects.test_bad_input import GOOD, at_path
-from tests.server.serving import site
+from server.routes.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
+from tests.server.routes.test_bad_input import GOOD, at_path
+from tests.server.serving import Site, site
 
 TEXT = "a b " * 10_000
 USER = {"role": "user", "content": TEXT}
@@ -142,13 +142,12 @@ REPEATED: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-async def test_no_error_repeats_a_long_value(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        for path, body, problem in REPEATED:
-            answer = await at.post(path, body)
-            assert answer.status_code == 400
-            assert problem in answer.json()["error"]["message"]
-            assert len(answer.content) < (1000 if problem else 20_000)
+async def test_no_error_repeats_a_long_value(plain: Site) -> None:
+    for path, body, problem in REPEATED:
+        answer = await plain.post(path, body)
+        assert answer.status_code == 400
+        assert problem in answer.json()["error"]["message"]
+        assert len(answer.content) < (1000 if problem else 20_000)
 
 
 @pytest.mark.parametrize(

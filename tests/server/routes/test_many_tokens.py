@@ -145,11 +145,10 @@ async def sizes_of_writes(at: Site, path: str, body: Any) -> tuple[bytes, int]:
     return b"".join(written), max(map(len, written))
 
 
-async def test_a_large_answer_is_written_one_choice_at_a_time(tmp_path: Path) -> None:
+async def test_a_large_answer_is_written_one_choice_at_a_time(plain: Site) -> None:
     body = {"prompt": "a", "max_tokens": 40, "n": 64, "logprobs": 20, "seed": 1}
-    async with site(tmp_path) as at:
-        content, largest = await sizes_of_writes(at, "/v1/completions", body)
-        whole = (await at.post("/v1/completions", {**body, "n": 1})).json()
+    content, largest = await sizes_of_writes(plain, "/v1/completions", body)
+    whole = (await plain.post("/v1/completions", {**body, "n": 1})).json()
     told = json.loads(content)
     assert [choice["index"] for choice in told["choices"]] == list(range(64))
     assert all({**choice, "index": 0} == whole["choices"][0] for choice in told["choices"])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from server.dispatch.served_adapter import ServedAdapter
-from tests.server.serving import site
+from tests.server.serving import Site
 
 USER = {"role": "user", "content": "x"}
 BODIES: dict[str, dict[str, Any]] = {
@@ -24,18 +24,16 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", ["tgi", "dummy", "text-embeddings-inference", None])
-async def test_names_that_clients_send_without_knowing_one_are_the_models(name: str | None, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        for path, body in BODIES.items():
-            answer = await at.post(path, {**body, "model": name})
-            assert answer.status_code == 200, (path, answer.text)
-            assert (await at.post(path, {**body, "model": "llama"})).status_code == 404
-        if name is not None:
-            assert (await at.http.get(f"/v1/models/{name}")).json()["id"] == "org/tiny"
+async def test_names_that_clients_send_without_knowing_one_are_the_models(name: str | None, plain: Site) -> None:
+    for path, body in BODIES.items():
+        answer = await plain.post(path, {**body, "model": name})
+        assert answer.status_code == 200, (path, answer.text)
+        assert (await plain.post(path, {**body, "model": "llama"})).status_code == 404
+    if name is not None:
+        assert (await plain.http.get(f"/v1/models/{name}")).json()["id"] == "org/tiny"
 
 
-async def test_an_adapter_keeps_its_name(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        at.context.adapters._served["tgi"] = ServedAdapter("tgi", 1, Path("/loras/tgi"), 0)
-        answer = await at.post("/v1/completions", {"prompt": "x", "model": "tgi"})
+async def test_an_adapter_keeps_its_name(plain: Site) -> None:
+    plain.context.adapters._served["tgi"] = ServedAdapter("tgi", 1, Path("/loras/tgi"), 0)
+    answer = await plain.post("/v1/completions", {"prompt": "x", "model": "tgi"})
     assert answer.json()["model"] == "tgi"

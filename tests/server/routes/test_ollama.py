@@ -72,10 +72,9 @@ async def test_the_end_of_the_text_is_told_as_stop(path: str, tmp_path: Path) ->
     assert lines[-1]["done_reason"] == "stop"
 
 
-async def test_a_prompt_is_wrapped_into_the_template_unless_it_is_raw(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        asked = [{"prompt": "U", **more} for more in ({"system": "S"}, {}, {"raw": True})]
-        assert await prompts(at, GENERATE, *asked) == [b"<system>S<user>U<A>", b"<user>U<A>", b"U"]
+async def test_a_prompt_is_wrapped_into_the_template_unless_it_is_raw(plain: Site) -> None:
+    asked = [{"prompt": "U", **more} for more in ({"system": "S"}, {}, {"raw": True})]
+    assert await prompts(plain, GENERATE, *asked) == [b"<system>S<user>U<A>", b"<user>U<A>", b"U"]
 
 
 async def test_a_model_without_a_template_continues_the_prompt_and_has_no_chats(tmp_path: Path) -> None:
@@ -86,36 +85,33 @@ async def test_a_model_without_a_template_continues_the_prompt_and_has_no_chats(
         assert "no chat template" in (await at.error(CHAT, BODIES[CHAT], 400))["message"]
 
 
-async def test_what_asks_for_nothing_to_be_written_is_told_that_the_model_is_loaded(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        for path, body in ((GENERATE, {"prompt": ""}), (GENERATE, {"keep_alive": "5m"}), (CHAT, {"messages": []})):
-            answer = (await at.post(path, body)).json()
-            assert (text_of(answer), answer["done"], answer["done_reason"]) == ("", True, "load")
-        assert not at.engine.submitted
+async def test_what_asks_for_nothing_to_be_written_is_told_that_the_model_is_loaded(plain: Site) -> None:
+    for path, body in ((GENERATE, {"prompt": ""}), (GENERATE, {"keep_alive": "5m"}), (CHAT, {"messages": []})):
+        answer = (await plain.post(path, body)).json()
+        assert (text_of(answer), answer["done"], answer["done_reason"]) == ("", True, "load")
+    assert not plain.engine.submitted
 
 
-async def test_options_are_those_of_v1_by_other_names(tmp_path: Path) -> None:
+async def test_options_are_those_of_v1_by_other_names(plain: Site) -> None:
     alike = {
         "temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.25, "seed": 7, "presence_penalty": 1,
         "frequency_penalty": 0.5,
     }  # fmt: skip
     options = {**alike, "num_predict": 5, "repeat_penalty": 1.5, "stop": ["hihi"], "num_ctx": 8192, "num_thread": 4}
     body = {**alike, "messages": MESSAGES, "max_tokens": 5, "repetition_penalty": 1.5, "stop": ["hihi"]}
-    async with site(tmp_path) as at:
-        ours = (await at.post("/v1/chat/completions", body)).json()["choices"][0]
-        for path, asked in BODIES.items():
-            answer = (await at.post(path, {**asked, "options": options, "stream": False})).json()
-            assert (text_of(answer), answer["done_reason"]) == (ours["message"]["content"], "stop")
-        expected, *tasks = [each.task for each in at.engine.submitted]
+    ours = (await plain.post("/v1/chat/completions", body)).json()["choices"][0]
+    for path, asked in BODIES.items():
+        answer = (await plain.post(path, {**asked, "options": options, "stream": False})).json()
+        assert (text_of(answer), answer["done_reason"]) == (ours["message"]["content"], "stop")
+    expected, *tasks = [each.task for each in plain.engine.submitted]
     assert tasks == [expected] * 2
 
 
 @pytest.mark.parametrize("number", [-1, -2, None])
-async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int | None, tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        for body in ({"prompt": "U"}, {"prompt": "U", "raw": True}):
-            await at.post(GENERATE, {**body, "options": {"num_predict": number, "seed": -1}})
-        tasks = [each.task for each in at.engine.submitted]
+async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int | None, plain: Site) -> None:
+    for body in ({"prompt": "U"}, {"prompt": "U", "raw": True}):
+        await plain.post(GENERATE, {**body, "options": {"num_predict": number, "seed": -1}})
+    tasks = [each.task for each in plain.engine.submitted]
     assert [task.sampling.max_tokens for task in tasks if isinstance(task, GenerateTask)] == [54, 63]
 
 
@@ -159,12 +155,11 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
     ],
 )
 async def test_what_is_refused_is_named_as_the_client_wrote_it(
-    path: str, fields: dict[str, Any], said: str, tmp_path: Path
+    path: str, fields: dict[str, Any], said: str, plain: Site
 ) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error(path, {**BODIES[path], **fields}, 400)
-        assert error["message"].startswith(said)
-        assert not at.engine.submitted
+    error = await plain.error(path, {**BODIES[path], **fields}, 400)
+    assert error["message"].startswith(said)
+    assert not plain.engine.submitted
 
 
 async def test_every_error_is_a_text(tmp_path: Path) -> None:
@@ -214,14 +209,13 @@ async def test_a_client_that_leaves_frees_its_place(fields: dict[str, Any], stre
 
 
 @pytest.mark.parametrize("path", BODIES)
-async def test_log_probabilities_and_attention_are_those_of_v1(path: str, tmp_path: Path) -> None:
+async def test_log_probabilities_and_attention_are_those_of_v1(path: str, plain: Site) -> None:
     looks = {"attention": {"layers": 0, "heads": 1}, "logprobs": True, "top_logprobs": 2}
-    async with site(tmp_path) as at:
-        asked = {"messages": MESSAGES, "max_tokens": 3, **looks}
-        (ours,) = (await at.post("/v1/chat/completions", asked)).json()["choices"]
-        body = {**BODIES[path], "options": {"num_predict": 3}, **looks}
-        whole = (await at.post(path, {**body, "stream": False})).json()
-        lines = lines_of(await at.post(path, body))
+    asked = {"messages": MESSAGES, "max_tokens": 3, **looks}
+    (ours,) = (await plain.post("/v1/chat/completions", asked)).json()["choices"]
+    body = {**BODIES[path], "options": {"num_predict": 3}, **looks}
+    whole = (await plain.post(path, {**body, "stream": False})).json()
+    lines = lines_of(await plain.post(path, body))
     assert whole["attention"] == ours["attention"]
     assert whole["logprobs"] == ours["logprobs"]["content"]
     assert [entry for line in lines for entry in line.get("logprobs", ())] == whole["logprobs"]
@@ -230,11 +224,10 @@ async def test_log_probabilities_and_attention_are_those_of_v1(path: str, tmp_pa
     assert positions == ours["attention"]["query_positions"]
 
 
-async def test_interventions_reach_the_engine(tmp_path: Path) -> None:
+async def test_interventions_reach_the_engine(plain: Site) -> None:
     change = {"point": "blocks.0.hook_resid_post", "op": "zero"}
-    async with site(tmp_path) as at:
-        await at.post(CHAT, {**BODIES[CHAT], "interventions": [change]})
-        assert [len(each.interventions) for each in at.engine.submitted] == [1]
+    await plain.post(CHAT, {**BODIES[CHAT], "interventions": [change]})
+    assert [len(each.interventions) for each in plain.engine.submitted] == [1]
 
 
 async def test_thinking_is_turned_off_by_the_templates_own_variable(tmp_path: Path) -> None:
@@ -261,7 +254,7 @@ async def test_an_encoder_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content_type", ["application/x-www-form-urlencoded", "text/plain", None])
-async def test_a_body_needs_no_content_type_unless_a_browser_sends_it(content_type: str | None, tmp_path: Path) -> None:
+async def test_a_body_needs_no_content_type_unless_a_browser_sends_it(content_type: str | None, plain: Site) -> None:
     """Send the examples of Ollama's documentation, which use `curl -d`."""
     headers = {} if content_type is None else {"content-type": content_type}
     browsers: list[dict[str, str]] = [
@@ -270,17 +263,16 @@ async def test_a_body_needs_no_content_type_unless_a_browser_sends_it(content_ty
         {"origin": "http://lightwell"},
     ]
     content = json.dumps({**BODIES[GENERATE], "stream": False})
-    async with site(tmp_path) as at:
-        answer = await at.http.post(GENERATE, content=content, headers=headers)
-        assert answer.status_code == 200, answer.text
-        for added in browsers:
-            assert (await at.http.post(GENERATE, content=content, headers={**headers, **added})).status_code == 415
-        elsewhere = await at.http.post("/v1/completions", content='{"prompt": "x"}', headers=headers)
+    answer = await plain.http.post(GENERATE, content=content, headers=headers)
+    assert answer.status_code == 200, answer.text
+    for added in browsers:
+        assert (await plain.http.post(GENERATE, content=content, headers={**headers, **added})).status_code == 415
+    elsewhere = await plain.http.post("/v1/completions", content='{"prompt": "x"}', headers=headers)
     assert elsewhere.status_code == (200 if content_type is None else 415)
 
 
 @pytest.mark.parametrize("fields", [{"messages": MESSAGES}, {"prompt": "U"}, {"prompt": "U", "raw": True}])
-async def test_a_prompt_that_was_cut_is_told(fields: dict[str, Any], tmp_path: Path) -> None:
+async def test_a_prompt_that_was_cut_is_told(fields: dict[str, Any], plain: Site) -> None:
     path = CHAT if "messages" in fields else GENERATE
     long = (
         {**fields, "prompt": "x" * 100}
@@ -288,11 +280,10 @@ async def test_a_prompt_that_was_cut_is_told(fields: dict[str, Any], tmp_path: P
         else {"messages": [{"role": "user", "content": "x" * 100}]}
     )
     options = {"num_predict": 2, "num_ctx": 8192}
-    async with site(tmp_path) as at:
-        for streams in (False, True):
-            asked = {"truncate": True, "options": options, "stream": streams}
-            cut, whole = [await at.post(path, {**body, **asked}) for body in (long, fields)]
-            ends = [json.loads(answer.text.splitlines()[-1]) for answer in (cut, whole)]
-            assert ends[0]["truncated"] is True
-            assert ends[0]["prompt_eval_count"] == 62
-            assert "truncated" not in ends[1]
+    for streams in (False, True):
+        asked = {"truncate": True, "options": options, "stream": streams}
+        cut, whole = [await plain.post(path, {**body, **asked}) for body in (long, fields)]
+        ends = [json.loads(answer.text.splitlines()[-1]) for answer in (cut, whole)]
+        assert ends[0]["truncated"] is True
+        assert ends[0]["prompt_eval_count"] == 62
+        assert "truncated" not in ends[1]

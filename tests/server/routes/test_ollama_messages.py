@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -16,9 +15,8 @@ from server.generation.conversation import ChatPiece
 from server.generation.prompts.prompt import Prompt, packed
 from server.generation.submission import Started
 from server.schemas.ollama import OllamaChatRequest
-from server.schemas.structured_outputs import Constraint
-from tests.server.dialects.test_ollama import CHAT, MESSAGES, call_of
-from tests.server.serving import Site, site
+from tests.server.routes.test_ollama import CHAT, MESSAGES, call_of
+from tests.server.serving import Site
 
 
 @pytest.mark.parametrize(
@@ -35,11 +33,10 @@ async def test_a_format_is_the_constraint_of_the_text(format: Any, expected: Any
         assert chat_request(at.context, body).constraint == expected
 
 
-async def test_half_a_character_in_a_call_is_refused(tmp_path: Path) -> None:
+async def test_half_a_character_in_a_call_is_refused(plain: Site) -> None:
     """Check against the old failure: it ended in an internal server error."""
-    async with site(tmp_path) as at:
-        body = json.dumps({"messages": [call_of("\ud800")]})
-        answer = await at.http.post(CHAT, content=body, headers={"content-type": "application/json"})
+    body = json.dumps({"messages": [call_of("\ud800")]})
+    answer = await plain.http.post(CHAT, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
     assert answer.json()["error"].startswith("messages[0].tool_calls[0].function.arguments: the text holds a lone surr")
 
@@ -85,14 +82,13 @@ def call(index: int, arguments: str, name: str | None = None) -> MessageDelta:
     return MessageDelta(tool_calls=(ToolCallDelta(index=index, id=name, name=name, arguments=arguments),))
 
 
-async def test_thinking_and_calls_have_their_fields_and_a_call_is_whole(tmp_path: Path) -> None:
+async def test_thinking_and_calls_have_their_fields_and_a_call_is_whole(plain: Site) -> None:
     deltas = [
         MessageDelta(reasoning="h"), MessageDelta(reasoning="m"), MessageDelta(content="So: "),
         call(0, "", "f"), call(0, '{"x":\r\n'), call(0, "[1]}"), call(1, "{}", "g"),
     ]  # fmt: skip
-    async with site(tmp_path) as at:
-        lines = [json.loads(line) async for line in written(at, *deltas).lines()]
-        whole = orjson.loads(orjson.dumps(await written(at, *deltas).whole()))
+    lines = [json.loads(line) async for line in written(plain, *deltas).lines()]
+    whole = orjson.loads(orjson.dumps(await written(plain, *deltas).whole()))
     told = whole["message"]
     assert (told["thinking"], told["content"]) == ("hm", "So: ")
     assert [each["function"] for each in told["tool_calls"]] == [
@@ -106,10 +102,9 @@ async def test_thinking_and_calls_have_their_fields_and_a_call_is_whole(tmp_path
     assert whole["done_reason"] == "stop"
 
 
-async def test_a_call_that_the_answers_end_cuts_off_is_text(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        whole = orjson.loads(orjson.dumps(await written(at, call(0, '{"x": ', "f")).whole()))
-        lines = [json.loads(line) async for line in written(at, call(0, '{"x": ', "f")).lines()]
+async def test_a_call_that_the_answers_end_cuts_off_is_text(plain: Site) -> None:
+    whole = orjson.loads(orjson.dumps(await written(plain, call(0, '{"x": ', "f")).whole()))
+    lines = [json.loads(line) async for line in written(plain, call(0, '{"x": ', "f")).lines()]
     assert json.loads(whole["message"]["content"]) == {"name": "f", "arguments": '{"x": '}
     assert "tool_calls" not in whole["message"]
     assert lines[0]["message"] == whole["message"]

@@ -10,13 +10,12 @@ from server.dispatch.served_adapter import ServedAdapter
 from server.engine.request import EmbedTask
 from server.observability.version import lightwell_version
 from tests.server.fake_client import INFO, FakeEngine
-from tests.server.serving import site, tiny_config
+from tests.server.serving import Site, site, tiny_config
 
 
-async def test_the_model_and_its_adapters_are_listed_with_a_tag(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        at.context.adapters._served["tales"] = ServedAdapter("tales", 1, Path("/loras/tales"), 1795630349)
-        models = (await at.http.get("/api/tags")).json()["models"]
+async def test_the_model_and_its_adapters_are_listed_with_a_tag(plain: Site) -> None:
+    plain.context.adapters._served["tales"] = ServedAdapter("tales", 1, Path("/loras/tales"), 1795630349)
+    models = (await plain.http.get("/api/tags")).json()["models"]
     assert (
         [each["name"] for each in models] == [each["model"] for each in models] == ["org/tiny:latest", "tales:latest"]
     )
@@ -41,12 +40,11 @@ async def test_a_gguf_file_is_told_as_one(tmp_path: Path) -> None:
     assert (model["details"]["format"], model["details"]["quantization_level"]) == ("gguf", "GGUF")
 
 
-async def test_show_tells_sizes_template_and_defaults(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        told = (await at.post("/api/show", {"model": "org/tiny:latest", "verbose": True})).json()
-        older = (await at.post("/api/show", {"name": "org/tiny"})).json()
-        (listed,) = (await at.http.get("/api/tags")).json()["models"]
-        unknown = await at.error("/api/show", {"model": "llama3"}, 404)
+async def test_show_tells_sizes_template_and_defaults(plain: Site) -> None:
+    told = (await plain.post("/api/show", {"model": "org/tiny:latest", "verbose": True})).json()
+    older = (await plain.post("/api/show", {"name": "org/tiny"})).json()
+    (listed,) = (await plain.http.get("/api/tags")).json()["models"]
+    unknown = await plain.error("/api/show", {"model": "llama3"}, 404)
     assert older == told
     assert told["details"] == listed["details"]
     info = told["model_info"]
@@ -72,30 +70,28 @@ async def test_the_version_is_this_servers(tmp_path: Path) -> None:
         assert (await at.http.get("/api/version")).json() == {"version": lightwell_version()}
 
 
-async def test_what_changes_which_models_there_are_is_refused_with_what_there_is(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        for method, route in (
-            ("POST", "pull"),
-            ("POST", "push"),
-            ("POST", "create"),
-            ("POST", "copy"),
-            ("DELETE", "delete"),
-        ):
-            answer = await at.http.request(method, f"/api/{route}", json={"model": "llama3"})
-            assert answer.status_code == 404
-            assert f"There is no /api/{route}" in answer.json()["error"]
-            assert "org/tiny:latest" in answer.json()["error"]
-        assert not any("pull" in path for path in (await at.http.get("/openapi.json")).json()["paths"])
+async def test_what_changes_which_models_there_are_is_refused_with_what_there_is(plain: Site) -> None:
+    for method, route in (
+        ("POST", "pull"),
+        ("POST", "push"),
+        ("POST", "create"),
+        ("POST", "copy"),
+        ("DELETE", "delete"),
+    ):
+        answer = await plain.http.request(method, f"/api/{route}", json={"model": "llama3"})
+        assert answer.status_code == 404
+        assert f"There is no /api/{route}" in answer.json()["error"]
+        assert "org/tiny:latest" in answer.json()["error"]
+    assert not any("pull" in path for path in (await plain.http.get("/openapi.json")).json()["paths"])
 
 
 @pytest.mark.parametrize("fields", [{}, {"dimensions": 4}])
-async def test_vectors_are_those_of_v1(fields: dict[str, Any], tmp_path: Path) -> None:
+async def test_vectors_are_those_of_v1(fields: dict[str, Any], plain: Site) -> None:
     texts = ["ab", "c"]
-    async with site(tmp_path) as at:
-        answer = (await at.post("/api/embed", {"model": "org/tiny:latest", "input": texts, **fields})).json()
-        one = (await at.post("/api/embed", {"input": texts[0], "options": {"num_ctx": 8}, **fields})).json()
-        ours = (await at.post("/v1/embeddings", {"input": texts, "normalize": True, **fields})).json()
-        tasks = [each.task for each in at.engine.submitted]
+    answer = (await plain.post("/api/embed", {"model": "org/tiny:latest", "input": texts, **fields})).json()
+    one = (await plain.post("/api/embed", {"input": texts[0], "options": {"num_ctx": 8}, **fields})).json()
+    ours = (await plain.post("/v1/embeddings", {"input": texts, "normalize": True, **fields})).json()
+    tasks = [each.task for each in plain.engine.submitted]
     assert answer["embeddings"] == [entry["embedding"] for entry in ours["data"]]
     assert one["embeddings"] == answer["embeddings"][:1]
     assert (answer["model"], answer["prompt_eval_count"]) == ("org/tiny:latest", 3)
@@ -104,24 +100,22 @@ async def test_vectors_are_those_of_v1(fields: dict[str, Any], tmp_path: Path) -
     assert len(set(tasks)) == 1
 
 
-async def test_a_text_that_is_too_long_is_cut_unless_it_must_not_be(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = (await at.post("/api/embed", {"input": ["y", "x" * 100]})).json()
-        assert (answer["prompt_eval_count"], answer["truncated"]) == (65, True)
-        assert "truncated" not in (await at.post("/api/embed", {"input": ["y", "x" * 64]})).json()
-        assert (await at.post("/api/embeddings", {"prompt": "x" * 100})).json()["truncated"] is True
-        refused = await at.error("/api/embed", {"input": ["y", "x" * 100], "truncate": False}, 400)
-        assert refused["message"].startswith("input: the prompt has 100 tokens; at most 64 are accepted")
-        wide = await at.error("/api/embed", {"input": "x", "dimensions": 9}, 400)
-        assert wide["message"].startswith("dimensions: 9 is over the model's 8")
+async def test_a_text_that_is_too_long_is_cut_unless_it_must_not_be(plain: Site) -> None:
+    answer = (await plain.post("/api/embed", {"input": ["y", "x" * 100]})).json()
+    assert (answer["prompt_eval_count"], answer["truncated"]) == (65, True)
+    assert "truncated" not in (await plain.post("/api/embed", {"input": ["y", "x" * 64]})).json()
+    assert (await plain.post("/api/embeddings", {"prompt": "x" * 100})).json()["truncated"] is True
+    refused = await plain.error("/api/embed", {"input": ["y", "x" * 100], "truncate": False}, 400)
+    assert refused["message"].startswith("input: the prompt has 100 tokens; at most 64 are accepted")
+    wide = await plain.error("/api/embed", {"input": "x", "dimensions": 9}, 400)
+    assert wide["message"].startswith("dimensions: 9 is over the model's 8")
 
 
-async def test_the_older_route_takes_one_prompt_and_leaves_its_length(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = (await at.post("/api/embeddings", {"prompt": "ab"})).json()
-        ours = (await at.post("/v1/embeddings", {"input": "ab", "normalize": False})).json()
-        first, second = (each.task for each in at.engine.submitted)
-        empty = await at.error("/api/embeddings", {"prompt": ""}, 400)
+async def test_the_older_route_takes_one_prompt_and_leaves_its_length(plain: Site) -> None:
+    answer = (await plain.post("/api/embeddings", {"prompt": "ab"})).json()
+    ours = (await plain.post("/v1/embeddings", {"input": "ab", "normalize": False})).json()
+    first, second = (each.task for each in plain.engine.submitted)
+    empty = await plain.error("/api/embeddings", {"prompt": ""}, 400)
     assert answer == {"embedding": ours["data"][0]["embedding"]}
     assert first == second
     assert empty["message"].startswith("prompt: the prompt is empty")

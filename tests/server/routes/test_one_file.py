@@ -2,14 +2,13 @@
 
 import re
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from server.dialects.ops.single_file_page import EMPTY, one_file, views_of
 from tests.server import serving
-from tests.server.serving import site
+from tests.server.serving import Site
 from tests.source_tree import ROOT
 
 PAGE = ROOT / "server" / "web" / "page"
@@ -46,19 +45,18 @@ def test_code_of_another_form_is_refused_and_not_left_out(source: str) -> None:
         one_file({**FILES, "views/lens.js": source.encode()}, "lens")
 
 
-async def test_a_file_is_served_for_views_alone_and_does_not_run_at_the_server(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = await at.http.get("/web/saved/lens.html")
-        assert answer.text == one_file(FILES, "lens")
-        assert answer.headers["content-security-policy"].startswith("default-src 'none'; frame-ancestors 'none'")
-        for name in ("tour", "nowhere"):
-            assert (await at.http.get(f"/web/saved/{name}.html")).status_code == 404
-        (digest,) = set(re.findall(r"web/(\w{12})/", (await at.http.get("/")).text))
-        for name in ("lens", "lens.html", "tour.html"):
-            assert (await at.http.get(f"/web/{digest}/saved/{name}")).status_code == 404
+async def test_a_file_is_served_for_views_alone_and_does_not_run_at_the_server(plain: Site) -> None:
+    answer = await plain.http.get("/web/saved/lens.html")
+    assert answer.text == one_file(FILES, "lens")
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'; frame-ancestors 'none'")
+    for name in ("tour", "nowhere"):
+        assert (await plain.http.get(f"/web/saved/{name}.html")).status_code == 404
+    (digest,) = set(re.findall(r"web/(\w{12})/", (await plain.http.get("/")).text))
+    for name in ("lens", "lens.html", "tour.html"):
+        assert (await plain.http.get(f"/web/{digest}/saved/{name}")).status_code == 404
 
 
-async def test_a_file_is_made_once_and_not_by_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_is_made_once_and_not_by_the_event_loop(plain: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     makers: list[threading.Thread] = []
 
     def noted(*arguments: Any) -> str:
@@ -67,10 +65,9 @@ async def test_a_file_is_made_once_and_not_by_the_event_loop(tmp_path: Path, mon
 
     monkeypatch.setattr("server.dialects.ops.web_assets.one_file", noted)
     serving._assets.cache_clear()  # sites share what was made for another one
-    async with site(tmp_path) as at:
-        for encoding in ("gzip", "identity", "gzip"):
-            answer = await at.http.get("/web/saved/motion.html", headers={"accept-encoding": encoding})
-            assert answer.headers.get("content-encoding", "identity") == encoding
-            assert answer.text == one_file(FILES, "motion")
+    for encoding in ("gzip", "identity", "gzip"):
+        answer = await plain.http.get("/web/saved/motion.html", headers={"accept-encoding": encoding})
+        assert answer.headers.get("content-encoding", "identity") == encoding
+        assert answer.text == one_file(FILES, "motion")
     assert len(makers) == 1
     assert threading.main_thread() not in makers

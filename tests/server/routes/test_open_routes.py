@@ -7,7 +7,7 @@ import pytest
 
 from server.engine.outputs import EngineStats
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import error_of, site
+from tests.server.serving import Site, error_of, site
 
 OPEN = (
     "/health/live",
@@ -23,11 +23,10 @@ OPEN = (
 KEYS = ("first-key", "zweiter-schlüssel")
 
 
-async def test_the_model_is_listed_with_its_root_and_limit(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (card,) = (await at.http.get("/v1/models")).json()["data"]
-        assert (await at.http.get("/v1/models/org/tiny")).json() == card
-        unknown = await at.http.get("/v1/models/gpt-4")
+async def test_the_model_is_listed_with_its_root_and_limit(plain: Site) -> None:
+    (card,) = (await plain.http.get("/v1/models")).json()["data"]
+    assert (await plain.http.get("/v1/models/org/tiny")).json() == card
+    unknown = await plain.http.get("/v1/models/gpt-4")
     assert (card["id"], card["object"], card["root"], card["max_model_len"]) == (
         "org/tiny", "model", "/models/tiny", 64
     )  # fmt: skip
@@ -35,9 +34,8 @@ async def test_the_model_is_listed_with_its_root_and_limit(tmp_path: Path) -> No
     assert (unknown.status_code, error_of(unknown)["code"]) == (404, "model_not_found")
 
 
-async def test_capabilities_tell_the_shape_of_the_network(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = (await at.http.get("/v1/capabilities")).json()
+async def test_capabilities_tell_the_shape_of_the_network(plain: Site) -> None:
+    answer = (await plain.http.get("/v1/capabilities")).json()
     assert (answer["num_layers"], answer["num_heads"], answer["embeddings"]["layers"]) == (3, 4, 4)
 
 
@@ -62,13 +60,12 @@ async def test_metrics_are_prometheus_text_with_the_engines_numbers(tmp_path: Pa
     assert answer.headers["content-type"].startswith("text/plain; version=")
 
 
-async def test_requests_are_counted_by_template_method_and_status(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await at.http.get("/v1/models/org/tiny")
-        await at.post("/v1/completions", {})
-        name = 'lightwell_http_requests_total{method="%s",route="%s",status="%d"}'
-        assert await at.metric(name % ("GET", "/v1/models/{model_id:path}", 200)) == 1
-        assert await at.metric(name % ("POST", "/v1/completions", 400)) == 1
+async def test_requests_are_counted_by_template_method_and_status(plain: Site) -> None:
+    await plain.http.get("/v1/models/org/tiny")
+    await plain.post("/v1/completions", {})
+    name = 'lightwell_http_requests_total{method="%s",route="%s",status="%d"}'
+    assert await plain.metric(name % ("GET", "/v1/models/{model_id:path}", 200)) == 1
+    assert await plain.metric(name % ("POST", "/v1/completions", 400)) == 1
 
 
 async def test_open_routes_need_no_key(tmp_path: Path) -> None:

@@ -17,7 +17,9 @@ from tests.server.bare_server import PATIENCE, serving
 from tests.server.dialects.test_disconnect import Visitor
 from tests.server.dialects.test_judgements import WideEngine
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import build_site, site
+from tests.server.routes.test_disconnect import Visitor
+from tests.server.routes.test_judgements import WideEngine
+from tests.server.serving import Site, build_site, site
 
 PATH = "/v1/responses"
 ROWS = {"layers": 0, "heads": [0, 1]}
@@ -102,9 +104,8 @@ async def test_a_whole_answer_is_a_response_of_the_package(tmp_path: Path) -> No
     assert (response.usage.total_tokens, response.usage.input_tokens_details.cached_tokens) == (num_prompt + 3, 2)
 
 
-async def test_an_answer_that_reaches_its_limit_is_incomplete(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = (await at.post(PATH, {"input": "x", "max_output_tokens": 3})).json()
+async def test_an_answer_that_reaches_its_limit_is_incomplete(plain: Site) -> None:
+    answer = (await plain.post(PATH, {"input": "x", "max_output_tokens": 3})).json()
     assert (answer["status"], answer["output"][0]["status"]) == ("incomplete", "incomplete")
     assert answer["incomplete_details"] == {"reason": "max_output_tokens"}
 
@@ -160,13 +161,12 @@ async def test_a_stream_is_the_same_whoever_writes_its_tokens(tmp_path: Path) ->
     assert ways[0][-1]["response"]["usage"]["output_tokens"] == 24
 
 
-async def test_attention_comes_with_the_text_and_in_a_stream_with_each_delta(tmp_path: Path) -> None:
+async def test_attention_comes_with_the_text_and_in_a_stream_with_each_delta(plain: Site) -> None:
     body = {"input": "x", "max_output_tokens": 3, "attention": {**ROWS, "prompt": True}}
-    async with site(tmp_path) as at:
-        whole = (await at.post(PATH, body)).json()
-        events = events_of((await at.post(PATH, {**body, "stream": True})).text)
-        chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "attention": body["attention"]}
-        (expected,) = (await at.post("/v1/chat/completions", chat)).json()["choices"]
+    whole = (await plain.post(PATH, body)).json()
+    events = events_of((await plain.post(PATH, {**body, "stream": True})).text)
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "attention": body["attention"]}
+    (expected,) = (await plain.post("/v1/chat/completions", chat)).json()["choices"]
     Response.model_validate(whole)
     assert whole["output"][0]["content"][0]["attention"] == expected["attention"]
     rows = [event["attention"] for event in events if event["type"] == "response.output_text.delta"]
@@ -185,14 +185,13 @@ async def test_a_large_answer_is_written_in_pieces(tmp_path: Path) -> None:
     assert np.shape(item["content"][0]["attention"]["prompt"]["attention"])[-2:] == (209, 209)
 
 
-async def test_what_is_asked_for_reaches_the_engine(tmp_path: Path) -> None:
+async def test_what_is_asked_for_reaches_the_engine(plain: Site) -> None:
     asked = {"seed": 7, "top_k": 3, "min_p": 0.1, "temperature": 0.3, "top_p": 0.5, "stop_token_ids": [9]}
     changes = [{"point": "blocks.0.attn.hook_z", "op": "zero"}]
-    async with site(tmp_path) as at:
-        body = {"input": "x", "max_output_tokens": 2, **asked, "interventions": changes, "priority": 4, "timeout": 50}
-        answer = await at.post(PATH, body)
-        assert answer.status_code == 200, answer.text
-        submitted = at.engine.submitted[0]
+    body = {"input": "x", "max_output_tokens": 2, **asked, "interventions": changes, "priority": 4, "timeout": 50}
+    answer = await plain.post(PATH, body)
+    assert answer.status_code == 200, answer.text
+    submitted = plain.engine.submitted[0]
     assert isinstance(submitted.task, GenerateTask)
     sampling = submitted.task.sampling
     assert (sampling.seed, sampling.top_k, sampling.min_p, sampling.temperature) == (7, 3, 0.1, 0.3)
@@ -201,20 +200,18 @@ async def test_what_is_asked_for_reaches_the_engine(tmp_path: Path) -> None:
     assert submitted.deadline is not None
 
 
-async def test_a_conversation_that_is_too_long_is_cut_if_asked(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error(PATH, {"input": "x" * 99}, 400)
-        assert (error["param"], 'Set truncation to "auto"' in error["message"]) == ("input", True)
-        assert (await at.post(PATH, {"input": "x" * 99, "truncation": "auto"})).status_code == 200
+async def test_a_conversation_that_is_too_long_is_cut_if_asked(plain: Site) -> None:
+    error = await plain.error(PATH, {"input": "x" * 99}, 400)
+    assert (error["param"], 'Set truncation to "auto"' in error["message"]) == ("input", True)
+    assert (await plain.post(PATH, {"input": "x" * 99, "truncation": "auto"})).status_code == 200
 
 
-async def test_what_codex_sends_with_each_turn_is_taken(tmp_path: Path) -> None:
+async def test_what_codex_sends_with_each_turn_is_taken(plain: Site) -> None:
     told = {"reasoning": {"summary": "auto"}, "store": False, "include": ["reasoning.encrypted_content"]}
     told |= {"client_metadata": {"thread_id": "1"}, "prompt_cache_key": "1", "parallel_tool_calls": True}
-    async with site(tmp_path) as at:
-        answer = await at.post(PATH, {"input": "x", "max_output_tokens": 1, **told})
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["reasoning"] == {"effort": None, "summary": None}
+    answer = await plain.post(PATH, {"input": "x", "max_output_tokens": 1, **told})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["reasoning"] == {"effort": None, "summary": None}
 
 
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -272,17 +269,16 @@ TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
     ],
 )
 async def test_what_is_not_supported_is_refused_by_its_own_name(
-    body: dict[str, Any], param: str, said: str, tmp_path: Path
+    body: dict[str, Any], param: str, said: str, plain: Site
 ) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error(PATH, {"input": "x", **body}, 400)
-        assert error["param"] == param, error
-        assert said in error["message"]
-        assert error["message"].startswith(f"{param}:")
-        assert at.engine.submitted == []
+    error = await plain.error(PATH, {"input": "x", **body}, 400)
+    assert error["param"] == param, error
+    assert said in error["message"]
+    assert error["message"].startswith(f"{param}:")
+    assert plain.engine.submitted == []
 
 
-async def test_null_asks_for_nothing(tmp_path: Path) -> None:
+async def test_null_asks_for_nothing(plain: Site) -> None:
     nothing = dict.fromkeys(
         (
             "previous_response_id", "conversation", "background", "prompt", "reasoning", "text", "tools", "tool_choice",
@@ -290,9 +286,8 @@ async def test_null_asks_for_nothing(tmp_path: Path) -> None:
             "instructions", "max_output_tokens", "max_tool_calls", "temperature", "top_p", "user", "store",
         )
     )  # fmt: skip
-    async with site(tmp_path) as at:
-        left_out = (await at.post(PATH, {"input": "x"})).json()
-        null = (await at.post(PATH, {"input": "x", **nothing})).json()
+    left_out = (await plain.post(PATH, {"input": "x"})).json()
+    null = (await plain.post(PATH, {"input": "x", **nothing})).json()
     assert stable(null) == stable(left_out)
 
 

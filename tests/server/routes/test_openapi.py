@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from server.http.error_shapes import shape_of
 from server.http.errors import BadRequest
-from tests.server.serving import build_site, site, tiny_config
+from tests.server.serving import Site, build_site, tiny_config
 from tests.server.tiny_network import NetworkEngine, TinyNetwork, network_config
 
 with warnings.catch_warnings():
@@ -25,9 +25,8 @@ def looks_like(value: Any) -> Any:
     return {key: looks_like(item) for key, item in value.items()} if isinstance(value, dict) else None
 
 
-async def test_every_operation_and_field_is_described(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        schema = (await at.http.get("/openapi.json")).json()
+async def test_every_operation_and_field_is_described(plain: Site) -> None:
+    schema = (await plain.http.get("/openapi.json")).json()
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             assert operation["summary"], path

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.serving import site
+from tests.server.serving import Site, site
 
 CHAT, TRACE = "/v1/chat/completions", "/v1/trace"
 USER = {"role": "user", "content": "x"}
@@ -83,9 +83,8 @@ ADD = {"point": "hook_embed", "op": "add", "value": BYTES}
         ),
     ],
 )
-async def test_an_error_is_in_terms_of_json(tmp_path: Path, path: str, body: Any, message: str) -> None:
-    async with site(tmp_path) as at:
-        assert (await at.error(path, body, 400))["message"] == message
+async def test_an_error_is_in_terms_of_json(plain: Site, path: str, body: Any, message: str) -> None:
+    assert (await plain.error(path, body, 400))["message"] == message
 
 
 async def test_a_template_that_fails_is_named_by_its_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

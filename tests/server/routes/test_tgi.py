@@ -45,9 +45,8 @@ async def test_an_answer_has_tgis_form(tmp_path: Path) -> None:
     assert task.sampling.temperature == 0
 
 
-async def test_the_advice_for_a_long_prompt_names_tgis_field(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        error = (await at.post("/generate", {"inputs": "x" * 3_000})).json()
+async def test_the_advice_for_a_long_prompt_names_tgis_field(plain: Site) -> None:
+    error = (await plain.post("/generate", {"inputs": "x" * 3_000})).json()
     assert error["error"].endswith(" are accepted. Set parameters.truncate to cut it.")
 
 
@@ -90,7 +89,7 @@ async def test_the_end_is_told(
         assert (events[-1]["token"]["text"], events[-1]["token"]["special"]) == ("<|end|>", True)
 
 
-async def test_parameters_are_those_of_completions_by_other_names(tmp_path: Path) -> None:
+async def test_parameters_are_those_of_completions_by_other_names(plain: Site) -> None:
     alike = {
         "temperature": 0.5,
         "top_k": 3,
@@ -109,17 +108,16 @@ async def test_parameters_are_those_of_completions_by_other_names(tmp_path: Path
         "best_of": 1,
     }
     ours = {**alike, "max_tokens": 5, "stop": ["zz"], "truncate_prompt_tokens": 2}
-    async with site(tmp_path) as at:
-        await answer(at, "/v1/completions", prompt="abcd", **ours)
-        await answer(at, "/generate", inputs="abcd", parameters=theirs)
-        await answer(at, "/generate", inputs="abcd")
-        expected, found, default = at.engine.submitted
-        assert found.task == expected.task
-        assert found.prompt_token_ids == expected.prompt_token_ids == tuple(b"cd")
-        assert isinstance(default.task, GenerateTask)
-        assert (default.task.sampling.max_tokens, default.task.sampling.temperature) == (60, 0.0)
-        at.context.adapters._served["tales"] = ServedAdapter("tales", 1, Path("/loras/tales"), 0)
-        await answer(at, "/generate", inputs="abcd", parameters={"adapter_id": "tales"})
+    await answer(plain, "/v1/completions", prompt="abcd", **ours)
+    await answer(plain, "/generate", inputs="abcd", parameters=theirs)
+    await answer(plain, "/generate", inputs="abcd")
+    expected, found, default = plain.engine.submitted
+    assert found.task == expected.task
+    assert found.prompt_token_ids == expected.prompt_token_ids == tuple(b"cd")
+    assert isinstance(default.task, GenerateTask)
+    assert (default.task.sampling.max_tokens, default.task.sampling.temperature) == (60, 0.0)
+    plain.context.adapters._served["tales"] = ServedAdapter("tales", 1, Path("/loras/tales"), 0)
+    await answer(plain, "/generate", inputs="abcd", parameters={"adapter_id": "tales"})
 
 
 @pytest.mark.parametrize(
@@ -138,15 +136,14 @@ async def test_parameters_are_those_of_completions_by_other_names(tmp_path: Path
     ],
 )
 async def test_what_is_refused_is_named_as_the_client_wrote_it(
-    parameters: dict[str, Any], message: str, tmp_path: Path
+    parameters: dict[str, Any], message: str, plain: Site
 ) -> None:
-    async with site(tmp_path) as at:
-        for path in ("/generate", "/"):
-            found = await at.post(path, {"inputs": "x", "parameters": parameters, "stream": True})
-            assert found.status_code in (400, 404), found.text
-            assert found.json()["error"].startswith(message)
-            assert found.json()["error_type"] == "validation"
-        assert not at.engine.submitted
+    for path in ("/generate", "/"):
+        found = await plain.post(path, {"inputs": "x", "parameters": parameters, "stream": True})
+        assert found.status_code in (400, 404), found.text
+        assert found.json()["error"].startswith(message)
+        assert found.json()["error_type"] == "validation"
+    assert not plain.engine.submitted
 
 
 async def test_errors_of_the_server_have_tgis_types(tmp_path: Path) -> None:

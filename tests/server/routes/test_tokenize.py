@@ -1,13 +1,10 @@
 """POST /tokenize and POST /detokenize."""
 
-from pathlib import Path
-
-from tests.server.serving import END_OF_TEXT, site
+from tests.server.serving import END_OF_TEXT, Site
 
 
-async def test_tokenize_has_vllms_shape(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = (await at.post("/tokenize", {"prompt": "aé", "return_token_strs": True})).json()
+async def test_tokenize_has_vllms_shape(plain: Site) -> None:
+    answer = (await plain.post("/tokenize", {"prompt": "aé", "return_token_strs": True})).json()
     assert answer == {
         "count": 3,
         "max_model_len": 64,
@@ -16,33 +13,28 @@ async def test_tokenize_has_vllms_shape(tmp_path: Path) -> None:
     }
 
 
-async def test_spans_are_given_where_they_are_asked_for(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = (await at.post("/tokenize", {"prompt": "aéb", "return_offsets": True})).json()
+async def test_spans_are_given_where_they_are_asked_for(plain: Site) -> None:
+    answer = (await plain.post("/tokenize", {"prompt": "aéb", "return_offsets": True})).json()
     assert answer["offsets"] == [[0, 1], [1, 2], [1, 2], [2, 3]]
 
 
-async def test_a_conversation_is_tokenised_as_the_template_writes_it(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        answer = (await at.post("/tokenize", {"messages": [{"role": "user", "content": "x"}]})).json()
+async def test_a_conversation_is_tokenised_as_the_template_writes_it(plain: Site) -> None:
+    answer = (await plain.post("/tokenize", {"messages": [{"role": "user", "content": "x"}]})).json()
     assert bytes(answer["tokens"]) == b"<user>x<A>"
 
 
-async def test_detokenize_gives_the_text_back(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        assert (await at.post("/detokenize", {"tokens": [97, 195, 169]})).json() == {"prompt": "aé"}
-        assert (await at.post("/detokenize", {"tokens": []})).json() == {"prompt": ""}
+async def test_detokenize_gives_the_text_back(plain: Site) -> None:
+    assert (await plain.post("/detokenize", {"tokens": [97, 195, 169]})).json() == {"prompt": "aé"}
+    assert (await plain.post("/detokenize", {"tokens": []})).json() == {"prompt": ""}
 
 
-async def test_special_tokens_are_shown_unless_skipped(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        ids = [97, END_OF_TEXT]
-        assert (await at.post("/detokenize", {"tokens": ids})).json() == {"prompt": "a<|end|>"}
-        body = {"tokens": ids, "skip_special_tokens": True}
-        assert (await at.post("/detokenize", body)).json() == {"prompt": "a"}
+async def test_special_tokens_are_shown_unless_skipped(plain: Site) -> None:
+    ids = [97, END_OF_TEXT]
+    assert (await plain.post("/detokenize", {"tokens": ids})).json() == {"prompt": "a<|end|>"}
+    body = {"tokens": ids, "skip_special_tokens": True}
+    assert (await plain.post("/detokenize", body)).json() == {"prompt": "a"}
 
 
-async def test_an_id_outside_the_vocabulary_is_named(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error("/detokenize", {"tokens": [97, 257]}, 400)
+async def test_an_id_outside_the_vocabulary_is_named(plain: Site) -> None:
+    error = await plain.error("/detokenize", {"tokens": [97, 257]}, 400)
     assert "no token 257; accepted are 0 to 256" in error["message"]

@@ -34,9 +34,8 @@ def expected(name: str, layer: int | None, length: int = 3, **selection: Any) ->
     return traced(tiny_config(), point, length)
 
 
-async def test_a_full_name_gives_that_point_with_its_axes(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(at, points=["blocks.1.attn.hook_q"])
+async def test_a_full_name_gives_that_point_with_its_axes(plain: Site) -> None:
+    (entry,) = await ask(plain, points=["blocks.1.attn.hook_q"])
     assert (entry["object"], entry["index"]) == ("trace", 0)
     assert (entry["tokens"], entry["token_ids"]) == (["a", "b", "c"], [97, 98, 99])
     assert entry["offsets"] == [[0, 1], [1, 2], [2, 3]]
@@ -47,22 +46,20 @@ async def test_a_full_name_gives_that_point_with_its_axes(tmp_path: Path) -> Non
     assert np.array_equal(np.array(point["data"], np.float32), expected("attn.hook_q", 1))
 
 
-async def test_a_short_name_gives_an_entry_for_each_layer_asked_for(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (every,) = await ask(at, points=["hook_resid_post"])
-        (some,) = await ask(at, points=["resid_post", "hook_embed"], layers=[-1, 0])
-        (one,) = await ask(at, points=["resid_post.2"])
+async def test_a_short_name_gives_an_entry_for_each_layer_asked_for(plain: Site) -> None:
+    (every,) = await ask(plain, points=["hook_resid_post"])
+    (some,) = await ask(plain, points=["resid_post", "hook_embed"], layers=[-1, 0])
+    (one,) = await ask(plain, points=["resid_post.2"])
     assert list(every["points"]) == [f"blocks.{i}.hook_resid_post" for i in range(NUM_LAYERS)]
     assert list(some["points"]) == ["blocks.2.hook_resid_post", "blocks.0.hook_resid_post", "hook_embed"]
     assert some["points"]["hook_embed"]["layer"] is None
     assert list(one["points"]) == ["blocks.2.hook_resid_post"]
 
 
-async def test_a_selection_comes_in_the_order_asked_for(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(
-            at, points=["blocks.0.attn.hook_pattern"], heads=[3, -4], positions=[-1, 0], key_positions=[1]
-        )
+async def test_a_selection_comes_in_the_order_asked_for(plain: Site) -> None:
+    (entry,) = await ask(
+        plain, points=["blocks.0.attn.hook_pattern"], heads=[3, -4], positions=[-1, 0], key_positions=[1]
+    )
     point = entry["points"]["blocks.0.attn.hook_pattern"]
     assert point["axes"] == ["head", "query", "key"]
     assert (point["heads"], point["positions"], point["key_positions"]) == ([3, 0], [2, 0], [1])
@@ -70,12 +67,11 @@ async def test_a_selection_comes_in_the_order_asked_for(tmp_path: Path) -> None:
     assert np.array_equal(np.array(point["data"], np.float32), numbers)
 
 
-async def test_ranges_select_layers_heads_and_positions(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(
-            at, points=["attn.hook_pattern"], layers="1:", heads=":2", positions="-2:", key_positions="1:2"
-        )
-        error = await at.error("/v1/trace", {"input": "abc", "points": ["hook_q"], "layers": "7:9"}, 400)
+async def test_ranges_select_layers_heads_and_positions(plain: Site) -> None:
+    (entry,) = await ask(
+        plain, points=["attn.hook_pattern"], layers="1:", heads=":2", positions="-2:", key_positions="1:2"
+    )
+    error = await plain.error("/v1/trace", {"input": "abc", "points": ["hook_q"], "layers": "7:9"}, 400)
     assert list(entry["points"]) == ["blocks.1.attn.hook_pattern", "blocks.2.attn.hook_pattern"]
     point = entry["points"]["blocks.2.attn.hook_pattern"]
     assert (point["heads"], point["positions"], point["key_positions"]) == ([0, 1], [1, 2], [1])
@@ -122,25 +118,22 @@ async def test_key_heads_are_counted_where_the_point_has_them(tmp_path: Path) ->
     assert "there is no key head 3; accepted are 0 to 1" in error["message"]
 
 
-async def test_a_masked_score_is_null_in_json_and_minus_infinity_in_base64(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (listed,) = await ask(at, points=["attn_scores.0"], heads=0)
-        (encoded,) = await ask(at, points=["attn_scores.0"], heads=0, encoding_format="base64")
+async def test_a_masked_score_is_null_in_json_and_minus_infinity_in_base64(plain: Site) -> None:
+    (listed,) = await ask(plain, points=["attn_scores.0"], heads=0)
+    (encoded,) = await ask(plain, points=["attn_scores.0"], heads=0, encoding_format="base64")
     assert listed["points"]["blocks.0.attn.hook_attn_scores"]["data"][0][0][1:] == [None, None]
     assert np.isneginf(array(encoded["points"]["blocks.0.attn.hook_attn_scores"])[0, 0, 1:]).all()
 
 
-async def test_completions_belong_to_the_pass(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        (entry,) = await ask(at, input="ab", completion="c", points=["logits"], positions=-1)
+async def test_completions_belong_to_the_pass(plain: Site) -> None:
+    (entry,) = await ask(plain, input="ab", completion="c", points=["logits"], positions=-1)
     assert entry["tokens"] == ["a", "b", "c"]
     assert entry["points"]["logits"]["shape"] == [1, tiny_config().vocab_size]
 
 
-async def test_safetensors_have_a_tensor_for_each_input_and_point(tmp_path: Path) -> None:
+async def test_safetensors_have_a_tensor_for_each_input_and_point(plain: Site) -> None:
     body = {"input": ["ab", "abc"], "points": ["hook_resid_mid", "hook_pos_embed"], "layers": 1, "dtype": "float16"}
-    async with site(tmp_path) as at:
-        answer = await at.post(PATH, body, headers={"accept": "application/vnd.safetensors"})
+    answer = await plain.post(PATH, body, headers={"accept": "application/vnd.safetensors"})
     loaded = load_safetensors(answer.content)
     assert set(loaded) == {f"{i}/{name}" for i in (0, 1) for name in ("blocks.1.hook_resid_mid", "hook_pos_embed")}
     assert np.array_equal(loaded["1/blocks.1.hook_resid_mid"], expected("hook_resid_mid", 1, dtype="float16"))
@@ -150,20 +143,18 @@ async def test_safetensors_have_a_tensor_for_each_input_and_point(tmp_path: Path
     assert entry["points"]["hook_pos_embed"]["axes"] == ["position", "d_model"]
 
 
-async def test_npy_is_the_bare_array_of_one_point(tmp_path: Path) -> None:
+async def test_npy_is_the_bare_array_of_one_point(plain: Site) -> None:
     headers = {"accept": "application/x-npy"}
-    async with site(tmp_path) as at:
-        answer = await at.post(PATH, {"input": "abc", "points": ["z.0"]}, headers=headers)
-        refused = await at.post(PATH, {"input": "abc", "points": ["attn.hook_z"]}, headers=headers)
-        assert len(at.engine.submitted) == 1
+    answer = await plain.post(PATH, {"input": "abc", "points": ["z.0"]}, headers=headers)
+    refused = await plain.post(PATH, {"input": "abc", "points": ["attn.hook_z"]}, headers=headers)
+    assert len(plain.engine.submitted) == 1
     assert np.array_equal(np.load(io.BytesIO(answer.content)), expected("attn.hook_z", 0))
     assert refused.status_code == 400
 
 
-async def test_ndjson_has_a_line_a_point(tmp_path: Path) -> None:
+async def test_ndjson_has_a_line_a_point(plain: Site) -> None:
     body = {"input": ["a", "ab"], "points": ["hook_mlp_out"], "layers": [0, 2]}
-    async with site(tmp_path) as at:
-        answer = await at.post(PATH, body, headers={"accept": "application/x-ndjson"})
+    answer = await plain.post(PATH, body, headers={"accept": "application/x-ndjson"})
     lines = [json.loads(line) for line in answer.text.splitlines()]
     assert [line.get("point") for line in lines] == [None, "blocks.0.hook_mlp_out", "blocks.2.hook_mlp_out"] * 2
     assert (lines[0]["tokens"], lines[3]["tokens"]) == (["a"], ["a", "b"])
@@ -196,11 +187,10 @@ async def test_ndjson_has_a_line_a_point(tmp_path: Path) -> None:
     ],
 )
 async def test_what_the_model_or_the_input_lacks_is_400(
-    fields: dict[str, Any], param: str, said: str, tmp_path: Path
+    fields: dict[str, Any], param: str, said: str, plain: Site
 ) -> None:
-    async with site(tmp_path) as at:
-        error = await at.error(PATH, {"input": "abc", **fields}, 400)
-        assert at.engine.submitted == []
+    error = await plain.error(PATH, {"input": "abc", **fields}, 400)
+    assert plain.engine.submitted == []
     assert error["param"] == param
     assert said in error["message"]
 
