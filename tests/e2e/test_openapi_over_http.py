@@ -3,7 +3,7 @@
 
 All its checks but positive_data_acceptance run: a schema can't know the context's length, nor which tokens there are.
 The variable SCHEMATHESIS_SECONDS bounds each kind of random requests. These tests are nightly; `make test` sends a few
-examples to each operation in process (tests/server/routes/test_openapi.py).
+examples to each operation in process (tests/server/dialects/test_openapi.py).
 """
 
 import os
@@ -19,7 +19,7 @@ import pytest
 from server.auth.keys import key_entry
 from tests.support.processes import Server, serve
 
-pytestmark = pytest.mark.nightly  # tests/server/routes/test_openapi.py has a short run in process
+pytestmark = pytest.mark.nightly  # tests/server/dialects/test_openapi.py has a short run in process
 
 SECONDS = int(os.environ.get("SCHEMATHESIS_SECONDS", "20"))
 KEY = "a-key-for-schemathesis"

@@ -81,7 +81,7 @@ def test_a_saved_view_shows_the_heads_that_had_come_and_says_what_it_lacks(
 
 def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_path: Path) -> None:
     """Look at what needs most: several answers at once, and what was written, which no answer repeats. That the code
-    of every view fits is tested in tests/server/routes/test_one_file.py.
+    of every view fits is tested in tests/server/dialects/test_one_file.py.
     """
     page = open_view("write", write_max_tokens=4)
     page.locator("#write").click()

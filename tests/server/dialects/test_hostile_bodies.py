@@ -269,8 +269,8 @@ async def test_memory_is_given_back_once_for_all_answers_of_a_moment(
 ) -> None:
     """A small body may have a large answer: its size does not tell."""
     given_back = []
-    monkeypatch.setattr("server.routes.auth_route.give_back_memory", lambda: given_back.append(1))
-    monkeypatch.setattr("server.routes.auth_route._GIVE_BACK_AFTER", 0.0)
+    monkeypatch.setattr("server.dialects.auth_route.give_back_memory", lambda: given_back.append(1))
+    monkeypatch.setattr("server.dialects.auth_route._GIVE_BACK_AFTER", 0.0)
     for count in (1, 2):
         await asyncio.gather(*(plain.post("/v1/completions", {"prompt": "a", "max_tokens": 1}) for _ in range(3)))
         while len(given_back) < count:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from server.routes.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
-from tests.server.routes.test_bad_input import GOOD, at_path
+from server.generation.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
+from tests.server.dialects.test_bad_input import GOOD, at_path
 from tests.server.serving import Site, site
 
 TEXT = "a b " * 10_000

@@ -15,7 +15,7 @@ from server.generation.conversation import ChatPiece
 from server.generation.prompts.prompt import Prompt, packed
 from server.generation.submission import Started
 from server.schemas.ollama import OllamaChatRequest
-from tests.server.routes.test_ollama import CHAT, MESSAGES, call_of
+from tests.server.dialects.test_ollama import CHAT, MESSAGES, call_of
 from tests.server.serving import Site
 
 

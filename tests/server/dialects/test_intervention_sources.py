@@ -9,7 +9,7 @@ from server.engine.request import TraceTask
 from server.http.errors import WorkerLost
 from tests.server.dialects.test_interventions import ROUTES, TRACE, clean, numbers, sent
 from tests.server.fake_client import FakeEngine
-from tests.server.routes.test_interventions import ROUTES, TRACE, clean, numbers, sent
+from tests.server.dialects.test_interventions import ROUTES, TRACE, clean, numbers, sent
 from tests.server.serving import Site, site, tiny_config
 
 
@@ -112,7 +112,7 @@ async def test_one_pass_takes_all_that_is_wanted_of_equal_inputs(plain: Site) ->
 
 
 async def test_there_is_a_bound_on_the_tokens_of_sources(plain: Site, monkeypatch: Any) -> None:
-    monkeypatch.setattr("server.routes.inspect.intervention_sources.MAX_SOURCE_TOKENS", 5)
+    monkeypatch.setattr("server.generation.interventions.reading.MAX_SOURCE_TOKENS", 5)
     same = {"point": "resid_pre.0", "op": "mean", "from": {"input": ["abc", "de"]}}
     more = {"point": "resid_pre.1", "op": "patch", "positions": 0, "from": {"input": "f"}}
     await sent(plain, same, same)  # equal inputs are one pass

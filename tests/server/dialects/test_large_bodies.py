@@ -16,7 +16,7 @@ from server.schemas.generation import ChatCompletionRequest
 from server.schemas.judgements.decisions import DecisionsRequest
 from server.schemas.judgements.systemone import SystemOneRequest
 from server.schemas.openai_responses.responses import ResponsesRequest
-from tests.server.routes.test_judgements import PREDICATE, STATE
+from tests.server.dialects.test_judgements import PREDICATE, STATE
 from tests.server.serving import Site, error_of
 
 
