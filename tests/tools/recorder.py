@@ -82,9 +82,9 @@ def make_sites(top: Path) -> dict[str, Any]:
 
     from model.checkpoint.generation_defaults import SamplingDefaults
     from tests import tiny
+    from tests.server.dialects.heads import classifier
     from tests.server.fake_client import INFO, FakeEngine
     from tests.server.inline_engine import BatchedEngine
-    from tests.server.dialects.heads import classifier
     from tests.server.serving import build_site, tiny_config, write_tokenizer
 
     greedy = SamplingDefaults(temperature=0.0)

@@ -17,7 +17,6 @@ from server.dialects.responses import large_response, tensor_response
 from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
 from tests.server.dialects.looks import at_site, engine_of
 from tests.server.fake_client import INFO
-from tests.server.dialects.looks import at_site, engine_of
 from tests.server.serving import Site
 
 

@@ -11,7 +11,6 @@ from server.http.errors import EngineError
 from server.schemas.anthropic.messages import MAX_TOOLS
 from tests.server.dialects.test_admin import bearer, write_keys
 from tests.server.fake_client import FakeEngine
-from tests.server.dialects.test_admin import bearer, write_keys
 from tests.server.serving import TEMPLATE, Site, error_of, events_of, site
 
 PATH = "/v1/messages"

@@ -7,7 +7,6 @@ import pytest
 
 from tests.server.dialects.test_completions import chunks, complete, sampling
 from tests.server.fake_client import FakeEngine
-from tests.server.dialects.test_completions import chunks, complete, sampling
 from tests.server.serving import Site, site
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from tests.server.dialects.test_completions import chunks, complete
 from tests.server.fake_client import number
-from tests.server.dialects.test_completions import chunks, complete
 from tests.server.serving import Site, events_of, site
 
 

@@ -9,7 +9,6 @@ from server.engine.request import TraceTask
 from server.http.errors import WorkerLost
 from tests.server.dialects.test_interventions import ROUTES, TRACE, clean, numbers, sent
 from tests.server.fake_client import FakeEngine
-from tests.server.dialects.test_interventions import ROUTES, TRACE, clean, numbers, sent
 from tests.server.serving import Site, site, tiny_config
 
 

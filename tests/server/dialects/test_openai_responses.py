@@ -17,8 +17,6 @@ from tests.server.bare_server import PATIENCE, serving
 from tests.server.dialects.test_disconnect import Visitor
 from tests.server.dialects.test_judgements import WideEngine
 from tests.server.fake_client import FakeEngine
-from tests.server.dialects.test_disconnect import Visitor
-from tests.server.dialects.test_judgements import WideEngine
 from tests.server.serving import Site, build_site, site
 
 PATH = "/v1/responses"
