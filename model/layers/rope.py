@@ -78,7 +78,7 @@ def _llama3(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Fr
 
 
 def _yarn(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> Frequencies:
-    """Return the frequencies of YaRN: Peng et al. 2023, arXiv:2309.00071, section 3; `mscale` as in DeepSeek-V2's code."""
+    """Return the frequencies of YaRN: Peng et al. 2023, arXiv:2309.00071, section 3; `mscale` as in DeepSeek-V2."""
     factor = rope.factor or rope.max_position / rope.original_max_position
 
     def temperature(mscale: float) -> float:

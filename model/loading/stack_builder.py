@@ -237,7 +237,7 @@ class StackBuilder:
         has_norm: bool = True,
         stream_scale: Tensor | None = None,
     ) -> Residual[Sublayer]:
-        """Return sublayer f with its norms, `{weights}_norm` and `{weights}_post_norm`, where the config places them."""
+        """Return sublayer f with its norms, `{weights}_norm` and `{weights}_post_norm`, placed as in the config."""
         before = after = of_sum = None
         match self.config.norm_placement:
             case "pre":

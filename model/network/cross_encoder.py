@@ -117,7 +117,7 @@ def score_defaults(folder: Path, config: ModelConfig) -> ScoreDefaults | None:
 
 
 def _why_not_messages(limits: Fields) -> str | None:
-    """Return the reason why the library's calls of tokenizer and chat template are not supported, or None if they are."""
+    """Return why the library's calls of tokenizer and chat template are not supported, or None if they are."""
     processing = limits.nested("processing_kwargs")
     others = [name for name, value in processing.values.items() if value and name != "chat_template"]
     sizes = sorted(_SIZES & processing.nested("chat_template").values.keys())

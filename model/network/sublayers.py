@@ -318,7 +318,7 @@ class MixedFeedforward:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseAndExperts:
-    """The sum of an mlp and of experts, each with its own norms (Gemma 4). The router reads the stream without a norm."""
+    """The sum of an mlp and experts, each with its own norms (Gemma 4). The router reads the stream without a norm."""
 
     dense: Feedforward
     experts: MixedFeedforward

@@ -15,6 +15,7 @@ from server.generation.conversation import ChatPiece
 from server.generation.prompts.prompt import Prompt, packed
 from server.generation.submission import Started
 from server.schemas.ollama import OllamaChatRequest
+from server.schemas.structured_outputs import Constraint
 from tests.server.dialects.test_ollama import CHAT, MESSAGES, call_of
 from tests.server.serving import Site
 
@@ -27,10 +28,9 @@ from tests.server.serving import Site
         ("", None),
     ],
 )
-async def test_a_format_is_the_constraint_of_the_text(format: Any, expected: Any, tmp_path: Path) -> None:
+async def test_a_format_is_the_constraint_of_the_text(format: Any, expected: Any, plain: Site) -> None:
     body = OllamaChatRequest.model_validate({"messages": MESSAGES, "format": format})
-    async with site(tmp_path) as at:
-        assert chat_request(at.context, body).constraint == expected
+    assert chat_request(plain.context, body).constraint == expected
 
 
 async def test_half_a_character_in_a_call_is_refused(plain: Site) -> None:
