@@ -5,6 +5,7 @@ Independent of routes.
 """
 
 import logging
+from http import HTTPStatus
 from typing import Any
 
 from uvicorn._types import ASGISendEvent
@@ -25,12 +26,6 @@ _PIECE = 1 << 15
 """Bytes that are parsed at once; they may hold thousands of chunks, or hundreds of requests."""
 _LINGER = 1.0
 """Seconds that a refused client has for reading why."""
-_REASONS = {
-    400: "Bad Request",
-    408: "Request Timeout",
-    431: "Request Header Fields Too Large",
-    503: "Service Unavailable",
-}
 BODY_WRITER = "lightwell.body_writer"
 """Extension of the ASGI scope: its "writer" is a BodyWriter."""
 
@@ -205,7 +200,7 @@ class HttpProtocol(HttpToolsProtocol):
         body, request = error_json(error), self._refused_id()
         retry = "" if error.retry_after is None else f"retry-after: {error.retry_after}\r\n"
         head = (
-            f"HTTP/1.1 {error.status} {_REASONS[error.status]}\r\ncontent-type: application/json\r\n"
+            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
             f"x-content-type-options: nosniff\r\nx-request-id: {request}\r\n"
             f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
         )
