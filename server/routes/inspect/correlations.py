@@ -12,7 +12,6 @@ from model.analysis.correlations import correlations as correlate
 from model.analysis.correlations import gaussian_information, independent_information
 from model.config import ModelConfig
 from model.hooks.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
-from model.hooks.points import reads_encoder
 from server.engine.request import TraceTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
@@ -21,8 +20,7 @@ from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inspect.inspection import Inspection, begin, described, inspection_route
 from server.routes.inspect.selectors import resolve
-from server.routes.inspect.trace_plan import ChosenPoint, choose_heads, head_axis
-from server.routes.prompts import Prompt
+from server.routes.inspect.trace_plan import ChosenPoint, choose_heads, head_axis, lengths_at
 from server.schemas.base import AnswerModel, Index, Selector
 from server.schemas.inspect.inputs import DescribedArrayAnswer, InspectionRequest
 from server.schemas.inspect.interventions import PointName
@@ -88,7 +86,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """
         chosen, num_units = _choose(context.config, body)
         inspection = await begin(context, request, body, 4)
-        positions = [_positions(body, chosen, prompt) async for prompt in in_turns(inspection.inputs, 64)]
+        positions = []
+        async for prompt in in_turns(inspection.inputs, 64):
+            _, length, _ = lengths_at(
+                context.config, chosen.stack, chosen.point, len(prompt.ids), len(prompt.encoder_ids)
+            )
+            positions.append(resolve(body.positions, length, "positions", "position"))
         num_samples = sum(map(len, positions))
         units = resolve(body.units, num_units, "units", "unit")
         _check_amount(num_samples, len(units))
@@ -139,12 +142,6 @@ def _choose(config: ModelConfig, body: CorrelationsRequest) -> tuple[ChosenPoint
         lengths[1] = len(heads)
     chosen = ChosenPoint(full_name(config, stack, point.name, layer), stack, layer, point, heads)
     return chosen, int(np.prod(lengths))
-
-
-def _positions(body: CorrelationsRequest, chosen: ChosenPoint, prompt: Prompt) -> tuple[int, ...]:
-    is_encoders = prompt.encoder is not None and (chosen.stack == "encoder" or reads_encoder(chosen.point))
-    length = len(prompt.encoder_ids) if is_encoders else len(prompt.ids)
-    return resolve(body.positions, length, "positions", "position")
 
 
 def _check_amount(num_samples: int, num_units: int) -> None:
