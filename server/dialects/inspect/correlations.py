@@ -12,13 +12,11 @@ from model.analysis.correlations import correlations as correlate
 from model.analysis.correlations import gaussian_information, independent_information
 from model.config import ModelConfig
 from model.hooks.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
-from model.hooks.points import reads_encoder
 from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route
 from server.engine.request import TraceTask
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve
-from server.generation.interventions.trace_plan import ChosenPoint, choose_heads, head_axis
-from server.generation.prompts.prompt import Prompt
+from server.generation.interventions.trace_plan import ChosenPoint, choose_heads, head_axis, lengths_at
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
@@ -88,7 +86,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """
         chosen, num_units = _choose(context.config, body)
         inspection = await begin(context, request, body, 4)
-        positions = [_positions(body, chosen, prompt) async for prompt in in_turns(inspection.inputs, 64)]
+        positions = []
+        async for prompt in in_turns(inspection.inputs, 64):
+            _, length, _ = lengths_at(
+                context.config, chosen.stack, chosen.point, len(prompt.ids), len(prompt.encoder_ids)
+            )
+            positions.append(resolve(body.positions, length, "positions", "position"))
         num_samples = sum(map(len, positions))
         units = resolve(body.units, num_units, "units", "unit")
         _check_amount(num_samples, len(units))
@@ -139,12 +142,6 @@ def _choose(config: ModelConfig, body: CorrelationsRequest) -> tuple[ChosenPoint
         lengths[1] = len(heads)
     chosen = ChosenPoint(full_name(config, stack, point.name, layer), stack, layer, point, heads)
     return chosen, int(np.prod(lengths))
-
-
-def _positions(body: CorrelationsRequest, chosen: ChosenPoint, prompt: Prompt) -> tuple[int, ...]:
-    is_encoders = prompt.encoder is not None and (chosen.stack == "encoder" or reads_encoder(chosen.point))
-    length = len(prompt.encoder_ids) if is_encoders else len(prompt.ids)
-    return resolve(body.positions, length, "positions", "position")
 
 
 def _check_amount(num_samples: int, num_units: int) -> None:

@@ -119,6 +119,8 @@ class Inspection:
 
     async def read_changes(self) -> list[tuple[Intervention, ...]]:
         """Return the interventions of each input, captured while the client waits."""
+        if not self.body.interventions:
+            return [()] * len(self.inputs)
         if self.changes is None:
             reading = read_all_interventions(self.context, self.body.interventions, self.inputs)
             self.changes = await unless_disconnected(self.request, reading)
@@ -192,7 +194,7 @@ def inspection_route(
         register: `router.get` or `router.post`.
         path: the route's path.
         summary: its line in the OpenAPI page.
-        entry: schema of an entry of the answer. That of "LensEntry" is named "LensAnswer".
+        entry: schema of an entry of the answer; the answer's schema of LensEntry is named LensAnswer.
         data: description of the list of entries.
         base: the answer's other fields; ListAnswer for questions about weights only.
     """

@@ -23,10 +23,10 @@ from model.hooks.point_names import (
     stacks,
     why_absent,
 )
-from model.hooks.points import Point, Stack, is_cross, reads_encoder
+from model.hooks.points import Point, Stack, is_cross
 from server.engine.request import Intervention, Op, PointCapture
 from server.generation.interventions.selectors import resolve
-from server.generation.interventions.trace_plan import Lengths, choose_heads, head_axis
+from server.generation.interventions.trace_plan import Lengths, choose_heads, head_axis, lengths_at
 from server.http.errors import BadRequest, shown
 from server.http.tensor_formats import NumpyArray, for_engine
 from server.schemas.base import Selector
@@ -65,9 +65,7 @@ class Place:
     def at(self, config: ModelConfig, positions: Selector, lengths: Lengths) -> "InterventionTarget":
         """Return the target in an input. Raises BadRequest."""
         point = self.point
-        is_encoders = self.stack == "encoder" and config.kind == "encoder-decoder"
-        own_length = lengths.encoder if is_encoders else lengths.own
-        rows = lengths.encoder if reads_encoder(point) else own_length
+        own_length, rows, _ = lengths_at(config, self.stack, point, *lengths)
         chosen = None if positions == "all" else _about(resolve, positions, rows, f"{self.field}.positions", "position")
         first = self.layers[0] if self.layers else None
         shape = list(sizes(config, self.stack, point, own_length, lengths.encoder, first))
@@ -212,10 +210,11 @@ def check_map_changes(config: ModelConfig, places: Sequence[InterventionTarget],
         return
     whole = 0
     for stack in stacks(config):
-        own_length = lengths.encoder if stack == "encoder" and config.kind == "encoder-decoder" else lengths.own
-        maps = [point for point in points_of(config, stack) if point.name.endswith("hook_pattern")]
-        sizes_of = [math.prod(sizes(config, stack, point, own_length, lengths.encoder)) for point in maps]
-        whole += stack_config(config, stack).num_layers * sum(sizes_of)
+        for point in points_of(config, stack):
+            if point.name.endswith("hook_pattern"):
+                own_length, *_ = lengths_at(config, stack, point, *lengths)
+                size = math.prod(sizes(config, stack, point, own_length, lengths.encoder))
+                whole += stack_config(config, stack).num_layers * size
     if changed > MAX_MAP_CHANGES * whole:
         raise wrong(
             f"interventions: they change {changed} attention scores and weights; at most {MAX_MAP_CHANGES * whole} are "

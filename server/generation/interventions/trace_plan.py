@@ -34,6 +34,16 @@ class Lengths(NamedTuple):
     encoder: int = 0
 
 
+def lengths_at(
+    config: ModelConfig, stack: Stack, point: Point, length: _Size, encoder_length: _Size
+) -> tuple[_Size, _Size, _Size]:
+    """Return the number of positions of a point's own sequence, of its rows and of their keys, in inputs of these
+    lengths (of the only stack or the decoder, and of an encoder).
+    """
+    own = encoder_length if stack == "encoder" and config.kind == "encoder-decoder" else length
+    return own, encoder_length if reads_encoder(point) else own, encoder_length if is_cross(point) else own
+
+
 @dataclass(frozen=True, slots=True)
 class ChosenPoint:
     """One point of one layer, with its heads."""
@@ -44,15 +54,6 @@ class ChosenPoint:
     point: Point
     heads: tuple[int, ...] | None
     """The heads, or None for all or for a point without heads."""
-
-    def lengths(self, config: ModelConfig, length: _Size, encoder_length: _Size) -> tuple[_Size, _Size, _Size]:
-        """Return the number of positions of its own sequence, of its rows and of their keys, in inputs of these lengths
-        (of the only stack or the decoder, and of an encoder).
-        """
-        is_of_encoder = self.stack == "encoder" and config.kind == "encoder-decoder"
-        own = encoder_length if is_of_encoder else length
-        num_rows = encoder_length if reads_encoder(self.point) else own
-        return own, num_rows, encoder_length if is_cross(self.point) else own
 
     def num_heads(self, config: ModelConfig) -> int:
         """Return the length of the head axis of a point that has one."""
@@ -159,7 +160,7 @@ def plan_inputs(
 def _plan(
     request: TraceRequest, one: ChosenPoint, config: ModelConfig, length: int, encoder_length: int
 ) -> PlannedPoint:
-    own_length, num_rows, num_keys = one.lengths(config, length, encoder_length)
+    own_length, num_rows, num_keys = lengths_at(config, one.stack, one.point, length, encoder_length)
     positions = _positions(request.positions, num_rows, "positions")
     keys = _positions(request.key_positions, num_keys, "key_positions") if "key" in one.point.axes else None
     kept = {"position": positions, "query": positions, "key": keys, "head": one.heads, "kv_head": one.heads}
@@ -239,7 +240,7 @@ def _estimate(
         for one in chosen
     )
     for one, number in alike.items():
-        _, rows, keys = one.lengths(config, *np.array(lengths, np.int64).T)
+        _, rows, keys = lengths_at(config, one.stack, one.point, *np.array(lengths, np.int64).T)
         counts = _count(request.positions, rows)
         if "key" in one.point.axes:
             counts = counts * _count(request.key_positions, keys)
@@ -270,7 +271,7 @@ def _smaller(
     yield "heads", _halves(min(heads, key=len, default=[]))
     if isinstance(request.positions, str):  # the last ones, in inputs of any length
         counts = np.array(lengths, np.int64).T
-        shortest = min(int(one.lengths(config, *counts)[1].min()) for one in chosen)
+        shortest = min(int(lengths_at(config, one.stack, one.point, *counts)[1].min()) for one in chosen)
         positions = list(range(-shortest, 0))
     else:
         positions = [request.positions] if isinstance(request.positions, int) else request.positions
