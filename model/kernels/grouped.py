@@ -74,9 +74,10 @@ class GroupedWeight(TableWeight):
             raise ValueError(reason or f"row_dtype is {row_dtype}; float32 or bfloat16 is accepted")
         self.row_dtype, self._gather = row_dtype, f"gather_grouped_{SUFFIXES[row_dtype]}"
         self.form = Form.GROUPED_DOT if arithmetic == DOT and row_dtype == torch.bfloat16 else Form.GROUPED
-        self._arithmetic = int(arithmetic)
+        extra = (int(arithmetic),)
         if int8_activations:
-            self.form, self._arithmetic = Form.GROUPED_BYTES, _ROUNDS_TO_BYTES
+            self.form, extra = Form.GROUPED_BYTES, (_ROUNDS_TO_BYTES,)
+        self._kernels = {dtype: (f"grouped_{kind}", extra) for dtype, kind in SUFFIXES.items()}
         self.num_outputs, self.num_inputs = sum(part.shape[0] for part in parts), parts[0].shape[1]
         self.stored = " or ".join(dict.fromkeys(part.stored for part in parts))
         groupings = [_grouping(part) for part in parts]
@@ -100,9 +101,6 @@ class GroupedWeight(TableWeight):
             *(None if each is None else each.data_ptr() for each in kept),
             *(ctypes.addressof(grouping), self.packed.data_ptr(), block, begin, self.num_inputs, part.shape[0]),
         )
-
-    def _kernel(self, dtype: torch.dtype) -> tuple[str, tuple[int, ...]]:
-        return f"grouped_{SUFFIXES[dtype]}", (self._arithmetic,)
 
     def to_dense(self) -> Tensor:
         return self.rows(torch.from_numpy(np.arange(self.num_outputs)))

@@ -40,8 +40,9 @@ class Int8BlockedWeight(LaidWeight):
 
         A row with a number that is not finite has NaN as its product.
         """
-        self.row_dtype, self._rounds_to_bytes = row_dtype, int8_activations
+        self.row_dtype = row_dtype
         self.form = Form.INT8_BYTES if int8_activations else Form.INT8
+        self._kernels = {dtype: (f"int8_{kind}", (int(int8_activations),)) for dtype, kind in SUFFIXES.items()}
         check_axes("values", values, (torch.int8,), 2)
         check_tensor("scales", scales, (torch.float32,), values.shape[:1])
         self.num_outputs, self.num_inputs = values.shape
@@ -52,9 +53,6 @@ class Int8BlockedWeight(LaidWeight):
         """The memory, [blocks, bytes of a block]."""
         addresses = values.data_ptr(), scales.data_ptr(), self.packed.data_ptr()
         kernels().call("pack_int8", "pppll", *addresses, self.num_inputs, self.num_outputs)
-
-    def _kernel(self, dtype: torch.dtype) -> tuple[str, tuple[int, ...]]:
-        return f"int8_{SUFFIXES[dtype]}", (int(self._rounds_to_bytes),)
 
     def values_and_scales(self) -> tuple[Tensor, Tensor]:
         """Return copies of the original values [N, K] and scales [N]."""

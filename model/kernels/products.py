@@ -7,7 +7,6 @@ Axes: R rows, K inputs, N outputs.
 """
 
 import math
-from collections.abc import Collection
 from enum import IntEnum
 from typing import Literal
 
@@ -15,15 +14,7 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.checks import (
-    ACTIVATIONS,
-    SUFFIXES,
-    address_of,
-    check_activation,
-    check_axes,
-    check_indices,
-    check_numbers,
-)
+from model.kernels.checks import ACTIVATIONS, address_of, check_activation, check_axes, check_indices, check_numbers
 from model.kernels.library import kernels
 
 BLOCK = 64
@@ -73,12 +64,8 @@ class LaidWeight:
     stored: str
     """The format in which the numbers are stored, as text for people."""
     form: Form
-    _accepted: Collection[torch.dtype] = SUFFIXES
-    """The dtypes of rows that the kernels of this form accept."""
-
-    def _kernel(self, dtype: torch.dtype) -> tuple[str, tuple[int, ...]]:
-        """Return the end of the kernels' names for rows of a dtype, and their last arguments."""
-        raise NotImplementedError
+    _kernels: dict[torch.dtype, tuple[str, tuple[int, ...]]]
+    """For each accepted dtype of rows the end of the kernels' names, and their last arguments."""
 
     def to_dense(self) -> Tensor:
         """Return the numbers of the weight [N, K], in the dtype of its rows."""
@@ -86,10 +73,9 @@ class LaidWeight:
 
     def multiply(self, x: Tensor, bias: Tensor | None = None, activation: Activation | None = None) -> Tensor:
         """Return activation(x W^T + bias), rounded once: x [R, K], contiguous, bias [N] of its dtype -> [R, N]."""
-        self._check_rows(x)
+        name, extra = self._find_kernel(x)
         bias_address = address_of("bias", bias, (x.dtype,), (self.num_outputs,))
         check_activation(activation)
-        name, extra = self._kernel(x.dtype)
         out = x.new_empty(len(x), self.num_outputs)
         kernels().call(
             f"product_{name}",
@@ -105,10 +91,9 @@ class LaidWeight:
 
         Raises ValueError for a weight with no outputs or too many.
         """
-        self._check_rows(x)
+        name, extra = self._find_kernel(x)
         if not 0 < self.num_outputs <= MOST_COLUMNS:
             raise ValueError(f"the weight has {self.num_outputs} outputs; 1 to {MOST_COLUMNS} are accepted")
-        name, extra = self._kernel(x.dtype)
         places, numbers = torch.empty(len(x), dtype=torch.int64), torch.empty(len(x))
         finite = torch.empty(1, dtype=torch.int64)
         kernels().call(
@@ -119,10 +104,12 @@ class LaidWeight:
         )
         return (places, numbers) if finite.item() else None
 
-    def _check_rows(self, x: Tensor) -> None:
-        check_axes("x", x, self._accepted, 2)
+    def _find_kernel(self, x: Tensor) -> tuple[str, tuple[int, ...]]:
+        """Check rows, and return the entry of `_kernels` for them."""
+        check_axes("x", x, self._kernels, 2)
         if x.shape[1] != self.num_inputs:
             raise ValueError(f"x has rows of {x.shape[1]}; the weight takes {self.num_inputs}")
+        return self._kernels[x.dtype]
 
 
 class TableWeight(LaidWeight):
@@ -159,14 +146,15 @@ class BlockedWeight(TableWeight):
             raise ValueError(f"row_dtype is {row_dtype}; {weight.dtype} or torch.float32 is accepted")
         self.dtype = weight.dtype
         """The dtype in which the weight is stored."""
-        self.arithmetic: Arithmetic = arithmetic
         self.row_dtype = row_dtype or weight.dtype
         self.num_outputs, self.num_inputs = weight.shape
         self.stored = str(weight.dtype).removeprefix("torch.")
         self.form = Form.FLOAT32 if weight.dtype == torch.float32 else Form.WIDENED
         if weight.dtype == self.row_dtype == torch.bfloat16 and arithmetic == DOT:
             self.form = Form.DOT
-        self._accepted = (weight.dtype, torch.float32)
+        self._kernels = {torch.float32: (kind, ())}
+        if weight.dtype == torch.bfloat16:
+            self._kernels = {torch.bfloat16: (kind, (int(arithmetic),)), torch.float32: ("f32_bf16", ())}
         self._kind, together = kind, 4 // weight.itemsize
         self._gather = f"gather_rows_{kind}" if self.row_dtype == weight.dtype else "gather_rows_bf16_to_f32"
         num_blocks, num_steps = -(-self.num_outputs // BLOCK), -(-self.num_inputs // together)
@@ -175,11 +163,6 @@ class BlockedWeight(TableWeight):
         kernels().call(
             f"pack_weight_{kind}", "ppll", weight.data_ptr(), self.packed.data_ptr(), self.num_inputs, self.num_outputs
         )
-
-    def _kernel(self, dtype: torch.dtype) -> tuple[str, tuple[int, ...]]:
-        if dtype != self.dtype:
-            return "f32_bf16", ()
-        return self._kind, (int(self.arithmetic),) if dtype == torch.bfloat16 else ()
 
     def to_dense(self) -> Tensor:
         """Return a copy of the weight [N, K] with its original bits, in the dtype of its rows."""
