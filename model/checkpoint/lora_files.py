@@ -74,15 +74,18 @@ Pair = dict[str, StoredTensor]
 def _pairs(path: Path, entries: dict[str, StoredTensor]) -> dict[str, Pair]:
     """Return the pairs of tensors by their modules' names in the network."""
     found: dict[str, Pair] = {}
-    matches = {name: _NAME.fullmatch(name) for name in entries}
-    if strange := [name for name, match in matches.items() if match is None]:
+    strange = []
+    for name, entry in entries.items():
+        match = _NAME.fullmatch(name)
+        if match is None:
+            strange.append(name)
+        else:
+            found.setdefault(match["module"], {})[match["part"]] = entry
+    if strange:
         raise ModelLoadError(
             f"{path}: {len(strange)} tensors are none of a plain LoRA, which are named "
             f"base_model.model.<module>.lora_A.weight and lora_B.weight: {some_of(strange)}"
         )
-    for name, match in matches.items():
-        assert match is not None
-        found.setdefault(match["module"], {})[match["part"]] = entries[name]
     if not found:
         raise ModelLoadError(f"{path}: contains no tensors; an adapter changes one module or more")
     if halves := sorted(module for module, pair in found.items() if len(pair) == 1):

@@ -133,16 +133,15 @@ class WeightFiles:
 
     def num_bytes(self, name: str) -> int:
         """Return the bytes of a weight in the files."""
-        return sum(self._entries[self._find(source)].num_bytes for source in self.weights[name].sources)
+        return sum(entry.num_bytes for entry in self._sources(name))
 
     def read(self, name: str, dtype: torch.dtype, device: torch.device | str = "cpu") -> torch.Tensor:
         """Return one weight, contiguous."""
         weight = self.weights[name]
         target = anonymous_memory.zeros(weight.shape, dtype, device)  # freed after packing
         row = 0
-        for source in weight.sources:
-            found = self._entries[self._find(source)].read()
-            tensor = arranged(found.detach(), weight)  # torch files may hold parameters
+        for entry in self._sources(name):
+            tensor = arranged(entry.read().detach(), weight)  # torch files may hold parameters
             target[row : row + len(tensor)].copy_(tensor)
             row += len(tensor)
         return target
@@ -151,8 +150,7 @@ class WeightFiles:
         """Return a quantised matrix for a network with this dtype, or None if it is not stored quantised."""
         if name in _LOOKED_UP or name.endswith(_WIDENED):
             return None
-        weight = self.weights[name]
-        entries = [self._entries[self._find(source)] for source in weight.sources]
+        weight, entries = self.weights[name], self._sources(name)
         readers = [entry.read_grouped for entry in entries if entry.read_grouped is not None]
         if weight.arrange in ("heads first", "gates last", "every other"):
             rows = [arranged(torch.arange(source.shape[0])[:, None], weight)[:, 0] for source in weight.sources]
@@ -168,6 +166,10 @@ class WeightFiles:
                     f"weights: {name} differs from the token table, to which config.json ties it; "
                     "if the head is a matrix of its own, set tie_word_embeddings to false"
                 )
+
+    def _sources(self, name: str) -> list[StoredTensor]:
+        """Return the tensors that a weight is made of."""
+        return [self._entries[self._find(source)] for source in self.weights[name].sources]
 
     def _find(self, source: Source) -> str:
         """Return the tensor's name in the files, or its usual name if they lack it."""

@@ -10,7 +10,7 @@ class StateSizes:
     """The sizes of a sequence's state in a layer without attention. They do not depend on its length."""
 
     num_inputs: int
-    """Stored inputs of the convolution, in the model's dtype."""
+    """The number of stored inputs of the convolution, in the model's dtype."""
     width: int
     """Numbers of one input."""
     memory: tuple[int, ...] = ()
