@@ -7,7 +7,7 @@ weight.
 
 `NativeAttention` uses our CPU kernels (float32 and bfloat16): each row has the same bits in any batch. `PlainAttention`
 uses torch operations on one sequence at a time, on any device and in any dtype, as the reference for the others; with
-`InvariantArithmetic` it is batch invariant too. On a GPU, `BatchedAttention` and `TritonAttention` extend it.
+`InvariantArithmetic` it is batch invariant too. `BatchedAttention` and `TritonAttention` extend it.
 
 Axes: T rows, H query heads, K key heads, D head dimension, S keys of one sequence.
 """

@@ -278,7 +278,9 @@ class StackBuilder:
 
     def _self_attention(self, index: int, rule: AttentionRule) -> SelfAttention:
         config, name = self.config.at(index), f"layers.{index}"
-        kv_layer = config.kv_layer(index)
+        kv_layer, shares = config.kv_layer(index), self.shares
+        heads, kv_heads = (None, None) if shares is None else (shares.heads, shares.kv_heads)
+        has_kv = kv_layer == index
         return SelfAttention(
             qkv=self._linear(f"{name}.qkv"),
             heads=self._heads("attn", rule, f"{name}.attn_out"),
@@ -288,13 +290,11 @@ class StackBuilder:
             causal=config.causal,
             window=config.window_of(index),
             gated=config.attention_gate,
-            q_norm=self._qk_norm(f"{name}.q_norm", None if self.shares is None else self.shares.heads),
-            k_norm=self._qk_norm(f"{name}.k_norm", None if self.shares is None else self.shares.kv_heads)
-            if kv_layer == index
-            else None,
+            q_norm=self._qk_norm(f"{name}.q_norm", heads),
+            k_norm=self._qk_norm(f"{name}.k_norm", kv_heads) if has_kv else None,
             v_norm=self._rms_norm(self.tokens.new_zeros(config.head_dim) + 1) if config.v_norm else None,
             kv_layer=kv_layer,
-            has_kv=kv_layer == index,
+            has_kv=has_kv,
         )
 
     def _qk_norm(self, name: str, share: Share | None) -> Norm | None:
@@ -410,7 +410,7 @@ class StackBuilder:
         if self.shares is None:
             return self._linear(name)
         weight, bias = self._take(f"{name}.weight"), self._take_any(f"{name}.bias")
-        return SummedLinear(weight, bias, self.shares.group, kernels=self.kernels, batch_invariant=self.batch_invariant)
+        return SummedLinear(weight, bias, self.shares.group, **self.exactly.keywords)
 
     def _exact(self, name: str) -> Linear:
         """Return a matrix that is never quantised, since few numbers decide much."""

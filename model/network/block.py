@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from model.config import ClampedGate
 from model.hooks.hooks import LayerHooks, hooked, normed
 from model.layers.linear import Linear
 from model.layers.mlp import Mlp
@@ -152,13 +153,17 @@ class Block:
 
     @property
     def is_plain(self) -> bool:
-        """Return whether fused calls of many blocks support the block: attention with its own keys and values, without
-        a norm of values, stream scale and per-layer gate.
+        """Return whether fused calls of many blocks may support the block.
+
+        It has attention with its own keys and values, without gates and a norm of values, and an mlp without a clamped
+        gate; the rows of experts are not known before a call. There is no stream scale and no per-layer gate.
         """
-        attention = self.attention.f
-        is_scaled = self.residuals[-1].stream_scale is not None or self.per_layer is not None
-        has_own = isinstance(attention, SelfAttention) and attention.has_kv and attention.v_norm is None
-        return has_own and not is_scaled
+        attention, mlp = self.attention.f, self.one_mlp
+        if not isinstance(attention, SelfAttention) or mlp is None or isinstance(mlp.gate, ClampedGate):
+            return False
+        if self.residuals[-1].stream_scale is not None or self.per_layer is not None:
+            return False
+        return attention.has_kv and attention.v_norm is None and not attention.gated
 
     @property
     def matrices(self) -> list[Linear]:

@@ -27,7 +27,6 @@ from model.layers.lora import AdaptedRows, Adapter
 from model.layers.norm import Norm, RmsNorm
 from model.layers.rope import Rope, rotary_rows
 from model.network.block import Block
-from model.network.sublayers import SelfAttention
 
 _WORK_BETWEEN_CHECKS = 1 << 25
 """Largest number of weights that one call reads, if it runs several layers: some milliseconds. A key of a head counts
@@ -40,13 +39,11 @@ MOST_ROWS = 256
 
 def _is_supported(block: Block) -> bool:
     """Return whether the kernels can replace a block."""
-    attention, mlp = block.attention.f, block.one_mlp
+    mlp = block.one_mlp
     if block.parallel or block.cross is not None or not block.is_plain or mlp is None or mlp.gate != "silu":
         return False
-    if not isinstance(attention, SelfAttention) or attention.gated:
-        return False
-    rule = attention.heads.rule
-    if rule.bias is not None or rule.sinks is not None or not isinstance(attention.heads.attention, NativeAttention):
+    heads = block.self_attention.heads
+    if heads.rule.bias is not None or heads.rule.sinks is not None or not isinstance(heads.attention, NativeAttention):
         return False
     return all(each.after is None and each.of_sum is None and _is_native(each.before) for each in block.residuals)
 

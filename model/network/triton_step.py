@@ -31,7 +31,7 @@ from model.layers.rope import Rope
 from model.layers.triton_attention import TritonAttention, attend
 from model.network.block import Block, Residual
 from model.network.embedding import Embedding
-from model.network.sublayers import CrossAttention, SelfAttention
+from model.network.sublayers import CrossAttention
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,16 +58,12 @@ class TritonStep:
     """The embedding, blocks and final norm of one stack."""
 
     def __init__(
-        self,
-        embedding: Embedding,
-        blocks: Sequence[Block],
-        final_norm: NormWeights | None,
-        ropes: Sequence[Rope | None],
+        self, embedding: Embedding, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]
     ) -> None:
-        """Keep the parts. ropes: one for each block."""
+        """Keep the parts, which `of` has checked. ropes: one for each block."""
         self._embedding = embedding
         self._blocks = blocks
-        self._final_norm = final_norm
+        self._final_norm = None if final_norm is None else _weights_of(final_norm)
         self._tables = [None if rope is None else (rope.cos, rope.sin) for rope in ropes]
         self._norms = {id(norm): _weights_of(norm) for block in blocks for norm in _norms(block)}
         self._arrivals = Arrivals()
@@ -77,23 +73,12 @@ class TritonStep:
         cls, embedding: Embedding, blocks: Sequence[Block], final_norm: Norm | None, ropes: Sequence[Rope | None]
     ) -> Self | None:
         """Return the step of a stack, or None if our Triton kernels cannot run it. ropes: one for each block."""
-        if any(not isinstance(block.attention.f, SelfAttention) or block.attention.f.gated for block in blocks):
-            return None  # only the separate blocks support states and gates
-        if not isinstance(blocks[0].self_attention.heads.attention, TritonAttention):
+        if not all(map(_is_supported, blocks)):
             return None
-        if not all(block.is_plain for block in blocks):
-            return None
-        mlps = [block.one_mlp for block in blocks]
-        if any(mlp is None or isinstance(mlp.gate, ClampedGate) for mlp in mlps):
-            return None  # the rows of experts are unknown to the host in a graph; the kernel does not clamp
-        norms = [norm for block in blocks for norm in _norms(block)]
-        if final_norm is not None:
-            norms.append(final_norm)
+        norms = [norm for block in blocks for norm in _norms(block)] + ([] if final_norm is None else [final_norm])
         if not all(isinstance(norm, RmsNorm | LayerNorm) and len(norm.weight) <= MAX_WIDTH for norm in norms):
             return None
-        if any(each.scale != 1 and each.after is not None for block in blocks for each in block.residuals):
-            return None  # the kernel scales before the norm
-        return cls(embedding, blocks, None if final_norm is None else _weights_of(final_norm), ropes)
+        return cls(embedding, blocks, final_norm, ropes)
 
     @property
     def device(self) -> torch.device:
@@ -216,6 +201,12 @@ class TritonStep:
         keys = step.inputs.keys(causal=False, is_cross=True)
         z = attend(q, step.caches[block.index], step.inputs, keys, own.heads.rule, step.max_len, self._arrivals)
         return own.heads.out(z.flatten(1))
+
+
+def _is_supported(block: Block) -> bool:
+    """Return whether the kernels support a block. They don't scale before a norm."""
+    is_scaled = any(each.scale != 1 and each.after is not None for each in block.residuals)
+    return block.is_plain and isinstance(block.self_attention.heads.attention, TritonAttention) and not is_scaled
 
 
 def _feed_forward(block: Block, normed: Tensor) -> Tensor:
