@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KINDS, CallSyntax, PairSyntax, Tool
-from model.tokenization.chat_formats.merging import HEADER, Merged
+from model.tokenization.chat_formats.lark import HEADER, Merged
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
 _LEXEMES = {"ANY": r"/(.|\n)*/", "SPACE": r"/[ \t\r\n]{0,8}/", "SPACES": r"/[ \t\r\n]*/"}
