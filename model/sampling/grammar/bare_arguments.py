@@ -15,9 +15,10 @@ from model.sampling.grammar.json_schema import Writer
 from model.sampling.grammar.names import KEY, admits_a_name, found_pattern
 from model.sampling.grammar.parts import Conjunction
 from model.sampling.grammar.places import HONOURED, Place, shown
-from model.sampling.grammar.rules import Sequence_, Symbol, as_json, quoted
+from model.sampling.grammar.rules import Sequence_, Symbol
 from model.sampling.grammar.strings import FORMATS, MAX_SHAPES, REFUSED_FORMATS, STRING, lengths, slashed
 from model.tokenization.chat_formats.call_syntax import BareSyntax, PairSyntax
+from model.tokenization.chat_formats.lark import as_json, quoted
 
 _CHARACTER = r"[^\x00-\x07\x0B\x0E-\x1F\x7F]"
 """A character of a text: no control character, except those that JSON escapes with a letter."""

@@ -13,7 +13,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from model.sampling.grammar.deep_stack import check_nesting
 from model.sampling.grammar.errors import GrammarError
-from model.sampling.grammar.rules import quoted
+from model.tokenization.chat_formats.lark import HEADER, quoted
 
 MAX_BYTES = 200_000
 """Largest size of a grammar, in bytes."""
@@ -166,10 +166,10 @@ def gbnf_grammar(text: str) -> str:
     except CycleError:  # the grammar is recursive
         rules = {name: f"r{number}" for number, name in enumerate(dict.fromkeys(names))}
         written, _ = _rules(tokens, rules, False)
-        return f"%llguidance {{}}\nstart: {rules['root']}\n" + "\n".join(written) + "\n"
+        return f"{HEADER}start: {rules['root']}\n" + "\n".join(written) + "\n"
     kept = {terminals[name] for name in reached}
     lines = [line for line in written if line.partition(":")[0] in kept]
-    return f"%llguidance {{}}\nstart: {terminals['root']}\n" + "\n".join(lines) + "\n"
+    return f"{HEADER}start: {terminals['root']}\n" + "\n".join(lines) + "\n"
 
 
 def _tokens(text: str) -> list[tuple[str, str, int]]:

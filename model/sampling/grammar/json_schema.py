@@ -26,8 +26,9 @@ from model.sampling.grammar.parts import (
     types_of,
     unique,
 )
-from model.sampling.grammar.rules import Rules, Sequence_, Symbol, as_json, quoted
+from model.sampling.grammar.rules import Rules, Sequence_, Symbol
 from model.sampling.grammar.strings import STRING, inner_schema, slashed, string_terminal
+from model.tokenization.chat_formats.lark import HEADER, as_json, quoted
 
 ANY_DEPTH = 16
 """Nested objects and arrays of a value without a schema."""
@@ -72,7 +73,7 @@ class Writer:
             if len(whitespace_pattern) > 1000:
                 raise GrammarError("", "whitespace_pattern: it has at most 1000 characters")
             expression = f"/({slashed(whitespace_pattern)})/ & {SPACE_CHARACTERS}"
-            if wrong := why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n"):
+            if wrong := why_refused(f"{HEADER}start: T\nT: {expression}\n"):
                 raise GrammarError("", f"whitespace_pattern: {wrong}")
             self.space = (Symbol(self.rules.terminal(expression).text, repeated="{0,1}"),)
             self.comma = (*self.space, self.literal(","), *self.space)

@@ -8,7 +8,6 @@ from model.sampling.grammar.checking import why_refused
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.parts import Conjunction, types_of
 from model.sampling.grammar.places import shown
-from model.sampling.grammar.rules import as_json, quoted
 from model.sampling.grammar.strings import (
     FORMATS,
     MAX_SHAPES,
@@ -21,6 +20,7 @@ from model.sampling.grammar.strings import (
     pieces_of,
     slashed,
 )
+from model.tokenization.chat_formats.lark import HEADER, as_json, quoted
 
 KEY = STRING
 """Any name, as an expression of Lark."""
@@ -107,7 +107,7 @@ def _top_level(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def admits_a_name(path: str, expression: str) -> bool:
     """Return whether any name or text matches an expression. Raises GrammarError if llguidance refuses it."""
-    error = why_refused(f"%llguidance {{}}\nstart: T\nT: {expression}\n")
+    error = why_refused(f"{HEADER}start: T\nT: {expression}\n")
     if error:
         raise GrammarError(path, error)
     return error is None

@@ -1,20 +1,17 @@
 """Rules of a grammar under construction: removes those that no finite text satisfies, and writes llguidance's Lark."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from model.sampling.grammar.deep_stack import check_nesting
 from model.sampling.grammar.errors import GrammarError
+from model.tokenization.chat_formats.lark import HEADER
 
 MAX_RULES = 20_000
 """Largest number of rules of a schema's grammar."""
 MAX_SYMBOLS = 200_000
 """Largest number of parts of all rules together."""
-
-as_json = json.JSONEncoder(ensure_ascii=False).encode
-"""Returns a value as JSON; json.dumps would create an encoder for each."""
 
 
 class Symbol(NamedTuple):
@@ -68,7 +65,7 @@ class Rules:
             return None
         rules, start = _shortened(ending, start)
         check_nesting(len(rules))
-        lines, used = ["%llguidance {}", f"start: {start}"], set[str]()
+        lines, used = [f"{HEADER}start: {start}"], set[str]()
         for name, sequences in rules.items():
             used.update([text for sequence in sequences for text, is_rule, _ in sequence if not is_rule])
             alternatives = [
@@ -176,8 +173,3 @@ def _from_the_inside(rules: Mapping[str, Sequence[Sequence_]], start: str) -> li
 def _is_short(sequence: Sequence_) -> bool:
     """Return whether a sequence is short enough to repeat: no part, or one that is not a grammar of its own."""
     return not sequence or (len(sequence) == 1 and not sequence[0].repeated and not sequence[0].text.startswith("%"))
-
-
-def quoted(text: str) -> str:
-    """Return a text as a literal of Lark, which needs the DEL character escaped."""
-    return as_json(text).replace("\x7f", "\\u007f")

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from model.sampling.grammar.checking import CLASS, COUNT, why_refused
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.places import Place, shown
-from model.sampling.grammar.rules import Rules, Symbol, as_json
+from model.sampling.grammar.rules import Rules, Symbol
+from model.tokenization.chat_formats.lark import HEADER, as_json
 
 CHARACTER = r'([^"\\\x00-\x1F\x7F]|\\["\\bfnrt])'
 """A character of a JSON text. The escape \\u is excluded: with it a name has two spellings, and lone surrogates are
@@ -93,7 +94,7 @@ def string_terminal(rules: Rules, parts: Sequence[Place]) -> list[Symbol]:
     if most is not None:
         schema["maxLength"] = most
     inner = inner_schema(schema)
-    error = why_refused(f"%llguidance {{}}\nstart: {inner.text}\n")
+    error = why_refused(f"{HEADER}start: {inner.text}\n")
     if error == "":
         return []
     if error:

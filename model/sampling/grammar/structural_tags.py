@@ -6,8 +6,7 @@ from typing import Any
 from model.sampling.grammar.errors import GrammarError, step
 from model.sampling.grammar.json_schema import json_schema_grammar
 from model.sampling.grammar.places import is_text, shown
-from model.sampling.grammar.rules import quoted
-from model.tokenization.chat_formats.merging import HEADER, Merged
+from model.tokenization.chat_formats.lark import HEADER, Merged, quoted
 
 MAX_TAGS = 200
 """Largest number of tags."""

@@ -8,8 +8,8 @@ from model.sampling.grammar.deep_stack import check_nesting
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.gbnf import MAX_BYTES, gbnf_grammar
 from model.sampling.grammar.places import is_text, shown
-from model.sampling.grammar.rules import quoted
 from model.sampling.grammar.strings import slashed
+from model.tokenization.chat_formats.lark import HEADER, quoted
 
 MAX_CHOICES = 10_000
 """Largest number of choices."""
@@ -25,8 +25,8 @@ def regex_grammar(pattern: str) -> str:
         raise GrammarError("", f"a pattern has at most {MAX_PATTERN} characters, each of them Unicode")
     check_counts(pattern)
     if not pattern:
-        return '%llguidance {}\nstart: ""\n'
-    grammar = f"%llguidance {{}}\nstart: T\nT: /(?:{slashed(pattern)})/\n"
+        return HEADER + 'start: ""\n'
+    grammar = f"{HEADER}start: T\nT: /(?:{slashed(pattern)})/\n"
     error = why_refused(grammar)
     if error:
         raise GrammarError("", f"the pattern is refused: {error}")
@@ -63,7 +63,7 @@ def choice_grammar(choices: Sequence[str]) -> str:
             raise GrammarError(f"[{number}]", f"a choice is a text of at least one character, not {shown(choice)}")
     if sum(len(choice.encode()) for choice in choices) > MAX_BYTES:
         raise GrammarError("", f"the choices have at most {MAX_BYTES} bytes together")
-    return "%llguidance {}\nstart: T\nT: " + " | ".join(quoted(choice) for choice in choices) + "\n"
+    return f"{HEADER}start: T\nT: " + " | ".join(quoted(choice) for choice in choices) + "\n"
 
 
 def lark_or_ebnf_grammar(text: str) -> str:
@@ -80,4 +80,4 @@ def lark_or_ebnf_grammar(text: str) -> str:
     if not re.search(r"^[^\S\n]*start\b", text, re.MULTILINE):
         raise GrammarError("", "a grammar begins with root ::= ... (EBNF) or start: ... (Lark)")
     check_nesting(sum(map(text.count, "\n([")))  # each rule has a line of its own
-    return "%llguidance {}\n" + text + "\n"
+    return HEADER + text + "\n"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from model.tokenization.chat_formats.call_syntax import ID, ID_CHARACTERS, KINDS, CallSyntax, PairSyntax, Tool
-from model.tokenization.chat_formats.merging import HEADER, Merged
+from model.tokenization.chat_formats.lark import HEADER, Merged, quoted
 from model.tokenization.chat_formats.thoughts import Start, ThoughtTags
 
 _LEXEMES = {"ANY": r"/(.|\n)*/", "SPACE": r"/[ \t\r\n]{0,8}/", "SPACES": r"/[ \t\r\n]*/"}
@@ -139,7 +139,7 @@ class _Writer:
     def _calls_like_json(self, syntax: CallSyntax) -> str:
         """Return a call that begins like JSON, in the lexemes of JSON, which a body in JSON shares."""
         heads = enumerate(syntax.heads(syntax.opening, [tool.name for tool in self._answers.tools]))
-        calls = [f"{' '.join(map(_quoted, _JSON_LEXEMES.findall(head)))} arguments_{i}" for i, head in heads]
+        calls = [f"{' '.join(map(quoted, _JSON_LEXEMES.findall(head)))} arguments_{i}" for i, head in heads]
         return f"SPACE ({' | '.join(calls)})"
 
     def _write_body(self) -> None:
@@ -153,7 +153,7 @@ class _Writer:
         tags = self._answers.tags
         untagged = [form for form in forms.values() if form.opening and not form.is_tagged]
         heads = [head for form in untagged for head in self._heads(form) or [form.opening]]
-        self._lexemes["TEXT"] = self._text_without(*(f"(SPACES {_quoted(head)} ANY)" for head in heads))
+        self._lexemes["TEXT"] = self._text_without(*(f"(SPACES {quoted(head)} ANY)" for head in heads))
         if tag and tags is not None and tags.closing:  # calls are separate messages after the text
             texts = [f"{tag}TEXT", *(f"{' '.join(self._parts(other))} TEXT" for other in tags.other_answers)]
             self._rules["answer"] = f"({' | '.join(texts)}) ({' '.join(self._parts(tags.closing))} calls)? | calls"
@@ -168,7 +168,7 @@ class _Writer:
             rest = " ".join([*more, *self._parts(form.opening[len(form.trigger) :]), f"after_opening_{number}"])
             if not re.search(r"\w", form.trigger):  # without a tool's name after it, this tag is text
                 for i, head in enumerate(form.heads(form.opening, [tool.name for tool in self._answers.tools])):
-                    head = self._triggered(f"TRIGGERED_{number}_{i}", _quoted(head))
+                    head = self._triggered(f"TRIGGERED_{number}_{i}", quoted(head))
                     options.append(f"{tag}{head} arguments_{i} after_call_{number}")
                 continue
             head = f"TEXT {trigger}"
@@ -209,7 +209,7 @@ class _Writer:
         self._rules[f"after_opening_{form_number}"] = f"{call} after_{call}"
         self._rules[f"after_{call}"] = " ".join([*more, *closing]) or '""'
         if heads := self._heads(form):
-            lexemes = [self._lexeme(f"HEAD_{number}", f"SPACE {_quoted(head)}") for number, head in enumerate(heads)]
+            lexemes = [self._lexeme(f"HEAD_{number}", f"SPACE {quoted(head)}") for number, head in enumerate(heads)]
             begun = [f"{lexeme} arguments_{number}_inside" for number, lexeme in enumerate(lexemes)]
             self._rules[f"calls_{form_number}"] = f"({' | '.join(begun)}) after_{call}"
         options, optional_id = [], [f"({' '.join(self._parts(form.optional_id))})?"] if form.optional_id else []
@@ -284,7 +284,7 @@ class _Writer:
             return " ".join([*self._parts(name + syntax.after_name), self._value(tool, name)])
         if choices and "string" in kinds:
             written = [each if isinstance(each, str) else json.dumps(each) for each in choices]
-            values.append((syntax.after_name, " ".join([f"({' | '.join(map(_quoted, written))})", *after])))
+            values.append((syntax.after_name, " ".join([f"({' | '.join(map(quoted, written))})", *after])))
         elif "string" in kinds and kinds != KINDS:
             values.append((syntax.after_name, "text_value"))
         if kinds != {"string"} and (syntax.after_name_of_json or "string" not in kinds or kinds == KINDS):
@@ -308,7 +308,7 @@ class _Writer:
             return [*self._parts(before), "CALL_ID", *self._parts(behind)]
         pieces = [text] if self._special is None else self._special.split(text)
         return [
-            f"<[{self._special_ids[piece]}]>" if piece in self._special_ids else _quoted(piece)
+            f"<[{self._special_ids[piece]}]>" if piece in self._special_ids else quoted(piece)
             for piece in pieces
             if piece
         ]
@@ -324,7 +324,3 @@ def _nested(grammar: str) -> str:
 
 def _is_token(symbol: str) -> bool:
     return symbol.startswith("<[")
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")  # Lark needs DEL escaped

@@ -1,12 +1,21 @@
-"""Merging of grammars: adds the rules of other grammars to one, equal rules once. It does not load llguidance."""
+"""llguidance's dialect of Lark: header, literals, and merging of grammars. This module does not load llguidance."""
 
+import json
 import re
 
 HEADER = "%llguidance {}\n"
 """The first line of a grammar, which names the dialect."""
 
+as_json = json.JSONEncoder(ensure_ascii=False).encode
+"""Returns a value as JSON; json.dumps would create an encoder for each."""
+
 _NAMES = re.compile(r'("[^"\\]*(?:\\.[^"\\]*)*"|/[^/\\]*(?:\\.[^/\\]*)*/|\b[rT][0-9]+\b)')
 """The texts and patterns of a rule, and its names of rules and lexemes."""
+
+
+def quoted(text: str) -> str:
+    """Return a text as a literal of Lark, which needs the DEL character escaped."""
+    return as_json(text).replace("\x7f", "\\u007f")
 
 
 class Merged:
