@@ -22,9 +22,9 @@ from server.http.errors import BadRequest, NotAcceptable, shown
 
 NumpyArray = np.ndarray[Any, np.dtype[Any]]
 Wire = Literal["json", "base64", "binary"]
+"""How a number is written, which decides how large an answer is."""
 VALUE_BYTES: dict[Wire, float] = {"json": 14.0, "base64": 16 / 3, "binary": 4.0}
 """Bytes of one float32 on the wire."""
-"""How a number is written, which decides how large an answer is."""
 EncodingFormat = Literal["float", "base64"]
 
 Piece = bytes | memoryview
