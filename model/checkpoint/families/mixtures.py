@@ -109,7 +109,6 @@ def _read_olmoe(hf: Fields, common: Common) -> ModelConfig:
 
 
 def _read_experts(hf: Fields) -> ExpertsConfig:
-    """Return the experts of a Qwen."""
     dense, step = frozenset(hf.ids("mlp_only_layers")), hf.size("decoder_sparse_step", 1)
     return read_experts(
         hf,

@@ -279,4 +279,3 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any], dict[str, int]], Tokenizer]] = {
     "llama": _pieces,
     "bert": _word_pieces,
 }
-"""Makers of tokenizers, by llama.cpp's name of the kind of vocabulary."""
