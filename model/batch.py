@@ -36,7 +36,6 @@ class Span(NamedTuple):
     cross_block_table: Sequence[int] = ()
     """Cache blocks of the encoder's positions, for cross attention."""
     num_cross_keys: int = 0
-    """Positions of the encoder."""
     needs_output: bool = True
     """Whether the output of its last layer is needed, and not only the queries, keys and values."""
     adapter: object | None = None
@@ -83,7 +82,6 @@ class KeyRange:
     window: int | None = None
     """The window, as in `Batch.key_range`, or None."""
     is_cross: bool = False
-    """Whether the keys are the encoder's."""
 
     def num_keys(self, span: int) -> int:
         """Return the number of keys of a span."""

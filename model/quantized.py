@@ -18,7 +18,6 @@ all others are finer.
 LEAST_GROUP = 16
 """The number of inputs of a weight must be a multiple of this number for 4 bits."""
 _ROWS_TOGETHER = 1024
-"""Rows that are quantised at once."""
 _SCALES = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -121,7 +120,6 @@ class GroupedRows:
         return replace(self, **{name: part.index_select(0, rows) for name, part in self._parts().items()})
 
     def _parts(self) -> dict[str, Any]:
-        """Return the tensors by name, without the absent ones."""
         named = {name: getattr(self, name) for name in ("codes", "scales", "mins", "scale_factors", "min_factors")}
         return {name: part for name, part in named.items() if part is not None}
 
@@ -171,7 +169,6 @@ class QuantizedMatrix:
 
 
 Weight = Tensor | QuantizedMatrix
-"""A weight of a checkpoint."""
 
 
 def _nearest(groups: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,6 @@ _BOUNDS = {
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
 }
-"""The least and the largest accepted number of each setting."""
 
 
 def read_sampling_defaults(folder: Path) -> SamplingDefaults:

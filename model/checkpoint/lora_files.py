@@ -72,7 +72,6 @@ Pair = dict[str, StoredTensor]
 
 
 def _pairs(path: Path, entries: dict[str, StoredTensor]) -> dict[str, Pair]:
-    """Return the pairs of tensors by their modules' names in the network."""
     found: dict[str, Pair] = {}
     strange = []
     for name, entry in entries.items():

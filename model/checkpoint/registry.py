@@ -84,7 +84,6 @@ def _near(hf_config: Mapping[str, Any], name: str) -> list[str]:
 
 
 def _kind_of(name: str) -> str:
-    """Return the kind of network of a class of `transformers`."""
     if name.endswith(("ForCausalLM", "LMHeadModel")):
         return "decoder"
     return "encoder-decoder" if name.endswith(("ForConditionalGeneration", "MTModel")) else "encoder"

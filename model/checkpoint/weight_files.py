@@ -168,7 +168,6 @@ class WeightFiles:
                 )
 
     def _sources(self, name: str) -> list[StoredTensor]:
-        """Return the tensors that a weight is made of."""
         return [self._entries[self._find(source)] for source in self.weights[name].sources]
 
     def _find(self, source: Source) -> str:

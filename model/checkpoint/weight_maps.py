@@ -45,7 +45,6 @@ class MappedWeight:
     sources: tuple[Source, ...]
     arrange: Arrange = "as it is"
     num_heads: int = 0
-    """The number of heads, for rows stored head by head."""
     gated_rows: int = 0
     """The number of rows of queries and gates, if each query is followed by its gate."""
 
@@ -102,7 +101,6 @@ def _stack(config: ModelConfig, rows: Sequence[WeightRow], prefix: str) -> Itera
 
 
 def _lengths(config: ModelConfig) -> dict[str, int]:
-    """Return the lengths of the axis names in weight tables."""
     q, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     net = config.recurrence if isinstance(config.recurrence, DeltaNetConfig) else None
     experts, altup = config.experts, config.altup

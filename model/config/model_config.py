@@ -51,7 +51,6 @@ class ModelConfig:
     """Whether an RMSNorm without an offset is rounded only after the product, like one with an offset (Gemma 4)."""
     final_norm: bool = True
     embedding_norm: bool = False
-    """Whether a norm follows the embedding."""
     first_attention_norm: bool = True
     """Whether block 0 has a norm before its attention (not in ModernBERT, where a norm follows the embedding)."""
     parallel_blocks: bool = False
@@ -123,7 +122,6 @@ class ModelConfig:
     head_transform: Activation | None = None
     """The activation of the dense layer and LayerNorm before the head of an encoder, or None without them."""
     head_transform_bias: bool = True
-    """Whether the dense layer before the head has a bias."""
     classifier: ClassifierConfig | None = None
     """The head that scores or labels the whole input, in place of logits, or None."""
     attention_scale: float

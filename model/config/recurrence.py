@@ -29,7 +29,6 @@ class ShortConvConfig:
     """
 
     layers: tuple[int, ...]
-    """The layers with such a convolution."""
     kernel_size: int
     """The positions that one output reads: its own and the ones before it."""
     bias: bool = False
@@ -53,14 +52,12 @@ class DeltaNetConfig:
     """
 
     layers: tuple[int, ...]
-    """The layers with such a net."""
     kernel_size: int
     """The positions that the convolution of queries, keys and values reads: its own and the ones before it."""
     num_key_heads: int
     """Heads of queries and of keys. Each is shared by consecutive heads of values."""
     num_value_heads: int
     key_dim: int
-    """Length of one query or key."""
     value_dim: int
     kind: ClassVar[str] = "gated delta net"
 

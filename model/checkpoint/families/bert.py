@@ -57,7 +57,6 @@ ENCODER_FIELDS: dict[str, Any] = {
     "kind": "encoder", "norm": "layernorm", "norm_placement": "post", "final_norm": False, "embedding_norm": True,
     "attention_bias": True, "attention_out_bias": True, "mlp_bias": True, "learned_positions": True, "causal": False,
 }  # fmt: skip
-"""The fields of ModelConfig that all BERTs share."""
 POOLED = classifier_rows("classifier", "pooler.dense")
 """The classifier's rows of BERT: its dense layer is the pooler."""
 LABELS = classifier_rows("classifier.out_proj", "classifier.dense")

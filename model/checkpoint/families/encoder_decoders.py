@@ -190,7 +190,6 @@ def _read_stacks(hf: Fields, common: Common, **options: Any) -> ModelConfig:
 
 
 def _read_stack(hf: Fields, side: str) -> dict[str, Any]:
-    """Return the sizes of one stack. side: encoder or decoder."""
     hf = hf.with_spellings(
         hidden_size="d_model", num_attention_heads=f"{side}_attention_heads", num_hidden_layers=f"{side}_layers",
         intermediate_size=f"{side}_ffn_dim", hidden_act="activation_function",

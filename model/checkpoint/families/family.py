@@ -28,7 +28,6 @@ class Family:
     own_head: str | None = None
     """The tensor of an untied head, if config.json does not distinguish tied and untied heads (T5)."""
     read_classifier: ReadClassifier = read_score
-    """The reader of the head that scores or labels an input."""
 
     @property
     def model_types(self) -> tuple[str, ...]:

@@ -84,7 +84,6 @@ def _read_gemma2(hf: Fields, common: Common) -> ModelConfig:
 
 
 def _ropes(hf: Fields) -> dict[str, Any]:
-    """Return the rotary embeddings of Gemma 3 and 3n."""
     thetas = {
         "full_attention": hf.number("rope_theta", 1_000_000.0),
         "sliding_attention": hf.number("rope_local_base_freq", 10_000.0),
@@ -215,7 +214,6 @@ _GEMMA4_SIZES: dict[str, int] = {
     "vocab_size": 262_144, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 30,
     "num_attention_heads": 8,
 }  # fmt: skip
-"""Values of absent fields."""
 
 
 def _read_gemma4(hf: Fields, common: Common) -> ModelConfig:
@@ -231,7 +229,9 @@ def _read_gemma4(hf: Fields, common: Common) -> ModelConfig:
     per_layer = hf.values.get("hidden_size_per_layer_input", 256) or None
     num_shared = hf.integer("num_kv_shared_layers", 0)
     _check_shared(hf, windows, num_shared)
-    is_wide = hf.flag("use_double_wide_mlp", False) and num_shared > 0
+    is_wide, size = hf.flag("use_double_wide_mlp", False) and num_shared > 0, hf.size("intermediate_size")
+    # Layers without keys and values of their own have twice as many neurons.
+    wide_sizes = (size,) * (num_layers - num_shared) + (2 * size,) * num_shared
     return read_like_llama(
         hf,
         common,
@@ -244,17 +244,12 @@ def _read_gemma4(hf: Fields, common: Common) -> ModelConfig:
         full_num_kv_heads=None if full["num_kv_heads"] == heads["num_kv_heads"] else full["num_kv_heads"],
         keys_are_values=hf.flag("attention_k_eq_v", False),
         num_kv_shared_layers=num_shared,
-        intermediate_sizes=_sizes_of_mlps(hf.size("intermediate_size"), num_layers, num_shared) if is_wide else (),
+        intermediate_sizes=wide_sizes if is_wide else (),
         experts=_experts(hf) if hf.flag("enable_moe_block", False) else None,
         stream_scales=True,
         per_layer_size=per_layer and hf.size("hidden_size_per_layer_input", 256),
         per_layer_vocab_size=hf.size("vocab_size_per_layer_input", 262_144) if per_layer else 0,
     )
-
-
-def _sizes_of_mlps(size: int, num_layers: int, num_shared: int) -> tuple[int, ...]:
-    """Return the neurons of each layer. Layers without keys and values of their own have twice as many."""
-    return (size,) * (num_layers - num_shared) + (2 * size,) * num_shared
 
 
 def _experts(hf: Fields) -> ExpertsConfig:
@@ -289,7 +284,6 @@ def _full_heads(hf: Fields, windows: tuple[int | None, ...]) -> dict[str, Any]:
 
 
 def _alike_in_gemma_3n_and_4(hf: Fields) -> dict[str, Any]:
-    """Return the fields of `ModelConfig` that Gemma 3n and 4 share."""
     return {
         "norm_placement": "sandwich",
         "norm_rounds_once": True,
@@ -320,7 +314,6 @@ _STREAMS = 4
 _GEMMA3N_SIZES: dict[str, int] = {
     "vocab_size": 262_400, "hidden_size": 2048, "num_hidden_layers": 35, "num_attention_heads": 8,
 }  # fmt: skip
-"""Values of absent fields."""
 
 
 def _projections(ours: str, theirs: str) -> tuple[WeightRow, ...]:

@@ -36,7 +36,7 @@ _MIXTRAL_TABLE = llama_table(
     feedforward=(
         *linear("layers.{i}.router", f"{_MIXTRAL}.gate", "experts d"),
         *gated_mlp(_EXPERTS, (f"{_MIXTRAL_EXPERT}.w1", f"{_MIXTRAL_EXPERT}.w3"), f"{_MIXTRAL_EXPERT}.w2", "expert_ff"),
-    ),
+    )
 )
 
 
@@ -109,7 +109,6 @@ def _read_olmoe(hf: Fields, common: Common) -> ModelConfig:
 
 
 def _read_experts(hf: Fields) -> ExpertsConfig:
-    """Return the experts of a Qwen."""
     dense, step = frozenset(hf.ids("mlp_only_layers")), hf.size("decoder_sparse_step", 1)
     return read_experts(
         hf,
@@ -129,10 +128,7 @@ _GPT_OSS_EXPERT = f"{_LAYER}.mlp.experts.{{e}}"
 _PARTS = {"": "weight", "_bias": "bias", "_blocks": "weight_blocks", "_scales": "weight_scales"}
 """Endings of the names of tensors that hold all experts, and the names of one expert's parts."""
 _GPT_OSS_TABLE = llama_table(
-    attention=(
-        *ATTENTION_ROWS,
-        WeightRow("layers.{i}.sinks.weight", (f"{_LAYER}.self_attn.sinks",), ("heads",)),
-    ),
+    attention=(*ATTENTION_ROWS, WeightRow("layers.{i}.sinks.weight", (f"{_LAYER}.self_attn.sinks",), ("heads",))),
     feedforward=(
         *linear("layers.{i}.router", f"{_LAYER}.mlp.router", "experts d", bias=True),
         *linear(

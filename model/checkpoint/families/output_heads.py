@@ -70,7 +70,6 @@ def classifier_rows(
 
 
 SCORE_ROWS = classifier_rows("score", bias=False)
-"""The rows of a decoder's head."""
 
 
 NO_HEAD: dict[str, Any] = {

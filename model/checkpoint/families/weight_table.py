@@ -25,7 +25,6 @@ InLayer = Callable[[ModelConfig, int], bool]
 
 
 UNTIED = "has_head and not tie_word_embeddings"
-"""The condition of networks with a matrix of their own for the head."""
 
 
 def holds(condition: str, config: ModelConfig) -> bool:
@@ -67,7 +66,6 @@ class StackedTensor:
     """A tensor of the files that holds all experts of a layer, along its first axis."""
 
     ending: str
-    """The end of its name."""
     one: str
     """The end of the name of one expert's tensor, in place of `ending`; `{e}` stands for the expert."""
     is_transposed: bool = False

@@ -97,7 +97,6 @@ def _sizes(fields: _Fields) -> dict[str, Any]:
 
 
 def _like_llama(fields: _Fields) -> dict[str, Any]:
-    """Return the fields of Llama and of networks built on it."""
     return _sizes(fields) | {
         "num_key_value_heads": fields.get("attention.head_count_kv") or fields.need("attention.head_count"),
         "head_dim": fields.head_dim,

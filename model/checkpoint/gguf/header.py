@@ -31,7 +31,6 @@ _NUMBERS = {
     GGUFValueType.UINT64: "<u8", GGUFValueType.INT64: "<i8", GGUFValueType.FLOAT64: "<f8",
 }  # fmt: skip
 _LEAST_ENTRY = 8 + 4 + 8 + 4 + 8
-"""Least bytes of the description of a tensor."""
 _LEAST_FIELD = 8 + 4 + 1
 _MOST_FIELDS, _MOST_TENSORS, _MOST_STRINGS = 1 << 12, 1 << 16, 1 << 22
 """Far more than in any file. The Python object of an empty string or a field takes several times its bytes."""
@@ -46,7 +45,6 @@ class TensorEntry:
     """As in torch: the last axis is contiguous."""
     type: GGMLQuantizationType
     offset: int
-    """The first byte in the file."""
     num_bytes: int
 
 

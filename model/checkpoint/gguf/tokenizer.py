@@ -91,10 +91,7 @@ def tokenizer_of(metadata: Mapping[str, Any]) -> Tokenizer:
     strips = _strips_spaces(metadata)
     added = [
         AddedToken(
-            tokens[i],
-            special=bool(special[i]),
-            normalized=False,
-            rstrip=strips and tokens[i] not in _KEEPS_SPACES,
+            tokens[i], special=bool(special[i]), normalized=False, rstrip=strips and tokens[i] not in _KEEPS_SPACES
         )
         for i in np.flatnonzero(special | defined)
     ]
@@ -282,4 +279,3 @@ _MAKERS: dict[str, Callable[[Mapping[str, Any], dict[str, int]], Tokenizer]] = {
     "llama": _pieces,
     "bert": _word_pieces,
 }
-"""Makers of tokenizers, by llama.cpp's name of the kind of vocabulary."""

@@ -21,7 +21,6 @@ from model.config import ModelConfig
 from model.quantized import GroupedRows
 
 ACCEPTED = tuple(kind.name for kind in (*PLAIN_TYPES, *GROUPED_TYPES))
-"""The supported formats of tensors."""
 _WITHOUT_WEIGHTS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 """Tensors whose content is in config.json (`model.checkpoint.gguf.config`)."""
 _ENDINGS = (".weight", ".bias")

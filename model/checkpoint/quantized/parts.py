@@ -109,5 +109,4 @@ def _fits(found: Sequence[int], shape: Sequence[int | None]) -> bool:
 
 
 def _longer(shape: Sequence[int]) -> list[int]:
-    """Return the lengths of a shape that are not 1."""
     return [length for length in shape if length != 1]

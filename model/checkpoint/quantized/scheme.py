@@ -81,7 +81,6 @@ def _awq(fields: Fields) -> Scheme:
 
 
 def _gptq(fields: Fields) -> Scheme:
-    """Read the fields of AutoGPTQ and GPTQModel."""
     version = fields.text("checkpoint_format", fields.text("format", "gptq"))
     if version not in ("gptq", "gptq_v2"):
         raise fields.refuse("checkpoint_format", "supported are gptq and gptq_v2")
@@ -174,4 +173,3 @@ _READERS: dict[str, Callable[[Fields], Scheme]] = {
     "fp8": _fp8,
     "mxfp4": lambda fields: Scheme("mxfp4", (4,), (32,)),
 }
-"""By the names of `quant_method`."""
