@@ -11,7 +11,7 @@ from server.engine.request import AttentionTask, Part
 from server.http.tensor_formats import Entry, as_numpy, body_pieces
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.inspect.inspection import begin, inspection_route, stack_of
+from server.routes.inspect.inspection import begin, inspection_route, keys_of, rows_of, stack_of
 from server.routes.inspect.selectors import (
     AttentionPlan,
     HeadSelection,
@@ -56,16 +56,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         head = inspection_head(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, body.encoding_format)
         return await tensor_response(wanted, pieces, (array for entry in entries for array in entry.arrays.values()))
-
-
-def rows_of(prompt: Prompt, part: Part) -> Prompt:
-    """Return the tokens that are the queries of a part."""
-    return prompt.encoder if part == "encoder" and prompt.encoder is not None else prompt
-
-
-def keys_of(prompt: Prompt, part: Part) -> Prompt:
-    """Return the tokens that are the keys of a part."""
-    return prompt.encoder if part != "decoder" and prompt.encoder is not None else prompt
 
 
 def plan_of(body: AttentionRequest, heads: HeadSelection, prompt: Prompt, part: Part) -> AttentionPlan:

@@ -23,7 +23,6 @@ from server.http.errors import BadRequest
 from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.inspect.attention import keys_of, rows_of
 from server.routes.inspect.inspection import (
     Asked,
     Inspection,
@@ -34,7 +33,9 @@ from server.routes.inspect.inspection import (
     capture,
     described,
     inspection_route,
+    keys_of,
     read_token,
+    rows_of,
     stack_of,
 )
 from server.routes.inspect.selectors import resolve, resolve_attending

@@ -16,8 +16,7 @@ from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.routes.context import AppContext
-from server.routes.inspect.attention import rows_of
-from server.routes.inspect.inspection import Inspection, begin, described, inspection_route, stack_of
+from server.routes.inspect.inspection import Inspection, begin, described, inspection_route, rows_of, stack_of
 from server.routes.inspect.selectors import HeadSelection, every_head
 from server.routes.prompts import encoder_limit
 from server.routes.supported_routes import check_part

@@ -22,9 +22,11 @@ from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.sse import ClientGone, unless_disconnected
 from server.http.tensor_formats import Format, NumpyArray, as_numpy, check_npy, negotiate
 from server.http.trace_body import DescribedArray, DescribedEntry, described_body
+from server.http.turns import in_turns
 from server.routes.context import AppContext
 from server.routes.inputs import read_inputs
 from server.routes.inspect.interventions import read_all_interventions
+from server.routes.inspect.selectors import Selector, resolve
 from server.routes.parts.stream_parts import point_capture
 from server.routes.prompts import NOTHING, Prompt, check_ids
 from server.routes.request_context import accept
@@ -96,6 +98,15 @@ class Inspection:
                 )
         num_bytes = token_bytes(self.inputs if reported is None else reported) + named_bytes
         check_num_values(self.context, num_values, self.wanted, self.body.encoding_format, advice, num_bytes)
+
+    async def positions(
+        self, selector: Selector, field: str = "positions", part: Part = "decoder"
+    ) -> list[tuple[int, ...]]:
+        """Return the positions of a selector in each input, of the part's queries. Raises BadRequest."""
+        return [
+            resolve(selector, len(rows_of(prompt, part).ids), field, "position")
+            async for prompt in in_turns(self.inputs, 64)
+        ]
 
     async def run(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[Tensors]:
         """Run a task for each input, and questions about the weights, while the client waits; return the tensors of
@@ -237,6 +248,16 @@ def described(value: NumpyArray, *axes: str) -> DescribedArray:
 def stack_of(part: Part) -> Stack:
     """Return the stack of a part's points: cross attention belongs to the decoder."""
     return "encoder" if part == "encoder" else "decoder"
+
+
+def rows_of(prompt: Prompt, part: Part) -> Prompt:
+    """Return the tokens that are the queries of a part."""
+    return prompt.encoder if part == "encoder" and prompt.encoder is not None else prompt
+
+
+def keys_of(prompt: Prompt, part: Part) -> Prompt:
+    """Return the tokens that are the keys of a part."""
+    return prompt.encoder if part != "decoder" and prompt.encoder is not None else prompt
 
 
 def capture(context: AppContext, stack: Stack, point: str, layer: int | None = None, **options: Any) -> PointCapture:

@@ -15,10 +15,8 @@ from server.engine.request import AttentionCapture, AttentionTask
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
-from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.inspect.attention import rows_of
-from server.routes.inspect.inspection import Inspection, begin, described, inspection_route, stack_of
+from server.routes.inspect.inspection import Inspection, begin, described, inspection_route, rows_of, stack_of
 from server.routes.inspect.selectors import resolve
 from server.routes.supported_routes import check_part
 from server.schemas.base import Selector
@@ -71,7 +69,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
         by_default: Selector = "all" if body.method == "rollout" else -1
         rows = by_default if body.query_positions is None else body.query_positions
-        queries = [resolve(rows, length, "query_positions", "position") async for length in in_turns(lengths, 64)]
+        queries = await inspection.positions(rows, "query_positions", part)
         _check_work(body, layers, lengths, queries)
         numbers = sum(num_arrays * len(layers) * len(q) * n for q, n in zip(queries, lengths, strict=True))
         inspection.check_size(numbers, "fewer layers or query_positions")

@@ -15,9 +15,7 @@ from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
 from server.http.turns import in_turns
 from server.routes.context import AppContext
-from server.routes.inspect.attention import rows_of
 from server.routes.inspect.inspection import Inspection, begin, capture, described, inspection_route, stack_of
-from server.routes.inspect.selectors import resolve
 from server.routes.supported_routes import check_part
 from server.schemas.base import Selector
 from server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
@@ -57,13 +55,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         part = check_part(context, body.part)
         inspection = await begin(context, request, body, 4 if body.compare_positions is None else 5)
         own = stack_config(context.config, stack_of(part))
-        lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
-        chosen = [resolve(body.positions, length, "positions", "position") async for length in in_turns(lengths, 64)]
-        others: list[tuple[int, ...]] = [()] * len(lengths)
-        if (compared := body.compare_positions) is not None:
-            others = [
-                resolve(compared, length, "compare_positions", "position") async for length in in_turns(lengths, 64)
-            ]
+        chosen = await inspection.positions(body.positions, part=part)
+        others: list[tuple[int, ...]] = [()] * len(chosen)
+        if body.compare_positions is not None:
+            others = await inspection.positions(body.compare_positions, "compare_positions", part)
         states = own.num_layers + 1
         inspection.check_size(
             sum(states * len(p) * (4 + len(o)) for p, o in zip(chosen, others, strict=True)),
