@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from model.hooks.point_names import stack_config
-from server.dialects.inspect.inspection import begin, inspection_route, stack_of
+from server.dialects.inspect.inspection import begin, inspection_route, keys_of, rows_of, stack_of
 from server.dialects.responses import input_usage, inspection_head, tensor_response, token_fields, wire_of
 from server.engine.request import AttentionTask, Part
 from server.generation.context import AppContext
@@ -48,16 +48,6 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         head = inspection_head(context, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, body.encoding_format)
         return await tensor_response(wanted, pieces, (array for entry in entries for array in entry.arrays.values()))
-
-
-def rows_of(prompt: Prompt, part: Part) -> Prompt:
-    """Return the tokens that are the queries of a part."""
-    return prompt.encoder if part == "encoder" and prompt.encoder is not None else prompt
-
-
-def keys_of(prompt: Prompt, part: Part) -> Prompt:
-    """Return the tokens that are the keys of a part."""
-    return prompt.encoder if part != "decoder" and prompt.encoder is not None else prompt
 
 
 def plan_of(body: AttentionRequest, heads: HeadSelection, prompt: Prompt, part: Part) -> AttentionPlan:

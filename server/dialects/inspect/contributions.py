@@ -18,7 +18,6 @@ from model.analysis.arrays import Float64, Floats
 from model.analysis.contributions import opened, value_attributions, value_norms, value_vectors
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
-from server.dialects.inspect.attention import keys_of, rows_of
 from server.dialects.inspect.inspection import (
     Asked,
     Inspection,
@@ -29,7 +28,9 @@ from server.dialects.inspect.inspection import (
     capture,
     described,
     inspection_route,
+    keys_of,
     read_token,
+    rows_of,
     stack_of,
 )
 from server.dialects.parts.logit_parts import LogitParts, check_attributable, output_norm

@@ -12,7 +12,6 @@ from model.analysis.explanation import Observed, Steps, differences
 from model.analysis.explanation import explain as take_steps
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
-from server.dialects.inspect.attention import keys_of, rows_of
 from server.dialects.inspect.inspection import (
     Inspection,
     asked_of_weights,
@@ -20,6 +19,7 @@ from server.dialects.inspect.inspection import (
     capture,
     described,
     inspection_route,
+    keys_of,
     stack_of,
 )
 from server.engine.request import Part, PointCapture, TraceTask
@@ -98,10 +98,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         own = own.at(layer)
         (head,) = resolve(body.head, own.num_heads, "head", "head")
         inspection = await begin(context, request, body, 14)
-        heads = [
-            _Head(own, part, layer, head, *resolve(body.query_position, length, "query_position", "position"))
-            async for length in in_turns([len(rows_of(prompt, part).ids) for prompt in inspection.inputs], 64)
-        ]
+        queries = await inspection.positions(body.query_position, "query_position", part)
+        heads = [_Head(own, part, layer, head, *query) for query in queries]
         num_keys = [len(keys_of(prompt, part).ids) for prompt in inspection.inputs]
         # The keys' k (twice), v, products and weighted v; some numbers of each key; q, z, and rows of the stream.
         numbers = [n * (5 * own.head_dim + 8) + 3 * own.head_dim + 2 * own.hidden_size for n in num_keys]

@@ -11,8 +11,7 @@ from starlette.responses import Response
 
 from model.analysis.head_scores import MEASURES, repeated_random_tokens, repeated_text_scores, text_scores
 from model.hooks.point_names import stack_config
-from server.dialects.inspect.attention import rows_of
-from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, stack_of
+from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, rows_of, stack_of
 from server.engine.request import HeadScoresTask
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import HeadSelection, every_head

@@ -30,6 +30,7 @@ from server.engine.request import Intervention, Part, PointCapture, Task, Weight
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.reading import read_all_interventions
+from server.generation.interventions.selectors import Selector, resolve
 from server.generation.prompts.inputs import read_inputs
 from server.generation.prompts.prompt import NOTHING, Prompt, check_ids
 from server.generation.prompts.text_parts import naming
@@ -38,6 +39,7 @@ from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.sse import ClientGone, unless_disconnected
 from server.http.tensor_formats import Format, NumpyArray, as_numpy, body_pieces, check_npy, negotiate
 from server.http.trace_body import DescribedArray, DescribedEntry
+from server.http.turns import in_turns
 from server.schemas.base import AnswerModel, InspectionAnswer, ListAnswer
 from server.schemas.inspect.attention import AttentionRequest
 from server.schemas.inspect.inputs import InspectionRequest
@@ -94,6 +96,15 @@ class Inspection:
                 )
         num_bytes = token_bytes(self.inputs if reported is None else reported) + named_bytes
         check_num_values(self.context, num_values, self.wanted, self.body.encoding_format, advice, num_bytes)
+
+    async def positions(
+        self, selector: Selector, field: str = "positions", part: Part = "decoder"
+    ) -> list[tuple[int, ...]]:
+        """Return the positions of a selector in each input, of the part's queries. Raises BadRequest."""
+        return [
+            resolve(selector, len(rows_of(prompt, part).ids), field, "position")
+            async for prompt in in_turns(self.inputs, 64)
+        ]
 
     async def run(self, asked: Sequence[Asked], questions: Sequence[Asked] = ()) -> list[Tensors]:
         """Run a task for each input, and questions about the weights, while the client waits; return the tensors of
@@ -235,6 +246,16 @@ def described(value: NumpyArray, *axes: str) -> DescribedArray:
 def stack_of(part: Part) -> Stack:
     """Return the stack of a part's points: cross attention belongs to the decoder."""
     return "encoder" if part == "encoder" else "decoder"
+
+
+def rows_of(prompt: Prompt, part: Part) -> Prompt:
+    """Return the tokens that are the queries of a part."""
+    return prompt.encoder if part == "encoder" and prompt.encoder is not None else prompt
+
+
+def keys_of(prompt: Prompt, part: Part) -> Prompt:
+    """Return the tokens that are the keys of a part."""
+    return prompt.encoder if part != "decoder" and prompt.encoder is not None else prompt
 
 
 def capture(context: AppContext, stack: Stack, point: str, layer: int | None = None, **options: Any) -> PointCapture:

@@ -18,7 +18,6 @@ from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
-from server.http.turns import in_turns
 from server.schemas.base import Selector
 from server.schemas.inspect.inputs import InspectionEntry, InspectionRequest, Target
 
@@ -61,14 +60,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         target = read_token(context, body.target, "target") if context.config.has_head else None
         inspection = await begin(context, request, body, 3 if body.target is None else 5)
         layers = resolve(body.layers, context.config.num_layers + 1, "layers", "state")
+        targets = () if target is None else (target.token_id,)
+        top_k = min(body.top_k, context.config.vocab_size)
         tasks = [
-            LensTask(
-                layers=layers,
-                positions=resolve(body.positions, len(prompt.ids), "positions", "position"),
-                top_k=min(body.top_k, context.config.vocab_size),
-                target_token_ids=() if target is None else (target.token_id,),
-            )
-            async for prompt in in_turns(inspection.inputs, 64)
+            LensTask(layers=layers, positions=positions, top_k=top_k, target_token_ids=targets)
+            for positions in await inspection.positions(body.positions)
         ]
         numbers = [len(layers) * len(task.positions) * (2 * task.top_k + 3) for task in tasks]
         num_named = sum(len(layers) * len(task.positions) * task.top_k for task in tasks)

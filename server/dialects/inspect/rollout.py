@@ -11,8 +11,7 @@ from model.analysis.rollout import flow
 from model.analysis.rollout import rollout as roll
 from model.hooks.point_names import stack_config
 from model.kernels.library import levels as kernel_levels
-from server.dialects.inspect.attention import rows_of
-from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, stack_of
+from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, rows_of, stack_of
 from server.engine.request import AttentionCapture, AttentionTask
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve
@@ -20,7 +19,6 @@ from server.generation.supported_routes import check_part
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
-from server.http.turns import in_turns
 from server.schemas.base import Selector
 from server.schemas.inspect.inputs import STACK, InspectionEntry, InspectionRequest, OwnPart
 
@@ -71,7 +69,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
         by_default: Selector = "all" if body.method == "rollout" else -1
         rows = by_default if body.query_positions is None else body.query_positions
-        queries = [resolve(rows, length, "query_positions", "position") async for length in in_turns(lengths, 64)]
+        queries = await inspection.positions(rows, "query_positions", part)
         _check_work(body, layers, lengths, queries)
         numbers = sum(num_arrays * len(layers) * len(q) * n for q, n in zip(queries, lengths, strict=True))
         inspection.check_size(numbers, "fewer layers or query_positions")

@@ -10,11 +10,9 @@ from starlette.responses import Response
 
 from model.analysis.trajectory import trajectory as measure
 from model.hooks.point_names import stack_config
-from server.dialects.inspect.attention import rows_of
 from server.dialects.inspect.inspection import Inspection, begin, capture, described, inspection_route, stack_of
 from server.engine.request import Part, TraceTask
 from server.generation.context import AppContext
-from server.generation.interventions.selectors import resolve
 from server.generation.supported_routes import check_part
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedEntry
@@ -57,13 +55,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         part = check_part(context, body.part)
         inspection = await begin(context, request, body, 4 if body.compare_positions is None else 5)
         own = stack_config(context.config, stack_of(part))
-        lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
-        chosen = [resolve(body.positions, length, "positions", "position") async for length in in_turns(lengths, 64)]
-        others: list[tuple[int, ...]] = [()] * len(lengths)
-        if (compared := body.compare_positions) is not None:
-            others = [
-                resolve(compared, length, "compare_positions", "position") async for length in in_turns(lengths, 64)
-            ]
+        chosen = await inspection.positions(body.positions, part=part)
+        others: list[tuple[int, ...]] = [()] * len(chosen)
+        if body.compare_positions is not None:
+            others = await inspection.positions(body.compare_positions, "compare_positions", part)
         states = own.num_layers + 1
         inspection.check_size(
             sum(states * len(p) * (4 + len(o)) for p, o in zip(chosen, others, strict=True)),
