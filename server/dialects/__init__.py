@@ -4,6 +4,7 @@ The application adds the error handlers (`server.http.errors`) and the HTTP metr
 around them, and omits FastAPI's own /docs: it would load its scripts from the network, and hide ours.
 """
 
+from importlib import import_module
 from typing import Any
 
 from fastapi import APIRouter, Security
@@ -14,20 +15,6 @@ from starlette.routing import BaseRoute
 from server.dialects.anthropic import messages
 from server.dialects.auth_route import OpenRoute, admin_route, guarded_route
 from server.dialects.huggingface import labels, sparse, tei, tgi
-from server.dialects.inspect import (
-    attention,
-    contributions,
-    correlations,
-    explain,
-    heads,
-    lens,
-    next_token,
-    rollout,
-    trace,
-    trajectory,
-    weight_slices,
-    weights,
-)
 from server.dialects.judgements import classify, decisions, rerank, score, systemone
 from server.dialects.ollama import embed as ollama_embed
 from server.dialects.ollama import models as ollama_models
@@ -37,6 +24,7 @@ from server.dialects.openai_responses import route as responses
 from server.dialects.ops import adapters, admin, capabilities, health, page
 from server.dialects.running_route import running_route
 from server.generation.context import AppContext
+from server.generation.supported_routes import INSPECTIONS
 from server.schemas.anthropic.messages import MessagesErrorAnswer
 from server.schemas.base import AnswerModel, ErrorAnswer
 from server.schemas.judgements.head_fields import RerankErrorAnswer, TeiErrorAnswer
@@ -73,8 +61,6 @@ def _errors(answer: type[AnswerModel]) -> dict[int | str, dict[str, Any]]:
     }
 
 
-_INSPECTIONS = (attention, trace, next_token, lens, explain, contributions, trajectory, heads, rollout)
-_OF_WEIGHTS = (correlations, weights, weight_slices)
 _KEY = [
     Security(HTTPBearer(auto_error=False, description="One of the server's keys.")),
     Security(
@@ -107,6 +93,9 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
             (part if callable(part) else part.add_routes)(router, context)
         return router.routes
 
+    inspections = [
+        import_module(f"server.dialects.inspect.{name}") for name in (*INSPECTIONS.values(), "weight_slices")
+    ]
     run = running_route(guarded, context)
     looking = running_route(guarded, context, is_inspection=True)
     admins = admin_route(keys, max_body_bytes)
@@ -121,7 +110,7 @@ def build_routes(context: AppContext) -> list[BaseRoute]:
     return [
         # First: these have the most to do.
         *routes_of(api_of(run), completions, chat, responses, embeddings, decisions, score, classify),
-        *routes_of(api_of(looking), *_INSPECTIONS, *_OF_WEIGHTS),
+        *routes_of(api_of(looking), *inspections),
         *routes_of(api_of(run, OllamaErrorAnswer), ollama_text, ollama_embed),
         *routes_of(api_of(run, MessagesErrorAnswer), messages),
         *routes_of(api_of(run, SystemOneErrorAnswer), systemone),

@@ -28,11 +28,25 @@ ROUTES_OF_A_HEAD = ("/v1/next", "/v1/lens")
 """The routes that need logits."""
 SPARSE = "/embed_sparse"
 """The route of sparse vectors, which need an encoder's head."""
+INSPECTIONS = {
+    "/v1/attention": "attention",
+    "/v1/trace": "trace",
+    "/v1/next": "next_token",
+    "/v1/lens": "lens",
+    "/v1/explain": "explain",
+    "/v1/contributions": "contributions",
+    "/v1/trajectory": "trajectory",
+    "/v1/heads": "heads",
+    "/v1/rollout": "rollout",
+    "/v1/geometry": "correlations",
+    "/v1/circuits": "weights",
+}
+"""The inspection routes, each with its module of `server.dialects.inspect`."""
 ROUTES_OF_ANY_MODEL = (
-    "/v1/embeddings", "/v1/attention", "/v1/trace", "/v1/explain", "/v1/contributions", "/v1/trajectory", "/v1/heads",
-    "/v1/rollout", "/v1/geometry", "/v1/circuits", "/api/embed", "/api/embeddings",
-    "/embed", "/embed_all", "/similarity", "/",
-)  # fmt: skip
+    "/v1/embeddings",
+    *(route for route in INSPECTIONS if route not in ROUTES_OF_A_HEAD),
+    *("/api/embed", "/api/embeddings", "/embed", "/embed_all", "/similarity", "/"),
+)
 
 _KINDS = {"encoder": "an encoder", "decoder": "a decoder without a head for words"}
 ROUTE_OF_WEIGHTS = "/v1/models/{model_id}/weights"
