@@ -71,29 +71,27 @@ def attend(
     """
     # Rows outside of all tiles get zeros, since uninitialised memory may contain NaN.
     out = torch.zeros_like(q) if inputs.has_loose_rows else torch.empty_like(q)
-    single, long = inputs.tiles_of(len(q))
-    for tiles, are_single in ((single, True), (long, False)):
-        if len(tiles):
-            paged_attention(
-                q,
-                cache.rows_of_keys,
-                cache.values,
-                keys,
-                tiles,
-                _parts(q, len(tiles), max_len, arrivals if are_single else None, has_patterns=patterns is not None),
-                out,
-                are_single=are_single,
-                scale=rule.scale,
-                softcap=rule.softcap,
-                bias=rule.bias,
-                patterns=patterns,
-            )
-    return out
-
-
-def _parts(q: Tensor, num_tiles: int, max_len: int, arrivals: Arrivals | None, *, has_patterns: bool) -> Parts:
-    """Return the buffers of partial results, for tiles of one row if there are arrivals."""
     num_rows, num_heads, dim = q.shape
-    if arrivals is not None:
-        return Parts.of_single_rows(num_tiles, num_heads, num_pieces(max_len), dim, q.device, arrivals)
-    return Parts.of_tiles(num_tiles, num_rows if has_patterns else 0, num_heads, dim, q.device)
+    single, long = inputs.tiles_of(num_rows)
+    for tiles, are_single in ((single, True), (long, False)):
+        if not len(tiles):
+            continue
+        if are_single:
+            parts = Parts.of_single_rows(len(tiles), num_heads, num_pieces(max_len), dim, q.device, arrivals)
+        else:
+            parts = Parts.of_tiles(len(tiles), 0 if patterns is None else num_rows, num_heads, dim, q.device)
+        paged_attention(
+            q,
+            cache.rows_of_keys,
+            cache.values,
+            keys,
+            tiles,
+            parts,
+            out,
+            are_single=are_single,
+            scale=rule.scale,
+            softcap=rule.softcap,
+            bias=rule.bias,
+            patterns=patterns,
+        )
+    return out

@@ -1,5 +1,4 @@
-"""Per-layer token embeddings (Gemma 4): inputs of each layer besides the residual stream, and the sublayer that adds
-them.
+"""Per-layer token embeddings (Gemma 4): an additional input of each layer, and the sublayer that adds it.
 
 Axes: T rows, L layers, P width of a layer's inputs, d model width.
 """
