@@ -17,9 +17,11 @@ from model.sampling.grammar.numbers import DIGITS, UNBOUNDED, Bounds, fractions,
 from model.sampling.grammar.objects import array, members
 from model.sampling.grammar.parts import (
     Conjunction,
+    counts_of,
     first_items,
     item_of,
     names_of,
+    path_of,
     property_of,
     rest_of,
     spoken_of,
@@ -190,7 +192,7 @@ class Writer:
 
     def _number(self, parts: Conjunction, whole: bool) -> list[Sequence_]:
         bounds = Bounds.of(part.schema for part in parts)
-        path = next((p.path for p in parts if p.schema.keys() & {"minimum", "maximum", "multipleOf"}), parts[0].path)
+        path = path_of(parts, "minimum", "maximum", "multipleOf")
         grain = bounds.step(whole)
         far = any(bound is not None and abs(bound) >= 10**DIGITS for bound in (bounds.low, bounds.high))
         if grain is None and far:
@@ -237,12 +239,9 @@ class Writer:
         return (self.literal("{"), *self.space, *inside, *self.space, self.literal("}"))
 
     def _items(self, parts: Conjunction) -> list[Sequence_]:
-        schemas = [part.schema for part in parts]
         own = max((len(first_items(part)) for part in parts), default=0)
-        least = max([0, *(int(schema.get("minItems", 0)) for schema in schemas)])
-        longest = [int(schema["maxItems"]) for schema in schemas if "maxItems" in schema]
-        most = min(longest) if longest else None
-        path = next((part.path for part in parts if part.schema.keys() & {"minItems", "items"}), parts[0].path)
+        least, most = counts_of(parts, "Items")
+        path = path_of(parts, "minItems", "items")
         rest = item_of(parts, -1)
         more = None if any(place.schema is False for place in rest) else (self.value(rest),)
         longest_possible = own if more is None else most
@@ -270,13 +269,9 @@ class Writer:
         return [(self.literal("["), *self.space, *inside, *self.space, self.literal("]"))]
 
     def _properties(self, parts: Conjunction) -> list[Sequence_]:
-        schemas = [part.schema for part in parts]
-        least = max([0, *(int(schema.get("minProperties", 0)) for schema in schemas)])
-        longest = [int(schema["maxProperties"]) for schema in schemas if "maxProperties" in schema]
-        path = next(
-            (part.path for part in parts if part.schema.keys() & {"minProperties", "properties"}), parts[0].path
-        )
-        required = {name for schema in schemas for name in schema.get("required", [])}
+        least, most = counts_of(parts, "Properties")
+        path = path_of(parts, "minProperties", "properties")
+        required = {name for part in parts for name in part.schema.get("required", [])}
         rules = unique(part.child("propertyNames") for part in parts if "propertyNames" in part.schema)
         listed, admitted = admitted_names(self.alternatives, rules)
         names = [name for name in names_of(parts) if not rules or self.alternatives.admits(rules, name)]
@@ -292,7 +287,7 @@ class Writer:
                 continue
             named.append(((self.name(name), *self.colon, self.value(value)), name in required))
         others = self._others(parts, names, admitted) if admitted else []
-        return [self._braces(named, others, least, min(longest) if longest else None, path)]
+        return [self._braces(named, others, least, most, path)]
 
     def _others(self, parts: Conjunction, names: list[str], admitted: str) -> list[Sequence_]:
         """Return the members that the schema does not name, with names that propertyNames admits.

@@ -36,16 +36,9 @@ def array(
     own = list(first if most is None else first[:most])
     tail: Sequence_ = ()
     if more is not None and (most is None or most > len(own)):
-        item = rules.one_of(path, [(*comma, *more) if own else more])
-        if own:
-            tail = _repeated(item, max(0, least - len(own)), None if most is None else most - len(own))
-        else:
-            rest = _repeated(
-                rules.one_of(path, [(*comma, *more)]), max(0, least - 1), None if most is None else most - 1
-            )
-            tail = (item, *rest)
-            if least == 0:
-                tail = (Symbol(rules.one_of(path, [tail]).text, True, "{0,1}"),)
+        own = own or [more]
+        following = rules.one_of(path, [(*comma, *more)])
+        tail = _repeated(following, max(0, least - len(own)), None if most is None else most - len(own))
     for number in reversed(range(len(own))):
         entry = (*comma, *own[number]) if number else own[number]
         tail = (*entry, *tail)

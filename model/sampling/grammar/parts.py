@@ -1,7 +1,7 @@
 """Types, properties and items of a conjunction of subschemas."""
 
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.places import ALL_TYPES, HONOURED, TYPES, Place, shown
@@ -25,6 +25,19 @@ def spoken_of(parts: Conjunction) -> set[str]:
     keys = {keyword for part in parts for keyword in part.schema}
     kinds = {kind for kind, keywords in HONOURED.items() if kind != "any" and keys & set(keywords)}
     return set().union(*(TYPES[kind] for kind in kinds))
+
+
+def counts_of(parts: Sequence[Place], counted: str) -> tuple[int, int | None]:
+    """Return the largest minimum and the smallest maximum of "Items", "Properties" or "Length"."""
+    schemas = [part.schema for part in parts]
+    least = max((int(schema.get(f"min{counted}", 0)) for schema in schemas), default=0)
+    most = min((int(schema[f"max{counted}"]) for schema in schemas if f"max{counted}" in schema), default=None)
+    return least, most
+
+
+def path_of(parts: Conjunction, *keywords: str) -> str:
+    """Return the path of the first part with one of the keywords, or of the first part."""
+    return next((part.path for part in parts if part.schema.keys() & set(keywords)), parts[0].path)
 
 
 def names_of(parts: Conjunction) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from model.sampling.grammar.checking import CLASS, COUNT, why_refused
 from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.parts import counts_of
 from model.sampling.grammar.places import Place, shown
 from model.sampling.grammar.rules import Rules, Symbol
 from model.tokenization.chat_formats.lark import HEADER, as_json
@@ -45,9 +46,7 @@ X_GUIDANCE = {"whitespace_flexible": False, "json_allowed_escapes": "nrbtf"}
 
 def lengths(parts: Sequence[Place]) -> tuple[int, int | None] | None:
     """Return the smallest and the largest length that all parts admit; None if there is none."""
-    least = max([0, *(int(part.schema.get("minLength", 0)) for part in parts)])
-    longest = [int(part.schema["maxLength"]) for part in parts if "maxLength" in part.schema]
-    most = min(longest) if longest else None
+    least, most = counts_of(parts, "Length")
     if most is not None and least > most:
         return None
     if least > MAX_LENGTH:
