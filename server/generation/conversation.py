@@ -129,12 +129,10 @@ class Conversation:
         self.started.close()
 
 
-async def read_conversation(context: AppContext, request: ChatRequest, keep: Cut = "all") -> Prompt:
-    """Return a chat as the model reads it, or part of a long one. Raises BadRequest, with the client's names, if the
-    template refuses it.
-    """
+async def read_conversation(context: AppContext, request: ChatRequest) -> Prompt:
+    """Return a chat as the model reads it. Raises BadRequest, with the client's names, if the template refuses it."""
     with request.names.in_errors():
-        return await _read(context, request, keep)
+        return await _read(context, request, "all")
 
 
 async def _read(context: AppContext, request: ChatRequest, keep: Cut) -> Prompt:

@@ -3,7 +3,7 @@
 import logging
 import math
 import secrets
-from dataclasses import asdict, fields
+from dataclasses import fields
 from hashlib import sha256
 from typing import Any
 
@@ -24,7 +24,7 @@ def sampling_params(context: AppContext, request: TextRequest, *, max_tokens: in
 
     Raises BadRequest for token ids outside the vocabulary, and for a `min_tokens` over `max_tokens`.
     """
-    asked: dict[str, Any] = {**asdict(context.sampling_defaults), **request.sampling}
+    asked: dict[str, Any] = {**_values(context.sampling_defaults), **request.sampling}
     asked["logit_bias"] = bias = {int(key): value for key, value in asked.get("logit_bias", {}).items()}
     asked["stop_token_ids"] = stop_ids = tuple(asked.get("stop_token_ids", ()))
     for field, ids in (("logit_bias", tuple(bias)), ("stop_token_ids", stop_ids)):
@@ -49,6 +49,10 @@ def sampling_params(context: AppContext, request: TextRequest, *, max_tokens: in
         told = (f"{field.name}={getattr(params, field.name):g}" for field in fields(SamplingDefaults))
         logger.debug("the text is sampled with %s", ", ".join(told))
     return params
+
+
+def _values(defaults: SamplingDefaults) -> dict[str, Any]:
+    return {field.name: getattr(defaults, field.name) for field in fields(defaults)}
 
 
 def seed_of_choice(seed: int, choice: int) -> int:

@@ -64,9 +64,10 @@ class _Kind(ApiError):
     _status: int
     _type: str
 
-    def __init_subclass__(cls, *, status: int, type: str) -> None:
+    def __init_subclass__(cls, *, status: int | None = None, type: str | None = None) -> None:
+        """Set the status and type of the class; without them it has those of its base class."""
         super().__init_subclass__()
-        cls._status, cls._type = status, type
+        cls._status, cls._type = status or cls._status, type or cls._type
 
     def __init__(
         self, message: str, *, param: str | None = None, code: str | None = None, retry_after: int | None = None
@@ -126,7 +127,7 @@ class Unavailable(_Kind, status=503, type="unavailable_error"):
     """Raised while the server is loading or draining."""
 
 
-class WorkerLost(Unavailable, status=503, type="unavailable_error"):
+class WorkerLost(Unavailable):
     """Raised when the worker that ran the request died."""
 
 

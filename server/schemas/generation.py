@@ -156,6 +156,12 @@ class ChatCompletionRequest(ChatFields, ThinkingFields, GenerationFields):
         """Return the number of alternatives of each token, or None for no log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    @property
+    def limit_field(self) -> str:
+        """Return the name of the field that limits the generated tokens."""
+        is_newer = self.max_tokens is None and self.max_completion_tokens is not None
+        return "max_completion_tokens" if is_newer else "max_tokens"
+
 
 class CompletionChoice(AnswerModel):
     """One text."""

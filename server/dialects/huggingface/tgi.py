@@ -35,7 +35,14 @@ from server.schemas.judgements.reranking import TeiRerankRequest
 from server.schemas.structured_outputs import Constraint, ResponseFormat
 
 _NAMES = FieldNames(
-    {"prompt": "inputs", "max_tokens": "parameters.max_new_tokens"},
+    {
+        "prompt": "inputs",
+        "max_tokens": "parameters.max_new_tokens",
+        "response_format": "parameters.grammar",
+        **dict.fromkeys(
+            ("value", "json_schema", "response_format.value", "response_format.json_schema"), "parameters.grammar.value"
+        ),
+    },
     cut_advice="Set parameters.truncate to cut it.",
 )
 _TAGS: list[str | Enum] = ["Hugging Face"]
@@ -124,18 +131,12 @@ def _prompt_request(body: GenerateRequest) -> PromptRequest:
 
 
 def _constraint(grammar: TgiGrammar | None) -> Constraint | None:
-    field = "parameters.grammar.value"
     if grammar is None:
         return None
-    if grammar.type != "json_schema":
-        with FieldNames({"value": field, "schema": field}).in_errors():
-            translated(ResponseFormat, {"type": grammar.type, "value": grammar.value})
-        return Constraint(field, grammar.type, grammar.value)
-    with FieldNames({"json_schema": field}).in_errors():
-        form = translated(ResponseFormat, {"type": "json_schema", "json_schema": grammar.value}).json_schema
-    if form is None or form.schema_ is None:
-        return Constraint("parameters.grammar", "json_object", True)
-    return Constraint(f"{field}.schema", "json", form.schema_)
+    value = "json_schema" if grammar.type == "json_schema" else "value"
+    with _NAMES.in_errors():
+        form = translated(ResponseFormat, {"type": grammar.type, value: grammar.value}).constraint
+    return form and form._replace(field=_NAMES.of(form.field))
 
 
 @dataclass

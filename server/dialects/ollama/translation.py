@@ -24,12 +24,7 @@ from server.schemas.ollama import (
 from server.schemas.structured_outputs import Constraint
 
 _TAG = ":latest"
-_OPTIONS = {"repeat_penalty": "repetition_penalty", "num_predict": "max_tokens"}
-"""Lightwell's name of each option that has another name."""
-_NAMES = {
-    **{_OPTIONS.get(name, name): f"options.{name}" for name in OllamaOptions.model_fields},
-    **dict.fromkeys(("thinking_budget", "reasoning_effort"), "think"),
-}
+_NAMES = {"max_tokens": "options.num_predict", "thinking_budget": "think", "reasoning_effort": "think"}
 
 
 def served_name(context: AppContext, model: str | None) -> str | None:

@@ -44,6 +44,11 @@ class AnswerWriter:
         self._created = int(time.time())
         self._model = model_name(context)
 
+    @property
+    def may_write_tokens(self) -> bool:
+        """Return whether a chunk of a token may contain its text only."""
+        return not self.body.return_token_ids and not self.body.counts_as_it_goes
+
     def head(self, kind: str) -> dict[str, Any]:
         """Return the fields before the choices."""
         return {"id": self._id, "object": kind, "created": self._created, "model": self._model}

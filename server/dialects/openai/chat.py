@@ -46,26 +46,23 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             return await unless_disconnected(request, _whole(context, body, asked, arrival, versus))
         conversation = await unless_disconnected(request, begin_conversation(context, asked, arrival))
         writer = _ChatWriter(conversation, body)
-        return EventStream(
-            _events(writer),
-            conversation.close,
-            None
-            if body.return_token_ids or body.counts_as_it_goes
-            else conversation.token_writer(
+        direct = None
+        if writer.may_write_tokens:
+            direct = conversation.token_writer(
                 lambda text: writer.stream_chunk(
                     [writer.choice(ChatPiece(0, MessageDelta(content=text), None, Piece()))]
                 )
-            ),
-        )
+            )
+        return EventStream(_events(writer), conversation.close, direct)
 
 
 def _asked(body: ChatCompletionRequest) -> ChatRequest:
     return ChatRequest(
         **text_fields(body),
         num_logprobs=body.num_logprobs,
-        names=FieldNames({"thinking_budget": body.budget_field}),
+        names=FieldNames({"thinking_budget": body.budget_field, "max_tokens": body.limit_field}),
         chat=body,
-        max_tokens=body.max_completion_tokens if body.max_tokens is None else body.max_tokens,
+        max_tokens=getattr(body, body.limit_field),
         reasoning_effort=body.reasoning_effort,
         thinking_budget=body.budget,
     )

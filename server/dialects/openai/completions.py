@@ -44,13 +44,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             return await unless_disconnected(request, _whole(context, body, asked, jobs, arrival))
         started, arrivals = await unless_disconnected(request, begin(context, asked, jobs, arrival))
         writer = _CompletionWriter(context, body, jobs, started)
-        return EventStream(
-            _events(writer, arrivals),
-            started.close,
-            None
-            if body.return_token_ids or body.counts_as_it_goes
-            else token_writer(started, asked, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))])),
-        )
+        direct = None
+        if writer.may_write_tokens:
+            direct = token_writer(
+                started, asked, lambda text: writer.stream_chunk([writer.choice(0, Piece(text=text))])
+            )
+        return EventStream(_events(writer, arrivals), started.close, direct)
 
 
 def _asked(body: CompletionRequest) -> PromptRequest:

@@ -93,7 +93,7 @@ class BlockManager:
             raise ValueError(
                 f"the request needs room for {num_tokens} tokens ({num_needed} blocks of "
                 f"{self.block_size}), but the KV cache holds {self.num_usable_blocks * self.block_size} tokens "
-                f"({self.num_usable_blocks} blocks); shorten the prompt or max_tokens, or enlarge the cache"
+                f"({self.num_usable_blocks} blocks); shorten the prompt or the answer, or enlarge the cache"
             )
 
     def match_prefix(self, seq: Sequence) -> int:

@@ -21,9 +21,10 @@ class FieldNames:
 
     def of(self, path: str) -> str:
         """Return the client's path of a field: the longest known path at its beginning is replaced."""
-        known = [name for name in self.paths if path == name or path.startswith((f"{name}.", f"{name}["))]
-        name = max(known, key=len, default="")
-        return self.paths[name] + path[len(name) :] if known else path
+        end = len(path)
+        while end > 0 and path[:end] not in self.paths:
+            end = max(path.rfind(".", 0, end), path.rfind("[", 0, end))
+        return self.paths[path[:end]] + path[end:] if end > 0 else path
 
     @contextmanager
     def in_errors(self) -> Iterator[None]:

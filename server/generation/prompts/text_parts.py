@@ -99,7 +99,7 @@ def groups_of(inputs: Sequence[T], size: Callable[[T], int]) -> Iterator[tuple[i
     yield begin, inputs[begin:]
 
 
-class PromptTooLong(BadRequest, status=400, type="invalid_request_error"):
+class PromptTooLong(BadRequest):
     """The error of a prompt that is too long."""
 
     def __init__(self, length: int | str, limit: int, field: str, rest: str) -> None:
