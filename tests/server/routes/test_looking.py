@@ -16,8 +16,7 @@ from server.http.errors import QueueFull
 from server.http.sse import ClientGone
 from server.http.tensor_formats import Format
 from server.routes.inspect.inspection import Inspection
-from tests.server.routes.looks import NEEDED, TEXT, at_site, engine_of
-from tests.server.tiny_network import HEADS, LAYERS
+from tests.server.routes.looks import HEADS, LAYERS, NEEDED, TEXT, at_site, engine_of
 
 ROUTES = ("next", "lens", "explain", "contributions", "trajectory", "heads", "rollout")
 
