@@ -1,7 +1,6 @@
-"""Measures what the page costs a browser: bytes, the first picture, frames while pointing at 1024 tokens, memory over
-time.
+"""Measures what the page costs a browser: bytes, the first picture, frames while pointing at 1024 tokens.
 
-Six tables are made, in headless Chromium with the server on the same machine:
+Five tables are made, in headless Chromium with the server on the same machine:
 
 1. load: bytes that travel (compressed) for the first view and for each view opened after it, and milliseconds from the
    address to the first matrix on the default model, with an empty and a filled cache;
@@ -9,11 +8,9 @@ Six tables are made, in headless Chromium with the server on the same machine:
    checkpoint);
 3. heads: milliseconds from a key to the painted picture of the next head (page_head_change.py);
 4. motion: milliseconds of script and draw calls of a frame while the arrows of the view Motion play (page_motion.py);
-5. journey: the same of the journey's film, and frames a second (page_journey.py);
-6. memory: the page's memory while it is clicked through, for an hour with `--tables memory --minutes 60`;
-   page_memory.py says what is read, and what flat means.
+5. journey: the same of the journey's film, and frames a second (page_journey.py).
 
-With --check it ends with status 1 where the page misses what it promises: see the bounds below and in page_memory.py.
+With --check it ends with status 1 where the page misses a bound below.
 """
 
 import argparse
@@ -33,9 +30,8 @@ from benchmarks.checkpoint import make_llama
 from benchmarks.load import percentile
 from benchmarks.page_head_change import report_head_changes
 from benchmarks.page_journey import report_journey
-from benchmarks.page_memory import CHECKED_MINUTES, report_memory
 from benchmarks.page_motion import report_motion
-from tests.support.chromium import find_chromium, open_tab
+from tests.support.chromium import find_chromium
 from tests.support.processes import ROOT, Server, serve
 
 TOKENS = 1024
@@ -46,7 +42,7 @@ MOST_KB = {"first view": 200, "in all": 450}
 """Compressed kilobytes of the page's own files."""
 MOST_FRAME_MS = 17.5
 """Milliseconds between frames at the 95th percentile: 60 frames a second, and the clock's own noise."""
-TABLES = ("load", "frames", "heads", "motion", "journey", "memory")
+TABLES = ("load", "frames", "heads", "motion", "journey")
 # Milliseconds since the address was asked for, once the picture of the head has been drawn.
 FIRST_PICTURE = """
 const look = () => {
@@ -268,17 +264,9 @@ def main() -> None:
     parser.add_argument("--tables", nargs="+", default=list(TABLES), choices=TABLES)
     parser.add_argument("--rounds", type=int, default=5, help="first pictures with each cache")
     parser.add_argument("--seconds", type=float, default=5.0, help="of pointing at each picture and playing each scene")
-    parser.add_argument("--minutes", type=float, default=2.0, help="of clicking through the views")
-    parser.add_argument("--js-flags", default="", help="V8's, for the memory: `--jitless` tells what is compiled code")
     parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help=f"click for {CHECKED_MINUTES} minutes at least, and end with status 1 where a bound is missed",
-    )
+    parser.add_argument("--check", action="store_true", help="end with status 1 where a bound is missed")
     options = parser.parse_args()
-    if options.check:
-        options.minutes = max(options.minutes, CHECKED_MINUTES)
     chromium = find_chromium()
     if chromium is None:
         parser.error("chromium is missing: Debian's package chromium-headless-shell has it")
@@ -303,10 +291,6 @@ def main() -> None:
             with serve([]) as server:
                 missed += report_journey(browser, server)
         browser.close()
-    if "memory" in options.tables:
-        flags = [f"--js-flags={options.js_flags}"] if options.js_flags else []
-        with serve([]) as server, open_tab(chromium, flags) as opened:
-            missed += report_memory(opened, server, options.minutes)
     for miss in missed:
         print(f"missed: {miss}")
     if options.check and missed:

@@ -1,26 +1,22 @@
 """Sends broken, odd and hostile HTTP over raw sockets to a server of its own: nothing may hurt it.
 
 It throws the catalogue of attacks, then `--count` random mutations of valid requests, then opens `--idle` connections
-that send nothing or half a request, then throws the mutations once more, and last measures how long `--shapes` random
-bodies, large within the limits, make a neighbour's stream wait. Every connection must be answered or closed in bounded
-time, without a status of 500 or more; afterwards the next normal request works, the processes are the same, none holds
-more open files than before, nor more memory than before it met the mutations again, and no stream waits 50 ms longer
-with a body than without it (medians of 5). The seed is random unless given, and printed. It ends with status 1 when
-anything is wrong.
+that send nothing or half a request, then throws the mutations once more. Every connection must be answered or closed in
+bounded time, without a status of 500 or more; afterwards the next normal request works, the processes are the same, and
+none holds more open files than before, nor more memory than before it met the mutations again. The seed is random
+unless given, and printed. It ends with status 1 when anything is wrong. `benchmarks.hostile` measures how long large
+bodies make other streams wait.
 
-    python -m benchmarks.fuzz --count 20000 --idle 3000 --shapes 100
+    python -m benchmarks.fuzz --count 20000 --idle 3000
 """
 
 import argparse
 import asyncio
-import json
 import random
 import sys
 import time
-import urllib.request
 from itertools import chain
 
-from benchmarks.fuzz import shapes
 from benchmarks.fuzz.attacks import COMPLETION, catalogue, mutations
 from benchmarks.fuzz.thrower import Verdicts, parse, throw_all
 from benchmarks.load import percentile
@@ -129,23 +125,6 @@ async def _held(server: Server, files: dict[int, int], sizes: dict[int, int]) ->
     return held
 
 
-def hold_up(server: Server, count: int, seed: int) -> list[str]:
-    """Print how long each body makes a neighbour's stream wait. Return what is wrong."""
-    with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=10) as answer:
-        openapi = json.load(answer)
-    wrong = []
-    print("| body | route | bytes | answers | beside it ms | without ms |\n|---|---|---|---|---|---|")
-    for shape in chain(shapes.worst(), shapes.drawn(seed, count, openapi)):
-        beside, without, statuses = shapes.waiting_seconds(server, shape)
-        told = f"{shape.name} | {shape.path} | {len(shape.body)} | {', '.join(map(str, sorted(statuses)))}"
-        print(f"| {told} | {1e3 * beside:.0f} | {1e3 * without:.0f} |", flush=True)
-        if beside > without + shapes.ALLOWED:
-            wrong.append(f"a stream waits {1e3 * (beside - without):.0f} ms longer beside {told}")
-        if max(statuses) >= 500:
-            wrong.append(f"an error of the server's: {told}")
-    return wrong
-
-
 def report(verdicts: Verdicts) -> bool:
     """Print the table. Return True when nothing is wrong."""
     print("| attack | connections | answers | longest s |\n|---|---|---|---|")
@@ -162,14 +141,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=5_000, help="random mutations")
     parser.add_argument("--idle", type=int, default=2_000, help="idle connections")
-    parser.add_argument("--shapes", type=int, default=20, help="random large bodies beside a stream")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32))
     parser.add_argument("serve", nargs="*", help="arguments for `lightwell serve` (after --)")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     with serve([*SERVE, *options.serve]) as server:
         verdicts = asyncio.run(fuzz(server, options.count, options.idle, options.seed))
-        verdicts.wrong += hold_up(server, options.shapes, options.seed)
     sys.exit(0 if report(verdicts) else 1)
 
 

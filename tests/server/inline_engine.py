@@ -49,6 +49,8 @@ class InlineEngine(FakeEngine):
         self.engine.call_when_ready(self._answered.set)
 
     async def submit(self, request: EngineRequest, request_context: RequestContext) -> FakeHandle:
+        if self.refuse is not None:
+            raise self.refuse
         request = self._of(request, request_context)
         outputs = self._run(request)
         failure = error_of(outputs[-1])

@@ -1,4 +1,8 @@
-"""The network against transformers (eager), for every kind of checkpoint: alone, in chunks, among others."""
+"""What the network does beside its numbers, for every kind of checkpoint: the largest logit, sequences that need fewer
+layers, the lens, and stacks that are not there.
+
+The numbers are checked in tests/model/checkpoint/test_every_family.py, the bits in batches in tests/server/engine.
+"""
 
 import math
 from pathlib import Path
@@ -34,28 +38,6 @@ def watched(model: Transformer, length: int) -> Watched:
     return Watched(token_ids(length), token_ids(37) if model.config.encoder else [])
 
 
-def expected_hidden(folder: Path, model: Transformer, each: Watched) -> torch.Tensor:
-    """Return what transformers gives: logits if there are any, else the last hidden states."""
-    theirs, ids = tiny.theirs(folder, torch.float32), torch.tensor([each.tokens])
-    with torch.no_grad():
-        if not model.config.has_head:
-            states: torch.Tensor = theirs.base_model(ids).last_hidden_state[0]
-            return states
-        if model.config.kind == "encoder-decoder":
-            given = {"input_ids": torch.tensor([each.encoder_tokens]), "decoder_input_ids": ids}
-        else:
-            given = {"input_ids": ids}
-        logits: torch.Tensor = theirs(**given).logits[0]
-        return logits
-
-
-def test_float32_equals_transformers_in_chunks_and_beside_another(folder: Path, model: Transformer) -> None:
-    sequences = [watched(model, 59), watched(model, 40), watched(model, 20)]  # longrope's long texts have more than 32
-    for each, seen in zip(sequences, run(model, sequences, chunk=7), strict=True):
-        found = model.logits(seen.hidden) if model.config.has_head else seen.hidden
-        assert (found - expected_hidden(folder, model, each)).abs().max() <= 1e-4
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_largest_logit_is_the_same_whether_or_not_logits_are_made(
     folder: Path, model: Transformer, dtype: torch.dtype
@@ -70,20 +52,6 @@ def test_the_largest_logit_is_the_same_whether_or_not_logits_are_made(
     ids, numbers = model.largest_logits(hidden[:9])
     assert ids == largest(model.logits(hidden[:9], widen=False))[0]
     assert not math.isfinite(numbers[3])
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_row_has_the_same_bits_alone_and_in_any_chunks_among_others(
-    folder: Path, model: Transformer, dtype: torch.dtype
-) -> None:
-    model = model if dtype == model.dtype else load(folder, dtype)
-    sequences = [watched(model, length) for length in (41, 5, 67)]
-    together = run(model, sequences, chunk=9)
-    for each, seen in zip(sequences, together, strict=True):
-        alone = run(model, [each])[0].hidden
-        assert torch.equal(seen.hidden, alone)
-        if model.config.has_head:
-            assert torch.equal(model.logits(seen.hidden)[-1:], model.logits(alone[-1:]))
 
 
 def test_a_sequence_that_needs_fewer_layers_leaves_the_others_as_they_were(model: Transformer) -> None:

@@ -1,38 +1,32 @@
-"""What the tests of the routes that explain a pass share: one small text, and a numpy network whose numbers all
-belong to one pass over it, so that sums can be checked.
+"""What the tests of the routes that explain a pass share: one small text, and a small network behind the routes. Their
+numbers are checked in the tests of every family.
 """
 
-import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tests.server.serving import Site, site, tiny_config
-from tests.server.tiny_network import NetworkEngine, TinyNetwork, network_config
+from tests.server.inline_engine import InlineEngine
+from tests.server.serving import Site, site
+from tests.support.shared import once
+from tests.tiny import make_variant
 
 TEXT = "abcab"
 IDS = list(TEXT.encode())
-VARIANTS: dict[str, dict[str, Any]] = {
-    "rmsnorm": {},
-    "layernorm": {"norm": "layernorm"},
-    "capped": {"attn_logit_softcap": 1.2, "final_logit_softcap": 2.5},
-}
+LAYERS, HEADS = 2, 4
 NEEDED: dict[str, dict[str, Any]] = {"explain": {"layer": 0, "head": 0}}
 """Fields without which a route refuses, by route."""
 
 
-def engine_of(variant: str = "rmsnorm") -> NetworkEngine:
-    """Return an engine with another network in each run; pytest shows which if a test fails."""
-    config = network_config(tiny_config(), **VARIANTS[variant])
-    seed = random.randrange(2**31)
-    print(f"TinyNetwork({variant}, seed={seed})")
-    return NetworkEngine(network=TinyNetwork(config, seed=seed))
+def engine_of() -> InlineEngine:
+    """Return an engine of a small Llama."""
+    return InlineEngine(folder=once("looks", lambda folder: make_variant("llama-gqa", folder)))
 
 
-def at_site(folder: Path, engine: NetworkEngine, **settings: Any) -> Any:
-    """Return the application around the engine of such a network."""
-    return site(folder, engine, config=engine.network.config, **settings)
+def at_site(folder: Path, engine: InlineEngine, **settings: Any) -> Any:
+    """Return the application around an engine."""
+    return site(folder, engine, config=engine.model_config, **settings)
 
 
 async def ask(at: Site, route: str, **body: Any) -> dict[str, Any]:

@@ -207,7 +207,7 @@ async def test_leaving_ends_what_is_computed_in_a_thread(
     monkeypatch.setattr(module, name, compute)
     engine = engine_of()
     visitor = Visitor(
-        build_site(tmp_path, engine, config=engine.network.config), path, {"input": ["abc", "de"], **fields}
+        build_site(tmp_path, engine, config=engine.model_config), path, {"input": ["abc", "de"], **fields}
     )
     await visitor.visit()
     was_seen.set()

@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import load as load_safetensors
 
 from tests.server.dialects.looks import IDS, TEXT, array, ask, at_site, engine_of
-from tests.server.serving import site, tiny_config
+from tests.server.fake_client import traced
+from tests.server.serving import Site, site, tiny_config
 from tests.server.tiny_network import LAYERS
 
 # --- next ---
@@ -21,10 +22,9 @@ def softmax(logits: Any) -> Any:
 
 
 async def test_next_tells_the_likeliest_tokens_at_every_temperature(tmp_path: Path) -> None:
-    engine = engine_of()
-    async with at_site(tmp_path, engine) as at:
-        entry = await ask(at, "next", temperatures=[0, 0.5, 2], num_tokens=3, top_k=2)
-    logits = engine.network.points(IDS)["logits"][-1]
+    async with at_site(tmp_path, engine_of()) as at:
+        entry = await ask(at, "next", temperatures=[0, 0.5, 2], num_tokens=3, top_k=2, full=True)
+    logits = array(entry, "logits")
     likeliest = np.argsort(-logits)[:3]
     greedy, cold, hot = entry["temperatures"]
     assert entry["position"] == len(IDS) - 1
@@ -53,24 +53,30 @@ async def test_next_bounds_inputs_times_temperatures_times_the_vocabulary(tmp_pa
 
 
 async def test_next_gives_the_whole_vocabulary_when_asked(tmp_path: Path) -> None:
-    engine = engine_of()
-    async with at_site(tmp_path, engine) as at:
+    async with at_site(tmp_path, engine_of()) as at:
         body = {"input": TEXT, "temperatures": [1, 3], "full": True, "position": 1}
         answer = await at.post("/v1/next", body, headers={"accept": "application/vnd.safetensors"})
+        (point,) = (await ask(at, "trace", points=["logits"], positions=1))["points"].values()
     tensors = load_safetensors(answer.content)
-    logits = engine.network.points(IDS)["logits"][1]
+    logits = np.array(point["data"][0])
     assert np.allclose(tensors["0/logits"], logits, rtol=1e-5, atol=1e-6)
     for row, temperature in zip(tensors["0/probabilities"], (1, 3), strict=True):
         assert np.allclose(row, softmax(logits / temperature), atol=1e-6)
     assert np.allclose(tensors["0/kept"], tensors["0/probabilities"])
 
 
-async def test_a_logit_of_minus_infinity_is_a_token_that_cannot_come(tmp_path: Path) -> None:
+async def test_a_logit_of_minus_infinity_is_a_token_that_cannot_come(
+    plain: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rule out tokens as a checkpoint may; it is no overflow."""
-    engine = engine_of()
-    engine.network.head_bias[5:] = -np.inf
-    async with at_site(tmp_path, engine) as at:
-        entry = await ask(at, "next", num_tokens=6, temperatures=[0, 1], top_k=3, full=True)
+
+    def ruled_out(*given: Any) -> np.ndarray:
+        logits = traced(*given) % 7
+        logits[..., 5:] = -np.inf
+        return logits
+
+    monkeypatch.setattr("tests.server.fake_client.traced", ruled_out)
+    entry = await ask(plain, "next", num_tokens=6, temperatures=[0, 1], top_k=3, full=True)
     for each in entry["temperatures"]:
         assert each["tokens"][5] == {**each["tokens"][5], "logit": None, "probability": 0, "kept_probability": 0}
         assert sum(token["probability"] for token in each["tokens"]) == pytest.approx(1)
@@ -80,18 +86,13 @@ async def test_a_logit_of_minus_infinity_is_a_token_that_cannot_come(tmp_path: P
 # --- lens ---
 
 
-async def test_the_last_layer_of_the_lens_is_the_model_itself(tmp_path: Path) -> None:
-    engine = engine_of("layernorm")
-    async with at_site(tmp_path, engine) as at:
+async def test_the_lens_ranks_its_target(tmp_path: Path) -> None:
+    async with at_site(tmp_path, engine_of()) as at:
         entry = await ask(at, "lens", top_k=4, target=104)
-        last = await ask(at, "next", num_tokens=4)
+        last = await ask(at, "next", full=True)
     assert entry["layers"] == [0, 1, 2]
     assert entry["positions"] == list(range(len(IDS)))
-    assert [token["token_id"] for token in last["temperatures"][0]["tokens"]] == array(entry, "ids")[-1, -1].tolist()
-    expected = [token["probability"] for token in last["temperatures"][0]["tokens"]]
-    assert array(entry, "probabilities")[-1, -1].tolist() == pytest.approx(expected, rel=1e-4)
-    assert [token["token"] for token in last["temperatures"][0]["tokens"]] == entry["top_tokens"][-1][-1]
-    p = softmax(engine.network.points(IDS)["logits"][-1])
+    p = softmax(array(last, "logits"))
     assert entry["target"] == {"token_id": 104, "token": "h"}
     assert array(entry, "target_probabilities")[-1, -1] == pytest.approx(p[104], rel=1e-4)
     assert array(entry, "target_ranks")[-1, -1] == 1 + (p > p[104]).sum()
@@ -123,11 +124,11 @@ async def test_a_target_is_a_text_that_is_one_token(tmp_path: Path) -> None:
 
 
 async def test_a_trajectory_is_measured_from_the_stream(tmp_path: Path) -> None:
-    engine = engine_of()
-    async with at_site(tmp_path, engine) as at:
+    async with at_site(tmp_path, engine_of()) as at:
         entry = await ask(at, "trajectory", positions=[-1, 0], compare_positions=[2, 0])
-    points = engine.network.points(IDS)
-    states = [points["hook_embed"], *(points[f"blocks.{i}.hook_resid_post"] for i in range(LAYERS))]
+        points = (await ask(at, "trace", points=["hook_embed", "hook_resid_post"]))["points"]
+    names = ["hook_embed", *(f"blocks.{i}.hook_resid_post" for i in range(LAYERS))]
+    states = [np.array(points[name]["data"]) for name in names]
     for i, position in enumerate([4, 0]):
         for state, x in enumerate(states):
             assert array(entry, "norms")[i, state] == pytest.approx(np.linalg.norm(x[position]), rel=1e-5)

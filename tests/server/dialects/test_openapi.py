@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 
 from server.http.error_shapes import shape_of
 from server.http.errors import BadRequest
-from tests.server.serving import Site, build_site, tiny_config
-from tests.server.tiny_network import NetworkEngine, TinyNetwork, network_config
+from tests.server.dialects.looks import engine_of
+from tests.server.serving import Site, build_site
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its imports warn about its own dependencies
@@ -45,8 +45,8 @@ async def test_every_operation_and_field_is_described(plain: Site) -> None:
 def test_no_input_that_the_schema_allows_or_forbids_is_a_server_error(
     mode: Any, max_examples: int, tmp_path: Path
 ) -> None:
-    config = network_config(tiny_config())
-    at = build_site(tmp_path, NetworkEngine(network=TinyNetwork(config)), config=config)
+    engine = engine_of()
+    at = build_site(tmp_path, engine, config=engine.model_config)
     schema = schemathesis.openapi.from_asgi("/openapi.json", at.app)
 
     for found in schema.get_all_operations():

@@ -30,6 +30,8 @@ RERANKS = ("/v1/rerank", "/v2/rerank", "/rerank")
     [
         ("bert", {}),
         ("roberta", {"activation_fn": torch.nn.Identity(), "max_length": 40}),
+        ("distilbert", {"prompts": {"query": "Find: "}, "max_length": 31}),
+        ("mpnet", {"activation_fn": torch.nn.Sigmoid()}),
         ("modernbert", {"prompts": {"query": "Find: "}, "default_prompt_name": "query", "max_length": 50}),
         ("qwen3", {"activation_fn": torch.nn.Tanh()}),
     ],
@@ -45,6 +47,9 @@ async def test_scores_and_order_are_those_of_the_library(family: str, options: d
             found = await answer(at, path, **BODY)
             assert [each["index"] for each in found["results"]] == ranks
             assert np.abs(by_index(found) - expected).max() <= 1e-5
+        for name in options.get("prompts", ()):
+            prompted = by_index(await answer(at, "/v1/rerank", **BODY, prompt_name=name))
+            assert np.abs(prompted - model.predict(PAIRS, prompt_name=name)).max() <= 1e-5
         raw = await answer(at, "/rerank", **BODY, use_activation=False)
         score = await answer(at, "/v1/score", text_1=QUERY, text_2=list(DOCUMENTS))
         tei = await answer(at, "/rerank", query=QUERY, texts=list(DOCUMENTS), truncate=True, raw_scores=True)
@@ -66,11 +71,15 @@ async def test_two_texts_of_a_pair_reach_the_network_as_two(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("max_length", "arguments", "prompts"),
-    [(None, {}, {}), (None, {"add_generation_prompt": True}, {"ask": "Find it. "}), (40, {}, {})],
+    ("max_length", "arguments", "prompts", "false_id"),
+    [
+        (None, {}, {}, 7),
+        (None, {"add_generation_prompt": True}, {"ask": "Find it. "}, None),
+        (40, {}, {}, 7),
+    ],
 )
 async def test_pairs_that_a_chat_template_writes_score_as_the_library_has_it(
-    max_length: int | None, arguments: dict[str, Any], prompts: dict[str, str], tmp_path: Path
+    max_length: int | None, arguments: dict[str, Any], prompts: dict[str, str], false_id: int | None, tmp_path: Path
 ) -> None:
     raw = tiny.make("qwen3", tmp_path / "raw", pad_token_id=1)
     (raw / "chat_template.jinja").write_text(TEMPLATE)
@@ -79,7 +88,7 @@ async def test_pairs_that_a_chat_template_writes_score_as_the_library_has_it(
     transformer = Transformer(
         str(raw), transformer_task="text-generation", processing_kwargs={"chat_template": arguments}
     )
-    modules = [transformer, LogitScore(5, 7)]
+    modules = [transformer, LogitScore(5, false_id)]
     name = next(iter(prompts), None)
     CrossEncoder(modules=modules, device="cpu", prompts=prompts, default_prompt_name=name).save(str(tmp_path / "saved"))
     async with served(tmp_path / "saved", TEMPLATE) as at:

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -135,17 +134,3 @@ def test_a_seeded_request_gives_the_same_tokens_in_every_run(model: Transformer)
     first = run(build(model), [request(0, range(2, 12), task)])
     others = [request(i, range(i + 2, i + 30), generate(20, temperature=1.0, seed=i)) for i in range(1, 6)]
     assert run(build(model), [*others, request(0, range(2, 12), task)])[0] == first[0]
-
-
-def test_the_rows_of_generated_tokens_are_those_of_an_exact_trace(model: Transformer, tmp_path: Path) -> None:
-    pairs = ((0, 1), (1, 2))
-    tokens = list(range(5, 25))
-    task = generate(9, attention=AttentionCapture(pairs=pairs), attention_prompt=True, ignore_eos=True)
-    stream = run(build(model), [request(0, tokens, task)])[0]
-    whole = tokens + stream.tokens
-    trace = run(build(model), [request(0, whole, AttentionTask(capture=AttentionCapture(pairs=pairs)))])[0]
-    exact = trace.array("attention")
-    assert (stream.array("attention.prompt") == exact[:, : len(tokens), : len(tokens)]).all()
-    for i in range(len(stream.tokens)):
-        position = len(tokens) - 1 + i
-        assert (stream.array("attention", i) == exact[:, position, : position + 1]).all()

@@ -10,8 +10,6 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from model.hooks.point_names import sizes
-from model.hooks.points import BY_NAME
 from model.network.sublayers import Feedforward
 from model.network.transformer import Transformer
 from server.engine.request import (
@@ -41,33 +39,6 @@ def ask(model: Transformer, uid: int, length: int, task: TraceTask | LensTask | 
     """Return a request for a text of this length and, of an encoder-decoder, another text that is encoded."""
     encoded = text(length + 7) if model.config.kind == "encoder-decoder" else ()
     return request(uid, text(length), task, encoded=encoded)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_every_point_has_the_same_bits_in_chunks_among_others(model_of: Load, name: str) -> None:
-    model = model_of(name)
-    task = everything(model.config)
-    traced = [ask(model, uid, length, task) for uid, length in enumerate((29, 4, 1))]
-    expected = alone(model, traced)
-    for each in traced:
-        for capture in task.points:
-            found = expected[each.uid].array(capture.name)
-            point = BY_NAME[capture.point]
-            length = len(each.encoder_token_ids) if capture.stack == "encoder" else len(each.prompt_token_ids)
-            if model.config.kind == "encoder":
-                length = len(each.prompt_token_ids)
-            encoded = len(each.encoder_token_ids)
-            assert found.shape == sizes(model.config, capture.stack, point, length, encoded, capture.layer)
-            assert np.isfinite(found).all() or capture.point.endswith("scores")
-    others: list[EngineRequest] = [] if model.config.kind == "encoder" else [
-        request(uid, text(20), generate(12, ignore_eos=True), encoded=traced[0].encoder_token_ids)
-        for uid in range(10, 14)
-    ]  # fmt: skip
-    engine = build(model, max_num_seqs=8, max_num_batched_tokens=17)
-    answers = run(engine, [*others[:2], *traced, *others[2:]])
-    for each in traced:
-        assert answers[each.uid] == expected[each.uid]
-    assert engine.stats().kv_cache_usage_ratio == 0
 
 
 UP_TO_THE_KEYS = {

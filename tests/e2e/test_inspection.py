@@ -1,7 +1,5 @@
-"""Traces and interventions of the default model through the real server: formats, the socket, many at once."""
+"""Inspection of the default model through the real server: the socket, many requests at once, a trained head."""
 
-import io
-import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,37 +30,6 @@ def greedy(http: httpx.Client, prompt: str, **body: Any) -> str:
     answer = http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 12, "temperature": 0, **body})
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["text"])
-
-
-def test_patterns_mix_values_and_sublayers_add_up(http: httpx.Client) -> None:
-    names = ["attn.hook_pattern", "v", "z", "hook_resid_pre", "hook_attn_out", "hook_mlp_out", "hook_resid_post"]
-    found = {name.removeprefix("0/"): value for name, value in tensors(http, input=TEXT, points=names).items()}
-    shape = http.get("/v1/capabilities").json()
-    per_key_head = shape["num_heads"] // shape["num_kv_heads"]
-    for layer in range(shape["num_layers"]):
-        at = {name: found[f"blocks.{layer}.{name}"] for name in ("hook_resid_pre", "hook_attn_out", "hook_mlp_out")}
-        assert np.allclose(sum(at.values()), found[f"blocks.{layer}.hook_resid_post"], rtol=1e-4, atol=1e-4)
-        values = np.repeat(found[f"blocks.{layer}.attn.hook_v"], per_key_head, axis=1)
-        mixed = np.einsum("hqk,khd->qhd", found[f"blocks.{layer}.attn.hook_pattern"], values)
-        assert np.allclose(mixed, found[f"blocks.{layer}.attn.hook_z"], rtol=1e-4, atol=1e-4)
-
-
-def test_every_format_holds_the_same_numbers(http: httpx.Client) -> None:
-    body: dict[str, Any] = {
-        "input": TEXT,
-        "points": ["blocks.3.attn.hook_rot_q"],
-        "heads": [5, 0],
-        "positions": [-1, 2],
-    }
-    (exact,) = tensors(http, **body).values()
-    npy = http.post("/v1/trace", json=body, headers={"accept": "application/x-npy"})
-    assert np.array_equal(np.load(io.BytesIO(npy.content)), exact)
-    lines = http.post("/v1/trace", json=body, headers={"accept": "application/x-ndjson"}).text.splitlines()
-    assert np.array_equal(np.array(json.loads(lines[1])["data"], np.float32), exact)
-    listed = http.post("/v1/trace", json=body).json()["data"][0]["points"]["blocks.3.attn.hook_rot_q"]
-    assert np.array_equal(np.array(listed["data"], np.float32), exact)
-    half = tensors(http, **body, dtype="float16")["0/blocks.3.attn.hook_rot_q"]
-    assert np.array_equal(half, exact.astype(np.float16))
 
 
 def test_the_traced_logits_choose_the_tokens_that_are_generated(http: httpx.Client) -> None:
@@ -96,16 +63,18 @@ def test_arrays_cross_the_socket_as_they_are(http: httpx.Client) -> None:
     assert np.array_equal(changed, expected)
 
 
-def test_an_intervened_prompt_leaves_no_trace_in_the_prefix_cache(http: httpx.Client) -> None:
-    prompt = TEXT * 6  # several blocks of the cache
-    before = greedy(http, prompt)
-    change = {"point": "hook_resid_pre", "layer": 0, "op": "zero"}
-    assert greedy(http, prompt, interventions=[change]) != before
-    assert greedy(http, prompt) == before
+def test_a_trained_model_has_a_previous_token_head(http: httpx.Client) -> None:
+    """Check that a head scores high on a story and on noise alike."""
+    for body in ({"input": TEXT}, {}):
+        (entry,) = http.post("/v1/heads", json=body).json()["data"]
+        assert entry["strongest"]["previous_token"][0]["score"] > 0.4
 
 
-def test_a_trace_over_the_limits_is_refused_with_what_fits(http: httpx.Client) -> None:
-    body = {"input": [[1] * 500] * 40, "points": ["attn.hook_pattern", "attn.hook_result"]}
-    answer = http.post("/v1/trace", json=body)
-    assert answer.status_code == 413
-    assert "Any of these fits" in answer.json()["error"]["message"]
+def test_the_next_token_is_the_one_that_is_generated(http: httpx.Client) -> None:
+    (entry,) = http.post("/v1/next", json={"input": TEXT, "temperatures": [0, 1], "num_tokens": 5}).json()["data"]
+    body = {"prompt": TEXT, "max_tokens": 1, "temperature": 0, "logprobs": 5}
+    choice = http.post("/v1/completions", json=body).json()["choices"][0]
+    greedy, plain = entry["temperatures"]
+    assert greedy["tokens"][0]["token"] == choice["text"]
+    expected = sorted(np.exp(list(choice["logprobs"]["top_logprobs"][0].values())), reverse=True)[:5]
+    assert [token["probability"] for token in plain["tokens"]] == pytest.approx(expected, rel=1e-4)
