@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.server.dialects.looks import IDS, TEXT, array, ask, at_site, engine_of
-from tests.server.tiny_network import HEADS, LAYERS
+from tests.server.dialects.looks import HEADS, IDS, LAYERS, TEXT, array, ask, at_site, engine_of
 
 # --- heads ---
 

@@ -16,8 +16,7 @@ from server.dialects.inspect.inspection import Inspection
 from server.http.errors import QueueFull
 from server.http.sse import ClientGone
 from server.http.tensor_formats import Format
-from tests.server.dialects.looks import NEEDED, TEXT, at_site, engine_of
-from tests.server.tiny_network import HEADS, LAYERS
+from tests.server.dialects.looks import HEADS, LAYERS, NEEDED, TEXT, at_site, engine_of
 
 ROUTES = ("next", "lens", "explain", "contributions", "trajectory", "heads", "rollout")
 

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_safetensors
 
-from tests.server.dialects.looks import IDS, TEXT, array, ask, at_site, engine_of
+from tests.server.dialects.looks import IDS, LAYERS, TEXT, array, ask, at_site, engine_of
 from tests.server.fake_client import traced
 from tests.server.serving import Site, site, tiny_config
-from tests.server.tiny_network import LAYERS
 
 # --- next ---
 
