@@ -17,7 +17,7 @@ from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.nearest import did_you_mean
 from model.checkpoint.resolve import local_path
 from model.tokenization.template_client import shared_client
-from server.auth.keys import KeyFileError, key_entry, new_key
+from server.config.auth.keys import KeyFileError, key_entry, new_key
 from server.config.command_line import Parser, add_arguments, add_flags, deprecations, from_arguments, unknown_variables
 from server.config.setting_names import ENV_PREFIX, variable_name
 from server.config.settings import Settings, SettingsError, setting_names
@@ -132,7 +132,7 @@ def serve(arguments: argparse.Namespace) -> int | None:
         if path is not None and settings.devices == 1:
             with contextlib.suppress(OSError):  # the worker's start then reports it
                 worker_process.start_early(settings.threads, path)
-        from server import app
+        from server.lifecycle import app
 
         try:
             app.serve(settings)

@@ -95,7 +95,7 @@ def loaded_by(start: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "start", ["server.cli", "server.app", "server.worker.engine_worker", "server.worker.loop", *WITHOUT_TORCH]
+    "start", ["server.cli", "server.lifecycle.app", "server.worker.engine_worker", "server.worker.loop", *WITHOUT_TORCH]
 )
 def test_what_the_api_process_imports_never_names_torch(start: str) -> None:
     naming = [
@@ -107,7 +107,13 @@ def test_what_the_api_process_imports_never_names_torch(start: str) -> None:
 
 
 def test_the_api_process_runs_without_torch() -> None:
-    modules = ["server.cli", "server.app", "server.worker.engine_worker", "server.worker.loop", *WITHOUT_TORCH]
+    modules = [
+        "server.cli",
+        "server.lifecycle.app",
+        "server.worker.engine_worker",
+        "server.worker.loop",
+        *WITHOUT_TORCH,
+    ]
     code = f"import sys, {', '.join(modules)}; print(*sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr

@@ -27,10 +27,10 @@ from deploy.ray.batch_writers import remove_unfinished
 from deploy.ray.shards import ShardError, ShardSummary, read_summary, shard_path
 from model.checkpoint.folder import ModelLoadError
 from model.tokenization.chat_template import ChatTemplateError
-from server.app import ModelFiles, load_model_files
 from server.config.setting_names import flag_name
 from server.config.settings import Settings, SettingsError
 from server.http.errors import ApiError
+from server.lifecycle.app import ModelFiles, load_model_files
 
 SOME_ROWS_FAILED = 3
 

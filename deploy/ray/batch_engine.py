@@ -17,12 +17,12 @@ from deploy.ray.batch_input import Row
 from deploy.ray.batch_tasks import Planned, Planner, TaskName, context_of
 from deploy.ray.batch_writers import open_shard
 from deploy.ray.shards import FileFormat, RowAnswer, ShardSummary, read_summary, shard_path
-from server.app import ModelFiles, load_model_files
 from server.config.settings import Settings
 from server.engine.engine import Engine
 from server.engine.outputs import Array, RequestOutput
 from server.generation.tasks import TaskResult
 from server.http.errors import ApiError
+from server.lifecycle.app import ModelFiles, load_model_files
 from server.worker.model_fingerprint import Fingerprint
 
 _ROWS_AHEAD = 4

@@ -12,8 +12,7 @@ from typing import Any, Literal, NoReturn, cast, get_args
 import pydantic
 
 from model.hooks.point_names import stack_config
-from server.app import ModelFiles
-from server.auth.keys import Keyring
+from server.config.auth.keys import Keyring
 from server.config.settings import Settings
 from server.dialects.inspect.attention import attention_entry, plan_of
 from server.dialects.inspect.trace import asked_of, trace_entry
@@ -33,6 +32,7 @@ from server.http.error_handlers import validation_error
 from server.http.errors import BadRequest, PayloadTooLarge, Unavailable
 from server.http.tensor_formats import Entry, NumpyArray
 from server.http.trace_body import DescribedEntry
+from server.lifecycle.app import ModelFiles
 from server.observability.metrics import Metrics
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.inspect.attention import AttentionRequest

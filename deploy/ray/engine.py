@@ -15,12 +15,12 @@ from typing import Any
 from ray import serve
 from starlette.types import ASGIApp, Message, Scope
 
-from server.app import create_app, load_model_files
-from server.auth.keys import Keyring
 from server.cli import forget_keys
+from server.config.auth.keys import Keyring
 from server.config.devices import places
 from server.config.settings import Settings
 from server.http.connection import BODY_WRITER
+from server.lifecycle.app import create_app, load_model_files
 from server.lifecycle.processes import LightwellServer, at_places
 from server.lifecycle.worker_process import prepare_environment, weight_bytes
 from server.observability.logs import configure_logging

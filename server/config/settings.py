@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from server.auth.keys import hash_of
 from server.config import setting_types as types
+from server.config.auth.keys import hash_of
 from server.config.devices import as_text
 from server.config.lora_settings import adapter_folders, adapters_type, lora_problem
 from server.config.metric_aliases import parse_alias, repeated_name

@@ -23,8 +23,8 @@ from starlette.responses import Response
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from server.auth.keys import Keyring, KnownKey
-from server.auth.quotas import LimitReached
+from server.config.auth.keys import Keyring, KnownKey
+from server.config.auth.quotas import LimitReached
 from server.engine.memory.memory_limit import give_back_memory
 from server.generation.prompts.text_parts import naming
 from server.http.errors import (

@@ -13,7 +13,7 @@ from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from server.auth.keys import ApiKey
+from server.config.auth.keys import ApiKey
 from server.dialects.auth_route import KEY_IN_SCOPE, Handler
 from server.dispatch.request_context import RequestContext
 from server.generation.acceptance import current_context, min_priority

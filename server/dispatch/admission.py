@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from server.auth.rate_estimate import RateEstimate, retry_after
+from server.config.auth.rate_estimate import RateEstimate, retry_after
 from server.config.settings import Settings
 from server.http.errors import QueueFull, too_much_captured
 

@@ -8,7 +8,7 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-from server.auth.keys import ApiKey
+from server.config.auth.keys import ApiKey
 from server.dispatch.served_adapter import ServedAdapter
 from server.http.errors import DeadlineExceeded, not_in_time
 from server.observability.access_log import RequestRecord

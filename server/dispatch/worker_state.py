@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 
-from server.auth.rate_estimate import retry_after
+from server.config.auth.rate_estimate import retry_after
 from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import EngineInfo, EngineStats
 from server.http.errors import Unavailable

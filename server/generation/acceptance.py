@@ -3,8 +3,8 @@
 import time
 from contextvars import ContextVar
 
-from server.auth.keys import ApiKey
-from server.auth.quotas import PRIORITIES
+from server.config.auth.keys import ApiKey
+from server.config.auth.quotas import PRIORITIES
 from server.dispatch.request_context import RequestContext
 from server.dispatch.served_adapter import ServedAdapter
 from server.generation.context import PLACEHOLDERS, AppContext

@@ -10,7 +10,7 @@ from model.network.cross_encoder import ScoreDefaults
 from model.network.sentence_transformers import EmbeddingDefaults
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
-from server.auth.keys import Keyring
+from server.config.auth.keys import Keyring
 from server.config.settings import Settings
 from server.dispatch.admission import capture_limit
 from server.dispatch.engine_client import EngineClient

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from model.config import ModelConfig
-from server.auth.keys import ApiKey
+from server.config.auth.keys import ApiKey
 from server.engine.request import Part
 from server.generation.context import AppContext
 from server.http.errors import BadRequest

@@ -1,1 +1,1 @@
-"""Start, supervision and end of the server's processes, with LitServe in one file. It reads no requests."""
+"""Start, supervision and end of the server's processes and its application, with LitServe in one file."""

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.auth.quotas import KeyUse
+from server.config.auth.quotas import KeyUse
 from server.engine.outputs import Timing
 
 logger = logging.getLogger(__name__)

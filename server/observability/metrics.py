@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 
-from server.auth.keys import Keyring
+from server.config.auth.keys import Keyring
 from server.engine.outputs import EngineInfo, EngineStats, Timing
 from server.observability.access_log import RequestRecord, current_record
 from server.observability.collectors import PREFIX, Histogram, ReadAtScrape, Shown, counter, gauge

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
 
-from server.auth.quotas import PRIORITIES
+from server.config.auth.quotas import PRIORITIES
 from server.http.json_reader import MAX_TEXTS, Integers
 from server.schemas.known_fields import Ignored, RefusedFields
 

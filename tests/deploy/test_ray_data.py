@@ -30,8 +30,8 @@ import pyarrow.parquet as pq
 from deploy.ray.batch_engine import BatchEngine, Job, portable_fingerprint
 from deploy.ray.batch_input import Columns, parts_of, read_part, scan
 from deploy.ray.shards import read_shards, read_summary
-from server.app import load_model_files
 from server.config.settings import Settings
+from server.lifecycle.app import load_model_files
 from tests.support.processes import serve
 
 pytestmark = pytest.mark.nightly

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lightwell_client import BadRequest, Client, NotFound
-from server.auth.keys import hash_of
+from server.config.auth.keys import hash_of
 from tests import tiny
 from tests.support.processes import Server, serve
 from tests.support.wire import samples

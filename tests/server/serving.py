@@ -27,7 +27,7 @@ from model.network.cross_encoder import score_defaults
 from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
-from server.auth.keys import Keyring, hash_of
+from server.config.auth.keys import Keyring, hash_of
 from server.config.settings import Settings
 from server.dialects import build_routes
 from server.dialects.ops.web_assets import WebAssets

@@ -19,8 +19,8 @@ import torch
 from model.checkpoint.folder import PACKAGED
 from model.kernels import library
 from model.kernels.cpus import CpuRow
-from server.auth.keys import Keyring
 from server.cli import forget_keys, main
+from server.config.auth.keys import Keyring
 from server.config.kernel_report import measure
 from server.lifecycle.health_check import serve_arguments
 from tests.model.kernels.levels import at_level

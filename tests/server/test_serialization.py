@@ -59,7 +59,7 @@ def test_no_text_is_run_as_code() -> None:
 def test_a_given_key_is_compared_in_constant_time_only() -> None:
     """Check for `==` and `in`, which stop at the first byte that differs."""
     keyring = next(
-        node for node in ast.walk(parse(MODULES["server.auth.keys"])) if getattr(node, "name", "") == "Keyring"
+        node for node in ast.walk(parse(MODULES["server.config.auth.keys"])) if getattr(node, "name", "") == "Keyring"
     )
     find = next(node for node in ast.walk(keyring) if getattr(node, "name", "") == "find")
     used = [ast.unparse(node.func) for node in ast.walk(find) if isinstance(node, ast.Call)]

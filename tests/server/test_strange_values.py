@@ -7,11 +7,11 @@ from unittest.mock import patch
 import pytest
 
 from model.checkpoint.folder import PACKAGED
-from server.app import ServeError, serve
-from server.auth.keys import hash_of
 from server.cli import build_parser, main
+from server.config.auth.keys import hash_of
 from server.config.command_line import from_arguments
 from server.config.settings import Settings, SettingsError
+from server.lifecycle.app import ServeError, serve
 
 BYTES = "\udcff"
 """The character that Python reads for a byte that is not UTF-8."""
@@ -24,7 +24,7 @@ def read(*arguments: str) -> Settings:
 
 def why_refused(*arguments: str) -> str:
     """Return the error of a start in this process, which it ends before it starts any other process."""
-    with patch("server.app.configure_logging"), pytest.raises((ServeError, SettingsError)) as caught:
+    with patch("server.lifecycle.app.configure_logging"), pytest.raises((ServeError, SettingsError)) as caught:
         serve(read(*arguments), engine_factory="none:none")
     message = str(caught.value)
     assert "\n" not in message

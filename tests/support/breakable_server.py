@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from server.app import ServeError, serve
 from server.cli import build_parser, fail, forget_keys
 from server.config.command_line import from_arguments
 from server.engine.config import EngineConfig
+from server.lifecycle.app import ServeError, serve
 
 RAISES = 4001
 """A token on which the forward pass raises, after it has computed everything."""

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from server.auth.keys import KeyFileError, KnownKey
+from server.config.auth.keys import KeyFileError, KnownKey
 from server.dialects.responses import json_response
 from server.generation.context import AppContext
 from server.http.errors import ApiError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.kernels.library import LEVEL_VARIABLE, LIBRARY_VARIABLE
-from server.auth.keys import hash_of
+from server.config.auth.keys import hash_of
 from server.config.command_line import (
     add_arguments,
     deprecations,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from server.auth.keys import hash_of
+from server.config.auth.keys import hash_of
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import Site, error_of, site
 

@@ -8,7 +8,7 @@ import pytest
 from fastapi import APIRouter, FastAPI
 from pydantic import BaseModel, ValidationError, field_validator
 
-from server.auth.keys import Keyring
+from server.config.auth.keys import Keyring
 from server.dialects.auth_route import guarded_route
 from server.http.error_handlers import install_error_handlers
 from server.schemas.base import RequestModel

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from server.auth.keys import hash_of
+from server.config.auth.keys import hash_of
 from tests.server.dialects.test_weights import array, entry, every, get, loaded
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, error_of, site

@@ -20,11 +20,11 @@ from model.checkpoint.folder import PACKAGED
 from model.checkpoint.generation_defaults import SamplingDefaults
 from model.checkpoint.resolve import name_of
 from model.kernels import library
-from server.app import ServeError, load_model_files, serve
 from server.cli import build_parser
 from server.config.command_line import from_arguments
 from server.config.settings import Settings, SettingsError
 from server.config.size_checks import check_sizes
+from server.lifecycle.app import ServeError, load_model_files, serve
 from tests.server.running import PATIENCE, ROOT, RunningServer, running_server
 from tests.support.shared import shared_server
 
@@ -53,7 +53,7 @@ def test_a_start_that_fails_prints_one_line_and_a_warning_before_it_where_there_
 def refused(*arguments: str) -> str:
     """Return why a start in this process fails, before it starts any other process."""
     settings = from_arguments(build_parser().parse_args(["serve", "--port", "0", *arguments]), {})
-    with patch("server.app.configure_logging"), pytest.raises(ServeError) as caught:
+    with patch("server.lifecycle.app.configure_logging"), pytest.raises(ServeError) as caught:
         serve(settings, engine_factory="none:none")
     return str(caught.value)
 
@@ -204,7 +204,7 @@ def test_the_built_in_model_is_served_by_name() -> None:
 
 
 def test_the_api_process_reads_a_model_without_torch() -> None:
-    code = "import sys, server.app; print('torch' in sys.modules, 'numpy' in sys.modules)"
+    code = "import sys, server.lifecycle.app; print('torch' in sys.modules, 'numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split()[0] == "False"
 

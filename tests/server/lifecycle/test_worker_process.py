@@ -55,7 +55,7 @@ BROKEN = """
 import sys
 from lightwell_command import main
 if __name__ == "__main__":
-    sys.modules["server.app"] = None  # as where a dependency is missing
+    sys.modules["server.lifecycle.app"] = None  # as where a dependency is missing
     main()
 """
 
@@ -67,7 +67,7 @@ def test_a_start_that_fails_after_the_process_has_begun_ends(tmp_path: Path) -> 
     command = [sys.executable, str(script), "serve", "fables"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.returncode == 1
-    assert "server.app" in done.stderr.splitlines()[-1]
+    assert "server.lifecycle.app" in done.stderr.splitlines()[-1]
 
 
 UNUSED = """

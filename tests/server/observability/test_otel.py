@@ -163,5 +163,5 @@ def test_a_missing_package_is_said_at_the_start_with_its_remedy() -> None:
 
 def test_nothing_of_opentelemetry_is_loaded_where_no_traces_are_wanted() -> None:
     ours = "('opentelemetry.sdk', 'opentelemetry.exporter')"  # FastAPI brings the API where it is installed
-    done = python(f"import server.app, sys; print([name for name in sys.modules if name.startswith({ours})])")
+    done = python(f"import server.lifecycle.app, sys; print([name for name in sys.modules if name.startswith({ours})])")
     assert done.stdout.strip() == "[]"

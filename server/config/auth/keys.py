@@ -29,7 +29,7 @@ from typing import Any
 
 from model.checkpoint.files import open_file
 from model.checkpoint.folder import ModelLoadError
-from server.auth.quotas import PRIORITIES, KeyLimits, KeyUse
+from server.config.auth.quotas import PRIORITIES, KeyLimits, KeyUse
 
 logger = logging.getLogger(__name__)
 

@@ -27,19 +27,19 @@ from model.network.sentence_transformers import EmbeddingDefaults, embedding_def
 from model.tokenization.chat_template import ChatTemplate, ChatTemplateError, read_template_option
 from model.tokenization.template_client import shared_client
 from model.tokenization.tokenizer import Tokenizer
-from server.auth.keys import KeyFileError, Keyring
+from server.config.auth.keys import KeyFileError, Keyring
 from server.config.settings import Settings, SettingsError
 from server.config.size_checks import check_sizes
 from server.dispatch.engine_client import EngineClient
 from server.http.error_handlers import install_error_handlers
 from server.http.security_headers import BrowserHeaders
 from server.lifecycle import processes
+from server.lifecycle.greeting import Greeting
 from server.observability.access_log import RequestLog
 from server.observability.logs import configure_logging
 from server.observability.metrics import Metrics, of_adapters, of_caches, of_engine, of_keys
 from server.observability.otel import Tracing, is_wanted
 from server.observability.version import lightwell_version
-from server.terminal.greeting import Greeting
 from server.worker.engine_worker import ENGINE_FACTORY
 from server.worker.model_fingerprint import Fingerprint, fingerprint
 

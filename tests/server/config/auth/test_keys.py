@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from server.auth.keys import MAX_KEYS, KeyFileError, Keyring, hash_of, key_entry, new_key, read_keys
-from server.auth.quotas import KeyLimits, KeyUse, LimitReached
+from server.config.auth.keys import MAX_KEYS, KeyFileError, Keyring, hash_of, key_entry, new_key, read_keys
+from server.config.auth.quotas import KeyLimits, KeyUse, LimitReached
 from server.observability.access_log import RequestRecord
 from tests.support.clock import Clock
 
