@@ -12,8 +12,8 @@ function lackOfSecondStack({ kind, architecture }) {
 }
 
 /**
- * id, title, about; lacks(capabilities): why the model has nothing to show there, or null; load(): the view's code.
- * opensAnyway: the view says what it lacks, and shows what is known without it.
+ * id, title, about; lacks(capabilities): the reason why the model does not support the view, or null; load(): the
+ * view's code. opensAnyway: the view opens without support, explains the reason and shows the available data.
  */
 export const VIEWS = [
   {

@@ -13,16 +13,16 @@ export const apiKey = new Store("");
 /** "ok", "lost" (the server does not answer or is not ready) or "key" (it wants a key, or another one). */
 export const connection = new Store("ok");
 
-/** What the server refused of a request's interventions last, null once it took them: told where changes are made. */
+/** The server's last rejection of a request's interventions; null after a request with interventions succeeded. */
 export const refusal = new Store(null);
 
-/** Call `listener()` each time the server can be asked again: it is back, or another key was given. */
+/** Call `listener()` when requests can be sent again: the server is reachable, or the API key has changed. */
 export function whenReachable(listener) {
   const ends = [connection.follow((now) => now === "ok" && listener()), apiKey.follow(() => listener())];
   return () => ends.forEach((end) => end());
 }
 
-/** What the server said was wrong, or that it said nothing (status 0). */
+/** An error response of the server, or no response (status 0). */
 export class ApiError extends Error {
   constructor(message, { status = 0, code = null, param = null, retryAfter = null } = {}) {
     super(message);
@@ -41,8 +41,8 @@ export class ApiError extends Error {
 const NOT_IN_FILE = "This file contains only the views that were seen before it was saved.";
 
 /**
- * The response to GET (no body) or POST of a route such as "v1/attention". What comes whole is kept for a file of the view,
- * unless isKept is false. Raises ApiError, or AbortError.
+ * Send GET (no body) or POST to a route such as "v1/attention" and return the response. Complete responses are kept
+ * for a saved file of the view, unless isKept is false. Raises ApiError, or AbortError.
  */
 export async function ask(route, body, options = {}) {
   const { accept = "application/json", isKept = true } = options;
@@ -168,7 +168,10 @@ export async function* askStream(route, body, { signal } = {}) {
 
 let watching = false;
 
-/** Say that the server is lost, and ask until it is ready again: at first after the seconds that it asks for. */
+/**
+ * Set the connection to "lost" and poll the server until it is ready; the first poll follows after `retryAfter`
+ * seconds.
+ */
 async function serverLost(retryAfter = null) {
   connection.set("lost");
   if (watching) return;

@@ -1,5 +1,5 @@
-// The request behind a view, as a person would write it: curl, or our Python client. Where the server wants a key, both
-// take it from the environment, since what is copied is passed on.
+// The request of a view as code that a user can run: curl, or our Python client. If the server requires a key, both
+// read it from the environment, because the code may be shared.
 import { apiKey, root } from "./api.js";
 import { sidesOfRequest } from "./compare.js";
 
@@ -47,7 +47,7 @@ function pythonOf(value) {
   return JSON.stringify(value);
 }
 
-// What is asked of the weights: a GET of a model's name, what is asked, and options; the client has methods of these names.
+// Requests for weights: GET with a model's name, the resource and options; the client has methods with these names.
 const OF_A_MODEL = /^v1\/models\/([^/]+)\/(parameters|geometry|weights)(?:\/([^?]+))?(?:\?(.*))?$/;
 const valueOf = (text) => (/^-?\d+$/.test(text) ? Number(text) : text);
 
@@ -99,7 +99,7 @@ export function asPython(route, body) {
   const start = `${imports}${made}\n`;
   if (!other) return `${start}answer = ${pythonCall(route, own)}\nprint(answer)\n`;
   const asked = `before = ${pythonCall(route, other)}\nafter = ${pythonCall(route, own)}`;
-  // What is masked in both is minus infinity less itself, of which numpy would warn.
+  // Entries masked in both answers are -inf - -inf; numpy warns about them.
   const quiet = `import numpy as np\n\nwith np.errstate(invalid="ignore"):\n    answer = ${SUBTRACTED[route] ?? EACH_SUBTRACTED}`;
   return `${start}${asked}\n\n${quiet}\nprint(answer)\n`;
 }

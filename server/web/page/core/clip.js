@@ -19,9 +19,9 @@ export function clipFormat() {
 }
 
 /**
- * A film of `drawAt(progress)`, from 0 to 1 in that many seconds, as a blob of at most maxBytes. drawAt draws on the
- * canvas at once. background: a CSS colour below what the canvas leaves transparent. onProgress(share) while it is
- * recorded. Raises AbortError when `signal` ends it, and Error where the film grows too large.
+ * Record `drawAt(progress)`, progress from 0 to 1 over `seconds`, and return a video blob of at most maxBytes. drawAt
+ * draws on the canvas synchronously. background: a CSS colour behind transparent pixels. onProgress(share) is called
+ * during the recording. Raises AbortError when `signal` aborts it, and Error if the video is too large.
  */
 export async function recordClip(canvas, drawAt, options) {
   const { seconds, maxBytes = 5e6 } = options;
@@ -78,7 +78,7 @@ async function playThrough(seconds, show, isOver) {
   }
 }
 
-/** {canvas, take()}: a canvas of the film's size, and what copies the drawing onto it: even lengths, no transparency. */
+/** {canvas, take()}: an opaque canvas with even lengths for the video, and a function that copies the drawing to it. */
 function filmOf(drawn, background = "#fff") {
   const canvas = document.createElement("canvas");
   const scale = Math.min(1, WIDEST / drawn.width);

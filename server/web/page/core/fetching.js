@@ -1,4 +1,4 @@
-// Fetching as components use it: one request at a time for each place, what is unwanted is cancelled, answers kept.
+// Fetching for components: one request at a time for each place, unused requests are cancelled, answers are kept.
 import { askJson, askLook, connection, whenReachable } from "./api.js";
 import { named } from "./bytes.js";
 import { difference, sidesOfRequest } from "./compare.js";
@@ -60,7 +60,10 @@ function forget() {
 connection.follow((now) => now === "lost" && forget());
 restarts.follow(forget);
 
-/** The answer of a look (see `askLook`), from memory where it was asked before; with another side, their difference. */
+/**
+ * The answer of a look (see `askLook`), from memory if it was fetched before; with another side, the difference of
+ * both.
+ */
 export async function look(route, body, options) {
   const { own, other } = sidesOfRequest(body);
   if (other) return difference(...(await Promise.all([own, other].map((side) => look(route, side, options)))));
@@ -77,15 +80,15 @@ function withBytesNamed(entries, input) {
   });
 }
 
-/** The JSON of a route that always answers the same, from memory where it was asked before. */
+/** The JSON of a route with constant answers, from memory if it was fetched before. */
 export async function json(route, body = null, options = {}) {
   noteSeen(route, body, "application/json");
   return remembered(`json ${route} ${JSON.stringify(body)}`, (mine) => askJson(route, body, mine), options);
 }
 
 /**
- * The kept answer of that key, or that of `fetchIt({signal})`. Those who ask the same at once share one request; it is
- * cancelled when the last of them has given it up.
+ * The kept answer for the key, or the result of `fetchIt({signal})`. Concurrent callers with the same key share one
+ * request; it is cancelled when all of them have aborted.
  */
 async function remembered(key, fetchIt, { signal } = {}) {
   checkServer();
@@ -121,7 +124,7 @@ function start(key, fetchIt) {
 }
 
 const NOTHING = { request: null, data: null, asked: null, error: null, loading: false, isStale: false };
-const BUSY_WAIT = 5; // seconds until a busy server that asks for no other wait is asked again
+const BUSY_WAIT = 5; // seconds before a request is sent again to a busy server without Retry-After
 
 /** A request as a string: the same for the same, and another one with another side to it. */
 const keyOf = (route, body) => {
@@ -130,10 +133,10 @@ const keyOf = (route, body) => {
 };
 
 /**
- * {data, asked, error, loading, isStale, retry} of `fetcher(route, body, {signal})`; a null route asks nothing.
- * While a new answer comes, `data` stays the old one (`asked` is the body that it answers) and isStale is true, so
- * that nothing flickers. A request that is no longer wanted is cancelled. What a busy server refused is asked again
- * after the wait it asks for (`error.again`, in seconds), and what failed, when the server or the key is back.
+ * {data, asked, error, loading, isStale, retry} of `fetcher(route, body, {signal})`; a null route sends no request.
+ * While a new answer loads, `data` is the previous answer (`asked` is its body) and isStale is true, so that the view
+ * does not flicker. Requests that are not needed any more are cancelled. A request rejected by a busy server is sent
+ * again after Retry-After (`error.again`, in seconds); a failed one, when the server or the key is back.
  */
 export function useAnswer(fetcher, route, body) {
   const [result, setResult] = useState(NOTHING);
@@ -168,7 +171,7 @@ export function useAnswer(fetcher, route, body) {
     };
   }, [fetcher, request, attempt]);
   if (result.request === request) return { ...result, retry };
-  // drawn before its effect has run: what is here answers the request before
+  // drawn before its effect has run: the data belongs to the previous request
   if (request === null) return { ...NOTHING, retry };
   return { ...result, loading: true, isStale: result.data !== null, retry };
 }

@@ -62,7 +62,7 @@ export function extent(values) {
 const BITS = { bfloat16: 8, float16: 11 }; // of a number's significand
 let significant = 4;
 
-/** Let numbers be written with no more digits than those of the dtype have, of a model that computes in it; at most 4. */
+/** Limit the significant digits of numbers to the precision of the model's compute dtype, at most 4. */
 export function setPrecision(dtype) {
   significant = Math.min(4, Math.ceil((BITS[dtype] ?? 24) * Math.log10(2)));
 }
@@ -85,7 +85,7 @@ export const percent = (share, digits = significant - 1) => `${format(share * 10
 /** Whole numbers with thin spaces between thousands. */
 export const grouped = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 
-/** "1 token", "2 tokens": so many of what a noun names. */
+/** A count with its noun: "1 token", "2 tokens". */
 export const counted = (count, noun, nouns = `${noun}s`) => `${grouped(count)} ${count === 1 ? noun : nouns}`;
 
 /** Bytes with a unit of 1024. */

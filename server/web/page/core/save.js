@@ -1,4 +1,4 @@
-// Saves what is seen: arrays as npy or CSV, text, and any blob.
+// Saves data of a view: arrays as npy or CSV, text, and any blob.
 
 /** Hand the browser a file. */
 export function saveBlob(blob, name) {

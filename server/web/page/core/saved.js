@@ -1,8 +1,8 @@
-// Answers in a saved file: what was received is kept as it came, written into the file, and found there again.
+// Answers in a saved file: responses are kept unchanged, written into the file, and read from it.
 import { isEmbedded, saved } from "./place.js";
 import { state } from "./state.js";
 
-const MOST_BYTES = 32 * 1024 * 1024; // of all that is kept; it lies outside the heap, as blobs
+const MOST_BYTES = 32 * 1024 * 1024; // of all kept responses; they are blobs, outside the heap
 
 /** One text for one request, in whichever order its fields were written. */
 const keyOf = (route, body, accept) => JSON.stringify([route.replace(/^\//, ""), accept, inOrder(body ?? null)]);
@@ -17,7 +17,7 @@ const kept = new Map(); // {request, blob, seen} by key, those used longest ago 
 let bytes = 0;
 const held = new Map(); // how many places on the page show the answer of a request now
 
-/** The view and its texts: what was asked of another text is no part of the file. */
+/** The view and its texts; requests about other texts are not saved. */
 function seenNow() {
   const { view, text, decoder, embeddings_texts: texts, contributions_pair: pair } = state.value;
   return JSON.stringify([view, text, decoder, texts, pair]);
@@ -45,7 +45,7 @@ function drop(key) {
 
 const nameOf = ({ route, body }) => `${route} ${JSON.stringify(body ?? null)}`;
 
-/** Say that the view was shown the answer of a request that was asked before. */
+/** Note that the view shows the answer of a request that was sent before. */
 export function noteSeen(route, body, accept) {
   const key = keyOf(route, body, accept);
   const entry = kept.get(key);
@@ -55,7 +55,7 @@ export function noteSeen(route, body, accept) {
   kept.set(key, entry);
 }
 
-/** Say that a place shows the answer of a request from now on; returns what ends it. */
+/** Note that a place shows the answer of a request; returns a function that ends this. */
 export function hold(route, body) {
   const name = nameOf({ route, body });
   held.set(name, (held.get(name) ?? 0) + 1);
@@ -69,7 +69,10 @@ export function forgetKept() {
 
 const carried = new Map();
 
-/** What a view holds that no answer gives, under a name: `read()` at the time of saving; in a saved file, what was read. */
+/**
+ * Save state of a view that is in no answer, under a name: `read()` when saving; in a saved file, returns the saved
+ * state.
+ */
 export function carry(name, read) {
   carried.set(name, read);
   return saved?.states[name];

@@ -1,4 +1,4 @@
-// What of the selection a view shows where something is compared: which side, and the text of that side.
+// Which side of a comparison a view shows, and the text of that side.
 
 /** Views that nothing of the change reaches: they read texts of their own, weights, or the server's counters. */
 export const UNCHANGED_VIEWS = new Set(["embeddings", "weights", "server"]);
@@ -12,7 +12,7 @@ export const canSubtract = (view) => WITH_DIFFERENCE.has(view);
 export const isCompared = ({ view, change, change_text: second }) =>
   !UNCHANGED_VIEWS.has(view) && (change !== "" || second !== "");
 
-/** Whether the view shows the second text: what it writes into the text is written there. */
+/** Whether the view shows the second text; the view's edits then change the second text. */
 export const showsSecond = ({ view, change_show: show, change_text: second }) =>
   second !== "" && !UNCHANGED_VIEWS.has(view) && (show === "after" || (show === "difference" && !canSubtract(view)));
 

@@ -30,7 +30,7 @@ const flag = (initial) => ({ initial, read: (raw) => raw === "1", write: (value)
 const FIELDS = {
   view: text("attention"),
   text: text("Once upon a time there was a little girl who lived with her grandmother in a house in the wood."),
-  decoder: text(""), // what the decoder of an encoder-decoder reads
+  decoder: text(""), // input of an encoder-decoder's decoder
   part: text(""), // stack: "decoder", "encoder" or "cross"; "" is the model's first
   layer: integer(1), // negative numbers count from the end, as on the wire
   head: integer(3),
@@ -44,24 +44,24 @@ const FIELDS = {
   write_max_tokens: positive(60),
   write_chat: flag(false), // whether the prompt goes through the chat template
 
-  attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: the weight times the length of what it adds
+  attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: the weight times the length of the added vector
   attention_cells: choice("cells", "dots"), // how a number is drawn: as a coloured square, or as a dot of that area
-  attention_orientation: choice("rows", "columns"), // where the queries stand
+  attention_orientation: choice("rows", "columns"), // the axis of the queries
   attention_sink: flag(true), // whether the first token is shown as a key
   attention_shade: choice("linear", "root"), // of the colours: root shows small weights next to large ones
   attention_picture: choice("both", "matrix", "text"),
-  attention_side: choice("query", "key"), // what a word of the long text is when it is pointed at
+  attention_side: choice("query", "key"), // role of the pointed word in the long text
 
-  why_order: choice("sorted", "natural"), // of a head's numbers: by their product, or as they stand
+  why_order: choice("sorted", "natural"), // of a head's numbers: by their product, or in index order
 
   contributions_target: text(""), // a token's text, or # and its id; "" is the model's own next token
   contributions_versus: text(""),
   contributions_measure: choice("logit", "length"),
-  contributions_heads: choice("all", "one"), // whose additions are counted by source token
-  contributions_parts: choice("layers", "largest"), // of the logit: sums by layer, or the largest parts alone
-  contributions_by: choice("word", "head", "layer"), // what the reasons of an answer are split by
+  contributions_heads: choice("all", "one"), // heads included in the sums by source token
+  contributions_parts: choice("layers", "largest"), // of the logit: sums by layer, or only the largest components
+  contributions_by: choice("word", "head", "layer"), // grouping of the reasons for an answer
   contributions_verify: choice("0", "3", "8"), // how many words are taken out
-  contributions_pair: text(""), // what is scored together with the text, of a model that scores pairs
+  contributions_pair: text(""), // the second text, for models that score pairs
 
   lens_target: text(""), // as contributions_target
   lens_state: integer(-1), // 0 is the embedding, i the stream after block i
@@ -89,11 +89,11 @@ const FIELDS = {
   weights_matrix: text(""), // a name as capabilities has it; "" is the token table
   weights_axis: choice("rows", "columns"),
   weights_show: choice("overview", "numbers", "product", "rank", "angles", "positions", "units", "sizes"),
-  weights_name: text("blocks.{layer}.attn.W_Q"), // of the weight whose numbers are shown
-  weights_row: integer(0), // the first row and column of what is seen of a large one
+  weights_name: text("blocks.{layer}.attn.W_Q"), // the weight that is shown
+  weights_row: integer(0), // the first row and column of the visible part of a large one
   weights_column: integer(0),
   weights_letter: choice("Q", "K", "V"), // which of a head's matrices reads the word
-  weights_between: choice("words", "vectors"), // whose angles are shown
+  weights_between: choice("words", "vectors"), // vectors between which angles are shown
   weights_words: text("king queen prince princess man woman boy girl"),
   weights_less: flag(false), // whether the identity is taken away
   weights_unit: integer(null), // two neurons of a layer's MLP; null: the strongest pair of the first ones
@@ -103,18 +103,18 @@ const FIELDS = {
   next_logits: text("2, 1, 0"), // a reader's own
   next_logits_temperature: number(1, 0, 100),
 
-  change: text(""), // what is changed inside the model, see core/changes.js
+  change: text(""), // changes inside the model, see core/changes.js
   change_show: choice("after", "before", "difference"),
   change_text: text(""), // the second text, which the first is compared with; "" is none
-  change_source: text(""), // what a patch takes its numbers from, and what is steered towards
-  change_away: text(""), // what is steered away from; "" is the text itself
+  change_source: text(""), // source text of a patch, and target text of steering
+  change_away: text(""), // text that steering moves away from; "" is the input itself
   change_open: flag(false),
 
   motion_show: choice("one", "contexts"), // a word of the text, or one word in several texts
-  motion_by: choice("word", "head", "one"), // what an arrow is of; one: a word through the chosen head
-  motion_layers: choice("sum", "each", "one"), // all together, one after another, or the chosen one alone
+  motion_by: choice("word", "head", "one"), // sources of the arrows; one: words through the chosen head
+  motion_layers: choice("sum", "each", "one"), // all together, one after another, or only the chosen one
   motion_space: choice("plane", "space"),
-  motion_axes: choice("auto", "largest", "parts", "key"), // auto: what other words add most, or what sets contexts apart
+  motion_axes: choice("auto", "largest", "parts", "key"), // auto: the largest additions of other words, or the differences between contexts
   motion_yaw: integer(30), // degrees that the space is turned
   motion_pitch: integer(20),
   motion_word: text("mole"),
@@ -167,7 +167,7 @@ export function select(changes, { remember = "view" in changes } = {}) {
   if (saved) {
     // a file keeps its address: browsers let few files change it
   } else if (remember) {
-    settleAddress(); // the entry that is left keeps what was seen last
+    settleAddress(); // update the entry that is left to the last state
     history.pushState(null, "", hash);
   } else {
     replaceSoon(hash);
@@ -195,7 +195,7 @@ addEventListener("popstate", () => {
   state.set(fromHash(location.hash));
 });
 
-/** The part of the address that restores what is seen now, and the address at the server. */
+/** The part of the address that restores the current state, and the address at the server. */
 export const hashNow = () => toHash(state.value);
 export function address() {
   const whole = new URL(hashNow(), saved?.root ?? location.href);

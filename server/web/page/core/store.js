@@ -13,14 +13,14 @@ export class Store {
     return this.#value;
   }
 
-  /** Set the value and tell those who follow it; an equal value tells nobody. */
+  /** Set the value and call all listeners; an equal value calls none. */
   set(value) {
     if (Object.is(value, this.#value)) return;
     this.#value = value;
     for (const listener of [...this.#listeners]) listener(value);
   }
 
-  /** Call `listener(value)` after each change; returns what ends it. */
+  /** Call `listener(value)` after each change; returns a function that removes the listener. */
   follow(listener) {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);

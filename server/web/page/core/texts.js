@@ -1,4 +1,4 @@
-// Between tokens and texts: what a list of token ids says, and whether that is read as the same tokens again.
+// Conversion between tokens and texts: the text of a list of token ids, and whether it is tokenized to the same ids.
 import { askJson } from "./api.js";
 
 /**

@@ -1,5 +1,5 @@
-// A field of one line whose text counts once it is taken over: with Enter, when the field is left, or, where that is asked
-// for, a moment after the last key. Escape gives back what was there.
+// A text field of one line. Its value is committed by Enter, when the field loses focus, or, if set, a moment after
+// the last key. Escape restores the committed value.
 import { useDraft } from "../core/draft.js";
 import { html, useEffect } from "../core/html.js";
 
@@ -17,7 +17,7 @@ export function Field({ value, onTake, isLive = false, ...input }) {
     if (event.isComposing) return; // Enter ends a word of an input method
     if (event.key === "Enter") draft.take();
     if (event.key === "Escape" && draft.isTyped) {
-      event.stopPropagation(); // it would close what the field stands in
+      event.stopPropagation(); // it would close the parent
       draft.drop();
     }
   };

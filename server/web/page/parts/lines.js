@@ -4,7 +4,7 @@ import { extent, format, largest } from "../core/numbers.js";
 import { Picture } from "./picture.js";
 
 const MARGIN = { left: 52, right: 24, top: 12, bottom: 34 };
-// Lines differ in their dashes too, for those who do not tell the colours apart.
+// Lines also differ in their dashes, for readers who cannot distinguish the colours.
 const STYLES = [["query", []], ["key", [6, 3]], ["value", [2, 3]], ["accent", [8, 3, 2, 3]], ["muted", [1, 4]]];
 
 /**
@@ -111,7 +111,7 @@ function drawTick(context, name, y, width, colours) {
   context.fillText(name, MARGIN.left - 6, y);
 }
 
-/** A line with its points; what is not finite is left out. Dashes are drawn as pieces, so that SVG has them too. */
+/** A line with its points, without values that are not finite. Dashes are drawn as pieces, so that SVG has them too. */
 function drawLine(context, values, dashes, place, colour) {
   context.strokeStyle = colour;
   context.fillStyle = colour;

@@ -48,7 +48,7 @@ function textWidth(names, most) {
   return Math.min(Math.ceil(widest) + 8, most);
 }
 
-/** A bar of the scale's colours. isRooted: shades go by the square root; masked: what hatched cells are. */
+/** The colour scale as a bar. isRooted: shades follow the square root; masked: the meaning of hatched cells. */
 export function ColourScale({ low, high, kind, isRooted = false, masked }) {
   const mode = useStore(theme);
   const shares = Array.from({ length: 17 }, (_, i) => i / 16);
@@ -63,14 +63,14 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
 
 /**
  * values: row-major [rows, columns]; rowNames, columnNames: tokens or other names (their number gives the shape).
- * rowTitle, columnTitle: what the axes are ("query", "key"); kind: "sequential" or "diverging"; low, high: the range of
- * colours (default: from the values). selected: {row, column} or null, hovered likewise: the crosshairs, in the colours
- * named rowColour and columnColour. Values that are not finite are hatched: masked, or not there. numbers: what is written in
- * cells that are large enough (default: the values); gap(row, column): what in those that have no number. isStruck(row, column): cells with
- * a number that counts for nothing. cells: "cells", coloured squares, or "dots", whose area is the value.
- * onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for those who do not see
- * it. describe(row, column): the readout of a cell. handle: see Picture. Large matrices can be zoomed: buttons, keys,
- * wheel.
+ * rowTitle, columnTitle: names of the axes ("query", "key"); kind: "sequential" or "diverging"; low, high: the range
+ * of colours (default: from the values). selected, hovered: {row, column} or null, shown as crosshairs in the colours
+ * named rowColour and columnColour. Values that are not finite are hatched (masked or absent). numbers: the numbers
+ * in cells that are large enough (default: the values); gap(row, column): the text of cells without a number.
+ * isStruck(row, column): cells whose number has no effect. cells: "cells" (coloured squares) or "dots" (discs whose
+ * area is the value). onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for
+ * screen readers. describe(row, column): the readout of a cell. handle: see Picture. Large matrices have zoom:
+ * buttons, keys, wheel.
  */
 export function Matrix(props) {
   const { values, rowNames, columnNames, rowTitle, columnTitle, rowColour = "query", columnColour = "key" } = props;
@@ -171,7 +171,7 @@ function useBitmap({ values, kind = "sequential", low, high }, rows, columns) {
   }, [values, kind, low, high, rows, columns, mode]);
 }
 
-/** The part that is seen, and what changes it; another shape of the matrix begins with all of it. */
+/** The visible window, and functions that change it; a new shape of the matrix resets it to the whole matrix. */
 function useWindow(rows, columns, selected) {
   const [last, setWindow] = useState(null);
   const shape = `${rows} ${columns}`;
@@ -191,7 +191,7 @@ function useWindow(rows, columns, selected) {
 
 /** A function from the width to where the seen cells lie: {left, top, cell, tall, height, dragged(dx, dy)}. */
 function useLayout({ rowNames, columnNames, square = true, maxCell = 34 }, seen) {
-  const rest = useRef({ x: 0, y: 0 }); // of a drag: what was less than a cell
+  const rest = useRef({ x: 0, y: 0 }); // drag distance of less than one cell
   const margins = useMemo(
     () => ({ left: textWidth(rowNames, 130), top: textWidth(columnNames, 90) }),
     [rowNames, columnNames],

@@ -1,4 +1,4 @@
-// How a matrix is drawn: its cells as squares or dots, the numbers in them, the names beside them, the crosshair.
+// Drawing of a matrix: cells as squares or dots, the numbers in them, row and column names, the crosshair.
 import { colourOf, inkOn } from "../core/colour.js";
 import { shownToken } from "../core/model.js";
 import { fillFitted } from "./picture.js";
@@ -12,7 +12,10 @@ const MOST_DECIMALS = 2;
 const MOST_DOTS = 20000; // cells; more are drawn as squares
 const LARGEST_DOT = 0.94; // of a cell
 
-/** Cells, frame, names and titles; at: see useLayout, inks: CSS colours, marks: what is drawn in the cells (see Matrix). */
+/**
+ * Draw cells, frame, names and titles; at: see useLayout; inks: CSS colours; marks: text and marks in cells (see
+ * Matrix).
+ */
 export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, rowTitle, columnTitle, inks, marks }) {
   const { left, top, cell, tall } = at;
   const [width, height] = [cell * seen.columns, tall * seen.rows];
@@ -32,7 +35,7 @@ export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, r
   drawTitles(context, { rowTitle, columnTitle, left, top, width, height, rowInk: inks.row, columnInk: inks.column });
 }
 
-/** The pixels of the seen cells alone, so that SVG files hold no more than is seen. */
+/** The pixels of the visible cells only, so that SVG files contain nothing else. */
 function seenPart(canvas, seen) {
   if (isWhole(seen, canvas.height, canvas.width)) return canvas;
   const part = document.createElement("canvas");
@@ -72,7 +75,7 @@ function drawDots(context, { values, range, canvas }, seen, at, { mode, colours 
   }
 }
 
-/** Lines through each cell whose number counts for nothing. */
+/** Hatch each cell whose number has no effect. */
 function strike(context, seen, at, { isStruck, colours }) {
   forSeen({ columns: 0 }, seen, at, (row, column, index, x, y) => {
     if (isStruck(row, column)) drawHatching(context, x, y, at.cell, at.tall, colours.raised);
@@ -91,7 +94,7 @@ function drawNumbers(context, { values, range, canvas }, seen, at, { numbers, ga
     if (!text) return;
     const isBare = !Number.isFinite(values[index]);
     if (isBare || isStruck?.(row, column)) {
-      // what is hatched or struck stays legible
+      // keep text in hatched cells legible
       const wide = context.measureText(text).width + 4;
       context.fillStyle = isBare ? colours.raised : colourOf(values[index], range.low, range.high, range.kind, mode);
       context.fillRect(x + (at.cell - wide) / 2, y + at.tall / 2 - 7, wide, 14);
@@ -117,7 +120,7 @@ function writerOf(context, numbers, room) {
   return null;
 }
 
-/** Diagonal lines over the rectangle; its corners are cut by hand, since saved pictures know no clipping. */
+/** Diagonal lines clipped to the rectangle by computation, because saved pictures have no clipping. */
 function drawHatching(context, left, top, width, height, colour) {
   context.strokeStyle = colour;
   context.lineWidth = 1;
@@ -131,12 +134,12 @@ function drawHatching(context, left, top, width, height, colour) {
   context.stroke();
 }
 
-/** The frame of a row and of a column, with their names: those of larger grids are not all written. */
+/** The frames of a row and a column, with their names, because larger grids show only some names. */
 export function drawCross(context, place, seen, at, lineWidth, inks, names) {
   if (!place) return;
   const [row, column] = [place.row - seen.row, place.column - seen.column];
   const mark = (x, y, width, height, colour) => {
-    // around cells that are smaller than the line itself: else it hides what it marks
+    // a frame thicker than its cell is drawn around it, otherwise it would cover the cell
     const out = Math.min(width, height) < 8 ? 1 : 0;
     context.lineWidth = out ? 1 : lineWidth;
     context.strokeStyle = colour;

@@ -32,7 +32,7 @@ export function PairTokens({ only }) {
   </div>`;
 }
 
-/** looks: which of query and key are tokens of this text; where both are, PickRole says which one a click chooses. */
+/** looks: the roles (query, key) of tokens in this text; with both, PickRole determines the role that a click sets. */
 function OneText({ name, tokens, looks }) {
   const selection = useSelection();
   const at = (role) => (looks.includes(role) ? clamp(selection[role], tokens.length) : null);

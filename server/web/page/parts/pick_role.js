@@ -1,4 +1,4 @@
-// What a click on a word chooses: the one that looks, or the one that is looked at. Shift means the other, for who has it.
+// The role that a click on a word sets: query or key. Shift sets the other one.
 import { html } from "../core/html.js";
 import { Store, useStore } from "../core/store.js";
 

@@ -1,4 +1,4 @@
-// What all views look at: the text, its tokens, the part of the model, the layer and head.
+// The selection that all views share: the text, its tokens, the part of the model, the layer and head.
 import { useDecoderText } from "../core/decoder_text.js";
 import { useDraft } from "../core/draft.js";
 import { classes, html, useEffect, useRef, useState } from "../core/html.js";
@@ -39,7 +39,7 @@ export function SharedBar({ view }) {
   </section>`;
 }
 
-/** The bar in one line, on a phone: what is looked at, and a click to change it. */
+/** The bar in one line, on a phone: the current selection; a click opens the bar. */
 function Fold({ isOpen, onTurn, hasHead }) {
   const { text } = useSelection();
   const { layer, head } = useHead();

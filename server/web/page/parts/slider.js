@@ -2,8 +2,8 @@
 import { html } from "../core/html.js";
 
 /**
- * From low to high in steps; or, with `stops`, over a list of values, the nearest one shown. write(value): how the
- * value is said. hint: what it does, for those who ask.
+ * From low to high in steps; or, with `stops`, over a list of values, of which the nearest is shown. write(value):
+ * the text of the value. hint: an explanation on request.
  */
 export function Slider({ label, value, low = 0, high = 1, step = 0.01, stops = null, onPick, write = String, hint }) {
   const range = stops

@@ -9,17 +9,17 @@ const GAP = 8;
 const MOST_TOLD = 6; // rows, in words
 
 /**
- * rows: [{name, values, tone, note, height, sums}], all of one length: tone names a colour of the page ("query", "key",
- * "value", "ink", "muted"); note is written at the right end (a length, a sum); sums: the values are a running sum, drawn
- * as an area with its line. Each row has a scale of its own, unless `scale` (the value of a full bar) is given for all.
- * order: the indices of the columns as they are to stand (default: their own order).
- * describe(row, index): the readout of one number; index counts in the values, not on the screen.
- * onPickRow(row), selectedRow: rows can be chosen. label, handle: see Picture.
+ * rows: [{name, values, tone, note, height, sums}], all of one length. tone: a colour of the page ("query", "key",
+ * "value", "ink", "muted"); note: text at the right end (a length, a sum); sums: the values are a running sum, drawn
+ * as an area with its line. Each row has its own scale, unless `scale` (the value of a full bar) is given for all.
+ * order: the indices of the columns in display order (default: unchanged). describe(row, index): the readout of one
+ * number; index refers to the values, not to the display order. onPickRow(row), selectedRow: for rows that can be
+ * selected. label, handle: see Picture.
  */
 function Strips({ rows, order = null, scale, label, describe, onPickRow, selectedRow = null, handle, labelRoom = 116 }) {
   const [pointed, setAt] = useState(null);
   const count = rows[0].values.length;
-  // what was pointed at may be gone from a shorter text
+  // the pointed column may not exist in a shorter text
   const at = pointed && pointed.row < rows.length && pointed.column < count ? pointed : null;
   const tops = useMemo(() => topsOf(rows), [rows]);
   const place = (width) => {
@@ -85,7 +85,7 @@ function inWords({ name, values, sums }) {
   return `${name}: largest ${format(values[place])}, number ${place} of ${values.length}`;
 }
 
-/** Strips with the menu that saves them: the picture, and its numbers in the order in which they stand there. */
+/** Strips with a menu to save the picture, or its numbers in display order. */
 export function SavedStrips({ name, rows, order = null, ...more }) {
   const picture = useRef(null);
   const array = useMemo(() => {

@@ -1,4 +1,4 @@
-// What the field's words mean, for those who meet them here first: one or two sentences each, shown by parts/term.js.
+// Explanations of technical terms for beginners: one or two sentences each, shown by parts/term.js.
 
 /** By the word as a dictionary would have it; `Term` takes these names. */
 export const TERMS = {

@@ -29,7 +29,7 @@ export function Tokens(props) {
     event.preventDefault();
     event.stopPropagation();
   };
-  // A long text scrolls in its box, and what is chosen may be far down.
+  // A long text scrolls in its box, and the chosen token may be far down.
   useLayoutEffect(() => showToken(box.current, key_), [key_, tokens]);
   useLayoutEffect(() => showToken(box.current, query), [query, tokens]);
   const begins = Array.from({ length: Math.ceil(tokens.length / RUN) }, (_, i) => i * RUN);
@@ -66,7 +66,7 @@ function Run({ begin, tokens, query, key_, focusable, weights, largest, isSigned
   }, [begin, tokens, query, key_, focusable, weights, largest, isSigned, write, pick, mode]);
 }
 
-/** The buttons from `begin` on, those that are one character together in a frame with the character. */
+/** The buttons from `begin` on; buttons of tokens that form one character are in a frame with this character. */
 function grouped(drawn, begin, tokens) {
   const end = begin + drawn.length;
   const groups = charactersOf(tokens).filter((group) => group.first < end && group.end > begin);

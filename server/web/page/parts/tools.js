@@ -50,7 +50,7 @@ export function Menu({ label, items, title }) {
   </div>`;
 }
 
-/** Browsers lend the clipboard to https and localhost alone; elsewhere what is selected can still be copied. */
+/** Browsers allow access to the clipboard only on https and localhost; elsewhere users can copy the selected text. */
 export async function copy(text) {
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(text);

@@ -1,4 +1,4 @@
-// The tooltip: what is pointed at, or walked to by keys, in words beside it. One for all pictures, above everything.
+// The tooltip: text about the part of a picture that is pointed at or reached by keys. One for all pictures, on top.
 import { html, useEffect, useLayoutEffect, useRef } from "../core/html.js";
 import { Store, useStore } from "../core/store.js";
 
@@ -8,8 +8,8 @@ const EDGE = 6; // and from the edges of the window
 const tooltip = new Store(null); // {owner, text, x, y, follow}, the place in the window; null: none is seen
 
 /**
- * Show a text at a place of the window, {x, y}; `owner` is the picture that it belongs to. follow: a function that returns the
- * place anew when something was scrolled; null for the pointer's, under which something else lies then.
+ * Show a text at {x, y} in the window; `owner` is its picture. follow: a function that returns the new place after
+ * scrolling; null for a tooltip at the pointer, because the pointer is then over another part.
  */
 export function showTooltip(owner, text, { x, y }, follow = null) {
   const now = tooltip.value;
@@ -22,7 +22,7 @@ export function hideTooltip(owner) {
   if (tooltip.value?.owner === owner) tooltip.set(null);
 }
 
-/** Screen readers are told the same by the line below the picture. */
+/** Screen readers read the same text from the line below the picture. */
 export function Tooltip() {
   const shown = useStore(tooltip);
   const box = useRef(null);

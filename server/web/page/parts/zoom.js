@@ -1,4 +1,4 @@
-// What part of a large matrix is seen: a window of whole rows and columns, moved and scaled.
+// The visible part of a large matrix: a window of whole rows and columns that can be moved and zoomed.
 import { html } from "../core/html.js";
 
 const FEWEST = 8; // rows or columns of the smallest window
@@ -39,7 +39,7 @@ export function containing(seen, place, rows, columns) {
   return moved(seen, down, along(seen.column, seen.columns, place.column), rows, columns);
 }
 
-/** Buttons for what wheel and keys do too, and which part is seen; onZoom(factor), onSee(window). */
+/** Buttons with the same functions as wheel and keys, and the visible part; onZoom(factor), onSee(window). */
 export function ZoomButtons({ seen, rows, columns, onZoom, onSee }) {
   const isAll = isWhole(seen, rows, columns);
   const span = (first, count) => `${first}–${first + count - 1}`;
