@@ -13,7 +13,8 @@ import { Term } from "../parts/term.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { Plane } from "./embeddings/plane.js";
 
-// Three kinds. A text's vector may be that of its last token alone: each ends with the word that it is about, not with a dot.
+// Three topics. Some models use the last token's vector for a text: each text ends with its topic word, without a
+// full stop.
 const EXAMPLES = [
   "He bowed before the old king",
   "They all loved the young queen",

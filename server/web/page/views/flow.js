@@ -109,7 +109,7 @@ function Block({ graph, numbers, place, isBusy }) {
     }</div>`;
 }
 
-/** What stands in the box of the logits: the likeliest next token, where the model has a head. */
+/** Content of the logits' box: the likeliest next token, if the model has a head. */
 function useNextToken({ stackName, query }) {
   const selection = useSelection();
   const capabilities = useCapabilities();

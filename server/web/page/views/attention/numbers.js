@@ -6,13 +6,13 @@ import { useSelection } from "../../core/state.js";
 import { useHeadAnswer } from "./asking.js";
 import { hasMask, useProducts } from "./unmasked.js";
 
-/** What a number of each kind is called. */
+/** Names of one number of each kind. */
 export const NOUNS = { pattern: "weight", norm: "length added", scores: "score", dots: "q·k" };
 
 /** Why the model cannot answer the value-weighted kind; null where it can. */
 export const lackOfNorms = (capabilities) => lackOf(capabilities, "/v1/contributions");
 
-/** The kind that the server is asked for: q·k before the mask is q·k, and what the mask hides besides. */
+/** The kind in the request: "unmasked" is "dots" (q·k), with the products of masked pairs added. */
 export const requestKind = (kind) => (kind === "unmasked" ? "dots" : kind);
 
 /** {route, body} of the chosen head's numbers; without a text the route is null. */
@@ -45,7 +45,7 @@ export function useGrid({ route, body }) {
   return { answer: hidden.error ? hidden : answer, grid, copied: products ? request : { route, body } };
 }
 
-/** A function (query, key) that tells whether that layer's queries cannot see the key. */
+/** A function (query, key) that returns whether the mask of that layer hides the key from the query. */
 export function maskOf(part, stack, layer) {
   if (part === "cross") return () => false;
   const width = stack.sliding_windows?.[layer] ?? Infinity;
@@ -53,10 +53,10 @@ export function maskOf(part, stack, layer) {
 }
 
 /**
- * What the pictures draw: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked
- * or hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key), beneath,
- * isDifference}. beneath: as shown, with `products` where the mask hides, or null.
- * With the first key hidden the colours reach to the largest of the others.
+ * Data of the pictures: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked
+ * or hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key),
+ * beneath, isDifference}. beneath: like shown, with `products` for masked pairs, or null. If the first key is hidden,
+ * it is ignored in the range of colours.
  */
 export function gridOf({ queries, keys, values, kind, showsFirst, hides, products = null, isDifference = false }) {
   const shown = new Float32Array(values);
@@ -93,7 +93,7 @@ export function rowSum(grid, query) {
 /** One query's numbers over the keys, of `values` or `shown`. */
 export const rowOf = (values, grid, query) => values.subarray(query * grid.keys.length, (query + 1) * grid.keys.length);
 
-/** Numbers by whose size they are ranked: a difference counts in either direction. */
+/** Numbers for ranking by size: differences count by their absolute value. */
 export const sized = (values, { isDifference }) => (isDifference ? values.map(Math.abs) : values);
 
 /** One key's numbers over the queries. */

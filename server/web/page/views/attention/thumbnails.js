@@ -1,4 +1,4 @@
-// The small pictures of all heads: what is asked for them, and the picture of each, with its range.
+// Thumbnails of all heads: their requests, and the picture of each with its range.
 import { OTHER } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { useEffect, useMemo, useRef, useState } from "../../core/html.js";
@@ -16,10 +16,10 @@ const CELLS_AT_ONCE = 64e6; // weights that one request may make the server comp
 const NONE = [];
 
 /**
- * {thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone}: thumbnails[row][head], of the
- * layers in their order, is {canvas, low, high, kind}; numHere: layers of what is selected now; kind: what they show;
- * isPicked: whether they leave out some of the tokens. As many layers as are cheap come in one request, the next ones after
- * it, so that a long text on a deep model fills the wall while other answers come.
+ * {thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone}: thumbnails[row][head], with
+ * rows in layer order, is {canvas, low, high, kind}; numHere: number of layers of the current selection; kind: the
+ * numbers shown; isPicked: whether some tokens are omitted. A request has as many layers as are cheap, and requests
+ * are sequential, so that other requests are not delayed while the wall of a deep model with a long text loads.
  */
 export function useThumbnails() {
   const selection = useSelection();
@@ -71,7 +71,7 @@ function useRequests(kind) {
   return { route, requests, isPicked: kind !== "pattern" && Math.max(numQueries, numKeys) > MOST_CELLS };
 }
 
-/** The fields that keep an answer small: 8 bits, means of cells for weights, every n-th token for what has no mean. */
+/** Fields for a small answer: 8 bits, means of cells for weights, every n-th token for kinds without a mean. */
 function sizeFor(kind, numQueries, numKeys, isDifference) {
   const isLong = Math.max(numQueries, numKeys) > MOST_CELLS;
   // a mean of many cells is too small a number for 8 bits, and a difference of bytes has steps that would be seen

@@ -15,7 +15,7 @@ import { drawChosen, drawWall, frame, layoutOf } from "./wall_layout.js";
 const MANY = 96; // heads that get the full width
 const WALKING = "Arrow keys choose another.";
 
-/** Whether the model has so many heads that the wall takes the full width, and one head's pictures stand below it. */
+/** Whether the model has so many heads that the wall has the full width, with the pictures of one head below it. */
 export const isWide = (layers, numHeads) => layers.length * numHeads >= MANY;
 
 /** Of a wide wall: CSS pixels of its height that leave room for the chosen head on the same screen. */

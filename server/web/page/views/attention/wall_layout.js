@@ -3,13 +3,13 @@ const LEFT = 30;
 const TOP = 34;
 const GAP = 7; // between pictures, so that those without a mask do not run into each other
 const BLOCKS_APART = 14;
-const SMALLEST = 16; // CSS pixels of a thumbnail; more heads than fit so go on in another line
+const SMALLEST = 16; // CSS pixels of a thumbnail; if smaller ones were needed, a layer's heads use another line
 const LARGEST = 54;
 const FONT = "11px system-ui, sans-serif";
 
 /**
- * Where everything lies: {cell, perLine, lines, blocks, height, place(layer, head), at(x, y)}, in CSS pixels; with the
- * largest thumbnails that are no higher together than `most`, or else the least height.
+ * Layout: {cell, perLine, lines, blocks, height, place(layer, head), at(x, y)}, in CSS pixels. It has the largest
+ * thumbnails with a total height of at most `most`, or else the least height.
  */
 export function layoutOf(width, layers, numHeads, most) {
   let best = blocksOf(width, layers, numHeads, 1);

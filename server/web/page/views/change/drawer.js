@@ -1,4 +1,4 @@
-// The drawer: what can be changed inside the model, what is changed now, and a second text to compare with.
+// The drawer: the available changes, the current changes, and a second text for comparison.
 import { MOST_CHANGES, changesOf } from "../../core/changes.js";
 import { html, useEffect, useRef } from "../../core/html.js";
 import { useCapabilities, useHead } from "../../core/model.js";
@@ -12,7 +12,7 @@ export function Drawer() {
   const selection = useSelection();
   const drawer = useRef(null);
   useEffect(() => {
-    // whoever opened it goes on here; an address that opens it takes the keyboard from nobody
+    // keyboard focus moves to a drawer opened by a user; a drawer opened by an address takes no focus
     if (document.activeElement !== document.body) drawer.current.focus({ preventScroll: true });
   }, []);
   const close = () => {

@@ -1,4 +1,4 @@
-// The changes that are made now: each in words, with its number to move, and what the server refused of it.
+// The current changes: each in words, with its number as a control, and the server's rejection.
 import { refusal } from "../../core/api.js";
 import { OPS, sayChange, writeChange } from "../../core/changes.js";
 import { html } from "../../core/html.js";
@@ -24,7 +24,7 @@ export function List({ changes }) {
   </section>`;
 }
 
-/** Keep these changes alone. The button that was pressed is gone: the drawer keeps the keyboard. */
+/** Keep only these changes. The pressed button is removed, so the drawer gets the focus. */
 function remove(changes) {
   setChanges(changes);
   document.querySelector(".change")?.focus({ preventScroll: true });

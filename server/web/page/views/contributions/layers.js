@@ -1,4 +1,4 @@
-// The word's residual stream, layer by layer: its length, its direction, and what it would say.
+// The word's residual stream, layer by layer: its length, its direction, and its prediction by the lens.
 import { sideNames, sidesOfRequest, useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
@@ -77,7 +77,7 @@ function Curves({ entry, tokens, query, other }) {
   </div>`;
 }
 
-/** What the stream would say at each layer: the first word of the lens. */
+/** The stream's predicted token at each layer: the first one of the lens. */
 function Said({ given, part, query, side }) {
   const capabilities = useCapabilities();
   const mode = useStore(theme);

@@ -1,4 +1,4 @@
-// A logit as the sum of what every part of the network wrote: embedding, heads, mlps, bias.
+// A logit as the sum of the outputs of all components: embedding, heads, mlps, bias.
 import { html, useMemo, useRef } from "../../core/html.js";
 import { counted, descending, format } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
@@ -10,7 +10,7 @@ const SHOWN = 14;
 const MODULES = [["cross_attn", "cross"], ["attn", "attn"], ["hook_attn_out", "attn"], ["hook_mlp_out", "mlp"],
   ["hook_per_layer_out", "of tokens"]];
 
-/** What a component's name says: {layer, title, group}; parts of one group are drawn as one where layers are. */
+/** Parse a component's name: {layer, title, group}; components of one group are drawn as one in the sums by layer. */
 function readName(name) {
   const found = /^(?:decoder\.)?blocks\.(\d+)\.(.*)$/.exec(name);
   if (!found) {

@@ -32,7 +32,7 @@ function requestOf(selection, capabilities, query, part) {
     if (pair === "" || lackOf(capabilities, "/v1/score")) return { route: "v1/classify", body: { input: selection.text, explain } };
     return { route: "v1/score", body: { text_1: selection.text, text_2: pair, explain } };
   }
-  const isOther = part === "encoder" && capabilities.kind !== "encoder"; // the decoder alone predicts
+  const isOther = part === "encoder" && capabilities.kind !== "encoder"; // only the decoder predicts
   if (lackOf(capabilities, "/v1/next") || isOther) return null;
   return { route: "v1/next", body: { ...textsOf(selection, capabilities), position: query, num_tokens: 6, explain } };
 }
@@ -69,7 +69,7 @@ const refusalOf = ({ message }) =>
 
 const TITLES = { "v1/next": "Why this word?", "v1/classify": "Why this label?", "v1/score": "Why this score?" };
 
-/** The second text of a pair, of a model whose head scores pairs. */
+/** The second text of a pair, for a model with a head that scores pairs. */
 function PairField({ lack }) {
   const { contributions_pair: pair } = useSelection();
   if (lack || saved) return null;
@@ -148,7 +148,7 @@ function ByHead({ reasons, handle }) {
     <div><${Steps} reasons=${reasons} steps=${steps} label="All heads, the rest, and the sum" /></div></div>`;
 }
 
-/** {values, rows, columns}: what each head adds, row by row; layers without attention have no row. */
+/** {values, rows, columns}: the contribution of each head, one row per layer; layers without attention have no row. */
 function headMap(parts) {
   const rowOf = ({ layer, part }) => (part === "cross" ? `cross ${layer}` : String(layer));
   const rows = [...new Set(parts.map(rowOf))];
@@ -166,7 +166,7 @@ function ByLayer({ reasons, handle }) {
     onPick=${({ layer }) => layer !== undefined && select({ layer })} />`;
 }
 
-/** What the parts predict beside what the model does without the words that say most. */
+/** The predicted result of removing the most important words next to the model's measured result. */
 function Verified({ rows, value }) {
   return html`<table class="plain-table"><caption>Without a word, the prediction from its part and the measured result;
       with all words ${format(value)}. Where they differ, the other words' parts changed too.</caption>

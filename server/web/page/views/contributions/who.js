@@ -48,7 +48,7 @@ export function BySource({ entry, array, isLogit, isSigned, keys, chosenKey }) {
   const { layer, head } = useHead();
   const sums = useMemo(() => sumsByKey(array, whose === "one" ? entry.layers.indexOf(layer) * array.shape[1] + head : null),
     [array, whose, layer, head]);
-  const order = bySize(sums).filter((key) => sums[key] !== 0); // what is masked adds nothing
+  const order = bySize(sums).filter((key) => sums[key] !== 0); // masked keys add nothing
   const rows = order.slice(0, SHOWN).map((key) => ({ key, name: `${shownToken(keys[key])} (${key})`, value: sums[key],
     isOn: key === chosenKey }));
   const others = order.slice(SHOWN);

@@ -6,7 +6,7 @@ import { Picture } from "../../parts/picture.js";
 const MARGIN = 26;
 const DOT = 4.5; // CSS pixels, the radius of a point
 const LINE = 15; // and the height of a name
-const LENGTHS = [34, 18, 11]; // characters of a name: what does not fit is tried shorter
+const LENGTHS = [34, 18, 11]; // characters of a name, longest first: the longest that fits is used
 const NEAR = 24; // CSS pixels within which the pointer means a point
 
 function frameOf(points, width, height) {

@@ -13,9 +13,9 @@ const SANS = "system-ui, sans-serif";
 const MONO = "ui-monospace, monospace";
 
 /**
- * graph: {bands, ends, numLayers}; strips: Map of id to {values, kind}; shapes: Map of id to "[21, 256]"; notes: Map of
- * id to what stands in place of a strip. layer: the open block; open: id of the open tensor. onOpen(id), onLayer(layer),
- * describe(node, cell).
+ * graph: {bands, ends, numLayers}; strips: Map of id to {values, kind}; shapes: Map of id to "[21, 256]"; notes: Map
+ * of id to a text shown in place of a strip. layer: the open block; open: id of the open tensor. onOpen(id),
+ * onLayer(layer), describe(node, cell).
  */
 export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onLayer, describe, handle }) {
   const [hovered, setHovered] = useState(null); // {id, index, cell} or {block}
@@ -86,7 +86,7 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
 
 const middleOf = (box) => box && { x: box.x + box.width / 2, y: box.y };
 
-/** What is open, what is pointed at, and the wires that touch it. */
+/** The marks of the open box and the pointed part, and the wires connected to them. */
 function drawMarks(context, { boxes, blocks, wires }, { hovered, open, colours }) {
   for (const box of boxes) if (box.node.id === open) outline(context, box, 3, colours.accent);
   if (hovered?.block !== undefined) outline(context, blocks[hovered.block], 2, colours.accent);
@@ -252,5 +252,5 @@ function drawTitles(context, titles, colours) {
   for (const [text, x, y] of titles) context.fillText(text, x, y);
 }
 
-/** "0.123", or "masked" for what is not a number. */
+/** "0.123", or "masked" for a value that is not finite. */
 export const cellText = (value) => (Number.isFinite(value) ? format(value) : "masked");

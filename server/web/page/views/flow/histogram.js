@@ -27,8 +27,9 @@ export function statistics(values) {
 }
 
 /**
- * The colours of signed numbers end at this size: at the largest, or at what does for most numbers of the middle row, where
- * one huge position (often the first) or a few huge dimensions would leave all others white. width: of a row.
+ * The limit of the colour scale for signed numbers: the largest size, or one that suits most numbers of the median
+ * row. A very large position (often the first) or a few very large dimensions would leave all others white. width: of
+ * a row.
  */
 export function colourLimit(values, width = values.length) {
   const limits = [];

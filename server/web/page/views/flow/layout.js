@@ -1,11 +1,11 @@
-// Where the boxes and wires of the flow stand, in CSS pixels.
+// Layout of the flow: the places of boxes and wires, in CSS pixels.
 
 const GAP = 20; // between columns, where the arrows are
 const LINE = 13;
 const PAD = 7;
 const STRIP = 24;
 const TITLE = 26;
-const STREAM_GAP = 30; // between the stream's boxes and what hangs below
+const STREAM_GAP = 30; // between the stream's boxes and the row below
 const ROW_GAP = 14;
 const BAND_GAP = 22;
 const NARROWEST = 112; // a column
@@ -20,7 +20,7 @@ const boxHeight = (nodes) => PAD * 2 + 15 + LINE * numLines(nodes) + LINE + 4 + 
 /** The width that all columns need; the picture scrolls in a narrower place. */
 export const narrowest = (bands) => Math.max(...bands.map((band) => band.columns)) * NARROWEST + 2 * MARGIN;
 
-/** How the cells of a strip of n numbers stand, whatever its size: one row of a few, or lines of many. */
+/** The grid of cells for a strip of n numbers: one row for a few numbers, or several lines. */
 export function stripGrid(count) {
   if (count <= 64) return { columns: count, rows: 1 };
   const columns = Math.ceil(Math.sqrt(4 * count));

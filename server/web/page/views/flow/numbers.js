@@ -13,13 +13,13 @@ export const isOfKey = (node) => hasAxis(node, "kv_head") || node.isEncoderOutpu
 export const isOfEncoder = (node) =>
   node.isEncoderOutput === true || (node.id.startsWith("cross_attn.") && hasAxis(node, "kv_head"));
 
-/** The colours of a tensor: weights are never below 0, but for what changed of them. */
+/** The colour scale of a tensor: weights are never below 0, but their differences can be. */
 export const kindOf = (node, isDifference) => (node.id.endsWith("hook_pattern") && !isDifference ? "sequential" : "diverging");
 
 /** The number of the key head that a query head reads. */
 export const keyHeadOf = (stack, head) => Math.floor((head * stack.num_kv_heads) / stack.num_heads);
 
-/** The body that asks for these nodes at one position of one head; null where there are none. */
+/** The request body for these nodes at one position of one head; null without nodes. */
 function bodyOf(asked, nodes, positions, heads) {
   if (nodes.length === 0) return null;
   const names = [...new Set(nodes.flatMap((node) => [node.full, ...(node.scale ? [node.scale] : [])]))];
@@ -28,9 +28,9 @@ function bodyOf(asked, nodes, positions, heads) {
 }
 
 /**
- * {strips, scales, body, error, loading, retry}: strips is a Map of node id to {values, kind} at the chosen query (keys
- * and values: the chosen key), scales one of norm id to what the norm divides by; body is the block's request. Logits
- * are left out: they are as many as the vocabulary.
+ * {strips, scales, body, error, loading, retry}: strips is a Map of node id to {values, kind} at the chosen query
+ * (keys and values: the chosen key), scales a Map of norm id to the norm's divisor; body is the block's request.
+ * Logits are omitted because of their number (the vocabulary size).
  */
 export function useNumbers(graph, { stack, head, query, key, encoderKey }) {
   const selection = useSelection();

@@ -1,4 +1,4 @@
-// The six numbers of a head: what each means, its formula, and who measured it first.
+// The six scores of a head: meaning, formula and first source of each.
 import { html } from "../../core/html.js";
 import { Term } from "../../parts/term.js";
 

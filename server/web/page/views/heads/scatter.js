@@ -1,4 +1,4 @@
-// All heads as points of two of their scores. A layer is told by its mark's shape, its colour and the name beside it.
+// All heads as points of two of their scores. A mark's shape and colour, and the name next to it, identify the layer.
 import { colourTable } from "../../core/colour.js";
 import { html, useCallback, useMemo, useState } from "../../core/html.js";
 import { format } from "../../core/numbers.js";
@@ -19,8 +19,8 @@ function roundedUp(value) {
 }
 
 /**
- * The axis of a measure, {low, end}: to what the largest score rounds up to, at most to what can be; of differences as far
- * to both sides of 0.
+ * The axis of a measure, {low, end}: up to the rounded largest score, at most to the largest possible one; for
+ * differences, symmetric around 0.
  */
 function axisOf(measure, heads, isDifference) {
   const scores = heads.map((each) => each.scores[measure]).filter(Number.isFinite);
@@ -29,7 +29,7 @@ function axisOf(measure, heads, isDifference) {
   return { ...MEASURES[measure], low: isDifference ? -end : 0, end };
 }
 
-/** How far along its axis a score stands, 0 to 1. */
+/** The relative place of a score on its axis, 0 to 1. */
 const shareOf = (score, { low, end }) => (score - low) / (end - low);
 const tickOf = (share, { low, end }) => low + (end - low) * share;
 
@@ -84,7 +84,7 @@ export function markPath(context, layer, x, y, radius) {
   context.closePath();
 }
 
-/** Names beside the points, those far from the crowd first; a name that would cover something is left out. */
+/** Names next to the points, outliers first; a name that would overlap something is omitted. */
 function placedNames(context, points, { width: edge, height }) {
   const centre = {
     x: points.reduce((sum, at) => sum + at.x, 0) / points.length,
