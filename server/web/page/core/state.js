@@ -44,7 +44,7 @@ const FIELDS = {
   write_max_tokens: positive(60),
   write_chat: flag(false), // whether the prompt goes through the chat template
 
-  attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: the weight times the length of the added vector
+  attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: weight times length of the added vector
   attention_cells: choice("cells", "dots"), // how a number is drawn: as a coloured square, or as a dot of that area
   attention_orientation: choice("rows", "columns"), // the axis of the queries
   attention_sink: flag(true), // whether the first token is shown as a key
@@ -114,7 +114,7 @@ const FIELDS = {
   motion_by: choice("word", "head", "one"), // sources of the arrows; one: words through the chosen head
   motion_layers: choice("sum", "each", "one"), // all together, one after another, or only the chosen one
   motion_space: choice("plane", "space"),
-  motion_axes: choice("auto", "largest", "parts", "key"), // auto: the largest additions of other words, or the differences between contexts
+  motion_axes: choice("auto", "largest", "parts", "key"), // auto: additions of other words, or differences between contexts
   motion_yaw: integer(30), // degrees that the space is turned
   motion_pitch: integer(20),
   motion_word: text("mole"),

@@ -74,7 +74,7 @@ function Controls({ stage, film, body, temperature }) {
   </div>`;
 }
 
-/** What is drawn of the attention, as arrays with the tokens' names. */
+/** The displayed attention as arrays with token names. */
 function savedArrays({ data, products, weights }) {
   const rows = data.shown.map((position) => data.tokens[position]);
   const shape = [rows.length, products.numKeys];

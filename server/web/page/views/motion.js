@@ -1,5 +1,5 @@
-// A word's vector in motion: what each word, head and MLP adds to it, as arrows in a plane or in space, in one text or in
-// several contexts.
+// A word's vector in motion: the additions of each word, head and MLP, as arrows in a plane or in space, in one text
+// or several contexts.
 import { useAnswer, look } from "../core/fetching.js";
 import { html, useMemo, useRef } from "../core/html.js";
 import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../core/model.js";
@@ -29,7 +29,7 @@ export function View() {
   return isMany ? html`<${InContexts} />` : html`<${InText} />`;
 }
 
-/** What is asked of each text: the vectors by word, by head, or by word of one head. */
+/** The request fields for each text: vectors by word, by head, or by word of one head. */
 function useAsked(part, layer, head) {
   const { motion_by: by } = useSelection();
   return { part, vectors: true, sum_over: SUMMED[by], ...(by === "one" ? { layers: [layer], heads: [head] } : {}) };
@@ -138,7 +138,7 @@ function savedArrays(data) {
   }));
 }
 
-/** The arrows: picture, controls, what they say, and the table. */
+/** The arrows: picture, controls, the sentence about them, and the table. */
 function Motion({ data, texts, handle }) {
   const { motion_space: space } = useSelection();
   const count = Math.max(...data.ways.map((way) => way.steps.length));
@@ -197,7 +197,7 @@ function Facts({ data, named }) {
 const Legend = ({ ways }) => html`<ul class="motion-legend">${ways.map((way, i) =>
   html`<li><i class=${OF_WAY[i]} aria-hidden="true"></i>${i + 1}: ${way.title}</li>`)}</ul>`;
 
-/** What the picture shows, for those who do not see it. */
+/** The picture's content in words, for screen readers. */
 function summaryOf({ ways, share }, named) {
   const of = ({ steps, title, endLength }) => {
     const largest = [...steps.slice(1)].sort((a, b) => b.size - a.size).slice(0, 3);

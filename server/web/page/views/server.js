@@ -1,4 +1,4 @@
-// What the server does right now, from /metrics: everyone's route, read once a second while this view is seen.
+// Current server metrics from /metrics, read once a second while this view is visible.
 import { ask } from "../core/api.js";
 import { useJson } from "../core/fetching.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
@@ -23,7 +23,7 @@ const perSecond = (value) => `${format(value, 3)}/s`;
 const milliseconds = (seconds) => (seconds === null ? "–" : seconds >= 1 ? `${format(seconds, 3)} s`
   : `${format(seconds * 1000, 3)} ms`);
 
-// title, what it means, its value at a reading (given an earlier one), and how it is written.
+// title, description, its value at a reading (given an earlier one), and its format.
 const GAUGES = [
   ["Tokens out", "generated, a second", (a, b) => rate(a, b, "lightwell_generation_tokens_total"), perSecond],
   ["Tokens in", "of prompts, a second", (a, b) => rate(a, b, "lightwell_prompt_tokens_total"), perSecond],
@@ -63,7 +63,7 @@ function tokensPerStep(before, after) {
   return steps > 0 ? growth(before, after, "lightwell_computed_tokens_total") / steps : 0;
 }
 
-/** {readings, error}: the last two minutes, the newest last; nothing is asked while the tab is hidden. */
+/** {readings, error}: the last two minutes, the newest last; nothing is fetched while the tab is hidden. */
 function useReadings() {
   const [readings, setReadings] = useState([]);
   const [error, setError] = useState(null);

@@ -1,4 +1,4 @@
-// The parts of the model: what reads, what writes, and the attention between them.
+// The parts of the model: encoder, decoder, and the attention between them.
 import { useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../core/html.js";
@@ -133,7 +133,7 @@ function arrayOf({ entry }) {
   };
 }
 
-/** The colours: weights from 0 to 1, or what changed of them, around 0. */
+/** The range of colours: weights from 0 to 1, or their differences, around 0. */
 function rangeOf({ isDifference, arrays }) {
   return isDifference ? scaleOf(arrays.attention.data, "diverging") : { low: 0, high: 1, kind: "sequential" };
 }
@@ -180,7 +180,7 @@ function Panel({ pattern, isChosen }) {
   </section>`;
 }
 
-/** What is known of a model that is one stack: its mask, and what it is built of. */
+/** A model with one stack: its mask and its components. */
 function OneStack() {
   const { kind, stacks } = useCapabilities();
   const { layer } = useHead();

@@ -1,4 +1,4 @@
-// Where one weight comes from: every step from the two words' vectors to what the head adds, with its numbers.
+// The computation of one weight: every step from the two words' vectors to the head's output, with its numbers.
 import { useLook } from "../core/fetching.js";
 import { html, useMemo } from "../core/html.js";
 import { clamp, inputOf, sidesOf, stackAt, useCapabilities, useHead } from "../core/model.js";

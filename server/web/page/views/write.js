@@ -53,13 +53,13 @@ export function View() {
   </div>`;
 }
 
-/** {before, after}: what was written together with a branch, without and with changes; null where nothing was changed. */
+/** {before, after}: the branches generated together with a branch, without and with changes; null without changes. */
 function sidesOf({ branches }, current) {
   const roots = branches.filter((branch) => branch.parent === null && branch.begun === current?.begun);
   return roots.length === 2 ? { before: roots[0], after: roots[1] } : null;
 }
 
-/** The branch that is open, and beside it the text of the other side. */
+/** The open branch, and next to it the text of the other side. */
 function Columns({ written, branch, children }) {
   const sides = sidesOf(written, branch);
   if (!sides) return children;

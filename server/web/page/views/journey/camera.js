@@ -1,4 +1,4 @@
-// Where the journey's camera stands: over a rectangle of the scene, and on the way from one rectangle to the next.
+// The camera of the journey: a rectangle of the scene, and the path from one rectangle to the next.
 
 const CURVATURE = 1.3; // how far the camera draws back on a long way: the rho of van Wijk and Nuij 2003
 const NEAR = 1e-6;
@@ -15,8 +15,8 @@ export function cameraOver({ x, y, width, height }, view) {
 }
 
 /**
- * The camera a share of the way from one place to another, along the path whose pan and zoom look equally fast (van Wijk
- * and Nuij, "Smooth and efficient zooming and panning", 2003).
+ * The camera at `share` of the way between two rectangles, along the path with evenly perceived pan and zoom (van
+ * Wijk and Nuij, "Smooth and efficient zooming and panning", 2003).
  */
 export function cameraBetween(from, to, share) {
   if (share <= 0) return from;
@@ -40,13 +40,13 @@ export function cameraBetween(from, to, share) {
   };
 }
 
-const DWELL = 3.4; // seconds at a stop, to read what it says
+const DWELL = 3.4; // seconds at a stop, to read its text
 const TRAVEL = 1.8; // seconds on the way to the next
 
 /** The seconds that the whole journey takes. */
 export const secondsOf = (numStops) => numStops * DWELL + (numStops - 1) * TRAVEL;
 
-/** Where the journey is after so many seconds: a whole number at a stop. */
+/** The progress of the journey after that many seconds: a whole number at a stop. */
 export function progressAt(seconds, numStops) {
   const stop = Math.floor(seconds / (DWELL + TRAVEL));
   const rest = seconds - stop * (DWELL + TRAVEL);

@@ -11,7 +11,7 @@ import { pointsOf } from "../flow/graph.js";
 import { graphOf } from "../flow/named_graph.js";
 import { useNumbers } from "../flow/numbers.js";
 
-const MOST_WORDS = 24; // rows and columns of the grid; of longer texts those that end with the chosen ones
+const MOST_WORDS = 24; // rows and columns of the grid; a longer text shows only those up to the chosen ones
 const TOP = 5; // likeliest tokens
 
 /** The positions that are drawn: all of a short text, else a stretch that has the query and, where it can, the key. */
@@ -23,7 +23,7 @@ export function windowOf(count, query, key) {
   return Array.from({ length: size }, (_, i) => end - size + i);
 }
 
-/** What is chosen, as positions and names that exist: {isReady, stackName, stack, layer, head, tokens, query, key, …}. */
+/** The selection as positions and names that exist: {isReady, stackName, stack, layer, head, tokens, query, key, …}. */
 function usePlace() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -86,7 +86,8 @@ export function useJourney() {
   const answers = [explain, rows, whole, lens, next, cross];
   const failed = [{ error }, numbers, ...answers].find((one) => one.error);
   const loading = !failed && (answers.some((one) => one.loading) || numbers.loading || !isReady);
-  // Of a new selection all is shown at once, or numbers of two would stand side by side; the first picture need not wait.
+  // A new selection is shown when all its data is here: numbers of two selections must not be mixed. The first
+  // picture is shown as early as possible.
   const kept = useRef(null);
   if (selection.text === "" || explain.error || rows.error) kept.current = null;
   const isWaiting = loading && kept.current !== null;

@@ -1,7 +1,7 @@
-// Where everything of the journey stands: one large plane, left to right as the numbers flow, in units of its own.
+// Layout of the journey: one large plane, left to right in the direction of the computation, in its own units.
 import { clamp01 } from "./camera.js";
 
-const GAP = 70; // between what follows on each other
+const GAP = 70; // between successive boxes
 const STRIP = 34; // the height of one vector
 const WIDE = 250; // of a vector of the stream
 const MOST_BLOCKS_WIDE = 620;
@@ -25,9 +25,9 @@ function near(whole, x, y, width, height) {
 }
 
 /**
- * {row, column, …}: the place of everything; `row` is the height of one word's line, boxes are {x, y, width, height}.
- * isNarrow: what comes behind the chosen head stands below what comes before it, so that a phone's picture is filled; turn is
- * then the height at which the ways there turn back, else null.
+ * {row, column, …}: the layout; `row` is the height of one word's line, boxes are {x, y, width, height}. isNarrow:
+ * boxes after the chosen head are placed below those before it, to fill a phone's screen; turn is then the height at
+ * which the lines turn back, else null.
  */
 export function layoutOf(data, isNarrow) {
   const numRows = data.shown.length;
@@ -62,7 +62,7 @@ export function layoutOf(data, isNarrow) {
   return { row, turn, tall, boxes, queryRow, keyColumn, all: Object.values(boxes) };
 }
 
-/** What comes behind the chosen head: all heads, the sums, the neurons, the other blocks, the next word. */
+/** Place the boxes after the chosen head: all heads, the sums, the neurons, the other blocks, the next word. */
 function placeStream(data, boxes, next, { middle }) {
   const numHeads = data.stack.num_heads;
   const headTall = within(420 / numHeads, 8, 40) * numHeads;
@@ -102,7 +102,7 @@ function placeCross(data, boxes, next, middle, strip) {
   boxes.cross_sum = strip(place, 290);
 }
 
-/** What the camera frames at each stop, by the stop's name. */
+/** The camera's frame at each stop, by the stop's name. */
 export function framesOf({ row, boxes, all, queryRow, keyColumn }) {
   const { grid } = boxes;
   const of = (margin, ...names) => around(names.map((name) => boxes[name]).filter(Boolean), margin);

@@ -9,7 +9,7 @@ import { MONO } from "./pen.js";
 
 const NUMBERED = 40; // CSS pixels of a cell from which on its number is written in it
 
-/** What the grid shows at a progress: how far each of its changes has come, 0 to 1. */
+/** The stage of the grid at a progress: the completion of each of its changes, 0 to 1. */
 function stageOf(film, progress) {
   const at = (id) => eased(clamp01(arrival(progress, film.indexOf(id))));
   const isWhole = progress < 0.5; // the first stop shows the end: weights
@@ -21,7 +21,7 @@ function stageOf(film, progress) {
   };
 }
 
-/** What a cell's number is at a stage, as it is written. */
+/** The text of a cell's number at a stage. */
 function writtenAt({ products, weights, words }, stage, cell) {
   const { dots, scaled, scores, isMasked } = products;
   const kind = stage.softmax > 0.5 ? "weight" : stage.mask > 0.5 ? "score" : stage.scale > 0.5 ? "scaled" : "dot";
@@ -79,7 +79,7 @@ function paintNumbers(pen, film, stage) {
   });
 }
 
-/** Near by, where the names beside the grid are out of the picture: the names at the picture's left and upper edge. */
+/** If the names next to the grid are out of view, draw the names at the picture's left and upper edge. */
 function paintEdgeNames(pen, film) {
   const { data, layout } = film;
   const { row, boxes: { grid } } = layout;

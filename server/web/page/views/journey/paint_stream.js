@@ -1,4 +1,4 @@
-// The journey's last part on the canvas: all heads, what is added to the stream, the neurons, the other blocks, the next word.
+// Drawing of the journey's last part: all heads, the additions to the stream, neurons, other blocks, the next word.
 import { shownToken } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
 import { between, eased } from "./camera.js";
@@ -21,7 +21,7 @@ function paintStrip(pen, film, box, values, title, { tone = "ink", share = 1, si
 const middleOf = (box) => box.x + box.width / 2;
 /** Points from one to another: across to `bend`, up or down, and across again. */
 const stepped = ([x, y], [toX, toY], bend) => [[x, y], [bend, y], [bend, toY], [toX, toY]];
-/** An arrow down from a box to what stands below it, with room for its title. */
+/** An arrow from a box down to the one below it, with space for its title. */
 const fall = (pen, from, to, colour) =>
   pen.line([[middleOf(to), from.y + from.height + 4], [middleOf(to), to.y - 27]], colour, { thickness: 4, isArrow: true });
 

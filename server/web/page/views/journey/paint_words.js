@@ -48,7 +48,7 @@ export function paintTitle(pen, box, title, { shape = "", tone = "ink", gap = 16
   }
 }
 
-/** A row's outline, in the colour of what it is. */
+/** A row's outline, in the colour of its role. */
 function markRow(pen, film, box, position, colour) {
   const row = film.data.shown.indexOf(position);
   if (row >= 0) pen.edge(box.x, box.y + row * film.layout.row, box.width, film.layout.row, pen.colours[colour], 2);
@@ -108,7 +108,7 @@ function paintTokens(pen, film) {
   paintNames(pen, film, tokens.x + tokens.width - 8);
 }
 
-/** Blocks as upright bars with their numbers; marks: what is written under each. */
+/** Blocks as upright bars with their numbers; marks: text under each. */
 export function paintBlocks(pen, box, layers, { marks = null, colour = "accent" } = {}) {
   const step = box.width / layers.length;
   layers.forEach((layer, i) => {

@@ -1,4 +1,4 @@
-// Draws in the coordinates of the scene what the camera sees, with what SvgContext has alone: a canvas or a saved file.
+// Draws the camera's view in scene coordinates, using only methods of SvgContext: on a canvas or in a saved file.
 
 const MONO = "ui-monospace, monospace";
 const SANS = "system-ui, sans-serif";
@@ -8,7 +8,7 @@ const HIDDEN = 7.5; // a text that would be smaller than this is left out
 
 const widths = new Map(); // of texts at 10 px, by font and text
 
-/** The width in CSS pixels of a text: measured once, since it is asked for in every frame. */
+/** The width of a text in CSS pixels, cached because every frame needs it. */
 export function widthOf(context, text, size, family, weight = "") {
   const key = `${weight}${family}${text}`;
   let width = widths.get(key);
@@ -108,7 +108,7 @@ export class Pen {
     context.globalAlpha = 1;
   }
 
-  /** Slanted lines in rectangles [[x, y, width, height], …]: what may not be seen. */
+  /** Slanted lines in rectangles [[x, y, width, height], …]: masked cells. */
   hatch(all, colour, alpha = 1) {
     const { context } = this;
     context.globalAlpha = alpha;

@@ -1,7 +1,7 @@
-// Moves through a film: plays, travels to a stop, is scrubbed. It draws nothing itself and knows no components.
+// Playback of a film: play, travel to a stop, scrub. It draws nothing and is independent of components.
 import { between, eased, progressAt, secondsAt, secondsOf } from "./camera.js";
 
-const TRAVEL_MS = 900; // from one stop to another that was asked for
+const TRAVEL_MS = 900; // for travelling to a selected stop
 
 const wantsLessMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 

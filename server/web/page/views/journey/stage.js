@@ -18,7 +18,7 @@ function coloursNow() {
   return Object.fromEntries(COLOURS.map((name) => [name, named[name]]));
 }
 
-const ABOVE = 440; // CSS pixels that stand above the canvas on a wide screen
+const ABOVE = 440; // CSS pixels of the page above the canvas on a wide screen
 
 /** The height of the canvas, in CSS pixels, for its width: a screen shows all of it, the shared text too. */
 const heightFor = (width) => (width < 600 ? 480 : Math.max(440, Math.min(innerHeight - ABOVE, Math.round(width * 0.55))));
@@ -28,14 +28,14 @@ function placeOf(film, { journey_stop: stop, journey_between: rest }) {
   return film.indexOf(stop) + rest;
 }
 
-/** How far somebody has moved and enlarged what the camera shows; the next stop is seen as it is meant again. */
+/** No pan or zoom by the user; restored at the next stop. */
 const NOT_ASIDE = { x: 0, y: 0, zoom: 1 };
 
 /**
- * {canvas, scrubber, player, look, stop, isPlaying, drawAt, seconds, savers}: what the stage's parts share. canvas and
- * scrubber are refs; look({x, y, zoom}) moves the picture by CSS pixels and enlarges it; stop is the index of the nearest
- * stop; drawAt(share) draws that share of the film's time, 0 to 1, on the canvas, and seconds is how long the film is, for
- * those who record it.
+ * {canvas, scrubber, player, look, stop, isPlaying, drawAt, seconds, savers}: shared by the stage's parts. canvas and
+ * scrubber: refs; look({x, y, zoom}): pans the picture by CSS pixels and zooms it; stop: the index of the nearest
+ * stop; drawAt(share): draws on the canvas at that share of the film's time, 0 to 1, for recording; seconds: the
+ * film's length.
  */
 export function useStage(film) {
   const canvas = useRef(null);
@@ -132,7 +132,7 @@ function drawOn(canvas, film, progress, options) {
 const ZOOMS = { "+": 1.5, "=": 1.5, "-": 1 / 1.5 };
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
-/** What a key does on the canvas; true if it was used. */
+/** Handle a key on the canvas; returns true if it was used. */
 function keyPressed(stage, key) {
   const { player } = stage;
   const last = player.count - 1;

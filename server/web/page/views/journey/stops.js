@@ -8,7 +8,7 @@ const lengthOf = (values) => Math.hypot(...values);
 const plural = (count, one, many = `${one}s`) => `${grouped(count)} ${count === 1 ? one : many}`;
 const flowAt = (id) => ({ view: "flow", flow_open: id });
 
-/** What the sentences speak of: the two words, and the numbers of their pair. */
+/** Values for the sentences: the two words, and the numbers of their pair. */
 function wordsOf({ data, products, rowWeights }) {
   const { tokens, query, key, explain } = data;
   const hasKey = key < products.numKeys;
@@ -289,7 +289,10 @@ function endWithoutHead(data, query) {
 
 const ROUTES = { why: "/v1/explain", contributions: "/v1/contributions", lens: "/v1/lens", next: "/v1/next", embeddings: "/v1/embeddings" };
 
-/** [{id, title, says, to, link}] in their order: to is what the link selects, null where the model has no such view. */
+/**
+ * [{id, title, says, to, link}] in their order: to: the selection of the link, null if the model does not support the
+ * view.
+ */
 export function stopsOf(film) {
   const { data } = film;
   const words = wordsOf(film);

@@ -14,7 +14,7 @@ import { stateName } from "./names.js";
 const LEFT = 78;
 const TOP = 26;
 const CELL = { width: 58, height: 25 };
-// The names stand on the canvas for those who save it, and over it, in the same place, where they stay while it scrolls.
+// Names are drawn on the canvas for saved pictures, and above it as elements that stay in place while it scrolls.
 const NAMES_PLACE = { width: `${LEFT - 2}px`, marginRight: `${2 - LEFT}px`, paddingTop: `${TOP}px` };
 const FONT = "12px ui-monospace, monospace";
 
@@ -120,7 +120,7 @@ function said(entry, { state, column }) {
     entry.layers.length)} at “${shownToken(entry.tokens[position])}” (${position}): ${list}; entropy ${format(entropy)} nats`;
 }
 
-/** What both sides would say there, and what became of the followed word. */
+/** The predictions of both sides in a cell, and the change of the followed word's probability. */
 function saidOfBoth(entry, { state, column }) {
   const [before, after] = [entry.before, entry.after].map((one) => cellOf(one, state, column));
   const position = entry.positions[column];
@@ -130,7 +130,7 @@ function saidOfBoth(entry, { state, column }) {
     spaced(entry.target.token)} ${changed}`;
 }
 
-/** One position in words: what each state would say. */
+/** One position in words: the prediction at each state. */
 function inWords(entry, column) {
   const { length } = entry.layers;
   const says = entry.layers.map((_, state) => {

@@ -1,4 +1,4 @@
-// What the states of the residual stream are called: 0 is the embedding, i the stream after block i - 1.
+// Names of the states of the residual stream: 0 is the embedding, i the stream after block i - 1.
 
 /** Of state `state` of `count`: short, for axes. */
 export function stateName(state, count) {

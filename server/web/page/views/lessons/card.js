@@ -69,7 +69,7 @@ function Lesson({ name }) {
 const isFor = (part, { kind, architecture, family, model }) =>
   !part.for || part.for.some((name) => [kind, architecture, family, model].includes(name));
 
-/** Whether the page and the model have what a step shows. */
+/** Whether the page and the model support a step's view. */
 function isThere(step, capabilities) {
   const view = VIEWS.find(({ id }) => id === step.view);
   const hasFields = Object.keys(step.select ?? {}).every((field) => field in initialState);
@@ -122,7 +122,10 @@ const isOfHead = ({ view, select: chosen = {} }) => "head" in chosen && ["attent
 const leftOut = (count) => (count === 1 ? "One sentence is left out, because it is not true of this model."
   : `${count} sentences are left out, because they are not true of this model.`);
 
-/** {step, look}: the whole selection that shows a step, whatever was set before; what the model lacks is not chosen. */
+/**
+ * {step, look}: the complete selection of a step, independent of earlier settings, without parts that the model
+ * lacks.
+ */
 async function lookOf(step, lesson, values) {
   const { lesson: _, lesson_step: __, ...plain } = initialState;
   const entries = Object.entries({ text: lesson.text, ...lesson.select, ...step.select });

@@ -1,5 +1,5 @@
-// The numbers that a lesson quotes, asked of the served model, and what its sentences say with them. docs/lessons.md
-// describes the language; nothing in it is run as code.
+// The numbers quoted by a lesson, fetched from the served model, and the sentences with them. docs/lessons.md
+// describes the language; none of it is executed as code.
 import { json } from "../../core/fetching.js";
 import { shownToken } from "../../core/model.js";
 import { format, grouped, percent } from "../../core/numbers.js";
@@ -33,7 +33,7 @@ const written = (number) => (Number.isInteger(number) ? grouped(number) : format
 // Which list of an answer names the layers, heads and positions of an array's places.
 const PLACES = { layer: "layers", head: "heads", query: "query_positions", key: "key_positions", position: "positions" };
 
-/** What stands at a path such as "rows[component=key].share" in a value: undefined where there is nothing. */
+/** The value at a path such as "rows[component=key].share"; undefined if there is none. */
 function at(value, path) {
   return [...path.matchAll(/\[([^\]]*)\]|[^.[\]]+/g)].reduce((inner, [whole, bracketed]) => {
     const step = bracketed ?? whole;
@@ -105,7 +105,7 @@ export class Values {
     return extreme(found, given.largest ?? given.smallest, given.largest ? 1 : -1, start);
   }
 
-  /** Something of a lesson with what it quotes in the quotes' place; null where a quoted value is null. */
+  /** Return a part of a lesson with its quotes replaced by their values; null if a quoted value is null. */
   async fill(part) {
     if (typeof part === "string") return this.#fillText(part, String);
     if (part === null || typeof part !== "object") return part;
@@ -114,7 +114,7 @@ export class Values {
     return Array.isArray(part) ? filled : Object.fromEntries(Object.keys(part).map((name, i) => [name, filled[i]]));
   }
 
-  /** write: how a number stands in a text whose quotes name no format. */
+  /** write: formats a number in a text with more than one quote, if the quote names no format. */
   async #fillText(text, write) {
     const alone = ONE_QUOTE.exec(text);
     if (alone) return this.#quoted(alone);
@@ -154,7 +154,7 @@ export class Values {
       const isPlain = typeof sentence === "string";
       const isTold = isPlain || (await this.holds(sentence.if));
       const words = isPlain ? sentence : isTold ? sentence.say : sentence.else;
-      if (words === "") continue; // nothing is to be said of such models
+      if (words === "") continue; // no sentence for such models
       const filled = words === undefined ? null : await this.#fillText(words, written);
       if (filled === null) left += 1;
       else said.push(String(filled));

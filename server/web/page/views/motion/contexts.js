@@ -1,4 +1,4 @@
-// One word in several contexts: the examples, and where the word stands in each text.
+// One word in several contexts: the examples, and the word's position in each text.
 import { json, look, useAnswer } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
 import { select, useSelection } from "../../core/state.js";
@@ -8,7 +8,7 @@ import { OF_WAY } from "./scene.js";
 
 const MOST_TEXTS = OF_WAY.length; // a colour each
 
-/** Texts by the word that they end in or hold: what tells a meaning stands before the word, where a decoder reads it. */
+/** Texts by a word that they contain. The context comes before the word, because a decoder reads only earlier words. */
 export const EXAMPLES = {
   mole: ["Under the garden lives a small animal, the mole", "In chemistry the number of atoms is counted by the mole",
     "The doctor looked at the skin and cut out the mole"],
@@ -19,7 +19,7 @@ export const EXAMPLES = {
   car: ["They drove the car", "They washed the car", "They crashed the car"],
 };
 
-/** {word, texts} that are looked at: those of the address, or the example's. */
+/** The current {word, texts}: those of the address, or the example's. */
 export function contextsOf(selection) {
   const word = selection.motion_word;
   const own = selection.motion_texts.split("\n").map((line) => line.trim()).filter(Boolean);

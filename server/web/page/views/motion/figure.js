@@ -11,7 +11,7 @@ const TURN_BY = 10; // degrees of a key
 const tallOf = (width) => Math.round(Math.max(320, Math.min(560, width * 0.56)));
 const within = (degrees) => ((((Math.round(degrees) + 180) % 360) + 360) % 360) - 180;
 
-/** data: as way.js measures it; player: see player.js; summary: what the picture shows, in words; handle: a ref to save it. */
+/** data: see way.js; player: see player.js; summary: the picture's content in words; handle: a ref for saving it. */
 export function Figure({ data, player, seconds, summary, handle }) {
   const { motion_space: space, motion_yaw: yaw, motion_pitch: pitch } = useSelection();
   const box = useRef(null);

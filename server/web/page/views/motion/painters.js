@@ -1,5 +1,5 @@
-// Two painters with the same few strokes: one draws with WebGL2, the other with a 2D context where there is no WebGL2.
-// What is drawn, and where, is said by scene.js: all numbers are CSS pixels.
+// Two painters with the same few strokes: one draws with WebGL2, the other with a 2D context where there is no
+// WebGL2. scene.js determines the drawing; all numbers are CSS pixels.
 
 const FAMILY = "system-ui, sans-serif";
 const ATLAS = 1024; // pixels of each side of the texture that holds the letters
@@ -26,7 +26,7 @@ function rgbOf(colour) {
   return known.get(colour);
 }
 
-/** The painter of a 2D context, or of what offers the same strokes. */
+/** The painter of a 2D context, or of an object with the same methods. */
 export class PlainPainter {
   name = "2D canvas";
 
@@ -217,7 +217,7 @@ class GlPainter {
     return this.#word(text, size).width;
   }
 
-  /** Where a text stands in the texture, written there when it is first wanted. */
+  /** The place of a text in the texture; the text is drawn there at its first use. */
   #word(text, size) {
     const name = `${size} ${text}`;
     if (!this.words.has(name)) {
@@ -260,7 +260,7 @@ class GlPainter {
   }
 }
 
-/** What draws: the card, or the program that plays it on the CPU. */
+/** Name of the renderer: the graphics card, or a software renderer on the CPU. */
 function nameOf(gl) {
   const info = gl.getExtension("WEBGL_debug_renderer_info");
   return info ? gl.getParameter(info.UNMASKED_RENDERER_WEBGL) : "its name is kept secret";

@@ -1,5 +1,5 @@
-// What moves the scene: playing, scrubbing, steps. The progress is a store of its own, so that a frame draws the canvas
-// and nothing else of the page.
+// Playback of the scene: playing, scrubbing, steps. The progress is a separate store, so that a frame redraws only
+// the canvas.
 import { html, useEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { select, useSelection } from "../../core/state.js";
 import { Store, useStore } from "../../core/store.js";
@@ -13,7 +13,7 @@ const stillness = matchMedia("(prefers-reduced-motion: reduce)");
 /** How long the scene plays at speed 1. */
 export const secondsOf = (count) => Math.min(MOST_SECONDS, Math.max(FEWEST_SECONDS, (count * STEP_SECONDS) / TURN));
 
-/** The progress at which so many of all steps are done. */
+/** The progress at which `done` of `count` steps are complete. */
 export const progressAt = (done, count) => (done > count ? 1 : (done / count) * TURN);
 
 /** How many steps are done at a progress; one more than there are where all are drawn at once. */
@@ -62,7 +62,7 @@ export function usePlayer(count) {
 
 const keep = (value) => select({ motion_at: Math.round(value * 1e4) / 1e4 });
 
-/** Move the progress until its end; where motion is unwelcome, from step to step. Returns what ends it. */
+/** Advance the progress to its end; with reduced motion, in whole steps. Returns a function that stops it. */
 function play(progress, latest, onEnd) {
   let frame = null;
   let last = null;
@@ -116,7 +116,7 @@ function Scrubber({ player, count, sentence }) {
       onKeyDown=${onKeyDown} onInput=${(event) => player.seek(Number(event.target.value))} /></label>`;
 }
 
-/** What is added at the moment, seen and, unless it plays, read aloud; it is drawn again at each step alone. */
+/** A sentence about the current step; read aloud unless it plays, and updated only at a new step. */
 function Sentence({ player, count, sentence }) {
   const [done, setDone] = useState(currentAt(player.progress.value, count));
   useEffect(() => {

@@ -1,5 +1,5 @@
-// The scene: arrows that are added one after another, then all at once. What it looks like follows from a progress between
-// 0 and 1 alone, so that it can be played, scrubbed and recorded alike.
+// The scene: arrows added one after another, then all at once. It is a function of a progress between 0 and 1, so
+// that playback, scrubbing and recording give the same pictures.
 import { Store } from "../../core/store.js";
 import { palette } from "../../core/theme.js";
 import { painterOf } from "./painters.js";
@@ -14,7 +14,7 @@ const LARGE = 13;
 const NARROW = 600; // pixels
 const MOST_LABELS = 16;
 
-/** The scene that is on the page, or null: {canvas, drawAt(progress), seconds}, for whoever records it. */
+/** The scene on the page, or null: {canvas, drawAt(progress), seconds}, for recording. */
 export const shownScene = new Store(null);
 
 /** Where a way is at a progress: {done: whole steps, part: of the step underway, together: of all at once}, from 0 to 1. */
@@ -73,7 +73,7 @@ export class Scene {
     this.#paint(this.painter, progress);
   }
 
-  /** Draw what is on the canvas now with another painter, of so many pixels for each of CSS. */
+  /** Draw the current picture with another painter; scale: pixels per CSS pixel. */
   drawWith(painter, scale) {
     const own = [this.painter, this.scale];
     [this.painter, this.scale] = [painter, scale];
@@ -197,7 +197,7 @@ export class Scene {
       ink, alpha);
     if (label && alpha > 0.3 && (far > 12 || isNow)) {
       const style = { colour, size: isNow ? LARGE : SMALL, weight: isNow ? 1e6 : far, alpha };
-      if (isLoose) this.#labelBeside(label, to, [ux, uy], 4, style); // arrows from one point are told apart at their tips
+      if (isLoose) this.#labelBeside(label, to, [ux, uy], 4, style); // arrows from one point are apart only at their tips
       else this.#labelBeside(label, [from[0] + dx / 2, from[1] + dy / 2], [-uy, ux], 2 + wide / 2, style);
     }
   }
@@ -220,12 +220,12 @@ export class Scene {
       far < 1 ? [0, -1] : [(x - x0) / far, (y - y0) / far], 8, { colour, size: LARGE, weight: 1e7 });
   }
 
-  /** What a way is called at its end: its number and text, or, where there is no room, its number. */
+  /** The title at the end of a way: its number and text, or only the number if the picture is narrow. */
   #titleOf(way) {
     return this.width < NARROW ? way.label.split(":")[0] : way.label;
   }
 
-  /** A label that touches nothing of what ends at a point: further in the direction, by its own size and a gap. */
+  /** A label that overlaps no line ending at the point: moved in the direction by its own size and a gap. */
   #labelBeside(text, [x, y], [ux, uy], gap, style) {
     const wide = this.painter.measure(text, style.size);
     const far = Math.min((wide / 2 + gap) / Math.abs(ux), (style.size * 0.65 + gap) / Math.abs(uy));

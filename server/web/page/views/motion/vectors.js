@@ -41,8 +41,8 @@ export function orthonormal(wanted) {
 }
 
 /**
- * The axes with so many more that `count` are there, as far as the vectors reach: each the direction that holds most of
- * the vectors' squared lengths beside those before it.
+ * Extend the axes to `count`, as far as the vectors span more directions. Each new axis has the largest share of the
+ * vectors' squared lengths that the axes before it do not hold.
  */
 export function withPrincipal(axes, vectors, count) {
   const found = [...axes];

@@ -1,4 +1,5 @@
-// The whole vocabulary as one falling curve, both axes in powers of ten; what is drawn from is the filled part.
+// The whole vocabulary as one falling curve with logarithmic axes; the filled part has the tokens that can be
+// sampled.
 import { html, useCallback, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { grouped, percent } from "../../core/numbers.js";

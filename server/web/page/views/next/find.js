@@ -7,7 +7,7 @@ import { Problem } from "../../parts/problem.js";
 import { TokenName } from "../../parts/token_name.js";
 import { useName } from "./row.js";
 
-/** What a search text stands for: "#17" is the token of that id, other text its first token. */
+/** The token of a search text: "#17" is the token with that id, other text its first token. */
 const idOf = (find) => (/^#\d+$/.test(find) ? Number(find.slice(1)) : null);
 
 const usePieces = (text) =>
@@ -43,7 +43,7 @@ export function Find({ row, drawn, onPick }) {
   </section>`;
 }
 
-/** What a text is cut into, and the chance of its first token. */
+/** The tokens of a text, and the probability of the first one. */
 function Read({ text, row, drawn, onPick }) {
   const { data, error } = usePieces(text);
   if (error) return html`<${Problem} error=${error} />`;

@@ -5,7 +5,7 @@ import { format, grouped, percent } from "../../core/numbers.js";
 import { TokenName } from "../../parts/token_name.js";
 
 const SHOWN = 20;
-const MOST = 100; // row.js has the names of that many
+const MOST = 100; // number of token names that row.js has
 
 /** found: a token to mark, or null. onPick(token): it is written. */
 export function Likeliest({ row, drawn, found, onPick }) {

@@ -1,4 +1,4 @@
-// The three kinds of transformers as small pictures, and what a stack of this model is built of.
+// The three kinds of transformers as small pictures, and the components of a stack of this model.
 import { html, useCallback, useRef } from "../../core/html.js";
 import { counted, format, grouped } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
@@ -170,7 +170,7 @@ function keyHeadWords(stack) {
   return said.length ? ` (${said.join("; ")})` : "";
 }
 
-/** What a stack is built of, as a list. */
+/** The components of a stack, as a list. */
 export function Facts({ stack }) {
   const facts = [
     [

@@ -86,7 +86,7 @@ function drawNames(context, { above, below }, { keyName, queryName, colours }) {
   context.fillText(queryName, below[0]?.x ?? 0, BELOW + CHIP + 14);
 }
 
-/** The lines of one word: of a query to whom it looks at, of a key from those that look at it. */
+/** The lines of one word: from a query to its keys, or to a key from its queries. */
 function drawFocus(context, { above, below }, focus, { queries, keys, weight, colours }) {
   const isQuery = focus.query !== undefined;
   context.strokeStyle = isQuery ? colours.query : colours.key;
@@ -106,8 +106,8 @@ function drawFocus(context, { above, below }, focus, { queries, keys, weight, co
 }
 
 /**
- * values: row-major [queries, keys]; queries, keys: tokens; query: the chosen one; keyName, queryName: what the lines of
- * text are; onPick({query} | {key}); label: for those who do not see it.
+ * values: row-major [queries, keys]; queries, keys: tokens; query: the chosen one; keyName, queryName: titles of the
+ * lines of text; onPick({query} | {key}); label: for screen readers.
  */
 export function TwoLines({ values, queries, keys, query, keyName, queryName, onPick, label, handle }) {
   const [hovered, setHovered] = useState(null); // {query} or {key}
@@ -137,7 +137,7 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     if (place && (place.x < scrollLeft || place.x + place.width > scrollLeft + clientWidth))
       box.current.scrollLeft = place.x - clientWidth / 2;
   }, [query, layoutOf]);
-  // what was pointed at may be gone from a shorter text
+  // the pointed word may not exist in a shorter text
   const isThere = hovered && (hovered.query ?? -1) < queries.length && (hovered.key ?? -1) < keys.length;
   const focus = isThere ? hovered : { query };
   const overlay = useCallback(

@@ -1,4 +1,4 @@
-// How nearly vectors stand at right angles: the matrix of their cosines beside the identity, which it would be if all did.
+// Angles between vectors: the matrix of their cosines next to the identity, which it equals for orthogonal vectors.
 import { useAnswer } from "../../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { clamp, useHead } from "../../core/model.js";
@@ -41,7 +41,7 @@ function OfWords() {
       onText=${(value) => select({ weights_words: value })} />`} turned=${false} />`;
 }
 
-/** Different tokens, at most so many, in their order. */
+/** Different tokens, in their order, up to a maximum. */
 function unique(pieces) {
   const tokens = [];
   const ids = [];
@@ -53,7 +53,7 @@ function unique(pieces) {
   return { ids, tokens };
 }
 
-/** What the first neurons of a layer's MLP read. */
+/** The input vectors of the first neurons of a layer's MLP. */
 function OfNeurons() {
   const selection = useSelection();
   const lack = useLackOfWeights();

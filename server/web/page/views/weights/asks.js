@@ -1,4 +1,5 @@
-// What the pictures of matrices ask for: a weight by its name, or a part of it, and who may not ask.
+// Requests of the matrix pictures: a weight by its name, or a part of it, and the reason if weights are not
+// accessible.
 import { useJson, useLook } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
 import { lackOf, useCapabilities, useHead } from "../../core/model.js";
@@ -12,8 +13,8 @@ export const useLackOfWeights = () => lackOf(useCapabilities(), "/v1/models/{mod
 export const useWeightList = () => useJson(base(useCapabilities().model));
 
 /**
- * {array: {data, shape}, entry, route} of a weight, or of its head, rows and columns; see useAnswer. A null name asks
- * nothing. options: as the route takes them, those that are undefined left out.
+ * {array: {data, shape}, entry, route} of a weight, or of its head, rows and columns; see useAnswer. A null name
+ * sends no request. options: the route's query parameters; undefined ones are omitted.
  */
 export function useWeight(name, options = {}) {
   const { model } = useCapabilities();
@@ -24,7 +25,7 @@ export function useWeight(name, options = {}) {
   return { ...answer, route, array: answer.entry?.arrays.weights ?? null };
 }
 
-/** What stands before the names of a part's blocks: nothing, or the stack of an encoder-decoder. */
+/** Prefix of the names of a part's blocks: empty, or the stack of an encoder-decoder. */
 export function usePrefix() {
   const { kind } = useCapabilities();
   const { part } = useHead();

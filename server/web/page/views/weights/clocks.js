@@ -8,7 +8,7 @@ import { Scrolled } from "../../parts/scrolled.js";
 const SIZE = 56; // CSS pixels of a clock and its name
 const MOST = 16;
 
-/** Pairs from the fastest to the slowest, at most so many. */
+/** At most MOST pairs, evenly from the fastest to the slowest. */
 function some(pairs) {
   const step = Math.max(1, (pairs.length - 1) / (Math.min(MOST, pairs.length) - 1 || 1));
   return Array.from({ length: Math.min(MOST, pairs.length) }, (_, i) => Math.round(i * step));
@@ -57,7 +57,7 @@ function hand(context, x, y, angle, colour, width, share) {
 const TURN = 2 * Math.PI;
 const degrees = (angle) => `${format((((angle % TURN) + TURN) % TURN) * (360 / TURN), 3)}°`;
 
-/** The angle of each pair, how many tokens make a whole turn, and what was measured of a query. */
+/** The angle of each pair, the number of tokens for a whole turn, and the values measured for a query. */
 export function PairTable({ pairs, position, isMeasured }) {
   const heads = ["pair", "radians a position", "tokens for a turn", `at position ${position}`,
     ...(isMeasured ? ["the query was turned by"] : [])];

@@ -1,4 +1,4 @@
-// What a head moves, as three pictures: value-down, value-up, and the large matrix that their product stands for.
+// A head's output circuit as three pictures: value-down, value-up, and the large matrix that is their product.
 import { useLook } from "../../core/fetching.js";
 import { html, useCallback, useMemo, useRef } from "../../core/html.js";
 import { stackAt, useHead } from "../../core/model.js";

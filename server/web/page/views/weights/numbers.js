@@ -57,7 +57,7 @@ function Chosen({ list }) {
   <//>`;
 }
 
-/** {row, column, numRows, numColumns, rows, columns, isAll}: the part of a weight that is asked for; a vector is one row. */
+/** {row, column, numRows, numColumns, rows, columns, isAll}: the requested part of a weight; a vector is one row. */
 function windowOf(shape, { weights_row: fromRow, weights_column: fromColumn }) {
   const [rows, columns] = shape.length === 1 ? [1, shape[0]] : shape;
   if (rows * columns <= MOST_ROWS * MOST_COLUMNS || shape.length === 1) {

@@ -1,4 +1,4 @@
-// How a network knows where a word stands: sinusoids by their formula, learned vectors, or pairs that are rotated.
+// Position encodings of a network: sinusoids by their formula, learned vectors, or rotated pairs.
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from "../../core/model.js";

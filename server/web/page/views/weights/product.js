@@ -1,4 +1,4 @@
-// One head's matrix times one word's vector: from the space of embeddings to those of queries, keys and values.
+// One head's matrix times one word's vector: from the embedding space to the spaces of queries, keys and values.
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
 import { inputOf, clamp, shownToken, useCapabilities, useHead } from "../../core/model.js";

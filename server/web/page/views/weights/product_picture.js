@@ -1,4 +1,4 @@
-// The picture of a word's vector times a matrix: the vector stands beside the matrix, and each column adds up to one number
+// The picture of a word's vector times a matrix: the vector is next to the matrix, and the sum of each column is
 // below it.
 import { colourOf } from "../../core/colour.js";
 import { html, useCallback, useMemo, useState } from "../../core/html.js";

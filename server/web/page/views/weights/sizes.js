@@ -107,7 +107,7 @@ function Parts({ rows, total }) {
     </tbody></table><//>`;
 }
 
-/** What the sizes mean beside the matrices: memory, the numbers kept for a text, and the pattern of one. */
+/** Consequences of the sizes: memory, the numbers kept for a text, and the attention pattern of one text. */
 function Beside({ sizes, total }) {
   const [, model, layers, heads, head, , context, keyHeads] = sizes;
   const cache = 2 * layers * keyHeads * head * context;

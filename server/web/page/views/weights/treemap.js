@@ -38,7 +38,7 @@ function placeRow(row, { x, y, width, height }, placed) {
   return isColumn ? { x: x + thick, y, width: width - thick, height } : { x, y: y + thick, width, height: height - thick };
 }
 
-// What belongs together has one colour; names tell the parts apart.
+// Related parts have one colour; their names distinguish them.
 const COLOURS = { embedding: "value", unembedding: "value", query: "query", key: "key", value: "value", output: "good",
   gate: "accent", up: "accent", down: "accent" };
 

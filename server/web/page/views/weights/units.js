@@ -1,4 +1,4 @@
-// Two neurons over a text: how their numbers go together, and how much one tells about the other.
+// Two neurons over a text: the relation of their activations, and their mutual information.
 import { useJson, useLook } from "../../core/fetching.js";
 import { html, useRef, useState } from "../../core/html.js";
 import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../../core/model.js";
@@ -11,7 +11,7 @@ import { usePrefix } from "./asks.js";
 import { Dots } from "./dots.js";
 
 const STRONGEST = 8;
-const FIRST = 128; // neurons whose pairs are looked through for one to begin with: of so few that is no wait
+const FIRST = 128; // neurons searched for an initial pair: few enough to be fast
 
 export function Units() {
   const selection = useSelection();

@@ -9,7 +9,7 @@ export const lengthOf = (values) => Math.sqrt(values.reduce((sum, value) => sum 
 
 const equal = (a, b) => a.every((value, i) => value === b[i]);
 
-/** What the steps need of an answer of /v1/explain, for the key at that position. */
+/** The fields of a /v1/explain answer that the steps use, for the key at that position. */
 export function partsOf(entry, queries, keys, key) {
   const arrays = entry.arrays;
   const number = (name) => arrays[name]?.data[key];

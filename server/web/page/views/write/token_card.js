@@ -1,4 +1,4 @@
-// One choice of the model: what else could have come, how likely each was, and the ways to look at it.
+// One sampled token: the alternatives, their probabilities, and links to views that analyse it.
 import { useAnswer, useJson } from "../../core/fetching.js";
 import { askJson } from "../../core/api.js";
 import { html, useMemo, useState } from "../../core/html.js";
@@ -15,7 +15,7 @@ const SHOWN = 12;
 const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "Contributions"], ["lens", "Lens"],
   ["next", "Next token"]];
 
-/** place: of the token in the branch. onForce([{id, text, logprob}]): these tokens stand there instead. */
+/** place: index of the token in the branch. onForce([{id, text, logprob}]): replace it with these tokens. */
 export function TokenCard({ branch, place, options, onForce, onClose }) {
   const token = branch.tokens[place];
   const { temperature, top_p: topP, top_k: topK } = options.sampling;
