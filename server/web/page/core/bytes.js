@@ -41,10 +41,7 @@ function namesOf(tokens, bytes) {
   return ends && tokens.map((token, i) => nameOf(token, bytes.subarray(ends[i - 1] ?? 0, ends[i])));
 }
 
-/**
- * Return the end of each token in the bytes, such that each part decodes to its token and all bytes are used; else
- * null.
- */
+/** Return the end of each token if each part of the bytes decodes to its token and all bytes are used; else null. */
 function endsOf(tokens, bytes, begin) {
   if (tokens.length === 0) return begin === bytes.length ? [] : null;
   for (let end = begin + 1; end <= bytes.length; end += 1) {

@@ -8,7 +8,7 @@ import { useSelection } from "./state.js";
  */
 export const OTHER = Symbol("other side");
 
-/** Split a body into {own, other}: the request of this side, and that of the other side (null without a difference). */
+/** Split a body into {own, other}: the requests of this side and of the other side (null without a difference). */
 export function sidesOfRequest(body) {
   if (!body?.[OTHER]) return { own: body, other: null };
   const { [OTHER]: given, ...own } = body;
