@@ -1,4 +1,4 @@
-// The page: header, the shared text and head, the list of views, and the one that is open.
+// The page: header, the shared text and head, the list of views, and the open view.
 import { connection, whenReachable } from "./core/api.js";
 import { useCode } from "./core/code.js";
 import { useJson } from "./core/fetching.js";

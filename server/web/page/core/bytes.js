@@ -2,7 +2,7 @@
 
 const BROKEN = "\ufffd";
 const MOST_BYTES = 64; // of tokens that share characters
-const shared = new WeakMap(); // of lists of names: which tokens are one character together
+const shared = new WeakMap(); // by list of names: the groups of tokens that form one character
 const writer = new TextEncoder();
 const reader = new TextDecoder("utf-8", { ignoreBOM: true });
 

@@ -7,7 +7,7 @@ const KEY = "LIGHTWELL_API_KEY";
 
 const shellQuoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-/** The curl command of a request; a GET without a body; with another side, that one's first and then its own. */
+/** The curl command of a request; GET without a body; with another side, two commands, the other side's first. */
 export function asCurl(route, body) {
   const { own, other } = sidesOfRequest(body);
   if (other) return `${asCurl(route, other)}\necho\n${asCurl(route, own)}`;
@@ -17,7 +17,7 @@ export function asCurl(route, body) {
   return `curl -s ${shellQuoted(url)}${key}${sent}`;
 }
 
-// The client's methods that take a route's fields under their own names.
+// The client's methods with the route's fields as arguments of the same names.
 const METHODS = {
   "v1/attention": "attention",
   "v1/trace": "trace",
@@ -51,7 +51,7 @@ function pythonOf(value) {
 const OF_A_MODEL = /^v1\/models\/([^/]+)\/(parameters|geometry|weights)(?:\/([^?]+))?(?:\?(.*))?$/;
 const valueOf = (text) => (/^-?\d+$/.test(text) ? Number(text) : text);
 
-/** {method, first, options} of a request, as the client takes it; a method of undefined where it has none. */
+/** {method, first, options} of the client's call for a request; method is undefined if the client has none. */
 function callOf(route, body) {
   const [, name, asked, weight, query] = OF_A_MODEL.exec(route) ?? [];
   const model = asked && decodeURIComponent(name);
@@ -69,7 +69,7 @@ function callOf(route, body) {
   return { method: METHODS[route], first: input ?? prompt ?? messages, options };
 }
 
-/** The call of the client's method that asks a request. */
+/** The client's method call for a request. */
 function pythonCall(route, body) {
   const { method, first, options } = callOf(route, body);
   const parts = [
@@ -79,7 +79,7 @@ function pythonCall(route, body) {
   return `client.${method}(${parts.join(", ")})`;
 }
 
-// The difference of two answers: of attention one array, else each by its name.
+// The difference of two answers: one array for attention, else each array by its name.
 const SUBTRACTED = {
   "v1/attention": "after.attention - before.attention",
   "v1/completions": `[

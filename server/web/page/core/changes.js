@@ -25,7 +25,7 @@ export const OPS = {
 const LETTERS = { layer: "l", head: "h", position: "p", value: "x" };
 const PARTS = ["encoder", "decoder", "cross"];
 
-/** One change as the address has it, such as zero_head_l1_h3 or scale_mlp_l2_p5_x0.5. */
+/** One change as text in the address, such as zero_head_l1_h3 or scale_mlp_l2_p5_x0.5. */
 export function writeChange({ op, place, part, ...rest }) {
   const numbers = Object.entries(LETTERS)
     .filter(([field]) => rest[field] !== null && rest[field] !== undefined)
@@ -35,7 +35,7 @@ export function writeChange({ op, place, part, ...rest }) {
 
 export const writeChanges = (changes) => changes.map(writeChange).join(" ");
 
-/** The change that a part of the address stands for; null for one that says nothing we know. */
+/** The change for a part of the address; null if it is invalid. */
 function readChange(written) {
   const [op, place, ...rest] = written.split("_");
   const own = Object.hasOwn(PLACES, place) ? PLACES[place] : null;

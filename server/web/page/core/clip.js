@@ -1,4 +1,4 @@
-// A film of a canvas, made in the browser: drawn in real time, recorded, and kept under a size that people can send.
+// Video of a canvas, recorded by the browser in real time, with a limit on its size.
 
 const FORMATS = [
   { type: "video/webm;codecs=vp9", ending: "webm" },
@@ -8,11 +8,11 @@ const FORMATS = [
   { type: "video/mp4", ending: "mp4" },
 ];
 const FRAMES_PER_SECOND = 30;
-const [LEAST_BITS, MOST_BITS] = [1e5, 8e6]; // a second: less shows nothing, and more is not seen in drawings
+const [LEAST_BITS, MOST_BITS] = [1e5, 8e6]; // frames a second: a lower rate records nothing, and a higher one makes no visible difference in drawings
 const WIDEST = 1280; // pixels
 const HELD_MS = 300; // for which the last picture stays
 
-/** {type, ending} of the films that this browser records: WebM, else MP4, else null. */
+/** {type, ending} of the video formats that this browser records: WebM, else MP4, else null. */
 export function clipFormat() {
   if (typeof MediaRecorder === "undefined" || !HTMLCanvasElement.prototype.captureStream) return null;
   return FORMATS.find(({ type }) => MediaRecorder.isTypeSupported(type)) ?? null;
@@ -66,7 +66,10 @@ async function record(canvas, drawAt, { seconds, maxBytes, bitsPerSecond, backgr
   return new Blob(parts, { type: parts[0].type });
 }
 
-/** Call show(progress) each frame until it is 1 and was held a moment, or isOver(). A hidden tab draws nothing: it waits. */
+/**
+ * Call show(progress) each frame until the progress was 1 for a moment, or isOver(). A hidden tab draws nothing: it
+ * waits.
+ */
 async function playThrough(seconds, show, isOver) {
   const nextFrame = () => new Promise((done) => requestAnimationFrame(done));
   let last = await nextFrame();

@@ -1,4 +1,4 @@
-// Two answers to the same question, of two models or texts: how a request names the other side, and their difference.
+// Comparison of two answers, for two models or texts: the request of the other side, and the difference.
 import { isCompared } from "./seen.js";
 import { useSelection } from "./state.js";
 

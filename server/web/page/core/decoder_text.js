@@ -13,12 +13,12 @@ let written = { text: null, decoder: null };
 /** {prompt, said}: the prompt and its greedy continuation. The prompt identifies answers to an older text. */
 async function saidAfter(route, body, options) {
   const { text } = (await json(route, body, options)).choices[0];
-  return { prompt: body.prompt, said: text.replaceAll("\ufffd", "") }; // halves of characters would be read as others
+  return { prompt: body.prompt, said: text.replaceAll("\ufffd", "") }; // incomplete characters would be tokenized differently
 }
 
-/** Fill the shared decoder text of an encoder-decoder while it is empty; {loading, error} of the model's writing. */
+/** Fill the shared decoder text of an encoder-decoder while it is empty; returns {loading, error} of the generation. */
 export function useDecoderText() {
-  const { text, decoder } = useStore(state); // of the first of two texts: both are compared after the same words
+  const { text, decoder } = useStore(state); // of the first of two texts: both are compared with the same decoder text
   const capabilities = useCapabilities();
   const isOurs = decoder === "" || (decoder === written.decoder && text !== written.text);
   const wants = capabilities.kind === "encoder-decoder" && text !== "" && isOurs;

@@ -18,7 +18,7 @@ export function useDraft(value, onTake) {
     setVersion((version) => version + 1);
   };
   const take = () => {
-    const { text } = draft; // of now: a key may have come since this was drawn
+    const { text } = draft; // the current draft: it may be newer than the last rendering
     if (text === null) return;
     draft.taken = text;
     set(null);

@@ -23,7 +23,7 @@ class AnswerCache {
 
   set(key, answer) {
     const bytes = sizeOf(key) + sizeOf(answer);
-    this.#bytes -= this.#answers.get(key)?.bytes ?? 0; // two places may have asked the same at once
+    this.#bytes -= this.#answers.get(key)?.bytes ?? 0; // two places may have sent the same request at once
     this.#answers.delete(key);
     this.#answers.set(key, { answer, bytes });
     this.#bytes += bytes;
@@ -40,7 +40,7 @@ class AnswerCache {
   }
 }
 
-/** About how many bytes an answer takes; of a long text the words are no less than the numbers. */
+/** The approximate size of an answer in bytes; for a long text, the tokens use at least as much as the numbers. */
 function sizeOf(part) {
   if (ArrayBuffer.isView(part)) return part.byteLength;
   if (typeof part === "string") return 16 + part.length;
@@ -49,14 +49,14 @@ function sizeOf(part) {
 }
 
 const cache = new AnswerCache();
-const underway = new Map(); // requests that are not answered yet, by the same keys
+const underway = new Map(); // pending requests, by the same keys
 
 function forget() {
   cache.clear();
   forgetKept();
-  underway.clear(); // their answers go to those who asked, and no further
+  underway.clear(); // their answers go to the callers, but are not kept
 }
-// A server that was away may be another one when it is back.
+// After an interruption, the server may have another model.
 connection.follow((now) => now === "lost" && forget());
 restarts.follow(forget);
 
@@ -72,7 +72,7 @@ export async function look(route, body, options) {
   return remembered(`look ${route} ${JSON.stringify(body)}`, ask, options);
 }
 
-/** Tokens that are parts of characters, under their bytes. */
+/** Name tokens that are parts of characters by their bytes. */
 function withBytesNamed(entries, input) {
   const texts = [input].flat();
   return entries.map((entry, i) => {
@@ -126,7 +126,7 @@ function start(key, fetchIt) {
 const NOTHING = { request: null, data: null, asked: null, error: null, loading: false, isStale: false };
 const BUSY_WAIT = 5; // seconds before a request is sent again to a busy server without Retry-After
 
-/** A request as a string: the same for the same, and another one with another side to it. */
+/** The key of a request; requests with and without another side have different keys. */
 const keyOf = (route, body) => {
   const { own, other } = sidesOfRequest(body);
   return `${route} ${JSON.stringify(own)}${other ? ` ${JSON.stringify(other)}` : ""}`;

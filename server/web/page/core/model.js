@@ -40,13 +40,13 @@ export function inputOf(selection, capabilities) {
   return second ? { ...changed, input: second, [OTHER]: changed } : { ...changed, [OTHER]: texts };
 }
 
-/** A position that exists, of one that may count from the end or be too large. */
+/** The nearest existing position, for one that may count from the end or be too large. */
 export function clamp(position, count) {
   const counted = position < 0 ? count + position : position;
   return Math.max(0, Math.min(count - 1, counted));
 }
 
-/** The layer of a stack that has attention and is nearest to one that may not exist, or may have none. */
+/** The layer with attention nearest to `layer`, which may not exist or may have none. */
 export function attendingLayer(stack, layer) {
   const asked = clamp(layer, stack.num_layers);
   return stack.attention_layers.reduce((best, own) => (Math.abs(own - asked) < Math.abs(best - asked) ? own : best));
@@ -73,12 +73,12 @@ export function useHead({ ofAnyBlock = false } = {}) {
   };
 }
 
-/** Whether a stack adds a bias by distance to its scores, learned or not. */
+/** Whether a stack adds a bias by distance to its scores (learned or fixed). */
 export const hasPositionBias = (stack) => stack.positions.some((name) => name === "relative" || name === "alibi");
 
 /**
- * A stack as one of its layers is: with that layer's sizes, and without rotary positions, or without experts, in a layer
- * that has none.
+ * A stack with the properties of one layer: the layer's sizes, and no rotary positions or experts if the layer has
+ * none.
  */
 export function stackAt(stack, layer) {
   const isUnrotated = stack.unrotated_layers?.includes(layer);
@@ -92,7 +92,7 @@ export function stackAt(stack, layer) {
   };
 }
 
-/** {queries, keys}: the tokens at both sides of an attention, of an answer that shows the inside of that part. */
+/** {queries, keys}: the tokens on both sides of an attention, from an answer for that part. */
 export function sidesOf(entry, part) {
   const encoder = entry.encoder_tokens ?? entry.tokens;
   return { queries: part === "encoder" ? encoder : entry.tokens, keys: part === "decoder" ? entry.tokens : encoder };

@@ -3,7 +3,7 @@
 /** Content of a saved file, {root, hash, at, answers, states}; null on a page from a server. */
 export const saved = JSON.parse(document.getElementById("saved")?.textContent ?? "null");
 
-/** Whether only the view is wanted, for a frame of another page: ?embed=1. */
+/** Whether only the view is shown, for a frame of another page: ?embed=1. */
 export const isEmbedded = !saved && new URLSearchParams(location.search).get("embed") === "1";
 
 /** Whether the page is in a frame of another page: a framed page has no key and no field for it. */

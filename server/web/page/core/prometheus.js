@@ -46,7 +46,7 @@ export function growth(before, after, name, matches) {
   return last >= first ? last - first : last;
 }
 
-/** Growth a second. */
+/** Increase per second. */
 export function rate(before, after, name, matches) {
   const seconds = after.time - before.time;
   return seconds > 0 ? growth(before, after, name, matches) / seconds : 0;

@@ -4,7 +4,7 @@ import { state } from "./state.js";
 
 const MOST_BYTES = 32 * 1024 * 1024; // of all kept responses; they are blobs, outside the heap
 
-/** One text for one request, in whichever order its fields were written. */
+/** The same key for a request regardless of the order of its fields. */
 const keyOf = (route, body, accept) => JSON.stringify([route.replace(/^\//, ""), accept, inOrder(body ?? null)]);
 
 function inOrder(part) {
@@ -13,9 +13,9 @@ function inOrder(part) {
   return Object.fromEntries(Object.keys(part).sort().map((name) => [name, inOrder(part[name])]));
 }
 
-const kept = new Map(); // {request, blob, seen} by key, those used longest ago first
+const kept = new Map(); // {request, blob, seen} by key, the least recently used first
 let bytes = 0;
-const held = new Map(); // how many places on the page show the answer of a request now
+const held = new Map(); // number of places on the page that show the answer of a request now
 
 /** The view and its texts; requests about other texts are not saved. */
 function seenNow() {
@@ -23,7 +23,7 @@ function seenNow() {
   return JSON.stringify([view, text, decoder, texts, pair]);
 }
 
-/** Keep an answer as it came, an ArrayBuffer. */
+/** Keep a response unchanged, as an ArrayBuffer. */
 export function keep(route, body, accept, answer) {
   if (isEmbedded) return;
   const key = keyOf(route, body, accept);
@@ -78,7 +78,7 @@ export function carry(name, read) {
   return saved?.states[name];
 }
 
-/** All that a file of the present view must hold, {root, hash, at, answers, states}. */
+/** All content of a file of the present view: {root, hash, at, answers, states}. */
 export async function contentOf(root, hash) {
   const now = seenNow();
   const wanted = [...kept.values()].filter(({ request, seen }) => seen.has(now) || held.has(nameOf(request)));
@@ -101,7 +101,7 @@ function base64Of(all) {
 
 const inFile = new Map(saved?.answers.map((answer) => [keyOf(answer.route, answer.body, answer.accept), answer]));
 
-/** The response to a request in a saved file; null where the file does not have it. */
+/** The response to a request from a saved file; null if the file does not have it. */
 export function responseInFile(route, body, accept) {
   const answer = inFile.get(keyOf(route, body, accept));
   if (!answer) return null;

@@ -1,4 +1,4 @@
-// Which run of the server the page talks to: after a restart it may hold other weights under the same name.
+// Identifies the server's process: after a restart it may have other weights under the same name.
 import { connection, root } from "./api.js";
 import { saved } from "./place.js";
 import { Reading } from "./prometheus.js";

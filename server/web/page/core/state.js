@@ -1,4 +1,4 @@
-// The one selection that all views share, and its place in the URL: everything after #, which browsers never send.
+// The selection shared by all views, and its form in the URL: everything after #, which browsers never send.
 import { saved } from "./place.js";
 import { seenOf, showsSecond } from "./seen.js";
 import { Store, useStore } from "./store.js";
@@ -26,7 +26,7 @@ const choice = (...values) => ({
 });
 const flag = (initial) => ({ initial, read: (raw) => raw === "1", write: (value) => (value ? "1" : "0") });
 
-// Every part of the state: shared ones first, then each view's own, named view_option.
+// All fields of the state: shared ones first, then those of each view, named view_option.
 const FIELDS = {
   view: text("attention"),
   text: text("Once upon a time there was a little girl who lived with her grandmother in a house in the wood."),
@@ -35,7 +35,7 @@ const FIELDS = {
   layer: integer(1), // negative numbers count from the end, as on the wire
   head: integer(3),
   query: integer(-1),
-  key: integer(null), // null: none was chosen; core/strongest.js then chooses a strong one
+  key: integer(null), // null: none selected; core/strongest.js then selects a strong one
 
   write_temperature: number(0.8, 0, 2),
   write_top_p: number(1, 0, 1),
@@ -45,7 +45,7 @@ const FIELDS = {
   write_chat: flag(false), // whether the prompt goes through the chat template
 
   attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: weight times length of the added vector
-  attention_cells: choice("cells", "dots"), // how a number is drawn: as a coloured square, or as a dot of that area
+  attention_cells: choice("cells", "dots"), // drawing of a number: as a coloured square, or as a dot with that area
   attention_orientation: choice("rows", "columns"), // the axis of the queries
   attention_sink: flag(true), // whether the first token is shown as a key
   attention_shade: choice("linear", "root"), // of the colours: root shows small weights next to large ones
@@ -60,7 +60,7 @@ const FIELDS = {
   contributions_heads: choice("all", "one"), // heads included in the sums by source token
   contributions_parts: choice("layers", "largest"), // of the logit: sums by layer, or only the largest components
   contributions_by: choice("word", "head", "layer"), // grouping of the reasons for an answer
-  contributions_verify: choice("0", "3", "8"), // how many words are taken out
+  contributions_verify: choice("0", "3", "8"), // number of words that are removed
   contributions_pair: text(""), // the second text, for models that score pairs
 
   lens_target: text(""), // as contributions_target
@@ -70,16 +70,16 @@ const FIELDS = {
   next_top_k: integer(0),
   next_top_p: number(1, 0.01, 1),
   next_min_p: number(0, 0, 1),
-  next_find: text(""), // the token that is searched for
+  next_find: text(""), // the token in the search field
 
   heads_x: text("previous_token"),
   heads_y: text("induction"),
   heads_on: choice("random", "text"),
 
-  flow_open: text(""), // the tensor that is opened
+  flow_open: text(""), // the open tensor
 
   journey_stop: text(""), // its name; "" is the first
-  journey_between: number(0, 0, 0.99), // how far it has gone to the next
+  journey_between: number(0, 0, 0.99), // progress to the next one
   journey_temperature: number(1, 0, 100), // of the attention, computed from the model's scores
 
   embeddings_texts: text(""), // one a line; "" is the examples
@@ -98,14 +98,14 @@ const FIELDS = {
   weights_less: flag(false), // whether the identity is taken away
   weights_unit: integer(null), // two neurons of a layer's MLP; null: the strongest pair of the first ones
   weights_other: integer(null),
-  weights_sizes: text(""), // of a model's parts, with commas between; "" is GPT-3
+  weights_sizes: text(""), // sizes of a model's parts, separated by commas; "" is GPT-3
 
-  next_logits: text("2, 1, 0"), // a reader's own
+  next_logits: text("2, 1, 0"), // the reader's numbers
   next_logits_temperature: number(1, 0, 100),
 
   change: text(""), // changes inside the model, see core/changes.js
   change_show: choice("after", "before", "difference"),
-  change_text: text(""), // the second text, which the first is compared with; "" is none
+  change_text: text(""), // the second text, compared with the first one; "" is none
   change_source: text(""), // source text of a patch, and target text of steering
   change_away: text(""), // text that steering moves away from; "" is the input itself
   change_open: flag(false),
@@ -115,18 +115,18 @@ const FIELDS = {
   motion_layers: choice("sum", "each", "one"), // all together, one after another, or only the chosen one
   motion_space: choice("plane", "space"),
   motion_axes: choice("auto", "largest", "parts", "key"), // auto: additions of other words, or differences between contexts
-  motion_yaw: integer(30), // degrees that the space is turned
+  motion_yaw: integer(30), // rotation of the space in degrees
   motion_pitch: integer(20),
   motion_word: text("mole"),
   motion_texts: text(""), // one a line; "" is the example of the word
-  motion_at: number(1, 0, 1), // how far it has played
+  motion_at: number(1, 0, 1), // progress of the playback
   motion_speed: number(1, 0.25, 8),
 
   lesson: text(""), // the file's name in lessons/; "list" is the list of them
   lesson_step: integer(1),
 };
 
-/** The state of a page that is opened without an address of a view. */
+/** The initial state of a page opened without a view in its address. */
 export const initialState = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
 
 function fromHash(hash) {
@@ -150,9 +150,8 @@ function toHash(state) {
 export const state = new Store(fromHash(location.hash || saved?.hash || ""));
 
 /**
- * Change parts of the state; the URL follows. The text is that which is shown: while views show the second of two texts, a
- * new text takes its place.
- * A new view, or `remember: true`, makes an entry in the history.
+ * Change fields of the state; the URL is updated. `text` is the displayed text: while views show the second of two
+ * texts, a new text replaces that one. A new view, or `remember: true`, adds an entry to the browser's history.
  */
 export function select(changes, { remember = "view" in changes } = {}) {
   for (const name of Object.keys(changes)) {
@@ -165,7 +164,7 @@ export function select(changes, { remember = "view" in changes } = {}) {
   const hash = toHash(next);
   if (hash === toHash(state.value)) return;
   if (saved) {
-    // a file keeps its address: browsers let few files change it
+    // a file keeps its address: most browsers do not allow changing it
   } else if (remember) {
     settleAddress(); // update the entry that is left to the last state
     history.pushState(null, "", hash);
@@ -175,7 +174,7 @@ export function select(changes, { remember = "view" in changes } = {}) {
   state.set(next);
 }
 
-// Browsers allow some 100 changes of the URL in 30 s; a slider makes more.
+// Browsers allow about 100 changes of the URL in 30 s; a slider makes more.
 let pending = null;
 function replaceSoon(hash) {
   clearTimeout(pending?.timer);
@@ -203,5 +202,5 @@ export function address() {
   return whole.href;
 }
 
-/** The shared state as views show it (see core/seen.js); the component is drawn again when any of it changes. */
+/** The shared state for views (see core/seen.js); the component is rendered again when it changes. */
 export const useSelection = () => seenOf(useStore(state));

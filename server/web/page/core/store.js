@@ -1,4 +1,4 @@
-// A value that components follow.
+// An observable value for components.
 import { useEffect, useState } from "./html.js";
 
 export class Store {
@@ -27,11 +27,11 @@ export class Store {
   }
 }
 
-/** The store's value; the component is drawn again when it changes. */
+/** The store's value; the component is rendered again when it changes. */
 export function useStore(store) {
   const [value, setValue] = useState(store.value);
   useEffect(() => {
-    setValue(() => store.value); // it may have changed between drawing and following
+    setValue(() => store.value); // it may have changed between rendering and subscribing
     return store.follow((next) => setValue(() => next));
   }, [store]);
   return value;

@@ -9,7 +9,7 @@ import { palette } from "../core/theme.js";
  * the video; name: of the file. onStart(): the view stops its own playback; onEnd(): it draws its own picture again.
  */
 export function ClipButton({ canvas, drawAt, seconds, name, onStart, onEnd }) {
-  const [progress, setProgress] = useState(null); // 0 to 1 while it is recorded
+  const [progress, setProgress] = useState(null); // 0 to 1 during the recording
   const [said, setSaid] = useState("");
   const running = useRef(null);
   useEffect(() => () => running.current?.abort(), []);

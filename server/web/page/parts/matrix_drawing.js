@@ -6,7 +6,7 @@ import { isWhole } from "./zoom.js";
 
 export const FONT = 12;
 const NAMES = `${FONT}px ui-monospace, monospace`;
-const SMALLEST_WRITTEN = 28; // CSS pixels of a cell that holds its number
+const SMALLEST_WRITTEN = 28; // CSS pixels of a cell that has space for its number
 const NUMBERS = "11px system-ui, sans-serif";
 const MOST_DECIMALS = 2;
 const MOST_DOTS = 20000; // cells; more are drawn as squares
@@ -23,7 +23,7 @@ export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, r
   const isDotted = marks.cells === "dots" && seen.rows * seen.columns <= MOST_DOTS;
   if (isDotted) drawDots(context, bitmap, seen, at, marks);
   else {
-    context.imageSmoothingEnabled = Math.min(cell, tall) < 1; // else small cells between the pixels are lost
+    context.imageSmoothingEnabled = Math.min(cell, tall) < 1; // otherwise small cells between pixels are lost
     context.drawImage(seenPart(bitmap.canvas, seen), left, top, width, height);
   }
   if (marks.isStruck) strike(context, seen, at, marks);
@@ -82,7 +82,7 @@ function strike(context, seen, at, { isStruck, colours }) {
   });
 }
 
-/** Each number in its cell, all with as many decimals as fit; none where none of them fit. */
+/** Numbers in cells, with as many decimals as fit in all of them; none if no number of decimals fits. */
 function drawNumbers(context, { values, range, canvas }, seen, at, { numbers, gap, isStruck, mode, colours }) {
   context.font = NUMBERS;
   context.textAlign = "center";
@@ -104,7 +104,7 @@ function drawNumbers(context, { values, range, canvas }, seen, at, { numbers, ga
   });
 }
 
-/** A function that writes numbers in that room, with the most decimals that fit all of them; null if none do. */
+/** A function that formats numbers for that width, with the most decimals that fit for all; null if none fits. */
 function writerOf(context, numbers, room) {
   let [low, high] = [0, 0];
   for (const number of numbers) {
@@ -114,7 +114,7 @@ function writerOf(context, numbers, room) {
   }
   for (let decimals = MOST_DECIMALS; decimals >= 0; decimals -= 1) {
     const write = (number) => (number === 0 ? "0" : number.toFixed(decimals).replace(/^-(0\.?0*)$/, "$1").replace("-", "−"));
-    const isSeen = Math.max(-low, high) >= 10 ** -decimals; // else all would be written as 0
+    const isSeen = Math.max(-low, high) >= 10 ** -decimals; // otherwise all would be written as 0
     if (isSeen && Math.max(...[low, high].map((end) => context.measureText(write(end)).width)) <= room) return write;
   }
   return null;
@@ -184,14 +184,14 @@ function nameColumn(context, name, column, { left, top, cell }, colour, ground) 
 
 const ROUND = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 
-/** Every how many rows or columns of that size a name is written, so that none covers another. */
+/** The step between named rows or columns of that size, so that names do not overlap. */
 const stepOf = (size) => ROUND.find((step) => step * size >= FONT + 1) ?? Math.ceil((FONT + 1) / size);
 
 function drawNames(context, { rowNames, columnNames, seen, left, top, cell, tall, colour }) {
   context.font = NAMES;
   context.textBaseline = "middle";
   const [rowStep, columnStep] = [stepOf(tall), stepOf(cell)];
-  const first = (start, step) => Math.ceil(start / step) * step - start; // the same names, whatever is seen
+  const first = (start, step) => Math.ceil(start / step) * step - start; // the same names for any visible part
   for (let row = first(seen.row, rowStep); row < seen.rows; row += rowStep) {
     nameRow(context, rowNames[seen.row + row], row, { left, top, tall }, colour);
   }

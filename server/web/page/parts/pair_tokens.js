@@ -1,4 +1,4 @@
-// The tokens of an encoder-decoder's two texts: who looks and who is looked at depends on the part.
+// The tokens of an encoder-decoder's two texts: the part determines which are queries and which are keys.
 import { html } from "../core/html.js";
 import { clamp, useHead } from "../core/model.js";
 import { counted } from "../core/numbers.js";
@@ -14,7 +14,7 @@ const LOOKS = {
   cross: { encoder: ["key"], decoder: ["query"] },
 };
 
-/** only: the part that the view looks at, whichever is selected (default: the selected one). */
+/** only: the part of the view, independent of the selection (default: the selected part). */
 export function PairTokens({ only }) {
   const { encoder, decoder, error, loading } = useSequences();
   const { text } = useSelection();

@@ -1,4 +1,4 @@
-// A canvas that people can point at, walk with the keyboard, hear described, and save as PNG or SVG.
+// A canvas with pointing, keyboard navigation, a description for screen readers, and saving as PNG or SVG.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { useStore } from "../core/store.js";
 import { SvgContext } from "../core/svg.js";
@@ -121,7 +121,7 @@ function usePointing(props, canvas) {
  * `tipAt`. Its text is updated when the picture is drawn with another one.
  */
 function useTooltip(canvas, { tip, keyTip, tipAt }) {
-  const now = useRef(null); // the pointer's place, or "keys"; null: nothing of this picture is pointed at
+  const now = useRef(null); // the pointer's place, or "keys"; null: nothing is pointed at
   const owner = canvas;
   const show = () => {
     const text = now.current === "keys" ? keyTip : tip;
@@ -157,7 +157,7 @@ export function scrollTo(box, { y, height }) {
   if (!isSeen) box.scrollTop = y - box.clientHeight / 2;
 }
 
-/** {png(), svg()}: the picture as it is drawn, as promises of files. */
+/** {png(), svg()}: the current picture, as promises of files. */
 export const savers = (draw, width, height, mode) => ({
   png: () => pngOf(draw, width, height, mode),
   svg: async () => svgOf(draw, width, height, mode),
@@ -181,7 +181,7 @@ function useDrag(onDrag) {
   };
 }
 
-/** Whether any of the element is on the screen: several pictures follow one pointer, those far below it may wait. */
+/** Whether a part of the element is on the screen: pictures off the screen follow the pointer later. */
 function useSeen(element) {
   const [isSeen, setSeen] = useState(true);
   useEffect(() => {

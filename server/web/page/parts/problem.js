@@ -12,7 +12,7 @@ const ADVICE = {
 const ADVICE_BY_CODE = { context_length_exceeded: "Shorten the text." };
 
 const AGAIN_YOURSELF = "Try it again when the server answers.";
-const LASTING = new Set([400, 403, 404, 413, 422, "saved"]); // the same request is refused again
+const LASTING = new Set([400, 403, 404, 413, 422, "saved"]); // the same request would be rejected again
 
 // Advice in server errors about fields that this page does not offer.
 const UNOFFERED = / Set truncate to cut it\.$/;
@@ -25,7 +25,7 @@ function adviceOn({ status, code, isPassing }, isAction) {
 function titleOf({ status, title }) {
   if (title) return title;
   if (status === "saved") return "Not in this file";
-  if (status === undefined) return "Something broke"; // in the page itself: no answer of the server
+  if (status === undefined) return "Something broke"; // in the page itself: there is no response
   return status === 0 ? "Not reached" : `Refused (${status})`;
 }
 
@@ -91,7 +91,7 @@ function Countdown({ error }) {
   return html`<span aria-hidden="true">${left > 0 ? ` (in ${left})` : " (now)"}</span>`;
 }
 
-/** A quiet line while something loads; its place is kept so that nothing jumps. */
+/** A progress line while loading; it reserves its height so that the layout does not move. */
 export const Progress = ({ active, label = "Asking the server…" }) =>
   html`<div class=${classes("progress", active && "active")} role="status">${active ? label : ""}</div>`;
 

@@ -1,4 +1,4 @@
-// A named slider that always says its value.
+// A slider with a name and a visible value.
 import { html } from "../core/html.js";
 
 /**
@@ -26,7 +26,7 @@ function nearest(stops, value) {
   return best;
 }
 
-// More to the right; 0, which keeps all, is the most.
+// Larger values are to the right; 0, which keeps all, is at the right end.
 const TOP_K = [1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000, 0];
 
 /** The sampler's top-k, where 0 keeps all. */

@@ -78,7 +78,7 @@ function Strips({ rows, order = null, scale, label, describe, onPickRow, selecte
     }} />`;
 }
 
-/** A row in words: where it ends, or its largest number in size. */
+/** A row in words: its end, or its largest number in size. */
 function inWords({ name, values, sums }) {
   if (sums) return `${name} ends at ${format(values.at(-1))}`;
   const [place] = largest(Array.from(values, Math.abs), 1);
@@ -119,7 +119,7 @@ function drawNames(context, row, { left, top, height }, width, colours, isSelect
   context.fillText(row.note, width - noteRoom(width) + 6, top + height / 2);
 }
 
-/** Signed bars from the middle line; where a column is narrower than a pixel, all that fall on one are drawn as one. */
+/** Signed bars from the middle line; if columns are narrower than a pixel, all bars in one pixel are drawn as one. */
 function drawBars(context, values, order, full, { left, top, cell, height }, colours, tone) {
   const middle = top + height / 2;
   context.fillStyle = colours.sunk;

@@ -9,13 +9,13 @@ import { address, hashNow, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
 import { copy, Menu } from "./tools.js";
 
-const [PLACE, EMPTY] = ['id="saved">', "null"]; // where a file's content goes
+const [PLACE, EMPTY] = ['id="saved">', "null"]; // placeholder for a file's content
 
-/** The view as one file, with the answers that it has received. */
+/** The view as one file, with the answers it has received. */
 async function fileOf(view) {
   const response = await ask(`web/saved/${view.id}.html`, null, { accept: "text/html", isKept: false });
   const page = await response.text();
-  // in a script's text only < could begin a tag
+  // in the text of a script, only < could begin a tag
   const content = JSON.stringify(await contentOf(root, hashNow())).replaceAll("<", "\\u003c");
   return new Blob([page.replace(`${PLACE}${EMPTY}`, () => `${PLACE}${content}`)], { type: "text/html" });
 }
@@ -34,7 +34,7 @@ function frameOf(view) {
   return `<iframe src="${source}" title="Lightwell: ${view.title}" width="100%" height="700"></iframe>`;
 }
 
-/** The menu of the header that takes a view away. */
+/** The header's menu for sharing a view. */
 export function TakeAway({ view }) {
   return html`<${Menu} label="Share…" title="Take this view away" items=${[
     { label: "this view (HTML)", run: () => save(view) },

@@ -6,7 +6,7 @@ import { select } from "../core/state.js";
 import { Field } from "./field.js";
 import { Problem } from "./problem.js";
 
-/** A token as request bodies have it: "#421" is an id, any other text is itself, "" is none. */
+/** A token for request bodies: "#421" is an id, any other text is itself, "" is none. */
 export const targetOf = (typed) => (typed === "" ? null : /^#\d+$/.test(typed) ? Number(typed.slice(1)) : typed);
 
 /** A token with its space shown, since " girl" and "girl" are two tokens. */

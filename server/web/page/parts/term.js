@@ -41,7 +41,7 @@ export function Term({ of, children = of }) {
     turn();
   };
   const isMouse = (event) => event.pointerType === "mouse";
-  // no <button>: lines break at both sides of one, between a word and the bracket or comma that follows
+  // no <button>: lines could break between it and an adjacent bracket or comma
   return html`<dfn class="term-place" onPointerEnter=${(event) => isMouse(event) && setOpen((now) => now ?? "shown")}
       onPointerLeave=${(event) => isMouse(event) && setOpen((now) => (now === "kept" ? now : null))}><span
     role="button" tabindex="0" class="term" ref=${button} aria-expanded=${open !== null} aria-description=${TERMS[of]}

@@ -5,7 +5,7 @@ import { Store, useStore } from "../core/store.js";
 const AWAY = 14; // CSS pixels from the pointer
 const EDGE = 6; // and from the edges of the window
 
-const tooltip = new Store(null); // {owner, text, x, y, follow}, the place in the window; null: none is seen
+const tooltip = new Store(null); // {owner, text, x, y, follow}, with the place in the window; null: no tooltip
 
 /**
  * Show a text at {x, y} in the window; `owner` is its picture. follow: a function that returns the new place after
@@ -45,7 +45,7 @@ export function Tooltip() {
   return shown && html`<div class="tooltip" aria-hidden="true" ref=${box}>${shown.text}</div>`;
 }
 
-/** Above the place where there is room, else below it; never beyond the window. */
+/** Above the place if there is space, else below it; always inside the window. */
 function place(element, { x, y }) {
   const { offsetWidth: width, offsetHeight: height } = element;
   const { clientWidth, clientHeight } = document.documentElement;
