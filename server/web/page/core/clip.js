@@ -8,7 +8,7 @@ const FORMATS = [
   { type: "video/mp4", ending: "mp4" },
 ];
 const FRAMES_PER_SECOND = 30;
-const [LEAST_BITS, MOST_BITS] = [1e5, 8e6]; // frames a second: a lower rate records nothing, and a higher one makes no visible difference in drawings
+const [LEAST_BITS, MOST_BITS] = [1e5, 8e6]; // bits per second: fewer give no usable picture, more make no visible difference
 const WIDEST = 1280; // pixels
 const HELD_MS = 300; // for which the last picture stays
 

@@ -1,4 +1,4 @@
-// Who looks at whom: the wall of all heads, one head as matrix and as text, and its rows while the model writes.
+// Attention: the wall of all heads, one head as matrix and as text, and its rows while the model generates text.
 import { useDifferenceName } from "../core/compare.js";
 import { classes, html, useEffect, useMemo } from "../core/html.js";
 import { clamp, hasPositionBias, stackAt, useCapabilities, useHead } from "../core/model.js";
@@ -54,7 +54,7 @@ function useMarked(grid, live) {
   return { selected, pointed };
 }
 
-// What <Answer> shows of rows that are watched: they are here, and no request is awaited.
+// The answer for <Answer> during generation: the rows are available and no request is pending.
 const LIVE = { data: true, error: null, loading: false, isStale: false };
 
 const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"],

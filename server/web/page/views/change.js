@@ -28,7 +28,7 @@ export function ChangeBar({ view, canChange }) {
   </section>`;
 }
 
-/** Which side the views show. */
+/** Selects the displayed side. */
 function Sides({ selection, view }) {
   const [before, after] = sideNames(selection);
   const choices = [["before", before], ["after", after], ...(canSubtract(view.id) ? [["difference", "difference"]] : [])];

@@ -49,7 +49,7 @@ export function View() {
     ${!isFirst && reasons}`;
 }
 
-/** Which token's logit is taken apart, and how additions are measured. */
+/** The target token of the logit, and the measure of additions. */
 function Question({ lack, guesses, answer, body }) {
   const { contributions_target: target, contributions_versus: versus, contributions_measure: measure } = useSelection();
   const entry = answer.entry;

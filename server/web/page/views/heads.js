@@ -21,7 +21,7 @@ export function View() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const { part } = useHead();
-  // Heads that look across have no place "before" or "first": the server scores the stacks' own attention.
+  // Cross-attention heads have no previous or first token: the server measures self-attention only.
   const ownPart = part === "cross" ? "decoder" : part;
   const isOfText = selection.heads_on === "text";
   const given = inputOf(selection, capabilities);
@@ -103,7 +103,7 @@ function Found({ entry, body, part }) {
   </div>`;
 }
 
-/** Which mark is which layer. */
+/** The legend of the marks by layer. */
 function LayerLegend({ layers }) {
   const mode = useStore(theme);
   const draw = (layer) => (canvas) => {

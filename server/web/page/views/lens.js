@@ -92,7 +92,7 @@ function Meaning({ entry, selection }) {
     cell to open it; follow another word below.</p>`;
 }
 
-/** Walk to the positions before or after these. */
+/** Buttons for earlier and later positions. */
 function Pages({ first, count }) {
   const last = Math.min(first + PAGE, count) - 1;
   return html`<span class="toolbar lens-pages">

@@ -14,7 +14,7 @@ import { Spark } from "./server/spark.js";
 
 const EVERY_MS = 1000;
 const KEPT_READINGS = 121; // two minutes
-const RATE_OVER = 5; // readings: a rate of the last seconds, steadier than of one
+const RATE_OVER = 5; // readings: a rate over several seconds, steadier than over one
 const LATENCY_OVER = 60; // seconds: quantiles of the last minute
 
 const ANSWERS = "lightwell_http_requests_total";
@@ -50,10 +50,10 @@ const COUNTS = [
   ["Workers started again", "lightwell_worker_restarts_total"],
 ];
 
-const LEFT = "499"; // the client left before its answer began, as this page does when something else is selected
+const LEFT = "499"; // the client disconnected before its answer, like this page when the selection changes
 const isFailure = ({ status }) => status >= "400" && status !== LEFT;
 
-// The page's own polling and files would drown the rest.
+// API routes only: the page's own polling and files would dominate the table.
 function isOfTheApi({ route = "" }) {
   return route.startsWith("/v1/") || route.endsWith("tokenize");
 }
@@ -125,7 +125,7 @@ function Gauges({ readings }) {
 
 function Latencies({ readings }) {
   const after = readings.at(-1);
-  // by the clock: a tab that was hidden read nothing meanwhile
+  // by time: a hidden tab had no readings meanwhile
   const before = readings.findLast(({ time }) => time <= after.time - LATENCY_OVER) ?? readings[0];
   return html`<section class="card"><h2>Latency</h2><table class="plain-table">
     <caption>of the last minute; between the histogram's bounds it is interpolated</caption>

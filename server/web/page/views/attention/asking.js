@@ -48,5 +48,5 @@ export function useHeadAnswer(route, body) {
 
 const numbersOf = ({ arrays }) => (arrays.attention ?? arrays.norms).data;
 
-/** A request's body as a string, with the other side that is compared with it. */
+/** A request's body as a string key, including the other side of a comparison. */
 const keyOf = (body) => JSON.stringify([body, body?.[OTHER]]);

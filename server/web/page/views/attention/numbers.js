@@ -1,4 +1,4 @@
-// The numbers of one head, and how they are shown: which are masked or hidden, and the range of the colours.
+// The numbers of one head for display: masked and hidden entries, and the range of the colours.
 import { useMemo } from "../../core/html.js";
 import { inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
 import { extent } from "../../core/numbers.js";
@@ -9,7 +9,7 @@ import { hasMask, useProducts } from "./unmasked.js";
 /** Names of one number of each kind. */
 export const NOUNS = { pattern: "weight", norm: "length added", scores: "score", dots: "q·k" };
 
-/** Why the model cannot answer the value-weighted kind; null where it can. */
+/** The reason why the model does not support the value-weighted kind; null if it does. */
 export const lackOfNorms = (capabilities) => lackOf(capabilities, "/v1/contributions");
 
 /** The kind in the request: "unmasked" is "dots" (q·k), with the products of masked pairs added. */
@@ -24,11 +24,11 @@ export function useRequest() {
   const common = { ...inputOf(selection, capabilities), part, layers: layer, heads: head };
   if (selection.text === "") return { route: null, body: null };
   if (kind === "norm") return { route: "v1/contributions", body: { ...common, query_positions: "all" } };
-  // float32: the weights are written out, with more digits than a half holds
+  // float32, because weights are shown with more digits than float16 has
   return { route: "v1/attention", body: { ...common, kind, dtype: "float32" } };
 }
 
-/** The answer (see useAnswer), its `grid`, null while there is none, and `copied`, the request that its numbers are of. */
+/** The answer (see useAnswer), its `grid` (null before the first answer), and `copied`, the request for its numbers. */
 export function useGrid({ route, body }) {
   const { answer, values } = useHeadAnswer(route, body);
   const { attention_kind: kind, attention_sink: showsFirst } = useSelection();
@@ -67,7 +67,7 @@ export function gridOf({ queries, keys, values, kind, showsFirst, hides, product
     const start = query * columns;
     if (hidesFirst) shown[start] = NaN;
     for (let key = 0; key < columns; key += 1) {
-      // a masked weight is exactly 0; a zero inside the mask is a small weight like others
+      // a masked weight is exactly 0; an unmasked 0 is a small weight
       if (!(Math.abs(values[start + key]) > 0) && hides(query, key)) shown[start + key] = NaN;
       hasMasked ||= !Number.isFinite(shown[start + key]) && !(hidesFirst && key === 0);
     }
@@ -83,7 +83,7 @@ export function gridOf({ queries, keys, values, kind, showsFirst, hides, product
   return { queries, keys, values, shown, ...range, kind, hidesFirst, hasMasked, isMasked, beneath, isDifference };
 }
 
-/** The sum of a query's finite numbers over all keys, hidden ones too. */
+/** The sum of a query's finite numbers over all keys, including hidden ones. */
 export function rowSum(grid, query) {
   let sum = 0;
   for (const value of rowOf(grid.values, grid, query)) if (Number.isFinite(value)) sum += value;

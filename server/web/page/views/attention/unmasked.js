@@ -17,7 +17,7 @@ export function useProducts(isWanted) {
   const { part, stack, layer, head } = useHead();
   const { num_heads: numHeads, num_kv_heads: numKeyHeads } = stackAt(stack, layer);
   const prefix = capabilities.kind === "encoder-decoder" ? `${part}.` : "";
-  const points = ["q", "k"].map((name) => `${prefix}attn.hook_rot_${name}`); // as they are multiplied: after norm and rotation
+  const points = ["q", "k"].map((name) => `${prefix}attn.hook_rot_${name}`); // the factors of q·k: after norm and rotation
   const route = isWanted && selection.text !== "" ? "v1/trace" : null;
   const common = { ...inputOf(selection, capabilities), points, layers: layer, dtype: "float32" };
   const bodyOf = (point, heads) => ({ ...common, points: [point], heads });

@@ -1,4 +1,4 @@
-// The head while the model writes: each new token brings the row that chose it.
+// A head during generation: each new token adds the row of the query that predicted it.
 import { askStream } from "../../core/api.js";
 import { useEffect, useRef, useState } from "../../core/html.js";
 import { inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
@@ -6,7 +6,7 @@ import { samplingOf, seedOf } from "../../core/sampling.js";
 import { select, useSelection } from "../../core/state.js";
 import { gridOf, maskOf, requestKind } from "./numbers.js";
 
-/** Why rows cannot be watched here; null where they can. */
+/** The reason why generation cannot be watched here; null if it can. */
 export function lackOfWatching(capabilities, part) {
   if (part === "encoder" || !capabilities.attention.with_generation) {
     return lackOf(capabilities, "/v1/completions") ?? "The encoder reads the whole text at once: it writes nothing.";
@@ -116,7 +116,7 @@ class Rows {
     this.firstNew = grid.queries.length;
   }
 
-  /** Take a streamed choice: its row belongs to the query before its token. */
+  /** Add a streamed choice: its row belongs to the query before its token. */
   add(choice) {
     const { attention } = choice;
     if (attention?.attention) {

@@ -1,11 +1,11 @@
-// The text itself with lines from the word that looks to the words it looks at: two columns, or one running text.
+// The text with lines from queries to keys: in two columns, or as one running text.
 import { html, useCallback, useMemo } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { largest } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
 import { columnOf, rowOf, sized } from "./numbers.js";
 
-const MOST_IN_COLUMNS = 48; // tokens; longer texts run on
+const MOST_IN_COLUMNS = 48; // tokens; a longer text is one running text
 const PITCH = 23; // CSS pixels from line to line of the columns
 const LINE = 40; // and of the running text
 const WORD = 22; // the height of one of its words
@@ -14,7 +14,7 @@ const LANE = LINE - WORD - BAR - 1; // free between the lines of text
 const MARGIN = 14; // around the running text, for lines that lead to other lines of it
 const ROUNDING = 5; // CSS pixels, of their corners
 const FONT = '13px ui-monospace, "DejaVu Sans Mono", monospace';
-const FAINTEST = 0.04; // share of the query's largest weight under which nothing is marked
+const FAINTEST = 0.04; // share of the query's largest weight below which nothing is marked
 const FAINTEST_LINE = 0.12; // the same for the lines of all queries together
 const MOST_LINES = 10; // of the running text
 
@@ -84,7 +84,7 @@ export function Words({ grid, side, selected, hovered, onHover, onPick, readout,
     onKey=${onKey} />`;
 }
 
-/** Which of a pair's words is marked: the only one there is, or in a running text the side that is wanted. */
+/** The marked word of a pair: the only one, or in a running text the one of the selected side. */
 export function sideOf(grid, { query, key }, wanted) {
   if (query === null || key === null) return query === null ? "key" : "query";
   return isInColumns(grid) ? "query" : wanted;
@@ -103,7 +103,7 @@ function focusOf(grid, place, wanted) {
   return { side, position, others: sharesOf(sized(values, grid)) };
 }
 
-/** [{position, share}] of the words that matter; of scores only the positive ones. */
+/** [{position, share}] of the relevant words; of scores only the positive ones. */
 function sharesOf(values) {
   const [best] = largest(values, 1);
   if (best === undefined || !(values[best] > 0)) return [];
@@ -220,7 +220,7 @@ function drawFocus(context, layout, focus, width, colours) {
   context.fillStyle = otherColour;
   for (const { position, share } of focus.others) {
     const box = layout.of(otherSide, position);
-    context.globalAlpha = 0.06 + 0.24 * share; // the word under it stays readable
+    context.globalAlpha = 0.06 + 0.24 * share; // keeps the word below readable
     context.fillRect(box.x, box.y, box.width, box.height);
     context.globalAlpha = 1;
     // the bar's length shows the weight too; the bar begins at the end of the line

@@ -38,7 +38,7 @@ export function Drawer() {
   </aside>`;
 }
 
-/** The chosen head, silenced with one click. */
+/** A button that sets the selected head to zero. */
 function ThisHead({ changes, isFull }) {
   const { part, layer, head } = useHead();
   const { change_show: show, part: chosen } = useSelection();
@@ -59,7 +59,7 @@ function ThisHead({ changes, isFull }) {
   </div>`;
 }
 
-/** The text that the first is compared with. */
+/** The text that is compared with the first one. */
 function SecondText() {
   const { change_text: second } = useSelection();
   return html`<section><h3>Compare two texts</h3>

@@ -30,7 +30,7 @@ function remove(changes) {
   document.querySelector(".change")?.focus({ preventScroll: true });
 }
 
-/** The number of a change, to move while the views follow. */
+/** The number of a change as a control; views are updated while it moves. */
 function Strength({ change, onPick }) {
   const { title, low, high } = OPS[change.op];
   return html`<${Slider} label=${title} value=${change.value} low=${Math.min(low, change.value)}

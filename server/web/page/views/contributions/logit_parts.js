@@ -26,7 +26,7 @@ function readName(name) {
   return { layer, title: rest.startsWith("hook_") ? group : `${rest.split(".").join(" ")} ${layer}`, group };
 }
 
-/** The sum as steps from 0 to the logit. */
+/** The terms of the sum from 0 to the logit. */
 export function LogitParts({ entry }) {
   const { contributions_parts: parts } = useSelection();
   const picture = useRef(null);
@@ -52,7 +52,7 @@ export function LogitParts({ entry }) {
   </section>`;
 }
 
-/** How far the sum is from the model's own logit, and why. */
+/** The difference of the sum from the model's logit, and its reason. */
 const Rest = ({ entry }) => html`${entry.final_softcap && `The model then caps logits at ±${format(entry.final_softcap, 4)}. `}
       The rest, to ${entry.versus ? "the two logits" : "the logit"} that the model itself has: at
       most ${format(entry.difference, 2)}${entry.versus && " each"}, from the precision it computes in.`;

@@ -1,5 +1,6 @@
-// Why the model answers as it does: the parts of its answer's logit less the runner-up's, by word, head or layer. The answer
-// is the next word, or of a model with a head for labels the label of the text, or the score of the text and a second one.
+// Reasons for the model's answer: components of the difference between the logits of the answer and the runner-up, by
+// word, head or layer. The answer is the next token, or with a classification head a label, or the score of two
+// texts.
 import { interventionsOf } from "../../core/changes.js";
 import { useJson } from "../../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../../core/html.js";
@@ -20,11 +21,11 @@ const SHOWN = 12; // words of the waterfall
 const NAMES = { word: "word", head: "head", layer: "layer" };
 const total = (values) => values.reduce((sum, value) => sum + value, 0);
 
-/** Whether the model answers with a label or a score, and no word. */
+/** Whether the model answers with a label or a score instead of a token. */
 export const answersWithLabels = (capabilities) =>
   lackOf(capabilities, "/v1/next") !== null && lackOf(capabilities, "/v1/classify") === null;
 
-/** {route, body} of the answer and its reasons, or null where the model has none here. */
+/** {route, body} of the answer and its reasons, or null if the model does not support them. */
 function requestOf(selection, capabilities, query, part) {
   const { contributions_by: by, contributions_verify: verify, contributions_pair: pair } = selection;
   const explain = { by, verify: Number(verify) };
@@ -37,7 +38,7 @@ function requestOf(selection, capabilities, query, part) {
   return { route: "v1/next", body: { ...textsOf(selection, capabilities), position: query, num_tokens: 6, explain } };
 }
 
-/** query: the position that predicts, null while it is not known. */
+/** query: the position of the prediction, null until it is known. */
 export function Reasons({ query, part }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -63,7 +64,7 @@ export function Reasons({ query, part }) {
   </section>`;
 }
 
-/** The server's words without those about a field that the page has no place for. */
+/** The server's error text without sentences about a field that the page does not offer. */
 const refusalOf = ({ message }) =>
   message.replace(/^explain: (.)/, (_, letter) => letter.toUpperCase()).replace(/; [^;]* accepted\.$/, ".");
 

@@ -25,7 +25,7 @@ function turning(stack, isCross) {
   return [stack.qk_norm && "normed", stack.positions.includes("rotary") && "rotated"].filter(Boolean);
 }
 
-/** The steps from q·k to the scores, in their order: scale, cap, bias, mask. */
+/** The steps from q·k to the scores in their order: scale, cap, bias, mask. */
 function scoreSteps(stack, window, isCross) {
   return [
     stack.attention_scale === 1 ? "q·k" : `q·k × ${format(stack.attention_scale, 4)}`,
@@ -36,7 +36,7 @@ function scoreSteps(stack, window, isCross) {
   ].filter(Boolean);
 }
 
-/** A function that makes nodes of a stack: node(id, column, row, lines of its formula). */
+/** A function that creates nodes of a stack: node(id, column, row, lines of its formula). */
 export const nodesOfStack = (stack) => (id, column, row, how) => ({
   id,
   column,
@@ -60,7 +60,7 @@ function attentionBody({ stack, isCross, from, window }) {
   const turned = (letter) => turn.map((step, i) => (i === 0 ? `${letter} ${step}` : step));
   const isTurned = turn.length > 0;
   const [q, k] = isTurned ? [at("hook_rot_q"), at("hook_rot_k")] : [at("hook_q"), at("hook_k")];
-  const next = isTurned ? 3 : 2; // the column behind q and k
+  const next = isTurned ? 3 : 2; // the column after q and k
   const nodes = [
     node(at("hook_q"), 1, 0, [`${own} · W_Q`]),
     node(at("hook_k"), 1, 1, [`${source} · W_K`]),
@@ -93,7 +93,7 @@ function attentionBody({ stack, isCross, from, window }) {
   return { nodes, wires, out, columns: next + 6 };
 }
 
-/** The band of one attention, to itself or across to `encoderOutput` (a node; null: to itself). */
+/** The band of one attention: self-attention, or cross-attention to `encoderOutput` (a node or null). */
 export function attentionBand(stack, points, window, { start, end, encoderOutput }) {
   const node = nodesOfStack(stack);
   const isCross = encoderOutput !== null;
@@ -193,7 +193,7 @@ function neurons(stack, first, from, own) {
   };
 }
 
-/** The same through a router and the experts that it chooses. */
+/** Like `neurons`, through a router and the selected experts. */
 function mixture(stack, first, from, own) {
   const node = nodesOfStack(stack);
   const [router, weights] = ["mlp.hook_router_logits", "mlp.hook_expert_weights"];
@@ -314,7 +314,7 @@ export function streamsBand({ start, end }) {
   };
 }
 
-/** An attention's band with the low-rank path around it. */
+/** An attention's band with a parallel low-rank path. */
 export function withLaurel(band, stack, points) {
   const node = nodesOfStack(stack)("hook_laurel_out", 2, band.rows, ["n + norm(n · W_left · W_right)"]);
   const from = points.has("ln1.hook_out") ? "ln1.hook_out" : band.start;

@@ -1,4 +1,4 @@
-// How one tensor is made, line by line, with the numbers of the chosen words and the shapes of the matrices.
+// The computation of one tensor, line by line, with the numbers of the selected words and the shapes of the matrices.
 import { shownToken } from "../../core/model.js";
 import { format } from "../../core/numbers.js";
 import { isOfEncoder } from "./numbers.js";
@@ -11,7 +11,7 @@ function dot(left, right) {
   return sum;
 }
 
-/** "‖x‖ = 5.1" of strips that are there. */
+/** "‖x‖ = 5.1" for the available strips. */
 const lengths = (parts) =>
   parts
     .filter(([, strip]) => strip)

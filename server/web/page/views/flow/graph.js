@@ -34,7 +34,7 @@ function bandsOfStreams(stack, points, window, stream) {
   ];
 }
 
-/** The bands of one block. encoderOutput: a node, for the cross attention of a decoder that has one; else null. */
+/** The bands of one block. encoderOutput: a node, for the cross-attention of a decoder that has one; else null. */
 export function blockBands(whole, points, layer, encoderOutput) {
   const stack = stackAt(whole, layer);
   const node = nodesOfStack(stack);

@@ -1,12 +1,12 @@
-// How the numbers of a tensor are spread.
+// The distribution of a tensor's numbers.
 import { html, useCallback, useMemo, useRef, useState } from "../../core/html.js";
 import { extent, format, grouped } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
 import { SaveMenu } from "../../parts/tools.js";
 
 const NUM_BINS = 41;
-const TRIMMED = 0.98; // of a row's numbers, which are as a rule 2.3 root mean squares large at most
-const BEYOND = 1.5; // times the largest of those: there the colours end
+const TRIMMED = 0.98; // quantile of a row's sizes, typically at 2.3 times the root mean square
+const BEYOND = 1.5; // times that quantile: the end of the colour scale
 const HEIGHT = 150;
 const FOOT = 20;
 

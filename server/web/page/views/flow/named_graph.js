@@ -2,7 +2,7 @@
 import { NORMS } from "./bands.js";
 import { bareName, blockBands, endNodes, pointsOf } from "./graph.js";
 
-/** {bands, ends, numLayers}; each node with its point, its name on the wire, and the name of its norm's scale. */
+/** {bands, ends, numLayers}; each node has its point, its name in requests, and the name of its norm's scale. */
 export function graphOf(capabilities, stackName, layer, numLayers) {
   const stack = capabilities.stacks[stackName];
   const points = pointsOf(capabilities, stackName, layer);

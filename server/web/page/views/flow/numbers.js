@@ -1,4 +1,4 @@
-// The numbers of the flow at the chosen positions, in as few and small requests as they need.
+// The numbers of the flow at the selected positions, with few and small requests.
 import { useLook } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
 import { inputOf, useCapabilities } from "../../core/model.js";
@@ -7,7 +7,7 @@ import { nodesOf } from "./diagram.js";
 
 const hasAxis = (node, ...axes) => axes.some((axis) => node.point.axes.includes(axis));
 
-/** Whether the tensor is about the word that is looked at: keys and values; the others are about the one that looks. */
+/** Whether the tensor belongs to the key's position: keys and values; all others belong to the query's. */
 export const isOfKey = (node) => hasAxis(node, "kv_head") || node.isEncoderOutput === true;
 /** Whether its positions are the encoder's, in a decoder. */
 export const isOfEncoder = (node) =>
@@ -16,7 +16,7 @@ export const isOfEncoder = (node) =>
 /** The colour scale of a tensor: weights are never below 0, but their differences can be. */
 export const kindOf = (node, isDifference) => (node.id.endsWith("hook_pattern") && !isDifference ? "sequential" : "diverging");
 
-/** The number of the key head that a query head reads. */
+/** The index of the key head for a query head. */
 export const keyHeadOf = (stack, head) => Math.floor((head * stack.num_kv_heads) / stack.num_heads);
 
 /** The request body for these nodes at one position of one head; null without nodes. */
@@ -47,7 +47,7 @@ export function useNumbers(graph, { stack, head, query, key, encoderKey }) {
   const block = useNodes((node) => isOfBlock(node) && !isOfKey(node), query, head);
   const keys = useNodes((node) => isOfKey(node) && !isOfEncoder(node), key, keyHead);
   const encoderKeys = useNodes(isOfEncoder, encoderKey, keyHead);
-  // Apart: they stay the same from block to block, and the final norm needs the whole pass.
+  // A separate request: these are the same for all blocks, and the final norm needs the whole pass.
   const ends = useNodes((node) => !isOfBlock(node) && !isOfKey(node), query, null);
   const answers = [block, keys, encoderKeys, ends];
   const [strips, scales] = useMemo(() => {

@@ -1,4 +1,4 @@
-// One tensor opened: all its rows as a heat map, how it is made with the real numbers, its statistics and histogram.
+// One open tensor: all its rows as a heat map, its computation with the real numbers, statistics and histogram.
 import { useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../../core/html.js";

@@ -1,4 +1,4 @@
-// The attention of the journey in numbers: products of every pair, masked ones too, and the weights at any temperature.
+// The numbers of the journey's attention: products of all pairs, masked ones too, and the weights at any temperature.
 import { softmax } from "../../core/numbers.js";
 
 /**

@@ -1,4 +1,4 @@
-// The numbers of the journey: a few looks at one layer and head, for the words around the chosen pair.
+// The data of the journey: a few looks at one layer and head, for the words around the selected pair.
 import { useLook, useJson } from "../../core/fetching.js";
 import { useMemo, useRef } from "../../core/html.js";
 import { clamp, inputOf, stackAt, useCapabilities, useHead } from "../../core/model.js";
@@ -14,7 +14,7 @@ import { useNumbers } from "../flow/numbers.js";
 const MOST_WORDS = 24; // rows and columns of the grid; a longer text shows only those up to the chosen ones
 const TOP = 5; // likeliest tokens
 
-/** The positions that are drawn: all of a short text, else a stretch that has the query and, where it can, the key. */
+/** The drawn positions: all of a short text, else a range with the query and, if possible, the key. */
 export function windowOf(count, query, key) {
   const size = Math.min(count, MOST_WORDS);
   const last = Math.max(query, key);
@@ -52,7 +52,7 @@ function usePlace() {
   return { place, error: sequences.error, isPair: capabilities.kind === "encoder-decoder" };
 }
 
-/** {place, rows, shown, …}: everything that the scene and its sentences are made of, as far as it has come. */
+/** {place, rows, shown, …}: the available data of the scene and its sentences. */
 export function useJourney() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -66,7 +66,7 @@ export function useJourney() {
   const numbers = useNumbers(graph, place);
   const part = isPair ? { part: stackName } : {};
   const of = (body) => ({ ...asked, ...body });
-  const hasNormBefore = placing(place.stack).isBefore; // else its norm comes later, of a sum
+  const hasNormBefore = placing(place.stack).isBefore; // otherwise the norm comes later, on a sum
   const inside = isReady && { explain: of({ ...part, layer, head, query_position: query }) };
   const explain = useLook(inside ? "v1/explain" : null, inside.explain);
   const rows = useLook(isReady ? "v1/trace" : null, of({

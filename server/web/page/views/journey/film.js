@@ -1,4 +1,4 @@
-// The journey as a film: the numbers in place, the stops, and `paint`, which draws any moment of it on any context.
+// The journey as a film: the layout, the stops, and `paint`, which draws any moment of it on any context.
 import { rangeOf } from "../flow/diagram.js";
 import { mixed, productsOf, weightsAt } from "./attention.js";
 import { between, cameraBetween, cameraOver } from "./camera.js";
@@ -12,7 +12,7 @@ import { stopsOf } from "./stops.js";
 const LINE = 19; // of the caption, in CSS pixels
 const PAD = 12;
 
-/** The film of some data (see data.js) at a temperature of the attention, in a theme; isNarrow: see layoutOf. */
+/** The film for the data (see data.js), at a temperature of the attention and in a theme; isNarrow: see layoutOf. */
 export function filmOf(data, temperature, mode, isNarrow) {
   const products = productsOf(data);
   const { numKeys } = products;
@@ -57,7 +57,7 @@ function neuronsOf({ nodes, strips }) {
   return [id, strips.get(id)?.values ?? null];
 }
 
-/** A text in lines that fit a width. */
+/** Split a text into lines that fit a width. */
 function linesOf(context, text, room, size) {
   const lines = [""];
   for (const word of text.split(" ")) {
@@ -78,7 +78,7 @@ function captionOf(context, stop, width) {
   return lines;
 }
 
-/** The words below the picture: of the stop that is nearest, paler on the way. */
+/** The text below the picture: of the nearest stop, paler between stops. */
 function paintCaption(context, film, progress, { width, height, colours, room }) {
   const at = Math.round(progress);
   const stop = film.stops[at];

@@ -9,7 +9,7 @@ const MOST_TOKENS = 24; // of the encoder's, under the cross-attention
 
 const within = (value, low, high) => Math.max(low, Math.min(high, value));
 const box = (x, y, width, height) => ({ x, y, width, height });
-/** The smallest rectangle around some, with a margin. */
+/** The smallest rectangle around the given ones, with a margin. */
 export function around(boxes, margin) {
   const left = Math.min(...boxes.map((one) => one.x)) - margin;
   const top = Math.min(...boxes.map((one) => one.y)) - margin;
@@ -18,7 +18,7 @@ export function around(boxes, margin) {
   return box(left, top, right - left, bottom - top);
 }
 
-/** A part of a rectangle of that size around a point, moved so that it stays inside. */
+/** A part of a rectangle, of that size and around a point, moved so that it is inside. */
 function near(whole, x, y, width, height) {
   const along = (at, size, first, all) => (size >= all ? first + (all - size) / 2 : within(at - size / 2, first, first + all - size));
   return box(along(x, width, whole.x, whole.width), along(y, height, whole.y, whole.height), width, height);
@@ -128,5 +128,7 @@ export function framesOf({ row, boxes, all, queryRow, keyColumn }) {
   };
 }
 
-/** How far a stop has come at a progress: 0 on leaving the one before, 1 on arriving; the first stop, of the whole, has all. */
+/**
+ * The arrival at a stop at a progress: 0 when leaving the previous stop, 1 at the stop; always 1 for the first stop.
+ */
 export const arrival = (progress, index) => Math.max(clamp01(progress - index + 1), clamp01(1 - progress * 2));

@@ -1,4 +1,4 @@
-// The journey's canvas: it shows one moment of the film, is scrubbed, played and walked, and keeps its place in the address.
+// The journey's canvas: one moment of the film, with scrubbing, playback and keys; its place is in the address.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { select, useSelection } from "../../core/state.js";
@@ -12,7 +12,7 @@ import { foundAt, saysOf } from "./pointing.js";
 
 const COLOURS = ["ink", "muted", "line", "paper", "raised", "sunk", "query", "key", "value", "accent"];
 
-/** The colours of the page as plain strings: to look them up in the style in each frame takes longer than to draw. */
+/** The colours of the page as plain strings: reading them from the style in each frame takes longer than drawing. */
 function coloursNow() {
   const named = palette();
   return Object.fromEntries(COLOURS.map((name) => [name, named[name]]));
@@ -20,10 +20,10 @@ function coloursNow() {
 
 const ABOVE = 440; // CSS pixels of the page above the canvas on a wide screen
 
-/** The height of the canvas, in CSS pixels, for its width: a screen shows all of it, the shared text too. */
+/** The canvas's height for its width, in CSS pixels: on one screen with the shared text. */
 const heightFor = (width) => (width < 600 ? 480 : Math.max(440, Math.min(innerHeight - ABOVE, Math.round(width * 0.55))));
 
-/** Where the address says that the journey is, as a progress. */
+/** The progress that the address names. */
 function placeOf(film, { journey_stop: stop, journey_between: rest }) {
   return film.indexOf(stop) + rest;
 }
@@ -93,7 +93,7 @@ export function useStage(film) {
   };
 }
 
-/** Keep the place in the address: the stop, and how far behind it. */
+/** Write the place to the address: the stop, and the progress after it. */
 function remember(film, progress) {
   const stop = Math.min(film.stops.length - 1, Math.floor(progress + 0.005));
   const rest = Math.max(0, Math.round((progress - stop) * 100) / 100);
@@ -151,7 +151,7 @@ function keyPressed(stage, key) {
 /** The next stop from a progress in a direction. */
 export const nextOf = (progress, step) => (step > 0 ? Math.floor(progress + 0.01) + 1 : Math.ceil(progress - 0.01) - 1);
 
-/** The canvas with its keys, and the words for those who do not see it. */
+/** The canvas with its keys, and its description for screen readers. */
 export function Canvas({ stage, film }) {
   const { canvas, stop } = stage;
   const onKeyDown = (event) => {

@@ -1,4 +1,4 @@
-// The stops of the journey, as the model that runs has them: a title, a sentence or two with its numbers, the view of each.
+// The stops of the journey for the served model: a title, a sentence or two with its numbers, and a view for each.
 import { lackOf, shownToken } from "../../core/model.js";
 import { format, grouped, percent } from "../../core/numbers.js";
 import { NORMS, placing } from "../flow/bands.js";
@@ -150,7 +150,7 @@ function maskStop({ data, products }, { query }) {
   };
 }
 
-/** A sentence on the token with the largest weight, where that is not the chosen one. */
+/** A sentence about the token with the largest weight, if it is not the selected one. */
 function mostOf({ data, rowWeights }, verb) {
   const strongest = rowWeights.reduce((best, value, i) => (value > rowWeights[best] ? i : best), 0);
   return strongest === data.key ? "" : ` Most ${verb} ${quoted(data.tokens[strongest])}, ${percent(rowWeights[strongest])}.`;

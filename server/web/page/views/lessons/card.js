@@ -1,4 +1,4 @@
-// The card of a lesson: its steps one after another, with the sentences that are true of the served model; and the list.
+// The card of a lesson: its steps, with the sentences that are true for the served model; and the list of lessons.
 import { json, useAnswer } from "../../core/fetching.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
 import { clamp, useCapabilities } from "../../core/model.js";
@@ -65,7 +65,7 @@ function Lesson({ name }) {
   <//>`;
 }
 
-/** Whether a lesson or a step is meant for a model: it names no models, or this one by its kind, architecture, family or name. */
+/** Whether a lesson or a step is for a model: it names no models, or this one's kind, architecture, family or name. */
 const isFor = (part, { kind, architecture, family, model }) =>
   !part.for || part.for.some((name) => [kind, architecture, family, model].includes(name));
 
@@ -116,7 +116,7 @@ function Walk({ lesson, steps }) {
   <//>`;
 }
 
-/** Whether a step shows one head, by a view that can show the model with it changed. */
+/** Whether a step shows one head in a view that can show the changed model. */
 const isOfHead = ({ view, select: chosen = {} }) => "head" in chosen && ["attention", "why", "contributions"].includes(view);
 
 const leftOut = (count) => (count === 1 ? "One sentence is left out, because it is not true of this model."

@@ -48,7 +48,7 @@ const isNarrow = () => innerWidth <= 760;
 const framed = ({ view, frame }) =>
   [...[frame ?? []].flat(), `#view-${view} .card`].map((selector) => document.querySelector(selector)).find(Boolean);
 
-const [CARD_WIDE, CARD_TALL] = [380, 260]; // about the card's size
+const [CARD_WIDE, CARD_TALL] = [380, 260]; // approximate size of the card
 const WEIGHT_OF_CONTROLS = 20; // a hidden button counts like this many times its area of the target
 
 /**
@@ -64,7 +64,7 @@ function bringIntoSight(element) {
   scrollTo({ top: scrollY + top - above });
 }
 
-/** The corner of the screen where the card hides the least of the target and of the view's controls; CSS places it. */
+/** The corner where the card hides the least of the target and of the view's controls; CSS places it. */
 export function cornerAwayFrom(target) {
   if (!target || isNarrow()) return "bottom-right";
   const corners = {

@@ -82,7 +82,7 @@ export class PlainPainter {
     return this.context.measureText(text).width;
   }
 
-  /** Write from x to the right, its middle at y. */
+  /** Write a text from x to the right, vertically centred at y. */
   text(text, x, y, size, colour, alpha) {
     const { context } = this;
     context.font = font(size);
@@ -225,7 +225,7 @@ class GlPainter {
       letters.font = font(size * scale);
       const [wide, tall] = [Math.ceil(letters.measureText(text).width) + 2, Math.ceil(size * scale * 1.5)];
       if (this.pen[0] + wide > ATLAS) this.pen = [2, this.pen[1] + Math.ceil(tall * 1.3)];
-      if (this.pen[1] + tall > ATLAS) this.#forgetLetters(scale); // as many texts as fill it are on no picture at once
+      if (this.pen[1] + tall > ATLAS) this.#forgetLetters(scale); // more texts than one picture has
       const [x, y] = this.pen;
       letters.textBaseline = "middle";
       letters.fillStyle = "#ffffff";
@@ -254,7 +254,7 @@ class GlPainter {
     gl.drawArrays(gl.TRIANGLES, 0, this.count);
   }
 
-  /** Give the card's memory back: browsers keep few of such contexts. */
+  /** Release the graphics memory: browsers allow few such contexts. */
   release() {
     this.gl.getExtension("WEBGL_lose_context")?.loseContext();
   }

@@ -1,12 +1,12 @@
-// From an answer of /v1/contributions to steps: all that is added to one word's vector, in order, each with its vector.
+// Converts an answer of /v1/contributions to steps: all additions to one word's vector, in order, with their vectors.
 import { sidesOf, shownToken } from "../../core/model.js";
 import { addTo, lengthOf, sumOf, zeros } from "./vectors.js";
 
-const MOST = { sum: 10, each: 4, one: 12 }; // sources with an arrow of their own, of a layer or of all; others share one
+const MOST = { sum: 10, each: 4, one: 12 }; // sources with their own arrow, per layer or in total; the others share one
 
-const NO_ROUNDING = 1e-4; // a length that float32's rounding stays below
+const NO_ROUNDING = 1e-4; // upper bound of float32's rounding error
 
-/** Which kind of step an addition is, by the end of its name. */
+/** The kind of step of an addition, by the end of its name. */
 const KINDS = [
   [/(hook_embed|hook_resid_pre)$/, "embedding"], [/hook_(pos|token_type)_embed$/, "position"],
   [/attn\.b_O$/, "bias"], [/attn\.rest$/, "rest"], [/hook_attn_out$/, "attention"], [/hook_cross_attn_out$/, "cross"],
@@ -14,7 +14,7 @@ const KINDS = [
   [/(attn|hook_resid_\w+)\.change$/, "change"], [/\.change$/, "norm"], [/other_streams$/, "streams"],
   [/rounding$/, "rounding"],
 ];
-// The order of the parts where layers are counted together.
+// The order of the components when layers are summed.
 const ORDER = ["embedding", "position", "attention", "word", "head", "more", "rest", "change", "cross", "bias", "mlp", "token", "streams",
   "norm", "rounding"];
 const BEFORE_CROSS = new Set(["attention", "norm", "change"]); // additions of a decoder's block before its cross-attention
@@ -84,7 +84,7 @@ function byLayer(raw, width) {
   return [...steps, ...gathered([rounding], "each", width)];
 }
 
-/** Every source, and every other part, once: the sum over the layers. */
+/** Every source and every other component once: its sum over the layers. */
 function merged(raw, width) {
   const parts = new Map();
   for (const step of raw) {
@@ -141,7 +141,7 @@ export function whatOf(step, { tokens, position }) {
   return `${quoted(tokens.keys[step.key])} (${step.key})${isItself ? ", the word itself" : ""}`;
 }
 
-/** The same as short as a label in the picture has to be. */
+/** A short name, for labels in the picture. */
 export function labelOf(step, { tokens, position }) {
   if (step.kind === "embedding" || step.kind === "state") return shownToken(tokens.queries[position]);
   if (step.kind === "word") return `+ ${shownToken(tokens.keys[step.key])}`;

@@ -2,7 +2,7 @@
 import { labelOf, stepsOf, whatOf } from "./steps.js";
 import { addTo, dot, lengthOf, onAxes, orthonormal, shareHeld, sumOf, withPrincipal, zeros } from "./vectors.js";
 
-const SOURCES = ["word", "head", "more", "rest", "attention", "cross"]; // all that attention adds but its bias
+const SOURCES = ["word", "head", "more", "rest", "attention", "cross"]; // all additions of attention except its bias
 const DIMENSIONS = { plane: 2, space: 3 };
 
 /**
@@ -27,7 +27,7 @@ export function measured(entries, { layers, layer, axes: asked, space, key }) {
     difference: Math.max(...ways.map((way) => way.difference)) };
 }
 
-/** How far the ways reach along an axis. */
+/** The extent of the ways along an axis. */
 function extent(ways, axis) {
   const at = ways.flatMap(({ from, steps }) => [...(steps[0].kind === "state" ? [] : [from]), ...steps.map((step) => step.to)])
     .map((point) => point[axis]);
@@ -67,7 +67,7 @@ function leftOut(way) {
   return sourcesOf(way).includes(largest) ? undefined : largest;
 }
 
-/** How each way's end differs from their mean. */
+/** The difference of each way's end from the mean of the ends. */
 function apartFrom(ways) {
   const mean = sumOf(ways.map((way) => way.end), ways[0].width).map((value) => value / ways.length);
   return ways.map((way) => addTo(Float64Array.from(way.end), mean, -1));

@@ -113,7 +113,7 @@ function drawCurve(context, { width, colours }, { row, drawn, axes, found }) {
   if (found !== null) drawFound(context, axes.x(row.ranks[found], width), axes.y(drawn.probabilities[found]), colours);
 }
 
-/** Where truncation cuts, with its words on the side that has room. */
+/** The cut of the truncation, with its label on the side with more space. */
 function drawEdge(context, x, width, colours, numKept) {
   context.strokeStyle = colours.key;
   context.lineWidth = 1.5;
@@ -160,7 +160,7 @@ function drawAxes(context, width, colours, { low, high, widest, x, y }) {
 
 const raised = (power) => String(power).replace("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
 
-/** The ranks worth a point: one a pixel, the first ones all. */
+/** The ranks with a point: one per pixel, the first ones all. */
 function ranksPerPixel(axes, width, count) {
   const ranks = [];
   for (let x = MARGIN.left; x <= width - MARGIN.right; x += 1) {

@@ -2,9 +2,9 @@
 import { json, look } from "../../core/fetching.js";
 import { entropy, softmax } from "../../core/numbers.js";
 
-const GREEDY_BELOW = 1e-5; // smaller temperatures are greedy for the sampler too
+const GREEDY_BELOW = 1e-5; // smaller temperatures are greedy in the sampler too
 
-/** The filters that are on, as fields of v1/next; {} where every token is kept. */
+/** The enabled filters as fields of v1/next; {} if every token is kept. */
 export const filtersOf = ({ topK, topP, minP }) => ({
   ...(topK > 0 ? { top_k: topK } : {}),
   ...(topP < 1 ? { top_p: topP } : {}),

@@ -50,7 +50,7 @@ function Actual({ row, drawn }) {
     rank ${grouped(row.ranks[token])}, ${percent(chance)}, ${surprise}.</span>`;
 }
 
-/** The share of all probability that the kept tokens had. */
+/** The total probability of the kept tokens. */
 function massOf({ probabilities, kept }) {
   let mass = 0;
   for (let token = 0; token < kept.length; token += 1) if (kept[token] > 0) mass += probabilities[token];

@@ -1,4 +1,4 @@
-// Softmax of numbers that the reader types, at any temperature: how it sharpens and flattens, with its entropy.
+// Softmax of numbers typed by the reader, at any temperature, with its entropy.
 import { html } from "../../core/html.js";
 import { entropy, format, softmax } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";

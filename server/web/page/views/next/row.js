@@ -55,7 +55,7 @@ export function useRow(options, input) {
   return { answer, body, row, drawn };
 }
 
-/** The name of a token: known with the row, or asked for. */
+/** The name of a token: from the row, or fetched. */
 export function useName(row, token) {
   const known = token === null ? "" : row.nameOf(token);
   const { data } = useJson(known === null ? "detokenize" : null, { tokens: [token] });

@@ -29,7 +29,7 @@ function Between({ value }) {
       onPick=${(weights_less) => select({ weights_less })} /></div>`;
 }
 
-/** The embeddings of words that are typed in. */
+/** The embeddings of typed words. */
 function OfWords() {
   const { weights_words: words } = useSelection();
   const lack = useLackOfWeights();
@@ -71,7 +71,7 @@ function OfNeurons() {
       <span class="hint">neurons ${first} to ${first + count - 1} of ${grouped(stack.intermediate_size)}</span></div>`} />`;
 }
 
-/** weight: see useWeight, its rows the vectors, or its columns where it is `turned`; names: of the vectors. */
+/** weight: see useWeight; its rows are the vectors, or its columns if `turned`; names: of the vectors. */
 function Shown({ title, weight, names, turned, about, error }) {
   const { weights_less: isLess } = useSelection();
   const picture = useRef(null);
@@ -89,7 +89,10 @@ function Shown({ title, weight, names, turned, about, error }) {
   <//>`;
 }
 
-/** {data, count, dimension, largest, mean}: cosines of all pairs, less the identity if asked; figures off the diagonal. */
+/**
+ * {data, count, dimension, largest, mean}: cosines of all pairs, minus the identity if set; statistics off the
+ * diagonal.
+ */
 function cosinesOf({ data, shape: [rows, columns] }, turned, isLess) {
   const [count, dimension] = turned ? [columns, rows] : [rows, columns];
   const at = turned ? (i, k) => data[k * columns + i] : (i, k) => data[i * columns + k];

@@ -6,7 +6,7 @@ import { lackOf, useCapabilities, useHead } from "../../core/model.js";
 
 const base = (model) => `v1/models/${encodeURIComponent(model)}/weights`;
 
-/** Why this reader may not see weights, as a sentence; null for one who may. */
+/** The reason why weights are not accessible, as a sentence; null if they are. */
 export const useLackOfWeights = () => lackOf(useCapabilities(), "/v1/models/{model_id}/weights");
 
 /** {data: [{name, axes, shape, stored, tied_to}]} of every weight; see useAnswer. */
@@ -33,7 +33,7 @@ export function usePrefix() {
   return part === "encoder" ? "encoder." : "decoder.";
 }
 
-/** A card that shows `children`, or why there is nothing to show. */
+/** A card with `children`, or the reason why it is empty. */
 export function WeightCard({ title, menus, children }) {
   const lack = useLackOfWeights();
   return html`<section class="card"><header><h2>${title}</h2>${!lack && menus}</header>

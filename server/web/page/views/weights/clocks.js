@@ -1,4 +1,4 @@
-// Pairs of a query's numbers as hands of clocks, before and after they are rotated, and the same as a table.
+// Pairs of a query's numbers as clock hands, before and after rotation, and the same as a table.
 import { html, useCallback } from "../../core/html.js";
 import { format, grouped } from "../../core/numbers.js";
 import { Headings } from "../../parts/headings.js";
@@ -14,7 +14,7 @@ function some(pairs) {
   return Array.from({ length: Math.min(MOST, pairs.length) }, (_, i) => Math.round(i * step));
 }
 
-/** pairs: [{angle, whole, before, after}]; isMeasured: whether the numbers of a query are there. */
+/** pairs: [{angle, whole, before, after}]; isMeasured: whether the numbers of a query are available. */
 export function Clocks({ pairs, isMeasured }) {
   const chosen = some(pairs);
   const perLine = (width) => Math.max(1, Math.floor(width / SIZE));

@@ -3,7 +3,7 @@ import { html, useCallback, useMemo, useRef, useState } from "../../core/html.js
 import { grouped, percent } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
 
-/** [{x, y, width, height, item}] of items [{area}] that fill a rectangle, largest first, as square as may be. */
+/** [{x, y, width, height, item}] of items [{area}] that fill a rectangle, largest first, nearly square. */
 function squarify(items, width, height) {
   const total = items.reduce((sum, item) => sum + item.area, 0);
   const scale = (width * height) / total;

@@ -18,11 +18,11 @@ export const story = new Store(
 
 const drawSeed = () => Math.floor(Math.random() * 2 ** 31);
 
-const REDRAW_MS = 33; // more often than a frame would only cost
+const REDRAW_MS = 33; // more often than once a frame is useless
 
 let running = null; // the AbortController of the stream
-let lastBegun = 0; // how often a prompt was read
-let lastId = 0; // ids are never used again: a stream that is stopped late must not write into another story
+let lastBegun = 0; // number of prompts that were read
+let lastId = 0; // ids are never reused: a stream that stops late must not write into another story
 const newId = () => {
   lastId += 1;
   return lastId;
@@ -30,7 +30,7 @@ const newId = () => {
 
 export const branchNow = ({ branches, current }) => branches.find((branch) => branch.id === current) ?? null;
 
-/** Everything that the model has read before the token at that place of the branch. */
+/** The ids of all tokens before that place of the branch. */
 export const idsBefore = (branch, place) => [...branch.prompt.ids, ...branch.tokens.slice(0, place).map((token) => token.id)];
 
 /** {prompt or input, decoder_input} of a request that continues these ids. */
@@ -81,8 +81,8 @@ async function readPrompt(text, { isChat, isPair }) {
 }
 
 /**
- * A new branch: the first `place` tokens of a branch, then the forced ones [{id, text, logprob}], and on from there. It is
- * below the branch that the last of these tokens is from.
+ * Create a branch: the first `place` tokens of a branch, then the forced ones [{id, text, logprob}], then generated
+ * ones. Its parent is the branch with the last of these first tokens.
  */
 export async function fork(branch, place, forced, options) {
   stop();
@@ -96,7 +96,7 @@ export async function fork(branch, place, forced, options) {
   await grow(id, options);
 }
 
-/** Let the model write on at the end of a branch, until it ends, `max_tokens` are written, or it is stopped; how it ended. */
+/** Extend a branch until the model ends it, `max_tokens` are generated, or it is stopped; returns the end. */
 export async function grow(id, options) {
   stop();
   const abort = new AbortController();
@@ -118,7 +118,7 @@ export async function grow(id, options) {
     end = error.name === "AbortError" ? { reason: "stopped" } : { reason: "error", error };
   }
   changeBranch(id, { end });
-  if (running !== abort) return end; // another stream has begun
+  if (running !== abort) return end; // another stream has started
   running = null;
   change({ isRunning: false });
   return end;
@@ -135,7 +135,7 @@ const bodyOf = (prompt, ids, options, room) => ({
   return_token_ids: true,
 });
 
-/** Stream into the branch; gives how it ended. */
+/** Stream into the branch; returns the end. */
 async function write(id, before, body, signal) {
   const began = performance.now();
   const written = [];
@@ -163,7 +163,7 @@ async function write(id, before, body, signal) {
   return end;
 }
 
-/** The tokens of one event. The text of a token that ends no character is empty: its own decoding stands for it. */
+/** The tokens of one event. A token that completes no character has an empty text: its own decoding is used instead. */
 function tokensOf({ text, token_ids: ids = [], logprobs }) {
   return ids.map((id, i) => ({
     id,
