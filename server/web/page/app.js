@@ -1,4 +1,4 @@
-// The page: header, the shared text and head, the list of views, and the one that is open.
+// The page: header, the shared text and head, the list of views, and the open view.
 import { connection, whenReachable } from "./core/api.js";
 import { useCode } from "./core/code.js";
 import { useJson } from "./core/fetching.js";
@@ -41,8 +41,9 @@ function App() {
 }
 
 /**
- * The answer of /v1/capabilities, asked again when the server is back or it was seen to have begun anew: it may serve another
- * model, or other weights. `identity` tells one from another; the last answer holds until there is a new one.
+ * The response of /v1/capabilities. It is fetched again when the server is reachable again or has restarted, because
+ * the model or its weights may have changed. `identity` is a string that changes with them. The last response is kept
+ * until a new one arrives.
  */
 function useServed() {
   const answer = useJson("v1/capabilities");
@@ -127,7 +128,9 @@ function Rail({ current, capabilities }) {
   })}</ol></nav>`;
 }
 
-/** One view, its code fetched when it is first opened; what breaks in it stays in it. */
+/**
+ * One view. Its code is fetched when it is first opened; an exception in a view does not affect the rest of the page.
+ */
 function OpenView({ view, capabilities }) {
   const { module, error: missing, retry } = useCode(view);
   const [broken, mend] = useErrorBoundary();

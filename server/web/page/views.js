@@ -1,10 +1,10 @@
-// The views: their names, when a model has them, and where their code is. They are loaded when they are opened
-// (see core/code.js); the code of a view is in views/ under its id.
+// The views: names, conditions on the model, and functions that load their code. Code is loaded when a view is first
+// opened (see core/code.js); it is in views/ under the view's id.
 import { lackOf } from "./core/model.js";
 
 const lacks = (route) => (capabilities) => lackOf(capabilities, route);
 
-/** Why there is no attention between two stacks to show; null where there is. */
+/** The reason why there is no cross-attention to show; null if there is. */
 function lackOfSecondStack({ kind, architecture }) {
   if (kind === "encoder-decoder") return null;
   return `This model is ${kind === "decoder" ? "a decoder" : "an encoder"} alone (${architecture}): it has no second stack, so ` +
@@ -12,8 +12,8 @@ function lackOfSecondStack({ kind, architecture }) {
 }
 
 /**
- * id, title, about; lacks(capabilities): why the model has nothing to show there, or null; load(): the view's code.
- * opensAnyway: the view says what it lacks, and shows what is known without it.
+ * id, title, about; lacks(capabilities): the reason why the model does not support the view, or null; load(): the
+ * view's code. opensAnyway: the view opens without support, explains the reason and shows the available data.
  */
 export const VIEWS = [
   {
@@ -78,5 +78,5 @@ export const VIEWS = [
 
 for (const view of VIEWS) view.loadAgain = (attempt) => import(`./views/${view.id}.js?attempt=${attempt}`);
 
-/** The view of that name, or the first that everyone has. */
+/** The view with that name, or the first one that every model has. */
 export const viewNamed = (id) => VIEWS.find((view) => view.id === id) ?? VIEWS[1];

@@ -1,4 +1,4 @@
-// How the page asks the server: the same public routes as everyone, the key from memory, errors in one shape.
+// HTTP requests of the page: the same public routes as for other clients, the API key from memory, uniform errors.
 import { saved } from "./place.js";
 import { parseSafetensors } from "./safetensors.js";
 import { keep, responseInFile } from "./saved.js";
@@ -7,22 +7,22 @@ import { Store } from "./store.js";
 // This file is served at <root>/web/<version>/core/api.js, so the root is found under any proxy's path.
 export const root = new URL("../../../", import.meta.url);
 
-/** The API key, in memory only: a reload forgets it. */
+/** The API key, in memory only: it is lost on reload. */
 export const apiKey = new Store("");
 
-/** "ok", "lost" (the server does not answer or is not ready) or "key" (it wants a key, or another one). */
+/** "ok", "lost" (the server does not answer or is not ready) or "key" (the key is missing or wrong). */
 export const connection = new Store("ok");
 
-/** What the server refused of a request's interventions last, null once it took them: told where changes are made. */
+/** The server's last rejection of a request's interventions; null after a request with interventions succeeded. */
 export const refusal = new Store(null);
 
-/** Call `listener()` each time the server can be asked again: it is back, or another key was given. */
+/** Call `listener()` when requests can be sent again: the server is reachable, or the API key has changed. */
 export function whenReachable(listener) {
   const ends = [connection.follow((now) => now === "ok" && listener()), apiKey.follow(() => listener())];
   return () => ends.forEach((end) => end());
 }
 
-/** What the server said was wrong, or that it said nothing (status 0). */
+/** An error response of the server, or no response (status 0). */
 export class ApiError extends Error {
   constructor(message, { status = 0, code = null, param = null, retryAfter = null } = {}) {
     super(message);
@@ -41,8 +41,8 @@ export class ApiError extends Error {
 const NOT_IN_FILE = "This file contains only the views that were seen before it was saved.";
 
 /**
- * The response to GET (no body) or POST of a route such as "v1/attention". What comes whole is kept for a file of the view,
- * unless isKept is false. Raises ApiError, or AbortError.
+ * Send GET (no body) or POST to a route such as "v1/attention" and return the response. Complete responses are kept
+ * for a saved file of the view, unless isKept is false. Raises ApiError, or AbortError.
  */
 export async function ask(route, body, options = {}) {
   const { accept = "application/json", isKept = true } = options;
@@ -100,7 +100,7 @@ async function readError(response) {
   try {
     said = (await response.json()).error ?? {};
   } catch {
-    // not this server's words: a proxy's, perhaps
+    // not the server's format: a proxy's response, perhaps
   }
   const message = said.message ?? `The server answered ${response.status} ${response.statusText}.`;
   const retryAfter = Number(response.headers.get("retry-after")) || null;
@@ -113,8 +113,8 @@ export async function askJson(route, body, options) {
 }
 
 /**
- * The answer of a route that shows the inside, in binary: a list with one entry an input, which is the entry's JSON
- * with `arrays: {name: {data, shape, axes}}`; the array of attention and embeddings is named "attention", "embedding".
+ * The binary answer of a route for model internals: a list with one entry per input. An entry is its JSON with
+ * `arrays: {name: {data, shape, axes}}`; the array of attention and embeddings is named "attention", "embedding".
  */
 export async function askLook(route, body, { signal } = {}) {
   const response = await ask(route, body, { signal, accept: "application/vnd.safetensors" });
@@ -168,7 +168,10 @@ export async function* askStream(route, body, { signal } = {}) {
 
 let watching = false;
 
-/** Say that the server is lost, and ask until it is ready again: at first after the seconds that it asks for. */
+/**
+ * Set the connection to "lost" and poll the server until it is ready; the first poll follows after `retryAfter`
+ * seconds.
+ */
 async function serverLost(retryAfter = null) {
   connection.set("lost");
   if (watching) return;
@@ -178,7 +181,7 @@ async function serverLost(retryAfter = null) {
     try {
       if ((await fetch(new URL("health/ready", root), { cache: "no-store" })).ok) break;
     } catch {
-      // still away
+      // not reachable yet
     }
   }
   watching = false;

@@ -1,18 +1,17 @@
-// Tokens that are parts of a character: decoded alone they are no text (U+FFFD), so the text they are cut from tells
-// their bytes.
+// Tokens that are parts of a character decode to U+FFFD. Their bytes are found from the text that they are part of.
 
 const BROKEN = "\ufffd";
 const MOST_BYTES = 64; // of tokens that share characters
-const shared = new WeakMap(); // of lists of names: which tokens are one character together
+const shared = new WeakMap(); // by list of names: the groups of tokens that form one character
 const writer = new TextEncoder();
 const reader = new TextDecoder("utf-8", { ignoreBOM: true });
 
-/** Of tokens that `named` gave: [{first, end, text}], those that share a character, from first up to end, and the text. */
+/** Groups of tokens returned by `named` that share characters: [{first, end, text}], end exclusive. */
 export const charactersOf = (tokens) => shared.get(tokens) ?? [];
 
 /**
- * The tokens of a text, those with parts of a character named by their bytes: "é" as two tokens is "<C3>", "<A9>".
- * offsets: the span [begin, end) of each token in the text, in characters. Parts that are not told apart stay as they are.
+ * Return the tokens of a text with parts of a character named by their bytes: "é" as two tokens is "<C3>", "<A9>".
+ * offsets: the span [begin, end) of each token in the text, in characters. Parts with unknown bytes are unchanged.
  */
 export function named(tokens, offsets, text) {
   if (typeof text !== "string" || !offsets || !tokens.some((token) => token.includes(BROKEN))) return tokens;
@@ -36,13 +35,13 @@ export function named(tokens, offsets, text) {
   return names;
 }
 
-/** What the tokens are called that these bytes are cut into; null where they cannot be. */
+/** Return the names of the tokens that these bytes are split into; null if there is no such split. */
 function namesOf(tokens, bytes) {
   const ends = bytes.length <= MOST_BYTES ? endsOf(tokens, bytes, 0) : null;
   return ends && tokens.map((token, i) => nameOf(token, bytes.subarray(ends[i - 1] ?? 0, ends[i])));
 }
 
-/** Where each token ends, so that its bytes, decoded alone, are the token and none are left. */
+/** Return the end of each token if each part of the bytes decodes to its token and all bytes are used; else null. */
 function endsOf(tokens, bytes, begin) {
   if (tokens.length === 0) return begin === bytes.length ? [] : null;
   for (let end = begin + 1; end <= bytes.length; end += 1) {
@@ -53,9 +52,9 @@ function endsOf(tokens, bytes, begin) {
   return null;
 }
 
-/** A token's text, what is no character in it as bytes: <E2>. */
+/** A token's text with its incomplete characters as bytes: <E2>. */
 function nameOf(token, bytes) {
-  if (!token.includes(BROKEN) || writer.encode(token).length === bytes.length) return token; // U+FFFD stands in the text
+  if (!token.includes(BROKEN) || writer.encode(token).length === bytes.length) return token; // U+FFFD is in the text itself
   const parts = token.split(BROKEN);
   const before = writer.encode(parts[0]).length;
   const after = writer.encode(parts.at(-1)).length;

@@ -1,5 +1,5 @@
-// The request behind a view, as a person would write it: curl, or our Python client. Where the server wants a key, both
-// take it from the environment, since what is copied is passed on.
+// The request of a view as code that a user can run: curl, or our Python client. If the server requires a key, both
+// read it from the environment, because the code may be shared.
 import { apiKey, root } from "./api.js";
 import { sidesOfRequest } from "./compare.js";
 
@@ -7,7 +7,7 @@ const KEY = "LIGHTWELL_API_KEY";
 
 const shellQuoted = (text) => `'${text.replaceAll("'", `'\\''`)}'`;
 
-/** The curl command of a request; a GET without a body; with another side, that one's first and then its own. */
+/** The curl command of a request; GET without a body; with another side, two commands, the other side's first. */
 export function asCurl(route, body) {
   const { own, other } = sidesOfRequest(body);
   if (other) return `${asCurl(route, other)}\necho\n${asCurl(route, own)}`;
@@ -17,7 +17,7 @@ export function asCurl(route, body) {
   return `curl -s ${shellQuoted(url)}${key}${sent}`;
 }
 
-// The client's methods that take a route's fields under their own names.
+// The client's methods with the route's fields as arguments of the same names.
 const METHODS = {
   "v1/attention": "attention",
   "v1/trace": "trace",
@@ -47,11 +47,11 @@ function pythonOf(value) {
   return JSON.stringify(value);
 }
 
-// What is asked of the weights: a GET of a model's name, what is asked, and options; the client has methods of these names.
+// Requests for weights: GET with a model's name, the resource and options; the client has methods with these names.
 const OF_A_MODEL = /^v1\/models\/([^/]+)\/(parameters|geometry|weights)(?:\/([^?]+))?(?:\?(.*))?$/;
 const valueOf = (text) => (/^-?\d+$/.test(text) ? Number(text) : text);
 
-/** {method, first, options} of a request, as the client takes it; a method of undefined where it has none. */
+/** {method, first, options} of the client's call for a request; method is undefined if the client has none. */
 function callOf(route, body) {
   const [, name, asked, weight, query] = OF_A_MODEL.exec(route) ?? [];
   const model = asked && decodeURIComponent(name);
@@ -69,7 +69,7 @@ function callOf(route, body) {
   return { method: METHODS[route], first: input ?? prompt ?? messages, options };
 }
 
-/** The call of the client's method that asks a request. */
+/** The client's method call for a request. */
 function pythonCall(route, body) {
   const { method, first, options } = callOf(route, body);
   const parts = [
@@ -79,7 +79,7 @@ function pythonCall(route, body) {
   return `client.${method}(${parts.join(", ")})`;
 }
 
-// The difference of two answers: of attention one array, else each by its name.
+// The difference of two answers: one array for attention, else each array by its name.
 const SUBTRACTED = {
   "v1/attention": "after.attention - before.attention",
   "v1/completions": `[
@@ -99,7 +99,7 @@ export function asPython(route, body) {
   const start = `${imports}${made}\n`;
   if (!other) return `${start}answer = ${pythonCall(route, own)}\nprint(answer)\n`;
   const asked = `before = ${pythonCall(route, other)}\nafter = ${pythonCall(route, own)}`;
-  // What is masked in both is minus infinity less itself, of which numpy would warn.
+  // Entries masked in both answers are -inf - -inf; numpy warns about them.
   const quiet = `import numpy as np\n\nwith np.errstate(invalid="ignore"):\n    answer = ${SUBTRACTED[route] ?? EACH_SUBTRACTED}`;
   return `${start}${asked}\n\n${quiet}\nprint(answer)\n`;
 }

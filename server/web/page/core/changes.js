@@ -1,10 +1,10 @@
-// What is changed inside the model: the list as it stands in the address, and as interventions of a request.
+// Changes inside the model: as a list in the address, and as the interventions of a request.
 
 export const MOST_CHANGES = 64; // as the server accepts
 
 /**
- * What can be changed, by its name in the address: its point, whether it has heads and positions, and the operations
- * that make sense there.
+ * Places that can be changed, by their names in the address: the point, whether it has heads and positions, and its
+ * allowed operations.
  */
 export const PLACES = {
   head: { point: "attn.hook_z", hasHead: true, hasPosition: true, ops: ["zero", "mean", "scale", "patch"] },
@@ -25,7 +25,7 @@ export const OPS = {
 const LETTERS = { layer: "l", head: "h", position: "p", value: "x" };
 const PARTS = ["encoder", "decoder", "cross"];
 
-/** One change as the address has it, such as zero_head_l1_h3 or scale_mlp_l2_p5_x0.5. */
+/** One change as text in the address, such as zero_head_l1_h3 or scale_mlp_l2_p5_x0.5. */
 export function writeChange({ op, place, part, ...rest }) {
   const numbers = Object.entries(LETTERS)
     .filter(([field]) => rest[field] !== null && rest[field] !== undefined)
@@ -35,7 +35,7 @@ export function writeChange({ op, place, part, ...rest }) {
 
 export const writeChanges = (changes) => changes.map(writeChange).join(" ");
 
-/** The change that a part of the address stands for; null for one that says nothing we know. */
+/** The change for a part of the address; null if it is invalid. */
 function readChange(written) {
   const [op, place, ...rest] = written.split("_");
   const own = Object.hasOwn(PLACES, place) ? PLACES[place] : null;
@@ -58,7 +58,7 @@ function readChange(written) {
 
 let last = { key: null, read: null };
 
-/** {changes, dropped} of the selection: what the address stands for, and sentences on what was left out of it. */
+/** {changes, dropped} of the selection: the changes in the address, and a sentence about each invalid one. */
 export function changesOf({ change: raw, change_source: source }) {
   const key = `${source === ""} ${raw}`;
   if (last.key !== key) last = { key, read: readAll(raw, source) };
@@ -103,7 +103,10 @@ function interventionOf(change, selection, { kind, attention }) {
   };
 }
 
-/** {op, value, from, ...} on the wire; reads(text): what a pass over a second text is given. */
+/**
+ * The fields of an intervention in a request: {op, value, from, ...}; reads(text): the input of a pass over a second
+ * text.
+ */
 function operationOf({ op, value }, { text, decoder, change_source: source, change_away: away }, reads) {
   if (op === "patch") return { op, from: reads(source) };
   if (op === "steer") {

@@ -1,4 +1,4 @@
-// A film of a canvas, made in the browser: drawn in real time, recorded, and kept under a size that people can send.
+// Video of a canvas, recorded by the browser in real time, with a limit on its size.
 
 const FORMATS = [
   { type: "video/webm;codecs=vp9", ending: "webm" },
@@ -8,20 +8,20 @@ const FORMATS = [
   { type: "video/mp4", ending: "mp4" },
 ];
 const FRAMES_PER_SECOND = 30;
-const [LEAST_BITS, MOST_BITS] = [1e5, 8e6]; // a second: less shows nothing, and more is not seen in drawings
+const [LEAST_BITS, MOST_BITS] = [1e5, 8e6]; // bits per second: fewer give no usable picture, more make no visible difference
 const WIDEST = 1280; // pixels
 const HELD_MS = 300; // for which the last picture stays
 
-/** {type, ending} of the films that this browser records: WebM, else MP4, else null. */
+/** {type, ending} of the video formats that this browser records: WebM, else MP4, else null. */
 export function clipFormat() {
   if (typeof MediaRecorder === "undefined" || !HTMLCanvasElement.prototype.captureStream) return null;
   return FORMATS.find(({ type }) => MediaRecorder.isTypeSupported(type)) ?? null;
 }
 
 /**
- * A film of `drawAt(progress)`, from 0 to 1 in that many seconds, as a blob of at most maxBytes. drawAt draws on the
- * canvas at once. background: a CSS colour below what the canvas leaves transparent. onProgress(share) while it is
- * recorded. Raises AbortError when `signal` ends it, and Error where the film grows too large.
+ * Record `drawAt(progress)`, progress from 0 to 1 over `seconds`, and return a video blob of at most maxBytes. drawAt
+ * draws on the canvas synchronously. background: a CSS colour behind transparent pixels. onProgress(share) is called
+ * during the recording. Raises AbortError when `signal` aborts it, and Error if the video is too large.
  */
 export async function recordClip(canvas, drawAt, options) {
   const { seconds, maxBytes = 5e6 } = options;
@@ -66,7 +66,10 @@ async function record(canvas, drawAt, { seconds, maxBytes, bitsPerSecond, backgr
   return new Blob(parts, { type: parts[0].type });
 }
 
-/** Call show(progress) each frame until it is 1 and was held a moment, or isOver(). A hidden tab draws nothing: it waits. */
+/**
+ * Call show(progress) each frame until the progress was 1 for a moment, or isOver(). A hidden tab draws nothing: it
+ * waits.
+ */
 async function playThrough(seconds, show, isOver) {
   const nextFrame = () => new Promise((done) => requestAnimationFrame(done));
   let last = await nextFrame();
@@ -78,7 +81,7 @@ async function playThrough(seconds, show, isOver) {
   }
 }
 
-/** {canvas, take()}: a canvas of the film's size, and what copies the drawing onto it: even lengths, no transparency. */
+/** {canvas, take()}: an opaque canvas with even lengths for the video, and a function that copies the drawing to it. */
 function filmOf(drawn, background = "#fff") {
   const canvas = document.createElement("canvas");
   const scale = Math.min(1, WIDEST / drawn.width);

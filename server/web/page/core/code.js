@@ -1,4 +1,4 @@
-// The code of a view, which comes when the view is first opened; and what is done when it does not come.
+// Loads the code of a view when the view is first opened, and handles failures.
 import { askJson, whenReachable } from "./api.js";
 import { useEffect, useRef, useState } from "./html.js";
 
@@ -8,9 +8,9 @@ const UPDATED = Object.assign(
 );
 
 /**
- * {module, error, retry} of a view. Browsers may keep that an import failed for as long as the page is open, so it is
- * asked for again under another address. What failed because the server was away comes when it is back; what fails
- * although the server answers is of another version of the page, which only a reload brings.
+ * {module, error, retry} of a view. Browsers may cache a failed import while the page is open, so a retry uses
+ * another address. Imports that failed without a server are retried when the server is back. If the server answers
+ * and the import still fails, the page is of another version and must be reloaded.
  */
 export function useCode(view) {
   const [found, setFound] = useState({ module: null, error: null });

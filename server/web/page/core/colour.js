@@ -1,13 +1,13 @@
-// From numbers to colours: one sequential scale and one diverging, each for light and dark.
+// Colours for numbers: one sequential and one diverging scale, each for light and dark mode.
 
-// Stops are evenly spaced; both scales change in lightness all the way, so they also read without colour.
+// Stops are evenly spaced. Lightness is monotonic on each arm of a scale, so it is readable without colour vision.
 const SEQUENTIAL = {
   light: [[252, 251, 247], [214, 226, 240], [148, 184, 222], [72, 128, 192], [28, 72, 142], [14, 30, 84]],
   dark: [[22, 25, 34], [52, 48, 92], [122, 62, 118], [204, 92, 88], [248, 156, 76], [255, 236, 170]],
 };
 const DIVERGING = {
   light: [[150, 66, 8], [224, 148, 84], [250, 249, 245], [110, 160, 214], [20, 66, 140]],
-  // its middle is a grey that stands out from the page's dark grounds: a number near 0 is a number, an empty cell is none
+  // its middle is a grey that differs from the dark page, so that a number near 0 differs from an empty cell
   dark: [
     [255, 190, 120], [228, 142, 72], [180, 112, 60], [132, 96, 74], [76, 80, 92],
     [72, 104, 150], [74, 132, 204], [106, 164, 240], [160, 208, 255],
@@ -48,7 +48,7 @@ export function colourOf(value, low, high, kind, mode) {
   return `rgb(${table[i]} ${table[i + 1]} ${table[i + 2]})`;
 }
 
-/** Black or white, whichever has the greater contrast on that colour: at least 4.58, on any. */
+/** Black or white, the one with the greater contrast to the colour: at least 4.58 for any colour. */
 export function inkOn(value, low, high, kind, mode) {
   const table = colourTable(kind, mode);
   const i = colourIndex(value, low, high) * 3;
@@ -58,5 +58,5 @@ export function inkOn(value, low, high, kind, mode) {
   return (luminance + 0.05) ** 2 > 1.05 * 0.05 ? "#000" : "#fff";
 }
 
-/** The light of one sRGB byte, 0 to 1. */
+/** Linear light of one sRGB byte, 0 to 1. */
 const linear = (byte) => (byte <= 10 ? byte / 255 / 12.92 : ((byte / 255 + 0.055) / 1.055) ** 2.4);

@@ -1,14 +1,14 @@
-// Two answers to the same question, of two models or texts: how a request names the other side, and their difference.
+// Comparison of two answers, for two models or texts: the request of the other side, and the difference.
 import { isCompared } from "./seen.js";
 import { useSelection } from "./state.js";
 
 /**
- * A property of what is asked: what the other side is given in place of {input, decoder_input, interventions}. It is a
- * symbol so that bodies made by spreading carry it along and JSON leaves it out.
+ * Property of a request body: {input, decoder_input, interventions} of the other side. It is a symbol, so that copies
+ * by spreading keep it and JSON omits it.
  */
 export const OTHER = Symbol("other side");
 
-/** The request of the other side, and this one alone: {own, other}, other null where nothing is subtracted. */
+/** Split a body into {own, other}: the requests of this side and of the other side (null without a difference). */
 export function sidesOfRequest(body) {
   if (!body?.[OTHER]) return { own: body, other: null };
   const { [OTHER]: given, ...own } = body;
@@ -16,25 +16,26 @@ export function sidesOfRequest(body) {
   return { own, other: { ...given, ...rest } };
 }
 
-/** The words for what is subtracted, "" while nothing is: titles end with them. */
+/** The name of the difference for titles; "" if none is shown. */
 export function useDifferenceName() {
   const selection = useSelection();
   if (!isCompared(selection) || selection.change_show !== "difference") return "";
   return selection.change_text ? "text B − text A" : "after − before";
 }
 
-/** What the two sides are called, the one that is subtracted first. */
+/** Names of the two sides; the first one is subtracted. */
 export const sideNames = ({ change_text: second }) => (second ? ["text A", "text B"] : ["before", "after"]);
 
-/** Why two answers have no difference; `title` stands where a refusal of the server would have its own. */
+/** The reason why two answers have no difference; `title` replaces the title of a server error. */
 class NoDifference extends Error {
   title = "No difference";
   status = 422;
 }
 
 /**
- * The entries of `after`, their arrays less those of `before`, with both answers beside them: {..., arrays, before, after,
- * isDifference}. Tokens that differ are named with both, where there are as many. Ids stay those of `after`: they are names, not numbers.
+ * The entries of `after` with their arrays minus the arrays of `before`: {..., arrays, before, after, isDifference},
+ * where before and after are both answers. Different tokens at a position are shown as both names, if both sides have
+ * the same number of tokens. Ids are not subtracted: they keep the values of `after`.
  */
 export function difference(after, before) {
   return after.map((entry, i) => {
@@ -51,9 +52,9 @@ export function difference(after, before) {
   });
 }
 
-const NAMES = { component: "component_names", addition: "addition_names" }; // what one query's vector is the sum of
+const NAMES = { component: "component_names", addition: "addition_names" }; // arrays with named components
 
-/** The array of both entries; where its parts have names, with those of both, 0 in one that has no such part. */
+/** The array of both entries. If its components have names, both have all names; a missing component is 0. */
 function ofSameNames(entries, name, names) {
   const arrays = entries.map((entry) => entry.arrays[name]);
   const axis = arrays[0].axes?.find((each) => each in NAMES);

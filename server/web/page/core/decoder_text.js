@@ -1,4 +1,4 @@
-// What the decoder of an encoder-decoder reads where nobody wrote it: what the model itself would say.
+// Default text of an encoder-decoder's decoder: the model's own greedy output.
 import { useAnswer, json } from "./fetching.js";
 import { useEffect } from "./html.js";
 import { useCapabilities } from "./model.js";
@@ -7,18 +7,18 @@ import { useStore } from "./store.js";
 
 const MAX_TOKENS = 48;
 
-// What the model wrote last, and for which text: for another text it is written anew.
+// The last generated decoder text and its input text; another input text needs a new one.
 let written = { text: null, decoder: null };
 
-/** What the model says after `prompt`, greedily, and the prompt itself, since answers to an older one may still be there. */
+/** {prompt, said}: the prompt and its greedy continuation. The prompt identifies answers to an older text. */
 async function saidAfter(route, body, options) {
   const { text } = (await json(route, body, options)).choices[0];
-  return { prompt: body.prompt, said: text.replaceAll("\ufffd", "") }; // halves of characters would be read as others
+  return { prompt: body.prompt, said: text.replaceAll("\ufffd", "") }; // incomplete characters would be tokenized differently
 }
 
-/** Fill the shared decoder text of an encoder-decoder while it is empty; {loading, error} of the model's writing. */
+/** Fill the shared decoder text of an encoder-decoder while it is empty; returns {loading, error} of the generation. */
 export function useDecoderText() {
-  const { text, decoder } = useStore(state); // of the first of two texts: both are compared after the same words
+  const { text, decoder } = useStore(state); // of the first of two texts: both are compared with the same decoder text
   const capabilities = useCapabilities();
   const isOurs = decoder === "" || (decoder === written.decoder && text !== written.text);
   const wants = capabilities.kind === "encoder-decoder" && text !== "" && isOurs;

@@ -1,10 +1,10 @@
-// What is typed into a field and not taken over yet: it stays, whatever is drawn meanwhile.
+// Uncommitted text of a field: it is kept when the page is drawn again.
 import { useRef, useState } from "./html.js";
 
 /**
- * The draft of a field whose text is `value`, {text, isTyped, write, take, drop}: what the field shows, whether that
- * was typed and not taken over, what to call with each change, what takes it over by onTake(text), and what gives the
- * value back. A value that others choose meanwhile replaces what was typed; drawing the field again does not.
+ * The draft of a field with the text `value`: {text, isTyped, write, take, drop}. text: the shown text; isTyped:
+ * whether it was typed and not committed; write(text): call on each change; take(): commit by onTake(text); drop():
+ * restore the value. A new value from outside replaces the typed text; drawing the field again does not.
  */
 export function useDraft(value, onTake) {
   const draft = useRef({ text: null, shown: value, taken: value }).current;
@@ -18,7 +18,7 @@ export function useDraft(value, onTake) {
     setVersion((version) => version + 1);
   };
   const take = () => {
-    const { text } = draft; // of now: a key may have come since this was drawn
+    const { text } = draft; // the current draft: it may be newer than the last rendering
     if (text === null) return;
     draft.taken = text;
     set(null);

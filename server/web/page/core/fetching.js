@@ -1,4 +1,4 @@
-// Fetching as components use it: one request at a time for each place, what is unwanted is cancelled, answers kept.
+// Fetching for components: one request at a time for each place, unused requests are cancelled, answers are kept.
 import { askJson, askLook, connection, whenReachable } from "./api.js";
 import { named } from "./bytes.js";
 import { difference, sidesOfRequest } from "./compare.js";
@@ -23,7 +23,7 @@ class AnswerCache {
 
   set(key, answer) {
     const bytes = sizeOf(key) + sizeOf(answer);
-    this.#bytes -= this.#answers.get(key)?.bytes ?? 0; // two places may have asked the same at once
+    this.#bytes -= this.#answers.get(key)?.bytes ?? 0; // two places may have sent the same request at once
     this.#answers.delete(key);
     this.#answers.set(key, { answer, bytes });
     this.#bytes += bytes;
@@ -40,7 +40,7 @@ class AnswerCache {
   }
 }
 
-/** About how many bytes an answer takes; of a long text the words are no less than the numbers. */
+/** The approximate size of an answer in bytes; for a long text, the tokens use at least as much as the numbers. */
 function sizeOf(part) {
   if (ArrayBuffer.isView(part)) return part.byteLength;
   if (typeof part === "string") return 16 + part.length;
@@ -49,18 +49,21 @@ function sizeOf(part) {
 }
 
 const cache = new AnswerCache();
-const underway = new Map(); // requests that are not answered yet, by the same keys
+const underway = new Map(); // pending requests, by the same keys
 
 function forget() {
   cache.clear();
   forgetKept();
-  underway.clear(); // their answers go to those who asked, and no further
+  underway.clear(); // their answers go to the callers, but are not kept
 }
-// A server that was away may be another one when it is back.
+// After an interruption, the server may have another model.
 connection.follow((now) => now === "lost" && forget());
 restarts.follow(forget);
 
-/** The answer of a look (see `askLook`), from memory where it was asked before; with another side, their difference. */
+/**
+ * The answer of a look (see `askLook`), from memory if it was fetched before; with another side, the difference of
+ * both.
+ */
 export async function look(route, body, options) {
   const { own, other } = sidesOfRequest(body);
   if (other) return difference(...(await Promise.all([own, other].map((side) => look(route, side, options)))));
@@ -69,7 +72,7 @@ export async function look(route, body, options) {
   return remembered(`look ${route} ${JSON.stringify(body)}`, ask, options);
 }
 
-/** Tokens that are parts of characters, under their bytes. */
+/** Name tokens that are parts of characters by their bytes. */
 function withBytesNamed(entries, input) {
   const texts = [input].flat();
   return entries.map((entry, i) => {
@@ -77,15 +80,15 @@ function withBytesNamed(entries, input) {
   });
 }
 
-/** The JSON of a route that always answers the same, from memory where it was asked before. */
+/** The JSON of a route with constant answers, from memory if it was fetched before. */
 export async function json(route, body = null, options = {}) {
   noteSeen(route, body, "application/json");
   return remembered(`json ${route} ${JSON.stringify(body)}`, (mine) => askJson(route, body, mine), options);
 }
 
 /**
- * The kept answer of that key, or that of `fetchIt({signal})`. Those who ask the same at once share one request; it is
- * cancelled when the last of them has given it up.
+ * The kept answer for the key, or the result of `fetchIt({signal})`. Concurrent callers with the same key share one
+ * request; it is cancelled when all of them have aborted.
  */
 async function remembered(key, fetchIt, { signal } = {}) {
   checkServer();
@@ -121,19 +124,19 @@ function start(key, fetchIt) {
 }
 
 const NOTHING = { request: null, data: null, asked: null, error: null, loading: false, isStale: false };
-const BUSY_WAIT = 5; // seconds until a busy server that asks for no other wait is asked again
+const BUSY_WAIT = 5; // seconds before a request is sent again to a busy server without Retry-After
 
-/** A request as a string: the same for the same, and another one with another side to it. */
+/** The key of a request; requests with and without another side have different keys. */
 const keyOf = (route, body) => {
   const { own, other } = sidesOfRequest(body);
   return `${route} ${JSON.stringify(own)}${other ? ` ${JSON.stringify(other)}` : ""}`;
 };
 
 /**
- * {data, asked, error, loading, isStale, retry} of `fetcher(route, body, {signal})`; a null route asks nothing.
- * While a new answer comes, `data` stays the old one (`asked` is the body that it answers) and isStale is true, so
- * that nothing flickers. A request that is no longer wanted is cancelled. What a busy server refused is asked again
- * after the wait it asks for (`error.again`, in seconds), and what failed, when the server or the key is back.
+ * {data, asked, error, loading, isStale, retry} of `fetcher(route, body, {signal})`; a null route sends no request.
+ * While a new answer loads, `data` is the previous answer (`asked` is its body) and isStale is true, so that the view
+ * does not flicker. Requests that are not needed any more are cancelled. A request rejected by a busy server is sent
+ * again after Retry-After (`error.again`, in seconds); a failed one, when the server or the key is back.
  */
 export function useAnswer(fetcher, route, body) {
   const [result, setResult] = useState(NOTHING);
@@ -168,7 +171,7 @@ export function useAnswer(fetcher, route, body) {
     };
   }, [fetcher, request, attempt]);
   if (result.request === request) return { ...result, retry };
-  // drawn before its effect has run: what is here answers the request before
+  // drawn before its effect has run: the data belongs to the previous request
   if (request === null) return { ...NOTHING, retry };
   return { ...result, loading: true, isStale: result.data !== null, retry };
 }

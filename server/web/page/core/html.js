@@ -1,4 +1,4 @@
-// What components are written with: preact, its hooks, and htm's templates. The only importer of vendor/.
+// Exports for components: preact, its hooks, and htm's templates. The only importer of vendor/.
 export {
   html,
   render,

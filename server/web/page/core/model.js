@@ -1,4 +1,4 @@
-// What the loaded model can do, and the selection as positions and numbers that exist in it.
+// Features of the loaded model, and the selection as positions and numbers that exist in it.
 import { named } from "./bytes.js";
 import { interventionsOf } from "./changes.js";
 import { OTHER } from "./compare.js";
@@ -10,7 +10,10 @@ import { useSelection } from "./state.js";
 export const Capabilities = createContext(null);
 export const useCapabilities = () => useContext(Capabilities);
 
-/** Why the model cannot answer a route, as a sentence; null where it can. What it can answer the list of views tells. */
+/**
+ * The reason why the model does not support a route, as a sentence; null if it does. The list of views shows the
+ * supported ones.
+ */
 export function lackOf(capabilities, route) {
   const { works, reason } = capabilities.routes[route];
   if (works) return null;
@@ -18,15 +21,15 @@ export function lackOf(capabilities, route) {
   return `${said[0].toUpperCase()}${said.slice(1)}.`;
 }
 
-/** What is read: {input, decoder_input (of an encoder-decoder, once there is one)}. */
+/** Input texts: {input, decoder_input (of an encoder-decoder, once there is one)}. */
 export function textsOf(selection, capabilities) {
   const isPair = capabilities.kind === "encoder-decoder";
   return { input: selection.text, ...(isPair && selection.decoder ? { decoder_input: selection.decoder } : {}) };
 }
 
 /**
- * What every look is asked with: what is read, and the interventions where the changed model is shown. Where a difference
- * is, the other side stands under OTHER (see core/compare.js).
+ * The common fields of all looks: the input texts, and the interventions if the changed model is shown. For a
+ * difference, OTHER holds the other side (see core/compare.js).
  */
 export function inputOf(selection, capabilities) {
   const { change_show: show, change_text: second } = selection;
@@ -37,21 +40,21 @@ export function inputOf(selection, capabilities) {
   return second ? { ...changed, input: second, [OTHER]: changed } : { ...changed, [OTHER]: texts };
 }
 
-/** A position that exists, of one that may count from the end or be too large. */
+/** The nearest existing position, for one that may count from the end or be too large. */
 export function clamp(position, count) {
   const counted = position < 0 ? count + position : position;
   return Math.max(0, Math.min(count - 1, counted));
 }
 
-/** The layer of a stack that has attention and is nearest to one that may not exist, or may have none. */
+/** The layer with attention nearest to `layer`, which may not exist or may have none. */
 export function attendingLayer(stack, layer) {
   const asked = clamp(layer, stack.num_layers);
   return stack.attention_layers.reduce((best, own) => (Math.abs(own - asked) < Math.abs(best - asked) ? own : best));
 }
 
 /**
- * {stack, part, layer, head, layers, numLayers, numHeads} of the selection, each within the model. layer: one that has
- * attention, unless a view shows blocks of any kind; layers: those that have it.
+ * {stack, part, layer, head, layers, numLayers, numHeads} of the selection, each within the model. layer: a layer
+ * with attention, unless ofAnyBlock is set; layers: all layers that `layer` can be.
  */
 export function useHead({ ofAnyBlock = false } = {}) {
   const selection = useSelection();
@@ -70,12 +73,12 @@ export function useHead({ ofAnyBlock = false } = {}) {
   };
 }
 
-/** Whether a stack adds a bias by distance to its scores, learned or not. */
+/** Whether a stack adds a bias by distance to its scores (learned or fixed). */
 export const hasPositionBias = (stack) => stack.positions.some((name) => name === "relative" || name === "alibi");
 
 /**
- * A stack as one of its layers is: with that layer's sizes, and without rotary positions, or without experts, in a layer
- * that has none.
+ * A stack with the properties of one layer: the layer's sizes, and no rotary positions or experts if the layer has
+ * none.
  */
 export function stackAt(stack, layer) {
   const isUnrotated = stack.unrotated_layers?.includes(layer);
@@ -89,7 +92,7 @@ export function stackAt(stack, layer) {
   };
 }
 
-/** {queries, keys}: the tokens at both sides of an attention, of an answer that shows the inside of that part. */
+/** {queries, keys}: the tokens on both sides of an attention, from an answer for that part. */
 export function sidesOf(entry, part) {
   const encoder = entry.encoder_tokens ?? entry.tokens;
   return { queries: part === "encoder" ? encoder : entry.tokens, keys: part === "decoder" ? entry.tokens : encoder };
@@ -108,8 +111,10 @@ export function useTokens(text) {
 const SIGNS = { " ": "␣", "\n": "↵", "\t": "⇥" };
 const signOf = (unseen) => SIGNS[unseen] ?? `U+${unseen.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
 
-/** A token as people can read it: what cannot be seen (spaces, line ends, control characters) made visible where it is
- * all there is. */
+/**
+ * A token in readable form. A token of invisible characters only (spaces, line ends, control characters) shows
+ * symbols for them.
+ */
 export function shownToken(token) {
   if (token === "") return "∅";
   if (token.includes("\ufffd")) return token.replaceAll("\ufffd", "◌").trim(); // parts of a character

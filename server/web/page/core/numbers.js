@@ -1,8 +1,8 @@
-// The little mathematics of the page, and how numbers are written.
+// Numerical functions of the page, and the formatting of numbers.
 
 /**
- * Probabilities softmax(logits / temperature), in float64, the largest subtracted first. Temperature 0 puts all on the
- * largest logit, the first of equals.
+ * Probabilities softmax(logits / temperature), in float64, with the largest logit subtracted first. At temperature 0
+ * the largest logit (the first of equals) has probability 1.
  */
 export function softmax(logits, temperature = 1) {
   const probabilities = new Float64Array(logits.length);
@@ -28,13 +28,13 @@ export function entropy(probabilities) {
   return sum;
 }
 
-/** Indices by falling value; equals in their order. */
+/** Indices by falling value; equal values keep their order. */
 export function descending(values) {
   const order = new Uint32Array(values.length).map((_, i) => i);
   return order.sort((a, b) => values[b] - values[a] || a - b);
 }
 
-/** The places of the `count` largest finite numbers, the largest first. */
+/** The indices of the `count` largest finite numbers, the largest first. */
 export function largest(values, count) {
   const best = [];
   for (let i = 0; i < values.length; i += 1) {
@@ -62,12 +62,14 @@ export function extent(values) {
 const BITS = { bfloat16: 8, float16: 11 }; // of a number's significand
 let significant = 4;
 
-/** Let numbers be written with no more digits than those of the dtype have, of a model that computes in it; at most 4. */
+/** Limit the significant digits of numbers to the precision of the model's compute dtype, at most 4. */
 export function setPrecision(dtype) {
   significant = Math.min(4, Math.ceil((BITS[dtype] ?? 24) * Math.log10(2)));
 }
 
-/** A number for people: 4 significant digits (of bfloat16 3, of a whole one all), a true minus, exponents where needed. */
+/**
+ * A formatted number: 4 significant digits (3 for bfloat16, all for integers), a true minus, exponents where needed.
+ */
 export function format(value, digits = significant) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : "−∞";
@@ -79,13 +81,13 @@ export function format(value, digits = significant) {
   return written.replace("-", "−");
 }
 
-/** A share as percent, one digit less: a probability is less exact than its logit. */
+/** A share as percent, with one digit less: a probability is less exact than its logit. */
 export const percent = (share, digits = significant - 1) => `${format(share * 100, digits)} %`;
 
 /** Whole numbers with thin spaces between thousands. */
 export const grouped = (value) => String(value).replace(/\B(?=(\d{3})+$)/g, "\u202f");
 
-/** "1 token", "2 tokens": so many of what a noun names. */
+/** A count with its noun: "1 token", "2 tokens". */
 export const counted = (count, noun, nouns = `${noun}s`) => `${grouped(count)} ${count === 1 ? noun : nouns}`;
 
 /** Bytes with a unit of 1024. */

@@ -1,10 +1,10 @@
-// Where the page stands: in a tab of its own, in a frame of another page, or in a file that somebody saved.
+// Where the page runs: in its own tab, in a frame of another page, or in a saved file.
 
-/** What a saved file shows, {root, hash, at, answers, states}; null on a page that a server sent. */
+/** Content of a saved file, {root, hash, at, answers, states}; null on a page from a server. */
 export const saved = JSON.parse(document.getElementById("saved")?.textContent ?? "null");
 
-/** Whether only the view is wanted, for a frame of another page: ?embed=1. */
+/** Whether only the view is shown, for a frame of another page: ?embed=1. */
 export const isEmbedded = !saved && new URLSearchParams(location.search).get("embed") === "1";
 
-/** Whether another page holds this one: such a page neither asks for a key nor holds one. */
+/** Whether the page is in a frame of another page: a framed page has no key and no field for it. */
 export const isFramed = isEmbedded || (!saved && window.top !== window);

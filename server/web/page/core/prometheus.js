@@ -1,4 +1,4 @@
-// Reads the Prometheus text format, and what a time window says of counters and histograms.
+// Parser of the Prometheus text format; rates and quantiles of counters and histograms over a time window.
 
 const LINE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
@@ -40,21 +40,21 @@ export class Reading {
   }
 }
 
-/** What a counter grew by between two readings; after a restart it counts from 0. */
+/** Increase of a counter between two readings; after a restart it counts from 0. */
 export function growth(before, after, name, matches) {
   const [first, last] = [before.sum(name, matches) ?? 0, after.sum(name, matches) ?? 0];
   return last >= first ? last - first : last;
 }
 
-/** Growth a second. */
+/** Increase per second. */
 export function rate(before, after, name, matches) {
   const seconds = after.time - before.time;
   return seconds > 0 ? growth(before, after, name, matches) / seconds : 0;
 }
 
 /**
- * The quantile of what a histogram saw between two readings, linear within its bucket, as Prometheus's
- * histogram_quantile; null if it saw nothing.
+ * The quantile of a histogram's observations between two readings, linear within its bucket, as Prometheus's
+ * histogram_quantile; null without observations.
  */
 export function quantile(before, after, name, share) {
   const counts = (reading) => reading.samples(`${name}_bucket`).reduce(

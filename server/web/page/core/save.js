@@ -1,6 +1,6 @@
-// Saves what is seen: arrays as npy or CSV, text, and any blob.
+// Saves data of a view: arrays as npy or CSV, text, and any blob.
 
-/** Hand the browser a file. */
+/** Start the download of a file. */
 export function saveBlob(blob, name) {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(blob);
@@ -9,7 +9,7 @@ export function saveBlob(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** A file's size in words. */
+/** A file's size as text. */
 export const sizeOf = (bytes) => (bytes < 1e6 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
 /** NumPy's format 1.0 of a row-major array: magic, header padded to 64 bytes, raw little-endian values. */
@@ -29,7 +29,7 @@ const quoted = (cell) => (/[",\n\r]/.test(String(cell)) ? `"${String(cell).repla
 /** Lines of cells as CSV. */
 const csvText = (lines) => lines.map((line) => line.map(quoted).join(",")).join("\r\n") + "\r\n";
 
-/** A matrix as CSV, with the names of its rows and columns; more axes become more rows. */
+/** A matrix as CSV, with row and column names; further axes become rows. */
 export function csvOfArray({ data, shape }, rowNames, columnNames) {
   const columns = shape.at(-1);
   const lines = [];

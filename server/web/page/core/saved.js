@@ -1,10 +1,10 @@
-// Answers in a saved file: what was received is kept as it came, written into the file, and found there again.
+// Answers in a saved file: responses are kept unchanged, written into the file, and read from it.
 import { isEmbedded, saved } from "./place.js";
 import { state } from "./state.js";
 
-const MOST_BYTES = 32 * 1024 * 1024; // of all that is kept; it lies outside the heap, as blobs
+const MOST_BYTES = 32 * 1024 * 1024; // of all kept responses; they are blobs, outside the heap
 
-/** One text for one request, in whichever order its fields were written. */
+/** The same key for a request regardless of the order of its fields. */
 const keyOf = (route, body, accept) => JSON.stringify([route.replace(/^\//, ""), accept, inOrder(body ?? null)]);
 
 function inOrder(part) {
@@ -13,17 +13,17 @@ function inOrder(part) {
   return Object.fromEntries(Object.keys(part).sort().map((name) => [name, inOrder(part[name])]));
 }
 
-const kept = new Map(); // {request, blob, seen} by key, those used longest ago first
+const kept = new Map(); // {request, blob, seen} by key, the least recently used first
 let bytes = 0;
-const held = new Map(); // how many places on the page show the answer of a request now
+const held = new Map(); // number of places on the page that show the answer of a request now
 
-/** The view and its texts: what was asked of another text is no part of the file. */
+/** The view and its texts; requests about other texts are not saved. */
 function seenNow() {
   const { view, text, decoder, embeddings_texts: texts, contributions_pair: pair } = state.value;
   return JSON.stringify([view, text, decoder, texts, pair]);
 }
 
-/** Keep an answer as it came, an ArrayBuffer. */
+/** Keep a response unchanged, as an ArrayBuffer. */
 export function keep(route, body, accept, answer) {
   if (isEmbedded) return;
   const key = keyOf(route, body, accept);
@@ -45,7 +45,7 @@ function drop(key) {
 
 const nameOf = ({ route, body }) => `${route} ${JSON.stringify(body ?? null)}`;
 
-/** Say that the view was shown the answer of a request that was asked before. */
+/** Note that the view shows the answer of a request that was sent before. */
 export function noteSeen(route, body, accept) {
   const key = keyOf(route, body, accept);
   const entry = kept.get(key);
@@ -55,7 +55,7 @@ export function noteSeen(route, body, accept) {
   kept.set(key, entry);
 }
 
-/** Say that a place shows the answer of a request from now on; returns what ends it. */
+/** Note that a place shows the answer of a request; returns a function that ends this. */
 export function hold(route, body) {
   const name = nameOf({ route, body });
   held.set(name, (held.get(name) ?? 0) + 1);
@@ -69,13 +69,16 @@ export function forgetKept() {
 
 const carried = new Map();
 
-/** What a view holds that no answer gives, under a name: `read()` at the time of saving; in a saved file, what was read. */
+/**
+ * Save state of a view that is in no answer, under a name: `read()` when saving; in a saved file, returns the saved
+ * state.
+ */
 export function carry(name, read) {
   carried.set(name, read);
   return saved?.states[name];
 }
 
-/** All that a file of the present view must hold, {root, hash, at, answers, states}. */
+/** All content of a file of the present view: {root, hash, at, answers, states}. */
 export async function contentOf(root, hash) {
   const now = seenNow();
   const wanted = [...kept.values()].filter(({ request, seen }) => seen.has(now) || held.has(nameOf(request)));
@@ -98,7 +101,7 @@ function base64Of(all) {
 
 const inFile = new Map(saved?.answers.map((answer) => [keyOf(answer.route, answer.body, answer.accept), answer]));
 
-/** The response to a request in a saved file; null where the file does not have it. */
+/** The response to a request from a saved file; null if the file does not have it. */
 export function responseInFile(route, body, accept) {
   const answer = inFile.get(keyOf(route, body, accept));
   if (!answer) return null;

@@ -1,22 +1,22 @@
-// What of the selection a view shows where something is compared: which side, and the text of that side.
+// Which side of a comparison a view shows, and the text of that side.
 
-/** Views that nothing of the change reaches: they read texts of their own, weights, or the server's counters. */
+/** Views that are independent of changes: they use their own texts, weights, or the server's counters. */
 export const UNCHANGED_VIEWS = new Set(["embeddings", "weights", "server"]);
 
-// Views that can show the difference of two answers; others show the answer of the changed model in its place.
+// Views that can show the difference of two answers; others show the changed model's answer instead.
 const WITH_DIFFERENCE = new Set(["attention", "why", "contributions", "lens", "next", "heads", "flow", "stacks"]);
 
 export const canSubtract = (view) => WITH_DIFFERENCE.has(view);
 
-/** Whether two sides are there to be compared: a list of changes, or a second text. */
+/** Whether there are two sides to compare: a list of changes, or a second text. */
 export const isCompared = ({ view, change, change_text: second }) =>
   !UNCHANGED_VIEWS.has(view) && (change !== "" || second !== "");
 
-/** Whether the view shows the second text: what it writes into the text is written there. */
+/** Whether the view shows the second text; the view's edits then change the second text. */
 export const showsSecond = ({ view, change_show: show, change_text: second }) =>
   second !== "" && !UNCHANGED_VIEWS.has(view) && (show === "after" || (show === "difference" && !canSubtract(view)));
 
-/** The selection as views take it: its text is the one that is shown, and its side one that the view can show. */
+/** The selection for views: its text is the displayed one, and its side is one that the view supports. */
 export function seenOf(selection) {
   const seesSecond = showsSecond(selection);
   const isUnable = selection.change_show === "difference" && !canSubtract(selection.view);

@@ -1,4 +1,4 @@
-// The tokens that each stack of the model reads.
+// The input tokens of each stack of the model.
 import { useLook } from "./fetching.js";
 import { useEffect } from "./html.js";
 import { textsOf, useCapabilities, useTokens } from "./model.js";
@@ -7,9 +7,9 @@ import { select, useSelection } from "./state.js";
 const NOBODY = [];
 
 /**
- * {encoder, decoder, last, error, loading}: the tokens of each stack ([] for one that the model lacks, or while they
- * come), and of the one that predicts. Those of an encoder-decoder's decoder begin with its start token, so the server is
- * asked.
+ * {encoder, decoder, last, error, loading}: the tokens of each stack ([] if the model has no such stack, or while
+ * loading), and of the stack that predicts. The decoder of an encoder-decoder has a start token, so the server is
+ * asked for the ids.
  */
 export function useSequences() {
   const selection = useSelection();
@@ -29,7 +29,7 @@ export function useSequences() {
 
 const MASK = /^(\[MASK\]|<mask>)$/;
 
-/** Choose the first masked place of an encoder's text, or else its last word, where no place was chosen: its end says nothing. */
+/** Select the first mask token of an encoder's text, or else its last word, if no position is selected. */
 export function useMaskedPlace() {
   const { text, query } = useSelection();
   const isAsked = useCapabilities().kind === "encoder" && query === -1;
@@ -43,8 +43,8 @@ export function useMaskedPlace() {
 }
 
 /**
- * The chosen query as a position of the text that `part` reads: where another text, part or model left it past the end,
- * the last token. Null while the tokens are counted; -1 is the last of any text and need not wait.
+ * The selected query as a position in the text of `part`; the last token if it is past the end (another text, part or
+ * model). Null while the tokens are counted; -1 is the last token of any text, without waiting.
  */
 export function useQueryOf(part) {
   const { query } = useSelection();

@@ -1,18 +1,18 @@
-// Which run of the server the page talks to: after a restart it may hold other weights under the same name.
+// Identifies the server's process: after a restart it may have other weights under the same name.
 import { connection, root } from "./api.js";
 import { saved } from "./place.js";
 import { Reading } from "./prometheus.js";
 import { Store } from "./store.js";
 
-const CHECKED_MS = 10_000; // what is asked may be this much newer than what is known of the server
+const CHECKED_MS = 10_000; // the server's start time may be older than a request by this much
 
-/** How many times the server was seen to have begun anew. Where /metrics is closed, none. */
+/** Number of observed server restarts; 0 where /metrics is not accessible. */
 export const restarts = new Store(0);
 
 let began = null; // in seconds since 1970
 let lastChecked = -Infinity;
 
-/** Ask when the server began, unless that was asked a moment ago. */
+/** Read the server's start time, unless it was read within CHECKED_MS. */
 export async function checkServer() {
   if (saved || performance.now() - lastChecked < CHECKED_MS) return;
   lastChecked = performance.now();
@@ -23,7 +23,7 @@ export async function checkServer() {
     began = now ?? began;
     if (isAnother) restarts.set(restarts.value + 1);
   } catch {
-    // whoever asks something else hears of it
+    // other requests report the error
   }
 }
 

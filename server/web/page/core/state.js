@@ -1,4 +1,4 @@
-// The one selection that all views share, and its place in the URL: everything after #, which browsers never send.
+// The selection shared by all views, and its form in the URL: everything after #, which browsers never send.
 import { saved } from "./place.js";
 import { seenOf, showsSecond } from "./seen.js";
 import { Store, useStore } from "./store.js";
@@ -26,16 +26,16 @@ const choice = (...values) => ({
 });
 const flag = (initial) => ({ initial, read: (raw) => raw === "1", write: (value) => (value ? "1" : "0") });
 
-// Every part of the state: shared ones first, then each view's own, named view_option.
+// All fields of the state: shared ones first, then those of each view, named view_option.
 const FIELDS = {
   view: text("attention"),
   text: text("Once upon a time there was a little girl who lived with her grandmother in a house in the wood."),
-  decoder: text(""), // what the decoder of an encoder-decoder reads
+  decoder: text(""), // input of an encoder-decoder's decoder
   part: text(""), // stack: "decoder", "encoder" or "cross"; "" is the model's first
   layer: integer(1), // negative numbers count from the end, as on the wire
   head: integer(3),
   query: integer(-1),
-  key: integer(null), // null: none was chosen; core/strongest.js then chooses a strong one
+  key: integer(null), // null: none selected; core/strongest.js then selects a strong one
 
   write_temperature: number(0.8, 0, 2),
   write_top_p: number(1, 0, 1),
@@ -44,24 +44,24 @@ const FIELDS = {
   write_max_tokens: positive(60),
   write_chat: flag(false), // whether the prompt goes through the chat template
 
-  attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: the weight times the length of what it adds
-  attention_cells: choice("cells", "dots"), // how a number is drawn: as a coloured square, or as a dot of that area
-  attention_orientation: choice("rows", "columns"), // where the queries stand
+  attention_kind: choice("pattern", "norm", "scores", "dots", "unmasked"), // norm: weight times length of the added vector
+  attention_cells: choice("cells", "dots"), // drawing of a number: as a coloured square, or as a dot with that area
+  attention_orientation: choice("rows", "columns"), // the axis of the queries
   attention_sink: flag(true), // whether the first token is shown as a key
   attention_shade: choice("linear", "root"), // of the colours: root shows small weights next to large ones
   attention_picture: choice("both", "matrix", "text"),
-  attention_side: choice("query", "key"), // what a word of the long text is when it is pointed at
+  attention_side: choice("query", "key"), // role of the pointed word in the long text
 
-  why_order: choice("sorted", "natural"), // of a head's numbers: by their product, or as they stand
+  why_order: choice("sorted", "natural"), // of a head's numbers: by their product, or in index order
 
   contributions_target: text(""), // a token's text, or # and its id; "" is the model's own next token
   contributions_versus: text(""),
   contributions_measure: choice("logit", "length"),
-  contributions_heads: choice("all", "one"), // whose additions are counted by source token
-  contributions_parts: choice("layers", "largest"), // of the logit: sums by layer, or the largest parts alone
-  contributions_by: choice("word", "head", "layer"), // what the reasons of an answer are split by
-  contributions_verify: choice("0", "3", "8"), // how many words are taken out
-  contributions_pair: text(""), // what is scored together with the text, of a model that scores pairs
+  contributions_heads: choice("all", "one"), // heads included in the sums by source token
+  contributions_parts: choice("layers", "largest"), // of the logit: sums by layer, or only the largest components
+  contributions_by: choice("word", "head", "layer"), // grouping of the reasons for an answer
+  contributions_verify: choice("0", "3", "8"), // number of words that are removed
+  contributions_pair: text(""), // the second text, for models that score pairs
 
   lens_target: text(""), // as contributions_target
   lens_state: integer(-1), // 0 is the embedding, i the stream after block i
@@ -70,16 +70,16 @@ const FIELDS = {
   next_top_k: integer(0),
   next_top_p: number(1, 0.01, 1),
   next_min_p: number(0, 0, 1),
-  next_find: text(""), // the token that is searched for
+  next_find: text(""), // the token in the search field
 
   heads_x: text("previous_token"),
   heads_y: text("induction"),
   heads_on: choice("random", "text"),
 
-  flow_open: text(""), // the tensor that is opened
+  flow_open: text(""), // the open tensor
 
   journey_stop: text(""), // its name; "" is the first
-  journey_between: number(0, 0, 0.99), // how far it has gone to the next
+  journey_between: number(0, 0, 0.99), // progress to the next one
   journey_temperature: number(1, 0, 100), // of the attention, computed from the model's scores
 
   embeddings_texts: text(""), // one a line; "" is the examples
@@ -89,44 +89,44 @@ const FIELDS = {
   weights_matrix: text(""), // a name as capabilities has it; "" is the token table
   weights_axis: choice("rows", "columns"),
   weights_show: choice("overview", "numbers", "product", "rank", "angles", "positions", "units", "sizes"),
-  weights_name: text("blocks.{layer}.attn.W_Q"), // of the weight whose numbers are shown
-  weights_row: integer(0), // the first row and column of what is seen of a large one
+  weights_name: text("blocks.{layer}.attn.W_Q"), // the weight that is shown
+  weights_row: integer(0), // the first row and column of the visible part of a large one
   weights_column: integer(0),
   weights_letter: choice("Q", "K", "V"), // which of a head's matrices reads the word
-  weights_between: choice("words", "vectors"), // whose angles are shown
+  weights_between: choice("words", "vectors"), // vectors between which angles are shown
   weights_words: text("king queen prince princess man woman boy girl"),
   weights_less: flag(false), // whether the identity is taken away
   weights_unit: integer(null), // two neurons of a layer's MLP; null: the strongest pair of the first ones
   weights_other: integer(null),
-  weights_sizes: text(""), // of a model's parts, with commas between; "" is GPT-3
+  weights_sizes: text(""), // sizes of a model's parts, separated by commas; "" is GPT-3
 
-  next_logits: text("2, 1, 0"), // a reader's own
+  next_logits: text("2, 1, 0"), // the reader's numbers
   next_logits_temperature: number(1, 0, 100),
 
-  change: text(""), // what is changed inside the model, see core/changes.js
+  change: text(""), // changes inside the model, see core/changes.js
   change_show: choice("after", "before", "difference"),
-  change_text: text(""), // the second text, which the first is compared with; "" is none
-  change_source: text(""), // what a patch takes its numbers from, and what is steered towards
-  change_away: text(""), // what is steered away from; "" is the text itself
+  change_text: text(""), // the second text, compared with the first one; "" is none
+  change_source: text(""), // source text of a patch, and target text of steering
+  change_away: text(""), // text that steering moves away from; "" is the input itself
   change_open: flag(false),
 
   motion_show: choice("one", "contexts"), // a word of the text, or one word in several texts
-  motion_by: choice("word", "head", "one"), // what an arrow is of; one: a word through the chosen head
-  motion_layers: choice("sum", "each", "one"), // all together, one after another, or the chosen one alone
+  motion_by: choice("word", "head", "one"), // sources of the arrows; one: words through the chosen head
+  motion_layers: choice("sum", "each", "one"), // all together, one after another, or only the chosen one
   motion_space: choice("plane", "space"),
-  motion_axes: choice("auto", "largest", "parts", "key"), // auto: what other words add most, or what sets contexts apart
-  motion_yaw: integer(30), // degrees that the space is turned
+  motion_axes: choice("auto", "largest", "parts", "key"), // auto: additions of other words, or differences between contexts
+  motion_yaw: integer(30), // rotation of the space in degrees
   motion_pitch: integer(20),
   motion_word: text("mole"),
   motion_texts: text(""), // one a line; "" is the example of the word
-  motion_at: number(1, 0, 1), // how far it has played
+  motion_at: number(1, 0, 1), // progress of the playback
   motion_speed: number(1, 0.25, 8),
 
   lesson: text(""), // the file's name in lessons/; "list" is the list of them
   lesson_step: integer(1),
 };
 
-/** The state of a page that is opened without an address of a view. */
+/** The initial state of a page opened without a view in its address. */
 export const initialState = Object.fromEntries(Object.entries(FIELDS).map(([name, field]) => [name, field.initial]));
 
 function fromHash(hash) {
@@ -150,9 +150,8 @@ function toHash(state) {
 export const state = new Store(fromHash(location.hash || saved?.hash || ""));
 
 /**
- * Change parts of the state; the URL follows. The text is that which is shown: while views show the second of two texts, a
- * new text takes its place.
- * A new view, or `remember: true`, makes an entry in the history.
+ * Change fields of the state; the URL is updated. `text` is the displayed text: while views show the second of two
+ * texts, a new text replaces that one. A new view, or `remember: true`, adds an entry to the browser's history.
  */
 export function select(changes, { remember = "view" in changes } = {}) {
   for (const name of Object.keys(changes)) {
@@ -165,9 +164,9 @@ export function select(changes, { remember = "view" in changes } = {}) {
   const hash = toHash(next);
   if (hash === toHash(state.value)) return;
   if (saved) {
-    // a file keeps its address: browsers let few files change it
+    // a file keeps its address: most browsers do not allow changing it
   } else if (remember) {
-    settleAddress(); // the entry that is left keeps what was seen last
+    settleAddress(); // update the entry that is left to the last state
     history.pushState(null, "", hash);
   } else {
     replaceSoon(hash);
@@ -175,7 +174,7 @@ export function select(changes, { remember = "view" in changes } = {}) {
   state.set(next);
 }
 
-// Browsers allow some 100 changes of the URL in 30 s; a slider makes more.
+// Browsers allow about 100 changes of the URL in 30 s; a slider makes more.
 let pending = null;
 function replaceSoon(hash) {
   clearTimeout(pending?.timer);
@@ -195,7 +194,7 @@ addEventListener("popstate", () => {
   state.set(fromHash(location.hash));
 });
 
-/** The part of the address that restores what is seen now, and the address at the server. */
+/** The part of the address that restores the current state, and the address at the server. */
 export const hashNow = () => toHash(state.value);
 export function address() {
   const whole = new URL(hashNow(), saved?.root ?? location.href);
@@ -203,5 +202,5 @@ export function address() {
   return whole.href;
 }
 
-/** The shared state as views show it (see core/seen.js); the component is drawn again when any of it changes. */
+/** The shared state for views (see core/seen.js); the component is rendered again when it changes. */
 export const useSelection = () => seenOf(useStore(state));

@@ -1,4 +1,4 @@
-// A value that components follow.
+// An observable value for components.
 import { useEffect, useState } from "./html.js";
 
 export class Store {
@@ -13,25 +13,25 @@ export class Store {
     return this.#value;
   }
 
-  /** Set the value and tell those who follow it; an equal value tells nobody. */
+  /** Set the value and call all listeners; an equal value calls none. */
   set(value) {
     if (Object.is(value, this.#value)) return;
     this.#value = value;
     for (const listener of [...this.#listeners]) listener(value);
   }
 
-  /** Call `listener(value)` after each change; returns what ends it. */
+  /** Call `listener(value)` after each change; returns a function that removes the listener. */
   follow(listener) {
     this.#listeners.add(listener);
     return () => this.#listeners.delete(listener);
   }
 }
 
-/** The store's value; the component is drawn again when it changes. */
+/** The store's value; the component is rendered again when it changes. */
 export function useStore(store) {
   const [value, setValue] = useState(store.value);
   useEffect(() => {
-    setValue(() => store.value); // it may have changed between drawing and following
+    setValue(() => store.value); // it may have changed between rendering and subscribing
     return store.follow((next) => setValue(() => next));
   }, [store]);
   return value;

@@ -1,4 +1,4 @@
-// The pair that views open with where none was chosen: the one with the largest weight that has something to tell.
+// Default pair of views without a chosen one: the largest weight that is informative.
 import { useLook } from "./fetching.js";
 import { useEffect } from "./html.js";
 import { clamp, inputOf, useCapabilities, useHead } from "./model.js";
@@ -6,9 +6,9 @@ import { seenOf } from "./seen.js";
 import { select, state, useSelection } from "./state.js";
 
 /**
- * Choose a pair of the selected head where the address names no key: of the named query, if there is one; else of any query, or
- * with keepsQuery of the last token, after which the text goes on. Returns the answer that is awaited for it (see useAnswer),
- * without its data, or null where there is nothing to wait for.
+ * Choose a pair of the selected head if the address names no key. The query is the named one, if any; else any, or
+ * with keepsQuery the last token. Returns the pending answer (see useAnswer) without its data, or null if there is
+ * none.
  */
 export function useStrongestPair({ keepsQuery = false } = {}) {
   const selection = useSelection();
@@ -19,7 +19,7 @@ export function useStrongestPair({ keepsQuery = false } = {}) {
   const answer = useLook(isOpen ? "v1/attention" : null, body);
   const { entry, loading } = answer;
   useEffect(() => {
-    // What is asked for may have changed since this was drawn: whoever leaves a lesson gets their own pair back.
+    // The selection may have changed since this was drawn: closing a lesson restores the user's own pair.
     const now = seenOf(state.value);
     const isStill = ["text", "part", "layer", "head", "query", "key"].every((name) => now[name] === selection[name]);
     if (isOpen && entry && !loading && isStill) select(strongest(entry, part, selection.query, keepsQuery));
@@ -28,8 +28,8 @@ export function useStrongestPair({ keepsQuery = false } = {}) {
 }
 
 /**
- * {query, key} of the largest weight that is neither on the first token, where many heads park what they do not need, nor on
- * the query itself; {key} alone where the query is kept, and {key: 0} where no weight is left.
+ * {query, key} of the largest weight whose key is neither the first token (many heads give it their unused weight)
+ * nor the query itself. With a fixed query only {key}; {key: 0} if no such weight exists.
  */
 function strongest(entry, part, wanted, keepsQuery) {
   const [queries, keys] = entry.shape.slice(-2);

@@ -1,7 +1,7 @@
-// A drawing context that writes SVG: the part of CanvasRenderingContext2D that our pictures use, no more.
+// A drawing context that writes SVG: only the part of CanvasRenderingContext2D that our pictures use.
 
 const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" };
-// XML has no place for control characters, which tokens of single bytes may be.
+// XML does not allow control characters, which single-byte tokens may contain.
 const escaped = (text) =>
   text.replace(/[\0-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]/g, "\ufffd").replace(/[&<>"]/g, (sign) => ENTITIES[sign]);
 const short = (value) => String(Math.round(value * 100) / 100);
@@ -100,7 +100,7 @@ export class SvgContext {
     this.#path += `M${short(x)} ${short(y)}h${short(width)}v${short(height)}h${short(-width)}z`;
   }
 
-  /** A whole circle: our pictures need no other arc. */
+  /** A full circle: our pictures use no other arc. */
   arc(x, y, radius) {
     const r = short(radius);
     const half = (dx) => `a${r} ${r} 0 1 0 ${short(dx)} 0`;
@@ -129,7 +129,7 @@ export class SvgContext {
     this.#marks.push(`<text ${stand} ${font}${this.#fill()}${this.#place()}>${escaped(String(text))}</text>`);
   }
 
-  /** A canvas, as a picture in the picture, its cells kept sharp. */
+  /** A canvas as an embedded image, with sharp cells. */
   drawImage(image, x, y, width, height) {
     const place = `x="${short(x)}" y="${short(y)}" width="${short(width)}" height="${short(height)}"`;
     this.#marks.push(

@@ -1,9 +1,9 @@
-// Between tokens and texts: what a list of token ids says, and whether that is read as the same tokens again.
+// Conversion between tokens and texts: the text of a list of token ids, and whether it is tokenized to the same ids.
 import { askJson } from "./api.js";
 
 /**
- * {text, isSame}: the text of the ids, without special tokens, and whether the tokenizer cuts it into the same ids. It
- * need not: a tokenizer writes "un" + "like" as one token where it can, and half a character is no text.
+ * {text, isSame}: the text of the ids, without special tokens, and whether the tokenizer returns the same ids for it.
+ * It may not: a tokenizer encodes "un" + "like" as one token if it can, and an incomplete character has no text.
  */
 export async function textOf(ids) {
   const { prompt: text } = await askJson("detokenize", { tokens: ids, skip_special_tokens: true });
@@ -12,12 +12,12 @@ export async function textOf(ids) {
   return { text, isSame: tokens.length === ids.length && tokens.every((id, i) => id === ids[i]) };
 }
 
-/** How many tokens a text is read as. */
+/** The number of tokens of a text. */
 export async function countOf(text) {
   return (await askJson("tokenize", { prompt: text })).count;
 }
 
-/** {tokens, ids} of a piece of text in the middle of one: no special tokens around it. */
+/** {tokens, ids} of a piece in the middle of a text: without special tokens. */
 export async function piecesOf(text) {
   const body = { prompt: text, add_special_tokens: false, return_token_strs: true };
   const { tokens: ids, token_strs: tokens } = await askJson("tokenize", body);

@@ -1,4 +1,5 @@
-// Light or dark: the system's wish unless the reader chose. Pictures take their colours from here, as CSS has them.
+// Light or dark mode: the system's setting unless the user selects one. Pictures get the colours of the CSS from
+// here.
 import { Store } from "./store.js";
 
 const system = matchMedia("(prefers-color-scheme: dark)");

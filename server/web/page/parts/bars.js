@@ -1,11 +1,11 @@
-// A list of bars: a real table, so that it is read aloud and copied as one; bars are its decoration.
+// A list of bars: a table, so that screen readers and copying work; the bars are decoration.
 import { classes, html } from "../core/html.js";
 import { format } from "../core/numbers.js";
 
 /**
- * rows: [{name, value, note, title, isOn}]; values may have both signs, then bars grow both ways from a common 0.
- * columns: heads of the table, [what, value, note]. largest: the value of a full bar (default: the largest there is).
- * onPick(index): a click anywhere in a row, or its button. write(value): how numbers are shown.
+ * rows: [{name, value, note, title, isOn}]; with values of both signs, bars grow both ways from a common 0. columns:
+ * heads of the table, [what, value, note]. largest: the value of a full bar (default: the largest one).
+ * onPick(index): a click in a row, or its button. write(value): formats a number.
  */
 export function Bars({ rows, columns, caption, largest, onPick, write = format }) {
   const values = rows.map((row) => row.value);

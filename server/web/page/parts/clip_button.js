@@ -1,15 +1,15 @@
-// A button that records what a canvas plays and saves it as a film; none where the browser records no film.
+// A button that records a canvas and saves a video; it is absent if the browser cannot record video.
 import { clipFormat, recordClip } from "../core/clip.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
 import { saveBlob, sizeOf } from "../core/save.js";
 import { palette } from "../core/theme.js";
 
 /**
- * canvas: a ref of what is drawn on; drawAt(progress) draws there at once, 0 to 1; seconds: how long the film is; name: of
- * the file. onStart() and onEnd(): the view stops its own playing, and draws its own picture again.
+ * canvas: a ref of the canvas; drawAt(progress) draws on it synchronously, progress 0 to 1; seconds: the length of
+ * the video; name: of the file. onStart(): the view stops its own playback; onEnd(): it draws its own picture again.
  */
 export function ClipButton({ canvas, drawAt, seconds, name, onStart, onEnd }) {
-  const [progress, setProgress] = useState(null); // 0 to 1 while it is recorded
+  const [progress, setProgress] = useState(null); // 0 to 1 during the recording
   const [said, setSaid] = useState("");
   const running = useRef(null);
   useEffect(() => () => running.current?.abort(), []);

@@ -1,11 +1,14 @@
-// A field of one line whose text counts once it is taken over: with Enter, when the field is left, or, where that is asked
-// for, a moment after the last key. Escape gives back what was there.
+// A text field of one line. Its value is committed by Enter, when the field loses focus, or, if set, a moment after
+// the last key. Escape restores the committed value.
 import { useDraft } from "../core/draft.js";
 import { html, useEffect } from "../core/html.js";
 
 const MOMENT = 400; // milliseconds after the last key
 
-/** onTake(text): called with a text that is not `value`; isLive: while it is typed, too; further properties are the input's. */
+/**
+ * onTake(text): called with a text different from `value`; isLive: also while typing; other properties go to the
+ * input.
+ */
 export function Field({ value, onTake, isLive = false, ...input }) {
   const draft = useDraft(String(value), onTake);
   useEffect(() => {
@@ -14,10 +17,10 @@ export function Field({ value, onTake, isLive = false, ...input }) {
     return () => clearTimeout(timer);
   }, [draft.text]);
   const onKeyDown = (event) => {
-    if (event.isComposing) return; // Enter ends a word of an input method
+    if (event.isComposing) return; // Enter may end the composition of an input method
     if (event.key === "Enter") draft.take();
     if (event.key === "Escape" && draft.isTyped) {
-      event.stopPropagation(); // it would close what the field stands in
+      event.stopPropagation(); // it would close the parent
       draft.drop();
     }
   };

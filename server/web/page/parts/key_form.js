@@ -1,4 +1,4 @@
-// Asks for the server's API key, which stays in the page's memory.
+// The form for the server's API key, which is kept in memory only.
 import { apiKey, connection } from "../core/api.js";
 import { html, useState } from "../core/html.js";
 

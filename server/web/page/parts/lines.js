@@ -4,19 +4,19 @@ import { extent, format, largest } from "../core/numbers.js";
 import { Picture } from "./picture.js";
 
 const MARGIN = { left: 52, right: 24, top: 12, bottom: 34 };
-// Lines differ in their dashes too, for those who do not tell the colours apart.
+// Lines also differ in their dashes, for readers who cannot distinguish the colours.
 const STYLES = [["query", []], ["key", [6, 3]], ["value", [2, 3]], ["accent", [8, 3, 2, 3]], ["muted", [1, 4]]];
 
 /**
- * series: [{name, values}], all of one length; points: names along the axis; title: of the axis.
- * low, high: the range (default: of the values); isLogarithmic: powers of ten; isInverted: the lowest value on top, as
- * ranks want it; onPick(index): a click on a point; selected: the index of a point that is marked.
+ * series: [{name, values}], all of one length; points: names along the axis; title: of the axis. low, high: the range
+ * (default: of the values); isLogarithmic: powers of ten; isInverted: the lowest value on top, for ranks;
+ * onPick(index): a click on a point; selected: the index of a marked point.
  */
 export function Lines(props) {
   const { series, points, title, low, high, isLogarithmic = false, isInverted = false, height = 240 } = props;
   const { label, onPick, selected = null, handle, write = format } = props;
   const [pointed, setHovered] = useState(null);
-  const hovered = pointed !== null && pointed < points.length ? pointed : null; // points may have become fewer
+  const hovered = pointed !== null && pointed < points.length ? pointed : null; // there may be fewer points now
   const scale = isLogarithmic ? (value) => Math.log10(Math.max(value, 1e-30)) : (value) => value;
   const [least, most] = extent(series.flatMap((line) => Array.from(line.values, scale)));
   const bottom = low === undefined ? least : scale(low);
@@ -81,14 +81,14 @@ export function Lines(props) {
   </div>`;
 }
 
-/** A line in words: how it begins and ends, and where it is highest. */
+/** A line in words: its first, last and largest value. */
 function inWords({ name, values }, points, write) {
   const [best = 0] = largest(values, 1);
   const ends = `from ${write(values[0])} at ${points[0]} to ${write(values.at(-1))} at ${points.at(-1)}`;
   return `${name}: ${ends}, highest ${write(values[best])} at ${points[best]}`;
 }
 
-/** Round places for the axis: powers of ten, or 1, 2 or 5 times one, so that there are four to eight. */
+/** Round ticks for the axis: powers of ten, or 1, 2 or 5 times one, so that there are four to eight. */
 export function ticksOf(low, high, isLogarithmic = false) {
   const rough = (high - low) / 5;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -111,7 +111,7 @@ function drawTick(context, name, y, width, colours) {
   context.fillText(name, MARGIN.left - 6, y);
 }
 
-/** A line with its points; what is not finite is left out. Dashes are drawn as pieces, so that SVG has them too. */
+/** A line with its points, without values that are not finite. Dashes are drawn as pieces, so that SVG has them too. */
 function drawLine(context, values, dashes, place, colour) {
   context.strokeStyle = colour;
   context.fillStyle = colour;

@@ -1,4 +1,4 @@
-// A matrix of numbers as coloured cells, however large: one bitmap, drawn once; only the crosshair moves.
+// A matrix of numbers as coloured cells, of any size: one bitmap, drawn once; only the crosshair is redrawn.
 import { colourIndex, colourOf, colourTable } from "../core/colour.js";
 import { html, useCallback, useEffect, useMemo, useRef, useState } from "../core/html.js";
 import { shownToken } from "../core/model.js";
@@ -10,9 +10,9 @@ import { Picture } from "./picture.js";
 import { ZoomButtons, containing, isWhole, moved, scaled, whole } from "./zoom.js";
 
 const MOST_NAMED = 0.25; // of the width, for the rows' names
-const SHORTEST = 480; // CSS pixels that a matrix of many rows may always be high
-const MOST_TOLD = 4; // of the largest cells, in words
-const FEWEST_ZOOMED = 40; // rows or columns; smaller matrices are seen well as they are
+const SHORTEST = 480; // CSS pixels of height that a matrix with many rows always has
+const MOST_TOLD = 4; // largest cells named in the summary
+const FEWEST_ZOOMED = 40; // rows or columns; smaller matrices need no zoom
 
 /** A canvas of one pixel a cell. Numbers that are not finite (masked) stay transparent. */
 export function bitmapOf(values, rows, columns, { low, high, kind, mode }) {
@@ -48,7 +48,7 @@ function textWidth(names, most) {
   return Math.min(Math.ceil(widest) + 8, most);
 }
 
-/** A bar of the scale's colours. isRooted: shades go by the square root; masked: what hatched cells are. */
+/** The colour scale as a bar. isRooted: shades follow the square root; masked: the meaning of hatched cells. */
 export function ColourScale({ low, high, kind, isRooted = false, masked }) {
   const mode = useStore(theme);
   const shares = Array.from({ length: 17 }, (_, i) => i / 16);
@@ -63,14 +63,14 @@ export function ColourScale({ low, high, kind, isRooted = false, masked }) {
 
 /**
  * values: row-major [rows, columns]; rowNames, columnNames: tokens or other names (their number gives the shape).
- * rowTitle, columnTitle: what the axes are ("query", "key"); kind: "sequential" or "diverging"; low, high: the range of
- * colours (default: from the values). selected: {row, column} or null, hovered likewise: the crosshairs, in the colours
- * named rowColour and columnColour. Values that are not finite are hatched: masked, or not there. numbers: what is written in
- * cells that are large enough (default: the values); gap(row, column): what in those that have no number. isStruck(row, column): cells with
- * a number that counts for nothing. cells: "cells", coloured squares, or "dots", whose area is the value.
- * onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for those who do not see
- * it. describe(row, column): the readout of a cell. handle: see Picture. Large matrices can be zoomed: buttons, keys,
- * wheel.
+ * rowTitle, columnTitle: names of the axes ("query", "key"); kind: "sequential" or "diverging"; low, high: the range
+ * of colours (default: from the values). selected, hovered: {row, column} or null, shown as crosshairs in the colours
+ * named rowColour and columnColour. Values that are not finite are hatched (masked or absent). numbers: the numbers
+ * in cells that are large enough (default: the values); gap(row, column): the text of cells without a number.
+ * isStruck(row, column): cells whose number has no effect. cells: "cells" (coloured squares) or "dots" (discs whose
+ * area is the value). onHover({row, column} | null), onPick({row, column}). square: cells as high as wide. label: for
+ * screen readers. describe(row, column): the readout of a cell. handle: see Picture. Large matrices have zoom:
+ * buttons, keys, wheel.
  */
 export function Matrix(props) {
   const { values, rowNames, columnNames, rowTitle, columnTitle, rowColour = "query", columnColour = "key" } = props;
@@ -121,7 +121,7 @@ export function Matrix(props) {
     return true;
   };
   const onWheel = (event, x, y) => {
-    if (!event.ctrlKey || !cellAt(x, y)) return; // the bare wheel scrolls the page
+    if (!event.ctrlKey || !cellAt(x, y)) return; // the wheel without a modifier scrolls the page
     event.preventDefault();
     zoom(event.deltaY < 0 ? 1.25 : 0.8, cellAt(x, y));
   };
@@ -145,7 +145,7 @@ export function Matrix(props) {
 
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-/** The cell at a place of the picture, or null. */
+/** The cell at a point of the picture, or null. */
 function cellOf(at, seen, x, y) {
   if (x === null || !at) return null;
   const column = Math.floor((x - at.left) / at.cell);
@@ -161,7 +161,7 @@ const middleOf = ({ row, column }, seen, at) => ({
 
 const clamped = (place, count) => Math.max(0, Math.min(count - 1, place));
 
-/** {canvas, values, range, hasGaps}: the values as pixels, made again only when they or their colours change. */
+/** {canvas, values, range, hasGaps}: the values as pixels, updated only when they or their colours change. */
 function useBitmap({ values, kind = "sequential", low, high }, rows, columns) {
   const mode = useStore(theme);
   return useMemo(() => {
@@ -171,7 +171,7 @@ function useBitmap({ values, kind = "sequential", low, high }, rows, columns) {
   }, [values, kind, low, high, rows, columns, mode]);
 }
 
-/** The part that is seen, and what changes it; another shape of the matrix begins with all of it. */
+/** The visible window, and functions that change it; a new shape of the matrix resets it to the whole matrix. */
 function useWindow(rows, columns, selected) {
   const [last, setWindow] = useState(null);
   const shape = `${rows} ${columns}`;
@@ -189,9 +189,9 @@ function useWindow(rows, columns, selected) {
   return { seen, zoom, follow, setWindow: set };
 }
 
-/** A function from the width to where the seen cells lie: {left, top, cell, tall, height, dragged(dx, dy)}. */
+/** A function from the width to the layout of the visible cells: {left, top, cell, tall, height, dragged(dx, dy)}. */
 function useLayout({ rowNames, columnNames, square = true, maxCell = 34 }, seen) {
-  const rest = useRef({ x: 0, y: 0 }); // of a drag: what was less than a cell
+  const rest = useRef({ x: 0, y: 0 }); // drag distance of less than one cell
   const margins = useMemo(
     () => ({ left: textWidth(rowNames, 130), top: textWidth(columnNames, 90) }),
     [rowNames, columnNames],

@@ -1,4 +1,4 @@
-// How a matrix is drawn: its cells as squares or dots, the numbers in them, the names beside them, the crosshair.
+// Drawing of a matrix: cells as squares or dots, the numbers in them, row and column names, the crosshair.
 import { colourOf, inkOn } from "../core/colour.js";
 import { shownToken } from "../core/model.js";
 import { fillFitted } from "./picture.js";
@@ -6,13 +6,16 @@ import { isWhole } from "./zoom.js";
 
 export const FONT = 12;
 const NAMES = `${FONT}px ui-monospace, monospace`;
-const SMALLEST_WRITTEN = 28; // CSS pixels of a cell that holds its number
+const SMALLEST_WRITTEN = 28; // CSS pixels of a cell that has space for its number
 const NUMBERS = "11px system-ui, sans-serif";
 const MOST_DECIMALS = 2;
 const MOST_DOTS = 20000; // cells; more are drawn as squares
 const LARGEST_DOT = 0.94; // of a cell
 
-/** Cells, frame, names and titles; at: see useLayout, inks: CSS colours, marks: what is drawn in the cells (see Matrix). */
+/**
+ * Draw cells, frame, names and titles; at: see useLayout; inks: CSS colours; marks: text and marks in cells (see
+ * Matrix).
+ */
 export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, rowTitle, columnTitle, inks, marks }) {
   const { left, top, cell, tall } = at;
   const [width, height] = [cell * seen.columns, tall * seen.rows];
@@ -20,7 +23,7 @@ export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, r
   const isDotted = marks.cells === "dots" && seen.rows * seen.columns <= MOST_DOTS;
   if (isDotted) drawDots(context, bitmap, seen, at, marks);
   else {
-    context.imageSmoothingEnabled = Math.min(cell, tall) < 1; // else small cells between the pixels are lost
+    context.imageSmoothingEnabled = Math.min(cell, tall) < 1; // otherwise small cells between pixels are lost
     context.drawImage(seenPart(bitmap.canvas, seen), left, top, width, height);
   }
   if (marks.isStruck) strike(context, seen, at, marks);
@@ -32,7 +35,7 @@ export function drawMatrix(context, { bitmap, seen, at, rowNames, columnNames, r
   drawTitles(context, { rowTitle, columnTitle, left, top, width, height, rowInk: inks.row, columnInk: inks.column });
 }
 
-/** The pixels of the seen cells alone, so that SVG files hold no more than is seen. */
+/** The pixels of the visible cells only, so that SVG files contain nothing else. */
 function seenPart(canvas, seen) {
   if (isWhole(seen, canvas.height, canvas.width)) return canvas;
   const part = document.createElement("canvas");
@@ -72,14 +75,14 @@ function drawDots(context, { values, range, canvas }, seen, at, { mode, colours 
   }
 }
 
-/** Lines through each cell whose number counts for nothing. */
+/** Hatch each cell whose number has no effect. */
 function strike(context, seen, at, { isStruck, colours }) {
   forSeen({ columns: 0 }, seen, at, (row, column, index, x, y) => {
     if (isStruck(row, column)) drawHatching(context, x, y, at.cell, at.tall, colours.raised);
   });
 }
 
-/** Each number in its cell, all with as many decimals as fit; none where none of them fit. */
+/** Numbers in cells, with as many decimals as fit in all of them; none if no number of decimals fits. */
 function drawNumbers(context, { values, range, canvas }, seen, at, { numbers, gap, isStruck, mode, colours }) {
   context.font = NUMBERS;
   context.textAlign = "center";
@@ -91,7 +94,7 @@ function drawNumbers(context, { values, range, canvas }, seen, at, { numbers, ga
     if (!text) return;
     const isBare = !Number.isFinite(values[index]);
     if (isBare || isStruck?.(row, column)) {
-      // what is hatched or struck stays legible
+      // keep text in hatched cells legible
       const wide = context.measureText(text).width + 4;
       context.fillStyle = isBare ? colours.raised : colourOf(values[index], range.low, range.high, range.kind, mode);
       context.fillRect(x + (at.cell - wide) / 2, y + at.tall / 2 - 7, wide, 14);
@@ -101,7 +104,7 @@ function drawNumbers(context, { values, range, canvas }, seen, at, { numbers, ga
   });
 }
 
-/** A function that writes numbers in that room, with the most decimals that fit all of them; null if none do. */
+/** A function that formats numbers for that width, with the most decimals that fit for all; null if none fits. */
 function writerOf(context, numbers, room) {
   let [low, high] = [0, 0];
   for (const number of numbers) {
@@ -111,13 +114,13 @@ function writerOf(context, numbers, room) {
   }
   for (let decimals = MOST_DECIMALS; decimals >= 0; decimals -= 1) {
     const write = (number) => (number === 0 ? "0" : number.toFixed(decimals).replace(/^-(0\.?0*)$/, "$1").replace("-", "−"));
-    const isSeen = Math.max(-low, high) >= 10 ** -decimals; // else all would be written as 0
+    const isSeen = Math.max(-low, high) >= 10 ** -decimals; // otherwise all would be written as 0
     if (isSeen && Math.max(...[low, high].map((end) => context.measureText(write(end)).width)) <= room) return write;
   }
   return null;
 }
 
-/** Diagonal lines over the rectangle; its corners are cut by hand, since saved pictures know no clipping. */
+/** Diagonal lines clipped to the rectangle by computation, because saved pictures have no clipping. */
 function drawHatching(context, left, top, width, height, colour) {
   context.strokeStyle = colour;
   context.lineWidth = 1;
@@ -131,12 +134,12 @@ function drawHatching(context, left, top, width, height, colour) {
   context.stroke();
 }
 
-/** The frame of a row and of a column, with their names: those of larger grids are not all written. */
+/** The frames of a row and a column, with their names, because larger grids show only some names. */
 export function drawCross(context, place, seen, at, lineWidth, inks, names) {
   if (!place) return;
   const [row, column] = [place.row - seen.row, place.column - seen.column];
   const mark = (x, y, width, height, colour) => {
-    // around cells that are smaller than the line itself: else it hides what it marks
+    // a frame thicker than its cell is drawn around it, otherwise it would cover the cell
     const out = Math.min(width, height) < 8 ? 1 : 0;
     context.lineWidth = out ? 1 : lineWidth;
     context.strokeStyle = colour;
@@ -181,14 +184,14 @@ function nameColumn(context, name, column, { left, top, cell }, colour, ground) 
 
 const ROUND = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000];
 
-/** Every how many rows or columns of that size a name is written, so that none covers another. */
+/** The step between named rows or columns of that size, so that names do not overlap. */
 const stepOf = (size) => ROUND.find((step) => step * size >= FONT + 1) ?? Math.ceil((FONT + 1) / size);
 
 function drawNames(context, { rowNames, columnNames, seen, left, top, cell, tall, colour }) {
   context.font = NAMES;
   context.textBaseline = "middle";
   const [rowStep, columnStep] = [stepOf(tall), stepOf(cell)];
-  const first = (start, step) => Math.ceil(start / step) * step - start; // the same names, whatever is seen
+  const first = (start, step) => Math.ceil(start / step) * step - start; // the same names for any visible part
   for (let row = first(seen.row, rowStep); row < seen.rows; row += rowStep) {
     nameRow(context, rowNames[seen.row + row], row, { left, top, tall }, colour);
   }

@@ -1,4 +1,4 @@
-// The tokens of an encoder-decoder's two texts: who looks and who is looked at depends on the part.
+// The tokens of an encoder-decoder's two texts: the part determines which are queries and which are keys.
 import { html } from "../core/html.js";
 import { clamp, useHead } from "../core/model.js";
 import { counted } from "../core/numbers.js";
@@ -14,7 +14,7 @@ const LOOKS = {
   cross: { encoder: ["key"], decoder: ["query"] },
 };
 
-/** only: the part that the view looks at, whichever is selected (default: the selected one). */
+/** only: the part of the view, independent of the selection (default: the selected part). */
 export function PairTokens({ only }) {
   const { encoder, decoder, error, loading } = useSequences();
   const { text } = useSelection();
@@ -32,7 +32,7 @@ export function PairTokens({ only }) {
   </div>`;
 }
 
-/** looks: which of query and key are tokens of this text; where both are, PickRole says which one a click chooses. */
+/** looks: the roles (query, key) of tokens in this text; with both, PickRole determines the role that a click sets. */
 function OneText({ name, tokens, looks }) {
   const selection = useSelection();
   const at = (role) => (looks.includes(role) ? clamp(selection[role], tokens.length) : null);

@@ -1,13 +1,13 @@
-// What a click on a word chooses: the one that looks, or the one that is looked at. Shift means the other, for who has it.
+// The role that a click on a word sets: query or key. Shift sets the other one.
 import { html } from "../core/html.js";
 import { Store, useStore } from "../core/store.js";
 
 const role = new Store("query");
 
-/** "query" or "key": which of the two this click chooses. */
+/** "query" or "key": the role that this click sets. */
 export const roleOf = (event) => (event.shiftKey ? { query: "key", key: "query" }[role.value] : role.value);
 
-/** Says which colour is which, and lets people without a shift key choose either. */
+/** Explains the colours, and allows users without a shift key to select the role. */
 export function PickRole() {
   const chosen = useStore(role);
   const button = (name, says) => html`<button type="button" class=${`quiet ${name}`} aria-pressed=${chosen === name}

@@ -1,11 +1,11 @@
-// A canvas that people can point at, walk with the keyboard, hear described, and save as PNG or SVG.
+// A canvas with pointing, keyboard navigation, a description for screen readers, and saving as PNG or SVG.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { useStore } from "../core/store.js";
 import { SvgContext } from "../core/svg.js";
 import { palette, theme } from "../core/theme.js";
 import { hideTooltip, showTooltip } from "./tooltip.js";
 
-const UNSEEN_WAIT = 150; // ms until what is not on the screen follows the pointer: it may still be printed
+const UNSEEN_WAIT = 150; // ms of delay when a picture off the screen follows the pointer (it may still be printed)
 
 let lastId = 0;
 function newId() {
@@ -14,18 +14,16 @@ function newId() {
 }
 
 /**
- * draw(context, {width, height, colours, mode}) paints the picture, in CSS pixels, with what SvgContext has alone.
- * overlay(context, size) paints what changes while pointing, on a canvas of its own above it: keep it small.
- * height: CSS pixels, or a function of the width. label: what the picture is, and summary: what its numbers say, for those
- * who do not see it.
- * onPoint(x, y, width) while the pointer moves (x and y null when it leaves), once a frame; onPick(x, y, width) on a
- * click; onKey(key) for keys while it has the focus, returns true if it used the key. onWheel(event, x, y) for
- * wheels; onDrag(dx, dy) while it is dragged, in CSS pixels since the last call: a drag is no click.
- * inView: a function of the width that returns {y, height}, what to scroll the picture to where it is longer than its
- * box, or null.
- * readout: text about what is pointed at; shown below and read aloud. tip: what the tooltip says at the pointer, keyTip at
- * what keys have walked to (default: the readout; "" for none). tipAt: a function of the width that returns {x, y}, where that
- * lies in the picture (default: its middle). handle: a ref that gets {png(), svg()}.
+ * draw(context, {width, height, colours, mode}) paints the picture, in CSS pixels, with the methods of SvgContext
+ * only. overlay(context, size) paints parts that change while pointing, on a separate canvas above: keep it small.
+ * height: CSS pixels, or a function of the width. label: the title of the picture, and summary: its content in words,
+ * for screen readers. onPoint(x, y, width): the pointer has moved (x and y null when it leaves), at most once a
+ * frame; onPick(x, y, width): a click; onKey(key): a key while the picture has the focus, returns true if it used the
+ * key; onWheel(event, x, y): a wheel event; onDrag(dx, dy): a drag, in CSS pixels since the last call (a drag is no
+ * click). inView: a function of the width that returns {y, height}, the part to scroll to if the picture is taller
+ * than its box, or null. readout: text about the pointed part; shown below and read aloud. tip: text of the tooltip
+ * at the pointer; keyTip: after keys (default: the readout; "" for none). tipAt: a function of the width that returns
+ * {x, y}, the place of keyTip in the picture (default: its middle). handle: a ref that gets {png(), svg()}.
  */
 export function Picture(props) {
   const { draw, overlay, height, label, summary, readout, handle, inView } = props;
@@ -77,7 +75,7 @@ export function Picture(props) {
   </figure>`;
 }
 
-/** What the canvas listens to, of a picture that people can point at; null for one that is only seen. */
+/** Event handlers of a picture with pointing; null for one without. */
 function usePointing(props, canvas) {
   const { onPoint, onPick, onKey, onWheel, onDrag, readout } = props;
   const { tip = readout, keyTip = readout ?? tip, tipAt } = props;
@@ -119,11 +117,11 @@ function usePointing(props, canvas) {
 }
 
 /**
- * {point(x, y), walk(), leave()} of a picture's tooltip: it stands at the pointer, in the window's places, or after keys where
- * they have walked to. Its text follows when the picture is drawn with another one.
+ * {point(x, y), walk(), leave()} of a picture's tooltip. It is at the pointer (window coordinates) or, after keys, at
+ * `tipAt`. Its text is updated when the picture is drawn with another one.
  */
 function useTooltip(canvas, { tip, keyTip, tipAt }) {
-  const now = useRef(null); // the pointer's place, or "keys"; null: nothing of this picture is pointed at
+  const now = useRef(null); // the pointer's place, or "keys"; null: nothing is pointed at
   const owner = canvas;
   const show = () => {
     const text = now.current === "keys" ? keyTip : tip;
@@ -145,7 +143,7 @@ function useTooltip(canvas, { tip, keyTip, tipAt }) {
   return { point: (x, y) => set({ x, y }), walk: () => set("keys"), leave: () => set(null) };
 }
 
-/** Scroll the box to what is newly wanted, once the canvas is painted: before, it has no length to scroll. */
+/** Scroll the box to a new `inView`, after the canvas is painted: before that, the box has no height to scroll. */
 function useInView(box, inView, width) {
   useLayoutEffect(() => {
     const wanted = width > 0 && inView ? inView(width) : null;
@@ -153,19 +151,19 @@ function useInView(box, inView, width) {
   }, [inView, width > 0]);
 }
 
-/** Scroll a box, and nothing else, until what is at y in it is seen. */
+/** Scroll a box, and nothing else, until the part at y is visible. */
 export function scrollTo(box, { y, height }) {
   const isSeen = y >= box.scrollTop && y + height <= box.scrollTop + box.clientHeight;
   if (!isSeen) box.scrollTop = y - box.clientHeight / 2;
 }
 
-/** {png(), svg()}: the picture as it is drawn, as promises of files. */
+/** {png(), svg()}: the current picture, as promises of files. */
 export const savers = (draw, width, height, mode) => ({
   png: () => pngOf(draw, width, height, mode),
   svg: async () => svgOf(draw, width, height, mode),
 });
 
-/** {begin(event), move(event), isDrag()} of pointer events; what moves less than 4 CSS pixels is a click. */
+/** {begin(event), move(event), isDrag()} of pointer events; a movement of less than 4 CSS pixels is a click. */
 function useDrag(onDrag) {
   const drag = useRef(null);
   return {
@@ -183,7 +181,7 @@ function useDrag(onDrag) {
   };
 }
 
-/** Whether any of the element is on the screen: several pictures follow one pointer, those far below it may wait. */
+/** Whether a part of the element is on the screen: pictures off the screen follow the pointer later. */
 function useSeen(element) {
   const [isSeen, setSeen] = useState(true);
   useEffect(() => {
@@ -251,8 +249,8 @@ function svgOf(draw, width, height, mode) {
 const SMALLEST = 0.75; // of a type's size
 
 /**
- * The text at x, y within that many CSS pixels, in the context's font: smaller where it is too long, and what does not
- * fit even then is cut, with … for what is left out. Fonts differ in width by a fifth from machine to machine.
+ * Write the text at x, y in at most `room` CSS pixels, in the context's font. A longer text gets a smaller font; if
+ * it still does not fit, it is cut and ends with …. Widths of fonts differ by a fifth between machines.
  */
 export function fillFitted(context, text, room, x, y) {
   const { font } = context;

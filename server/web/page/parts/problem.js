@@ -1,4 +1,4 @@
-// An error where it happened, with what to do; and progress where something is awaited.
+// An error in the part of the page where it occurred, with advice; and a progress message while loading.
 import { classes, html, useEffect, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { Store } from "../core/store.js";
 
@@ -12,9 +12,9 @@ const ADVICE = {
 const ADVICE_BY_CODE = { context_length_exceeded: "Shorten the text." };
 
 const AGAIN_YOURSELF = "Try it again when the server answers.";
-const LASTING = new Set([400, 403, 404, 413, 422, "saved"]); // the same request is refused again
+const LASTING = new Set([400, 403, 404, 413, 422, "saved"]); // the same request would be rejected again
 
-// What the server's words say of fields that this page has no place for.
+// Advice in server errors about fields that this page does not offer.
 const UNOFFERED = / Set truncate to cut it\.$/;
 
 function adviceOn({ status, code, isPassing }, isAction) {
@@ -25,14 +25,17 @@ function adviceOn({ status, code, isPassing }, isAction) {
 function titleOf({ status, title }) {
   if (title) return title;
   if (status === "saved") return "Not in this file";
-  if (status === undefined) return "Something broke"; // in the page itself: no answer of the server
+  if (status === undefined) return "Something broke"; // in the page itself: there is no response
   return status === 0 ? "Not reached" : `Refused (${status})`;
 }
 
-/** What is wrong on the page now: [{element, says, retry}], in no order. */
+/** Problems on the page now: [{element, says, retry}], in no order. */
 const shown = new Store([]);
 
-/** {isRepeated, retryAll}: whether another problem before this one says the same, and what asks all of them again. */
+/**
+ * {isRepeated, retryAll}: whether an earlier problem on the page has the same text, and a function that retries all
+ * of them.
+ */
 function useOthers(element, says, retry) {
   const [isRepeated, setRepeated] = useState(false);
   const own = useRef({});
@@ -54,8 +57,8 @@ function useOthers(element, says, retry) {
 }
 
 /**
- * The error of a request, with what can be done about it; where several say the same, the first one on the page.
- * isAction: somebody's click asked it, so it is not asked again when the server is back.
+ * The error of a request, with advice. If several have the same text, only the first one on the page is shown.
+ * isAction: the request was started by a click, so it is not sent again when the server is back.
  */
 export const Problem = ({ error, ...more }) => (error ? html`<${OneProblem} error=${error} ...${more} />` : null);
 
@@ -75,7 +78,7 @@ function OneProblem({ error, retry, isAction = false }) {
   </div>`;
 }
 
-/** The seconds until it is asked again; not read aloud, since it would be each second. */
+/** The seconds until the next retry; not read aloud, because it changes every second. */
 function Countdown({ error }) {
   const [left, setLeft] = useState(error.again);
   useEffect(() => {
@@ -88,13 +91,13 @@ function Countdown({ error }) {
   return html`<span aria-hidden="true">${left > 0 ? ` (in ${left})` : " (now)"}</span>`;
 }
 
-/** A quiet line while something loads; its place is kept so that nothing jumps. */
+/** A progress line while loading; it reserves its height so that the layout does not move. */
 export const Progress = ({ active, label = "Asking the server…" }) =>
   html`<div class=${classes("progress", active && "active")} role="status">${active ? label : ""}</div>`;
 
 /**
- * What a view shows of one answer (see useAnswer): progress, the problem, or its content from `children(data)`.
- * Old content stays, paler, while new comes.
+ * The state of an answer (see useAnswer): progress, the problem, or the content from `children(data)`. While a new
+ * answer loads, the old content stays, paler.
  */
 export function Answer({ answer, children, minHeight }) {
   const { data, error, loading, isStale, retry } = answer;

@@ -1,7 +1,7 @@
-// A box for what may be wider than the screen: it scrolls sideways by itself, and fades where there is more.
+// A box for content that may be wider than the screen: it scrolls sideways and fades at sides with hidden content.
 import { html, useLayoutEffect, useRef } from "../core/html.js";
 
-/** Note in data-more at which sides of a box, "left" and "right", some of what is in it is out of sight. */
+/** Set data-more to the sides of a box, "left" and "right", with hidden content. */
 export function useMore(box) {
   useLayoutEffect(() => {
     const { current: element } = box;
@@ -19,7 +19,7 @@ export function useMore(box) {
   }, []);
 }
 
-/** label: what is in it, for those who do not see it. With the keyboard it scrolls too. */
+/** label: name of the content, for screen readers. The box can also be scrolled with the keyboard. */
 export function Scrolled({ label, children }) {
   const box = useRef(null);
   useMore(box);

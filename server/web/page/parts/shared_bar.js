@@ -1,4 +1,4 @@
-// What all views look at: the text, its tokens, the part of the model, the layer and head.
+// The selection that all views share: the text, its tokens, the part of the model, the layer and head.
 import { useDecoderText } from "../core/decoder_text.js";
 import { useDraft } from "../core/draft.js";
 import { classes, html, useEffect, useRef, useState } from "../core/html.js";
@@ -19,11 +19,11 @@ const EXAMPLES = [
   "A fluffy blue creature roamed the green forest.",
 ];
 
-// Views that look at no text, or bring their own.
+// Views without a text, or with their own.
 const WITHOUT_TEXT = new Set(["write", "embeddings", "server"]);
 const WITH_HEAD = new Set(["attention", "journey", "why", "contributions", "motion", "heads", "flow", "stacks"]);
 
-/** The bar above every view that looks at the shared text. */
+/** The bar above every view of the shared text. */
 export function SharedBar({ view }) {
   const { kind } = useCapabilities();
   const hasHead = WITH_HEAD.has(view.id);
@@ -39,7 +39,7 @@ export function SharedBar({ view }) {
   </section>`;
 }
 
-/** The bar in one line, on a phone: what is looked at, and a click to change it. */
+/** The bar in one line, on a phone: the current selection; a click opens the bar. */
 function Fold({ isOpen, onTurn, hasHead }) {
   const { text } = useSelection();
   const { layer, head } = useHead();
@@ -51,7 +51,7 @@ function Fold({ isOpen, onTurn, hasHead }) {
 const WRITING = "The decoder reads… the model is writing it";
 const WRITTEN = "The decoder reads (empty: the model's answer)";
 
-/** The shared text, of an encoder-decoder both texts, and texts to begin with. */
+/** The shared text (for an encoder-decoder both texts), and example texts. */
 function TextFields({ isPair }) {
   const { text, decoder } = useSelection();
   const writing = useDecoderText();
@@ -70,8 +70,8 @@ function TextFields({ isPair }) {
 }
 
 /**
- * A text that is taken over a moment after the last key, or at once with Enter or when the field is left; keepsLines:
- * Enter starts a line.
+ * A text that is committed a moment after the last key, or at once with Enter or when the field loses focus;
+ * keepsLines: Enter starts a line.
  */
 export function DelayedText({ label, value, onText, rows = 2, keepsLines = false }) {
   const { text, write, take } = useDraft(value, onText);
@@ -106,21 +106,21 @@ function TextTokens() {
   </div>`;
 }
 
-/** Where the text is longer than the context: how much, and a button that cuts it to fit. */
+/** For a text longer than the context: its length, and a button that cuts it. */
 function TooLong({ text, offsets }) {
   const { max_model_len: most } = useCapabilities();
   const excess = offsets.length - most;
   if (!most || excess <= 0) return null;
-  const own = offsets.filter(([begin, end]) => end > begin); // of the text: special tokens have no place in it
+  const own = offsets.filter(([begin, end]) => end > begin); // of the text, without special tokens
   const end = own.at(-excess - 1)?.[1] ?? 0;
   return html`<p class="hint too-long"><button type="button" onClick=${() => select({ text: cut(text, end) }, { remember: true })}>
     Keep the first ${counted(most, "token")}</button> The model reads no more.</p>`;
 }
 
-/** The first characters of a text, as the server counts them. */
+/** The first characters of a text, counted like the server (code points). */
 const cut = (text, count) => Array.from(text).slice(0, count).join("");
 
-/** Which part, layer and head; keys walk them too. */
+/** Selects part, layer and head, with keys too. */
 export function HeadPicker() {
   const { parts } = useCapabilities().attention;
   const { part, layer, head, numLayers, numHeads } = useHead();
@@ -138,10 +138,12 @@ export function HeadPicker() {
   </div>`;
 }
 
-/** Left and right walk heads, up and down with Shift layers, wherever nothing else wants them: alone, up and down scroll. */
+/**
+ * Left and right select heads, Shift with up and down layers, unless an element uses these keys; up and down scroll.
+ */
 function useHeadKeys() {
   const latest = useRef(null);
-  latest.current = useHead(); // keys may come faster than effects are run
+  latest.current = useHead(); // keys may arrive before effects have run
   useEffect(() => {
     const walk = (event) => {
       if (event.altKey || event.ctrlKey || event.metaKey || event.defaultPrevented) return;

@@ -1,9 +1,9 @@
-// A named slider that always says its value.
+// A slider with a name and a visible value.
 import { html } from "../core/html.js";
 
 /**
- * From low to high in steps; or, with `stops`, over a list of values, the nearest one shown. write(value): how the
- * value is said. hint: what it does, for those who ask.
+ * From low to high in steps; or, with `stops`, over a list of values, of which the nearest is shown. write(value):
+ * the text of the value. hint: an explanation on request.
  */
 export function Slider({ label, value, low = 0, high = 1, step = 0.01, stops = null, onPick, write = String, hint }) {
   const range = stops
@@ -26,7 +26,7 @@ function nearest(stops, value) {
   return best;
 }
 
-// More to the right; 0, which keeps all, is the most.
+// Larger values are to the right; 0, which keeps all, is at the right end.
 const TOP_K = [1, 2, 3, 5, 10, 20, 30, 50, 100, 200, 500, 1000, 0];
 
 /** The sampler's top-k, where 0 keeps all. */

@@ -9,17 +9,17 @@ const GAP = 8;
 const MOST_TOLD = 6; // rows, in words
 
 /**
- * rows: [{name, values, tone, note, height, sums}], all of one length: tone names a colour of the page ("query", "key",
- * "value", "ink", "muted"); note is written at the right end (a length, a sum); sums: the values are a running sum, drawn
- * as an area with its line. Each row has a scale of its own, unless `scale` (the value of a full bar) is given for all.
- * order: the indices of the columns as they are to stand (default: their own order).
- * describe(row, index): the readout of one number; index counts in the values, not on the screen.
- * onPickRow(row), selectedRow: rows can be chosen. label, handle: see Picture.
+ * rows: [{name, values, tone, note, height, sums}], all of one length. tone: a colour of the page ("query", "key",
+ * "value", "ink", "muted"); note: text at the right end (a length, a sum); sums: the values are a running sum, drawn
+ * as an area with its line. Each row has its own scale, unless `scale` (the value of a full bar) is given for all.
+ * order: the indices of the columns in display order (default: unchanged). describe(row, index): the readout of one
+ * number; index refers to the values, not to the display order. onPickRow(row), selectedRow: for rows that can be
+ * selected. label, handle: see Picture.
  */
 function Strips({ rows, order = null, scale, label, describe, onPickRow, selectedRow = null, handle, labelRoom = 116 }) {
   const [pointed, setAt] = useState(null);
   const count = rows[0].values.length;
-  // what was pointed at may be gone from a shorter text
+  // the pointed column may not exist in a shorter text
   const at = pointed && pointed.row < rows.length && pointed.column < count ? pointed : null;
   const tops = useMemo(() => topsOf(rows), [rows]);
   const place = (width) => {
@@ -78,14 +78,14 @@ function Strips({ rows, order = null, scale, label, describe, onPickRow, selecte
     }} />`;
 }
 
-/** A row in words: where it ends, or its largest number in size. */
+/** A row in words: its end, or its largest number in size. */
 function inWords({ name, values, sums }) {
   if (sums) return `${name} ends at ${format(values.at(-1))}`;
   const [place] = largest(Array.from(values, Math.abs), 1);
   return `${name}: largest ${format(values[place])}, number ${place} of ${values.length}`;
 }
 
-/** Strips with the menu that saves them: the picture, and its numbers in the order in which they stand there. */
+/** Strips with a menu to save the picture, or its numbers in display order. */
 export function SavedStrips({ name, rows, order = null, ...more }) {
   const picture = useRef(null);
   const array = useMemo(() => {
@@ -119,7 +119,7 @@ function drawNames(context, row, { left, top, height }, width, colours, isSelect
   context.fillText(row.note, width - noteRoom(width) + 6, top + height / 2);
 }
 
-/** Signed bars from the middle line; where a column is narrower than a pixel, all that fall on one are drawn as one. */
+/** Signed bars from the middle line; if columns are narrower than a pixel, all bars in one pixel are drawn as one. */
 function drawBars(context, values, order, full, { left, top, cell, height }, colours, tone) {
   const middle = top + height / 2;
   context.fillStyle = colours.sunk;

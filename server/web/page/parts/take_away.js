@@ -1,4 +1,4 @@
-// What goes with a view that is taken away: saving it as a file, and what such a file, or a frame, has instead of the header.
+// Export of a view: saving it as a file, and the header of such a file or of a frame.
 import { ask, connection, root } from "../core/api.js";
 import { classes, html } from "../core/html.js";
 import { useCapabilities } from "../core/model.js";
@@ -9,13 +9,13 @@ import { address, hashNow, useSelection } from "../core/state.js";
 import { useStore } from "../core/store.js";
 import { copy, Menu } from "./tools.js";
 
-const [PLACE, EMPTY] = ['id="saved">', "null"]; // where a file's content goes
+const [PLACE, EMPTY] = ['id="saved">', "null"]; // placeholder for a file's content
 
-/** The view as one file, with the answers that it has received. */
+/** The view as one file, with the answers it has received. */
 async function fileOf(view) {
   const response = await ask(`web/saved/${view.id}.html`, null, { accept: "text/html", isKept: false });
   const page = await response.text();
-  // in a script's text only < could begin a tag
+  // in the text of a script, only < could begin a tag
   const content = JSON.stringify(await contentOf(root, hashNow())).replaceAll("<", "\\u003c");
   return new Blob([page.replace(`${PLACE}${EMPTY}`, () => `${PLACE}${content}`)], { type: "text/html" });
 }
@@ -26,7 +26,7 @@ async function save(view) {
   return `Saved, ${sizeOf(file.size)}`;
 }
 
-/** What a page of one's own shows the view by, where the server lets it: --embed-origins. */
+/** HTML that embeds the view in another page, if the server allows it (--embed-origins). */
 function frameOf(view) {
   const place = new URL(address());
   place.searchParams.set("embed", "1");
@@ -34,7 +34,7 @@ function frameOf(view) {
   return `<iframe src="${source}" title="Lightwell: ${view.title}" width="100%" height="700"></iframe>`;
 }
 
-/** The menu of the header that takes a view away. */
+/** The header's menu for sharing a view. */
 export function TakeAway({ view }) {
   return html`<${Menu} label="Share…" title="Take this view away" items=${[
     { label: "this view (HTML)", run: () => save(view) },
@@ -49,7 +49,7 @@ function OpenInLightwell({ isQuiet = false }) {
   return html`<a class=${classes(isQuiet && "quiet button")} href=${address()} target="_blank" rel="noopener">Open in Lightwell</a>`;
 }
 
-/** What stands above a view in a file: which model it was, when, and that there is no more than this. */
+/** The header of a saved file: the model, the date, and that the file contains only the saved views. */
 export function SavedHeader({ children }) {
   const capabilities = useCapabilities();
   const day = new Date(saved.at).toLocaleDateString(undefined, { dateStyle: "long" });
@@ -63,7 +63,7 @@ export function SavedHeader({ children }) {
   </header>`;
 }
 
-/** What stands above a view in a frame; where the server wants a key, why there is none. */
+/** The header of a view in a frame; for a server that requires a key, the reason why the view is empty. */
 export function FrameHeader() {
   const link = useStore(connection);
   return html`<header class="frame-head">

@@ -1,4 +1,4 @@
-// Names one token of the vocabulary: typed as text, or picked among those that the model itself would say.
+// Field for one token of the vocabulary: typed as text, or selected from the model's own predictions.
 import { html } from "../core/html.js";
 import { shownToken } from "../core/model.js";
 import { percent } from "../core/numbers.js";
@@ -6,7 +6,7 @@ import { select } from "../core/state.js";
 import { Field } from "./field.js";
 import { Problem } from "./problem.js";
 
-/** A token as request bodies have it: "#421" is an id, any other text is itself, "" is none. */
+/** A token for request bodies: "#421" is an id, any other text is itself, "" is none. */
 export const targetOf = (typed) => (typed === "" ? null : /^#\d+$/.test(typed) ? Number(typed.slice(1)) : typed);
 
 /** A token with its space shown, since " girl" and "girl" are two tokens. */
@@ -17,9 +17,9 @@ export function spaced(token) {
 }
 
 /**
- * field: of the state, whose value is `typed`; label; token: {token_id, token}, what it was found to be (null: not yet
- * known); empty: what an empty field means; suggestions: [{token_id, token, probability}]; error: of a request that was
- * given the token.
+ * field: name in the state, with the value `typed`; label; token: {token_id, token}, the token found for it (null:
+ * not yet known); empty: the meaning of an empty field; suggestions: [{token_id, token, probability}]; error: of a
+ * request with the token.
  */
 export function TargetField({ field, typed, label, token, empty, suggestions = [], error = null }) {
   const isMine = error?.param === field.split("_").at(-1);

@@ -1,10 +1,13 @@
-// A word of the field that explains itself: pointed at, focused or tapped, it says what it means. Escape closes it.
+// A technical term with an explanation, shown when it is pointed at, focused or tapped. Escape closes it.
 import { html, useLayoutEffect, useRef, useState } from "../core/html.js";
 import { TERMS } from "./terms.js";
 
-const EDGE = 8; // CSS pixels that stay free beside the explanation
+const EDGE = 8; // CSS pixels of free space around the explanation
 
-/** of: a name of TERMS; its words stand as `children`, or as the name itself. Of each word, a view marks the first place. */
+/**
+ * of: a name of TERMS; `children`: the displayed words (default: the name). A view marks only the first use of a
+ * term.
+ */
 export function Term({ of, children = of }) {
   const [open, setOpen] = useState(null); // null, "shown" while pointed at or focused, "kept" once it was clicked
   const button = useRef(null);
@@ -12,14 +15,14 @@ export function Term({ of, children = of }) {
   useLayoutEffect(() => {
     if (open) placeBelow(says.current, button.current);
   }, [open]);
-  useLayoutEffect(() => { // with what is shown: Escape may come before the next frame
+  useLayoutEffect(() => { // in the same frame as the explanation: Escape may be pressed before the next one
     if (!open) return undefined;
     const close = () => setOpen(null);
-    const follow = () => placeBelow(says.current, button.current); // what gets the focus is scrolled into sight
+    const follow = () => placeBelow(says.current, button.current); // the browser scrolls a focused element into view
     const outside = (event) => button.current.parentElement.contains(event.target) || close();
     const escape = (event) => {
       if (event.key !== "Escape") return;
-      event.stopPropagation(); // it would close what the word stands in
+      event.stopPropagation(); // it would close the parent
       close();
     };
     document.addEventListener("pointerdown", outside);
@@ -38,7 +41,7 @@ export function Term({ of, children = of }) {
     turn();
   };
   const isMouse = (event) => event.pointerType === "mouse";
-  // no <button>: lines break at both sides of one, between a word and the bracket or comma that follows
+  // no <button>: lines could break between it and an adjacent bracket or comma
   return html`<dfn class="term-place" onPointerEnter=${(event) => isMouse(event) && setOpen((now) => now ?? "shown")}
       onPointerLeave=${(event) => isMouse(event) && setOpen((now) => (now === "kept" ? now : null))}><span
     role="button" tabindex="0" class="term" ref=${button} aria-expanded=${open !== null} aria-description=${TERMS[of]}

@@ -1,6 +1,6 @@
-// What the field's words mean, for those who meet them here first: one or two sentences each, shown by parts/term.js.
+// Explanations of technical terms for beginners: one or two sentences each, shown by parts/term.js.
 
-/** By the word as a dictionary would have it; `Term` takes these names. */
+/** By the basic form of the term; `Term` takes these names. */
 export const TERMS = {
   attention:
     "The step in which each token takes something from other tokens: how much from each is decided by queries and keys, " +

@@ -1,4 +1,4 @@
-// The text as its tokens, each one a place that can be chosen.
+// The tokens of the text; each can be selected.
 import { charactersOf } from "../core/bytes.js";
 import { colourOf, inkOn } from "../core/colour.js";
 import { classes, html, useCallback, useLayoutEffect, useMemo, useRef } from "../core/html.js";
@@ -6,12 +6,12 @@ import { format, percent } from "../core/numbers.js";
 import { useStore } from "../core/store.js";
 import { theme } from "../core/theme.js";
 
-const RUN = 64; // tokens that are drawn again together
+const RUN = 64; // tokens rendered together
 
 /**
- * tokens: strings; query: the position of the one that looks, and key_, of the one looked at (null: none; `key` is
- * preact's own). weights: a number a token (null: none), shown as its ground from 0 to `largest`, or of both signs
- * (isSigned), and said by write(weight). onPick(position, event). label: for those who do not see it.
+ * tokens: strings; query, key_: the positions of the query and the key (null: none; `key` is reserved by preact).
+ * weights: a number per token (null: none), shown as background from 0 to `largest`, or with both signs (isSigned),
+ * and formatted by write(weight). onPick(position, event). label: for screen readers.
  */
 export function Tokens(props) {
   const { tokens, query = null, key_ = null, weights = null, largest = 1, isSigned = false } = props;
@@ -29,7 +29,7 @@ export function Tokens(props) {
     event.preventDefault();
     event.stopPropagation();
   };
-  // A long text scrolls in its box, and what is chosen may be far down.
+  // A long text scrolls in its box, and the chosen token may be far down.
   useLayoutEffect(() => showToken(box.current, key_), [key_, tokens]);
   useLayoutEffect(() => showToken(box.current, query), [query, tokens]);
   const begins = Array.from({ length: Math.ceil(tokens.length / RUN) }, (_, i) => i * RUN);
@@ -40,7 +40,7 @@ export function Tokens(props) {
   </div>`;
 }
 
-/** A part of the tokens, drawn again only when something of it changes: a text may have thousands. */
+/** A group of tokens, rendered again only when it changes: a text may have thousands. */
 function Run({ begin, tokens, query, key_, focusable, weights, largest, isSigned, write, pick }) {
   const mode = useStore(theme);
   return useMemo(() => {
@@ -66,7 +66,7 @@ function Run({ begin, tokens, query, key_, focusable, weights, largest, isSigned
   }, [begin, tokens, query, key_, focusable, weights, largest, isSigned, write, pick, mode]);
 }
 
-/** The buttons from `begin` on, those that are one character together in a frame with the character. */
+/** The buttons from `begin` on; buttons of tokens that form one character are in a frame with this character. */
 function grouped(drawn, begin, tokens) {
   const end = begin + drawn.length;
   const groups = charactersOf(tokens).filter((group) => group.first < end && group.end > begin);
@@ -80,7 +80,7 @@ function grouped(drawn, begin, tokens) {
   return drawn;
 }
 
-/** Scroll the box, and nothing around it, so far that the token is seen. */
+/** Scroll only the box until the token is visible. */
 function showToken(box, position) {
   const token = position === null ? null : box.getElementsByClassName("token")[position];
   if (!token || box.scrollHeight <= box.clientHeight) return;

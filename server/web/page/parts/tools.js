@@ -9,7 +9,7 @@ export function Menu({ label, items, title }) {
   const [isOpen, setOpen] = useState(false);
   const [said, setSaid] = useState("");
   const element = useRef(null);
-  const opener = useRef(null); // gets the keyboard's focus back: the list that had it goes
+  const opener = useRef(null); // gets the focus again when the list is closed
   const timer = useRef(0);
   useEffect(() => {
     if (!isOpen) return undefined;
@@ -50,7 +50,7 @@ export function Menu({ label, items, title }) {
   </div>`;
 }
 
-/** Browsers lend the clipboard to https and localhost alone; elsewhere what is selected can still be copied. */
+/** Browsers allow access to the clipboard only on https and localhost; elsewhere users can copy the selected text. */
 export async function copy(text) {
   if (navigator.clipboard) {
     await navigator.clipboard.writeText(text);
@@ -69,7 +69,7 @@ export async function copy(text) {
   return "Copied";
 }
 
-/** Copy the request behind a view, as curl or Python; `requests` is [{route, body}] or one of them. */
+/** Copy the request of a view, as curl or Python; `requests` is a list of {route, body}, or one of them. */
 export function CopyMenu({ route, body }) {
   const python = asPython(route, body);
   return html`<${Menu}
@@ -83,7 +83,7 @@ export function CopyMenu({ route, body }) {
   />`;
 }
 
-/** A file's name, of the picture's and, where it is saved with others, the array's. */
+/** A file's name, from the names of the picture and, if there are several, of the array. */
 function fileOf(name, label, isOnly) {
   return isOnly ? name : `${name}-${label.toLowerCase().match(/\w+/g).join("-")}`;
 }

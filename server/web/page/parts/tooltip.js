@@ -1,15 +1,15 @@
-// The tooltip: what is pointed at, or walked to by keys, in words beside it. One for all pictures, above everything.
+// The tooltip: text about the part of a picture that is pointed at or reached by keys. One for all pictures, on top.
 import { html, useEffect, useLayoutEffect, useRef } from "../core/html.js";
 import { Store, useStore } from "../core/store.js";
 
 const AWAY = 14; // CSS pixels from the pointer
 const EDGE = 6; // and from the edges of the window
 
-const tooltip = new Store(null); // {owner, text, x, y, follow}, the place in the window; null: none is seen
+const tooltip = new Store(null); // {owner, text, x, y, follow}, with the place in the window; null: no tooltip
 
 /**
- * Show a text at a place of the window, {x, y}; `owner` is the picture that it belongs to. follow: a function that returns the
- * place anew when something was scrolled; null for the pointer's, under which something else lies then.
+ * Show a text at {x, y} in the window; `owner` is its picture. follow: a function that returns the new place after
+ * scrolling; null for a tooltip at the pointer, because the pointer is then over another part.
  */
 export function showTooltip(owner, text, { x, y }, follow = null) {
   const now = tooltip.value;
@@ -22,7 +22,7 @@ export function hideTooltip(owner) {
   if (tooltip.value?.owner === owner) tooltip.set(null);
 }
 
-/** Screen readers are told the same by the line below the picture. */
+/** Screen readers read the same text from the line below the picture. */
 export function Tooltip() {
   const shown = useStore(tooltip);
   const box = useRef(null);
@@ -45,7 +45,7 @@ export function Tooltip() {
   return shown && html`<div class="tooltip" aria-hidden="true" ref=${box}>${shown.text}</div>`;
 }
 
-/** Above the place where there is room, else below it; never beyond the window. */
+/** Above the place if there is space, else below it; always inside the window. */
 function place(element, { x, y }) {
   const { offsetWidth: width, offsetHeight: height } = element;
   const { clientWidth, clientHeight } = document.documentElement;

@@ -1,11 +1,11 @@
-// Parts and their sum: each bar begins where the one before ended, the last one is the whole.
+// Terms and their sum: each bar begins at the end of the one before; the last one is the sum.
 import { html, useCallback, useState } from "../core/html.js";
 import { extent, format, largest } from "../core/numbers.js";
 import { Picture } from "./picture.js";
 import { ticksOf } from "./lines.js";
 
 const MARGIN = { left: 46, right: 8, top: 14 };
-const FOOT = { least: 74, most: 130 }; // the room for the names
+const FOOT = { least: 74, most: 130 }; // space for the names
 const MOST_TOLD = 5; // parts, in words
 const FONT = "11px ui-monospace, monospace";
 const LETTER = 6.7; // its width in pixels

@@ -1,16 +1,16 @@
-// What part of a large matrix is seen: a window of whole rows and columns, moved and scaled.
+// The visible part of a large matrix: a window of whole rows and columns that can be moved and zoomed.
 import { html } from "../core/html.js";
 
 const FEWEST = 8; // rows or columns of the smallest window
 
-/** The window that shows all of it: {row, column} of its first cell, and how many {rows, columns} it has. */
+/** The window of the whole matrix: {row, column} of its first cell, and its numbers of {rows, columns}. */
 export const whole = (rows, columns) => ({ row: 0, column: 0, rows, columns });
 
 export const isWhole = (seen, rows, columns) => seen.rows === rows && seen.columns === columns;
 
 const between = (value, low, high) => Math.max(low, Math.min(high, value));
 
-/** The window `factor` times as near (under 1: farther), with the cell `at` kept where it is seen. */
+/** The window zoomed by `factor` (under 1: out), with the cell `at` at the same place on the screen. */
 export function scaled(seen, factor, at, rows, columns) {
   const along = (first, count, most, place) => {
     const next = between(Math.round(count / factor), Math.min(FEWEST, most), most);
@@ -22,14 +22,14 @@ export function scaled(seen, factor, at, rows, columns) {
   return { row, column, rows: tall, columns: wide };
 }
 
-/** The window moved by whole cells, as far as there are any. */
+/** The window moved by whole cells, within the matrix. */
 export function moved(seen, down, right, rows, columns) {
   const row = between(seen.row + down, 0, rows - seen.rows);
   const column = between(seen.column + right, 0, columns - seen.columns);
   return row === seen.row && column === seen.column ? seen : { ...seen, row, column };
 }
 
-/** The window, moved just as far as it takes to see the cell; null for a row or column asks nothing of it. */
+/** The window after the smallest move that makes the cell visible; a null row or column is ignored. */
 export function containing(seen, place, rows, columns) {
   const along = (first, count, wanted) => {
     if (!Number.isInteger(wanted)) return 0;
@@ -39,7 +39,7 @@ export function containing(seen, place, rows, columns) {
   return moved(seen, down, along(seen.column, seen.columns, place.column), rows, columns);
 }
 
-/** Buttons for what wheel and keys do too, and which part is seen; onZoom(factor), onSee(window). */
+/** Buttons with the same functions as wheel and keys, and the visible part; onZoom(factor), onSee(window). */
 export function ZoomButtons({ seen, rows, columns, onZoom, onSee }) {
   const isAll = isWhole(seen, rows, columns);
   const span = (first, count) => `${first}–${first + count - 1}`;

@@ -1,4 +1,4 @@
-// Who looks at whom: the wall of all heads, one head as matrix and as text, and its rows while the model writes.
+// Attention: the wall of all heads, one head as matrix and as text, and its rows while the model generates text.
 import { useDifferenceName } from "../core/compare.js";
 import { classes, html, useEffect, useMemo } from "../core/html.js";
 import { clamp, hasPositionBias, stackAt, useCapabilities, useHead } from "../core/model.js";
@@ -40,21 +40,21 @@ export function View() {
     </div>`;
 }
 
-/** {selected: {query, key}, pointed}: the pair of the shared selection, and the store of what is pointed at now. */
+/** {selected: {query, key}, pointed}: the pair of the shared selection, and the store of the pair at the pointer. */
 function useMarked(grid, live) {
   const { query, key } = useSelection();
   const pointed = useMemo(() => new Store(null), [grid]);
   const selected = useMemo(() => {
     if (!grid) return null;
     const last = grid.queries.length - 1;
-    // while rows arrive, the newest is looked at: that of the token before the last
+    // while rows arrive, the newest row is selected: that of the second last token
     const newest = live && !live.isDone ? Math.max(0, last - 1) : null;
     return { query: newest ?? clamp(query, last + 1), key: clamp(key, grid.keys.length) };
   }, [grid, query, key, live]);
   return { selected, pointed };
 }
 
-// What <Answer> shows of rows that are watched: they are here, and no request is awaited.
+// The answer for <Answer> during generation: the rows are available and no request is pending.
 const LIVE = { data: true, error: null, loading: false, isStale: false };
 
 const KINDS = [["pattern", "weights"], ["norm", "value-weighted"], ["scores", "scores"], ["dots", "q·k"],
@@ -103,7 +103,7 @@ function Head({ answer, grid, marked, live, request }) {
   </div>`;
 }
 
-/** What the numbers are: the formula with this head's own numbers, the shape, and what sums to 1. */
+/** The meaning of the numbers: the formula with this head's numbers, the shape, and the axis with sum 1. */
 function Meaning({ grid, live }) {
   const { attention_orientation: orientation } = useSelection();
   const { stack, layer } = useHead();

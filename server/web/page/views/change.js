@@ -1,4 +1,4 @@
-// What is changed inside the model, under the shared text: the sides that are compared, and the drawer that changes it.
+// Changes inside the model, below the shared text: the sides of the comparison, and the drawer that edits changes.
 import { changesOf, sayChange } from "../core/changes.js";
 import { sideNames, useDifferenceName } from "../core/compare.js";
 import { html, useEffect, useState } from "../core/html.js";
@@ -9,7 +9,7 @@ import { Choices } from "../parts/choices.js";
 const MOST_SAID = 2; // changes, in the line
 const UNREACHED = "This view shows the unchanged model. Changes affect the views of the text above.";
 
-/** canChange: whether there is a place for the drawer; without it the bar tells what is changed, and has the sides. */
+/** canChange: whether there is space for the drawer; without it the bar shows the changes and the sides. */
 export function ChangeBar({ view, canChange }) {
   const selection = useSelection();
   if (UNCHANGED_VIEWS.has(view.id)) {
@@ -28,7 +28,7 @@ export function ChangeBar({ view, canChange }) {
   </section>`;
 }
 
-/** Which side the views show. */
+/** Selects the displayed side. */
 function Sides({ selection, view }) {
   const [before, after] = sideNames(selection);
   const choices = [["before", before], ["after", after], ...(canSubtract(view.id) ? [["difference", "difference"]] : [])];

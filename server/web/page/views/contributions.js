@@ -1,4 +1,5 @@
-// What moves a word's vector, what pushes the next word, and why the model answers so: by source word, head, layer and part.
+// Contributions to a word's vector, to the next word's logit, and to the model's answer: by source word, head, layer,
+// part.
 import { OTHER, useDifferenceName } from "../core/compare.js";
 import { useJson, useLook } from "../core/fetching.js";
 import { html } from "../core/html.js";
@@ -25,7 +26,7 @@ export function View() {
   const canAsk = selection.text !== "" && query !== null;
   const hasTarget = canAsk && !lack;
   const given = inputOf(selection, capabilities);
-  // The unchanged model's guess: the same token in what is compared.
+  // The unchanged model's prediction: both sides of a comparison have the same target token.
   const { interventions, ...unchanged } = given[OTHER] ?? given;
   const next = useJson(hasTarget ? "v1/next" : null, { ...unchanged, position: query, num_tokens: 6 });
   const guesses = next.data?.data[0].temperatures[0].tokens ?? [];
@@ -48,7 +49,7 @@ export function View() {
     ${!isFirst && reasons}`;
 }
 
-/** Which token's logit is taken apart, and how additions are measured. */
+/** The target token of the logit, and the measure of additions. */
 function Question({ lack, guesses, answer, body }) {
   const { contributions_target: target, contributions_versus: versus, contributions_measure: measure } = useSelection();
   const entry = answer.entry;

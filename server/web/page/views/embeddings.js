@@ -1,4 +1,4 @@
-// A few texts as vectors: which are near to which, and where they lie in a plane.
+// Vectors of a few texts: their similarities, and their places in a plane.
 import { useLook } from "../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../core/html.js";
 import { useCapabilities } from "../core/model.js";
@@ -13,7 +13,8 @@ import { Term } from "../parts/term.js";
 import { CopyMenu, SaveMenu } from "../parts/tools.js";
 import { Plane } from "./embeddings/plane.js";
 
-// Three kinds. A text's vector may be that of its last token alone: each ends with the word that it is about, not with a dot.
+// Three topics. Some models use the last token's vector for a text: each text ends with its topic word, without a
+// full stop.
 const EXAMPLES = [
   "He bowed before the old king",
   "They all loved the young queen",
@@ -28,7 +29,7 @@ const MOST_TEXTS = 200;
 const SHOWN = 12; // neighbours of a text
 const POOLED = { mean: "the mean of its tokens' vectors", last: "the last token's", cls: "the first token's" };
 
-/** Cosines of all pairs and the plane of most variance, of an answer's vectors. */
+/** Cosines of all pairs and the plane with the largest variance, for an answer's vectors. */
 function compare(entries) {
   const count = entries.length;
   const width = entries[0].arrays.embedding.shape[0];
@@ -49,7 +50,8 @@ export function View() {
   const texts = lines.slice(0, MOST_TEXTS);
   const layer = selection.embeddings_layer === "" ? null : Number(selection.embeddings_layer);
   const pooling = selection.embeddings_pooling || embeddings.defaults.pooling;
-  // The model's own is not named: it may go through dense layers, which a pooling by name does not.
+  // The model's own pooling is not named in requests: it may include dense layers, which a pooling given by name does
+  // not.
   const named = selection.embeddings_pooling ? { pooling } : {};
   const body = { input: texts, ...named, ...(layer === null ? {} : { layer }) };
   const answer = useLook("v1/embeddings", body);
@@ -94,7 +96,7 @@ function Comparison({ entries, body }) {
     [names, cosines, at, count],
   );
   const [least] = extent(cosines);
-  const low = Math.min(least, 0.99); // else texts that are all alike would have no colour
+  const low = Math.min(least, 0.99); // otherwise equal texts have no colour range
   const places = Float64Array.from(plane.points.flat());
   const arrays = [{ label: "vectors", array: { data: vectors, shape: [count, width] }, rows: names },
     { label: "places", array: { data: places, shape: [count, 2] }, rows: names, columns: ["right", "up"] }];

@@ -1,4 +1,4 @@
-// One block opened: every tensor of it, left to right, with the numbers of the chosen words.
+// One open block: all its tensors, left to right, with the numbers of the selected words.
 import { sidesOfRequest, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
 import { html, useEffect, useMemo, useRef } from "../core/html.js";
@@ -52,7 +52,7 @@ export function View() {
 
 const wordAt = (tokens, position) => (tokens.length ? `“${shownToken(tokens[position ?? 0])}”` : "…");
 
-/** The lengths of a tensor's axes, as the server would answer them; "n" and "m" until the texts are known. */
+/** The lengths of a tensor's axes, as in the server's answer; "n" and "m" until the texts are known. */
 function shapeOf(node, { tokens, encoderTokens }) {
   const [n, m] = [tokens.length || "n", encoderTokens.length || "m"];
   const own = isOfEncoder(node) ? m : n;
@@ -109,7 +109,7 @@ function Block({ graph, numbers, place, isBusy }) {
     }</div>`;
 }
 
-/** What stands in the box of the logits: the likeliest next token, where the model has a head. */
+/** Content of the logits' box: the likeliest next token, if the model has a head. */
 function useNextToken({ stackName, query }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -128,7 +128,7 @@ function useNextToken({ stackName, query }) {
   }, [entry]);
 }
 
-/** The line under the picture: name, axes, shape; then the number that is pointed at, or the vector's length. */
+/** The line under the picture: name, axes, shape; then the pointed number, or the vector's length. */
 function describeNode(node, cell, { strip, shape, scale, place }) {
   const position = isOfEncoder(node) ? place.encoderKey : isOfKey(node) ? place.key : place.query;
   const word = wordAt(isOfEncoder(node) ? place.encoderTokens : place.tokens, position);

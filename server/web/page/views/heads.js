@@ -1,4 +1,4 @@
-// What each head does, in six numbers: all heads at once, so that the unusual ones stand out.
+// Six scores of each head, for all heads at once, so that unusual heads are visible.
 import { OTHER, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
 import { html, useMemo, useRef } from "../core/html.js";
@@ -21,7 +21,7 @@ export function View() {
   const selection = useSelection();
   const capabilities = useCapabilities();
   const { part } = useHead();
-  // Heads that look across have no place "before" or "first": the server scores the stacks' own attention.
+  // Cross-attention heads have no previous or first token: the server measures self-attention only.
   const ownPart = part === "cross" ? "decoder" : part;
   const isOfText = selection.heads_on === "text";
   const given = inputOf(selection, capabilities);
@@ -45,7 +45,7 @@ export function View() {
   </div>`;
 }
 
-/** What is asked of random tokens: the changes alone. */
+/** The request on random tokens: the interventions only. */
 function withoutText({ input, decoder_input: _, [OTHER]: other, ...changes }) {
   return other ? { ...changes, [OTHER]: withoutText(other) } : changes;
 }
@@ -103,7 +103,7 @@ function Found({ entry, body, part }) {
   </div>`;
 }
 
-/** Which mark is which layer. */
+/** The legend of the marks by layer. */
 function LayerLegend({ layers }) {
   const mode = useStore(theme);
   const draw = (layer) => (canvas) => {
@@ -122,7 +122,7 @@ function LayerLegend({ layers }) {
   )}</ul>`;
 }
 
-/** One measure: what it says, its formula, and the heads that have most of it. */
+/** One measure: its description, its formula, and the heads with the largest scores. */
 function Measure({ name, heads, isDifference, chosen, onOpen }) {
   const { title, about, formula, source, unit, most, lack } = MEASURES[name];
   const known = heads.filter(({ scores }) => Number.isFinite(scores[name]));

@@ -1,4 +1,4 @@
-// One journey: a token's way through the model as one large picture, with a camera that goes from stop to stop.
+// The journey: a token's way through the model as one large picture, with a camera that moves between stops.
 import { classes, html, useEffect, useMemo, useRef, useState } from "../core/html.js";
 import { format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
@@ -74,7 +74,7 @@ function Controls({ stage, film, body, temperature }) {
   </div>`;
 }
 
-/** What is drawn of the attention, as arrays with the tokens' names. */
+/** The displayed attention as arrays with token names. */
 function savedArrays({ data, products, weights }) {
   const rows = data.shown.map((position) => data.tokens[position]);
   const shape = [rows.length, products.numKeys];
@@ -82,7 +82,7 @@ function savedArrays({ data, products, weights }) {
   return [of("products", products.dots), of("scores", products.scores), of("weights", weights)];
 }
 
-/** The same in words: each stop with its numbers, and the view that shows more of them. */
+/** The journey in words: each stop with its numbers, and a link to the view with more of them. */
 function Stops({ stage, film }) {
   const { layer, head, query, key } = film.data;
   return html`<ol class="journey-stops">${film.stops.map((each, i) => html`<li key=${each.id}

@@ -1,4 +1,4 @@
-// The logit lens: what every layer would say next, at every position, if it were the last one.
+// The logit lens: each layer's next-token prediction at every position, as if it were the last layer.
 import { sideNames, sidesOfRequest, useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
 import { html, useRef } from "../core/html.js";
@@ -13,7 +13,7 @@ import { Cell } from "./lens/cell.js";
 import { Grid, cellOf } from "./lens/grid.js";
 import { Rank } from "./lens/rank.js";
 
-const PAGE = 32; // positions that are asked for at once: a model may have 50 layers and 100 000 words
+const PAGE = 32; // positions per request: a model may have 50 layers and 100 000 words
 
 export function View() {
   const selection = useSelection();
@@ -26,8 +26,8 @@ export function View() {
 }
 
 /**
- * A function (query, count) that returns the positions that are shown: those of before while they hold the query, so
- * that a click moves nothing; else those that end at it.
+ * A function (query, count) that returns the visible positions: the previous ones while they include the query, so
+ * that a click does not move the grid; else those that end at the query.
  */
 function useWindow() {
   const before = useRef({ first: 0, count: 0 });
@@ -69,8 +69,8 @@ function Window({ first, count, positions }) {
 }
 
 /**
- * {body, answer} of what is shown. A difference is that of one word's probability, so it asks for one: the followed word, or
- * what the first side itself would say at the query.
+ * {body, answer} of the view. A difference compares the probability of one token: the followed one, or the first
+ * side's prediction at the query.
  */
 function useShown(body) {
   const { lens_target: typed, query } = useSelection();
@@ -92,7 +92,7 @@ function Meaning({ entry, selection }) {
     cell to open it; follow another word below.</p>`;
 }
 
-/** Walk to the positions before or after these. */
+/** Buttons for earlier and later positions. */
 function Pages({ first, count }) {
   const last = Math.min(first + PAGE, count) - 1;
   return html`<span class="toolbar lens-pages">

@@ -1,4 +1,4 @@
-// Lessons, the tour among them: a card that walks somebody through the views. Its code is loaded when one is opened.
+// Lessons and the tour: a card that guides users through the views. The code is loaded when a lesson is opened.
 import { html, useEffect, useState } from "../core/html.js";
 import { useSelection } from "../core/state.js";
 import { closeLesson } from "./lessons/opening.js";

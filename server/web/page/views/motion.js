@@ -1,5 +1,5 @@
-// A word's vector in motion: what each word, head and MLP adds to it, as arrows in a plane or in space, in one text or in
-// several contexts.
+// A word's vector in motion: the additions of each word, head and MLP, as arrows in a plane or in space, in one text
+// or several contexts.
 import { useAnswer, look } from "../core/fetching.js";
 import { html, useMemo, useRef } from "../core/html.js";
 import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../core/model.js";
@@ -29,13 +29,13 @@ export function View() {
   return isMany ? html`<${InContexts} />` : html`<${InText} />`;
 }
 
-/** What is asked of each text: the vectors by word, by head, or by word of one head. */
+/** The request fields for each text: vectors by word, by head, or by word of one head. */
 function useAsked(part, layer, head) {
   const { motion_by: by } = useSelection();
   return { part, vectors: true, sum_over: SUMMED[by], ...(by === "one" ? { layers: [layer], heads: [head] } : {}) };
 }
 
-/** One word of the text that all views look at. */
+/** One word of the shared text. */
 function InText() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -88,7 +88,7 @@ function Mover({ entry }) {
   return html`<code class="word query">${shownToken(tokens[position])}<sub>${position}</sub></code>`;
 }
 
-/** How the arrows are counted, and in which axes they are drawn. */
+/** Controls for the sources of the arrows and for the axes. */
 function Options({ isMany }) {
   const { motion_by: by, motion_layers: layers, motion_space: space, motion_axes: axes } = useSelection();
   const { layer, head } = useHead();
@@ -106,7 +106,7 @@ function Options({ isMany }) {
       ${views.map(([value, name]) => html`<option value=${value}>${name}</option>`)}</select></label>`;
 }
 
-/** The answers' ways, as way.js measures them in the axes that are chosen; null before there are answers. */
+/** The ways of the answers, measured by way.js in the selected axes; null before there are answers. */
 function useMeasured(entries, layer, texts) {
   const { motion_layers: layers, motion_axes: axes, motion_space: space, key } = useSelection();
   return useMemo(() => {
@@ -122,7 +122,7 @@ function useMeasured(entries, layer, texts) {
   }, [entries, layers, layer, axes, space, key]);
 }
 
-/** The vectors of the steps of each way, put together once they are saved. */
+/** The vectors of the steps of each way, for saving. */
 function savedArrays(data) {
   if (data === null) return [];
   return data.ways.map(({ steps, width }, i) => ({
@@ -138,7 +138,7 @@ function savedArrays(data) {
   }));
 }
 
-/** The arrows: picture, controls, what they say, and the table. */
+/** The arrows: picture, controls, the sentence about them, and the table. */
 function Motion({ data, texts, handle }) {
   const { motion_space: space } = useSelection();
   const count = Math.max(...data.ways.map((way) => way.steps.length));
@@ -161,7 +161,7 @@ function Motion({ data, texts, handle }) {
     </details>`;
 }
 
-/** The button that films the arrows. */
+/** The button that records the arrows. */
 function Clip({ player }) {
   const scene = useStore(shownScene);
   return scene && html`<${ClipButton} canvas=${{ current: scene.canvas }} drawAt=${(progress) => scene.drawAt(progress)}
@@ -171,7 +171,7 @@ function Clip({ player }) {
 
 const cut = (text) => (text.length > LONGEST_LABEL ? `${text.slice(0, LONGEST_LABEL)}…` : text);
 
-/** The step that was added last, in a sentence. */
+/** A sentence about the last added step. */
 function sentenceOf(way, done, count) {
   if (done > count) return `All ${count} arrows at once: their sum is the vector for the rest of the model.`;
   if (done === 0) return "Nothing is added yet.";
@@ -197,7 +197,7 @@ function Facts({ data, named }) {
 const Legend = ({ ways }) => html`<ul class="motion-legend">${ways.map((way, i) =>
   html`<li><i class=${OF_WAY[i]} aria-hidden="true"></i>${i + 1}: ${way.title}</li>`)}</ul>`;
 
-/** What the picture shows, for those who do not see it. */
+/** The picture's content in words, for screen readers. */
 function summaryOf({ ways, share }, named) {
   const of = ({ steps, title, endLength }) => {
     const largest = [...steps.slice(1)].sort((a, b) => b.size - a.size).slice(0, 3);

@@ -1,4 +1,4 @@
-// Every token's chance to come next: at any temperature, before and after truncation, anew as sliders move.
+// The probability of every next token, at any temperature, before and after truncation, updated as sliders move.
 import { OTHER, sidesOfRequest } from "../core/compare.js";
 import { html, useState } from "../core/html.js";
 import { inputOf, useCapabilities } from "../core/model.js";
@@ -73,7 +73,7 @@ function Row({ row, drawn, body }) {
   </div>`;
 }
 
-/** The request that gives what is seen, at the sliders' values. */
+/** The request for the displayed row, at the sliders' values. */
 const asAsked = (body, options) => ({ ...body, temperatures: [options.temperature], ...filtersOf(options) });
 
 function Controls({ selection }) {
@@ -91,8 +91,10 @@ function Controls({ selection }) {
   </div>`;
 }
 
-/** {force(token), problem, note}: writes the text up to the row's position with that token after it, or of an encoder with
- * that token in its place; what is to be said of it. */
+/**
+ * {force(token), problem, note}. force(token) writes the text up to the row's position followed by the token; for an
+ * encoder, it replaces the token at the position. note: a message about the result.
+ */
 function useForce(row) {
   const { kind } = useCapabilities();
   const field = kind === "encoder-decoder" ? "decoder" : "text";

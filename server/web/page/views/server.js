@@ -1,4 +1,4 @@
-// What the server does right now, from /metrics: everyone's route, read once a second while this view is seen.
+// Current server metrics from /metrics, read once a second while this view is visible.
 import { ask } from "../core/api.js";
 import { useJson } from "../core/fetching.js";
 import { html, useEffect, useRef, useState } from "../core/html.js";
@@ -14,7 +14,7 @@ import { Spark } from "./server/spark.js";
 
 const EVERY_MS = 1000;
 const KEPT_READINGS = 121; // two minutes
-const RATE_OVER = 5; // readings: a rate of the last seconds, steadier than of one
+const RATE_OVER = 5; // readings: a rate over several seconds, steadier than over one
 const LATENCY_OVER = 60; // seconds: quantiles of the last minute
 
 const ANSWERS = "lightwell_http_requests_total";
@@ -23,7 +23,7 @@ const perSecond = (value) => `${format(value, 3)}/s`;
 const milliseconds = (seconds) => (seconds === null ? "–" : seconds >= 1 ? `${format(seconds, 3)} s`
   : `${format(seconds * 1000, 3)} ms`);
 
-// title, what it means, its value at a reading (given an earlier one), and how it is written.
+// title, description, its value at a reading (given an earlier one), and its format.
 const GAUGES = [
   ["Tokens out", "generated, a second", (a, b) => rate(a, b, "lightwell_generation_tokens_total"), perSecond],
   ["Tokens in", "of prompts, a second", (a, b) => rate(a, b, "lightwell_prompt_tokens_total"), perSecond],
@@ -50,10 +50,10 @@ const COUNTS = [
   ["Workers started again", "lightwell_worker_restarts_total"],
 ];
 
-const LEFT = "499"; // the client left before its answer began, as this page does when something else is selected
+const LEFT = "499"; // the client disconnected before its answer, like this page when the selection changes
 const isFailure = ({ status }) => status >= "400" && status !== LEFT;
 
-// The page's own polling and files would drown the rest.
+// API routes only: the page's own polling and files would dominate the table.
 function isOfTheApi({ route = "" }) {
   return route.startsWith("/v1/") || route.endsWith("tokenize");
 }
@@ -63,7 +63,7 @@ function tokensPerStep(before, after) {
   return steps > 0 ? growth(before, after, "lightwell_computed_tokens_total") / steps : 0;
 }
 
-/** {readings, error}: the last two minutes, the newest last; nothing is asked while the tab is hidden. */
+/** {readings, error}: the last two minutes, the newest last; nothing is fetched while the tab is hidden. */
 function useReadings() {
   const [readings, setReadings] = useState([]);
   const [error, setError] = useState(null);
@@ -125,7 +125,7 @@ function Gauges({ readings }) {
 
 function Latencies({ readings }) {
   const after = readings.at(-1);
-  // by the clock: a tab that was hidden read nothing meanwhile
+  // by time: a hidden tab had no readings meanwhile
   const before = readings.findLast(({ time }) => time <= after.time - LATENCY_OVER) ?? readings[0];
   return html`<section class="card"><h2>Latency</h2><table class="plain-table">
     <caption>of the last minute; between the histogram's bounds it is interpolated</caption>

@@ -1,4 +1,4 @@
-// The parts of the model: what reads, what writes, and the attention between them.
+// The parts of the model: encoder, decoder, and the attention between them.
 import { useDifferenceName } from "../core/compare.js";
 import { useLook } from "../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../core/html.js";
@@ -30,7 +30,7 @@ export function View() {
   </div>`;
 }
 
-/** {answer, body, layer, head} of one part's pattern at the chosen layer and head, as far as its stack has them. */
+/** {answer, body, layer, head} of one part's pattern at the selected layer and head, limited to those of its stack. */
 function usePattern(part) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -87,7 +87,7 @@ function Lines({ pattern }) {
   </section>`;
 }
 
-/** The two lines, of long texts the words around the chosen ones. */
+/** The two lines; for long texts only the words around the selected ones. */
 function Shown({ pattern: { queries, keys, values }, part, keyName, queryName, handle }) {
   const selection = useSelection();
   const query = clamp(selection.query, queries.length);
@@ -117,7 +117,7 @@ function Shown({ pattern: { queries, keys, values }, part, keyName, queryName, h
       label=${`${TITLES[part][0]} attention between two lines of text.`} handle=${handle} />`;
 }
 
-/** {start, end} of MOST_WORDS positions around one of them; all where there are fewer. */
+/** {start, end} of MOST_WORDS positions around one position; all if there are fewer. */
 function around(position, count) {
   const start = Math.max(0, Math.min(count - MOST_WORDS, position - (MOST_WORDS >> 1)));
   return { start, end: Math.min(count, start + MOST_WORDS) };
@@ -133,16 +133,16 @@ function arrayOf({ entry }) {
   };
 }
 
-/** The colours: weights from 0 to 1, or what changed of them, around 0. */
+/** The range of colours: weights from 0 to 1, or their differences, around 0. */
 function rangeOf({ isDifference, arrays }) {
   return isDifference ? scaleOf(arrays.attention.data, "diverging") : { low: 0, high: 1, kind: "sequential" };
 }
 
-/** The pattern with NaN, which is drawn hatched, where a query may not look. */
+/** The pattern with NaN (drawn hatched) at masked pairs. */
 const hatched = ({ keys, values }, hides) =>
   values.map((weight, i) => (hides(Math.floor(i / keys.length), i % keys.length) ? NaN : weight));
 
-/** One part's pattern as a matrix; a click chooses the part with its words. */
+/** One part's pattern as a matrix; a click selects the part and its words. */
 function Panel({ pattern, isChosen }) {
   const selection = useSelection();
   const [hovered, setHovered] = useState(null);
@@ -180,7 +180,7 @@ function Panel({ pattern, isChosen }) {
   </section>`;
 }
 
-/** What is known of a model that is one stack: its mask, and what it is built of. */
+/** A model with one stack: its mask and its components. */
 function OneStack() {
   const { kind, stacks } = useCapabilities();
   const { layer } = useHead();
@@ -190,7 +190,7 @@ function OneStack() {
   </div>`;
 }
 
-/** Who may see whom in a layer: 1 where a query sees a key, blank where it may not. */
+/** The mask of a layer: 1 where a query sees a key, blank where it does not. */
 function Mask({ stack, layer }) {
   const { text, query, key } = useSelection();
   const { tokens } = useTokens(text);

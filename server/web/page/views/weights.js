@@ -1,4 +1,4 @@
-// Where the parameters are, how the vectors of a matrix relate to each other, and what a head's circuits can carry.
+// The sizes of the parameters, the geometry of a matrix's vectors, and the circuits of a head.
 import { useJson, useLook } from "../core/fetching.js";
 import { html, useMemo, useRef } from "../core/html.js";
 import { clamp, lackOf, stackAt, useCapabilities, useHead } from "../core/model.js";
@@ -77,8 +77,8 @@ function savedCensus({ rows }) {
 const TABLE = { value: "", label: "W_E, the token table" };
 
 /**
- * [{value, label, stack}] of the matrices the model can have: their names as /geometry takes them, and the stack whose
- * layers {layer} counts. The server says which ones are missing.
+ * [{value, label, stack}] of the matrices that the model may have: their names for /geometry, and the stack for the
+ * layers {layer}. The server reports missing ones.
  */
 function matricesOf(capabilities) {
   const names = [];

@@ -1,4 +1,4 @@
-// Where one weight comes from: every step from the two words' vectors to what the head adds, with its numbers.
+// The computation of one weight: every step from the two words' vectors to the head's output, with its numbers.
 import { useLook } from "../core/fetching.js";
 import { html, useMemo } from "../core/html.js";
 import { clamp, inputOf, sidesOf, stackAt, useCapabilities, useHead } from "../core/model.js";
@@ -30,7 +30,7 @@ export function View() {
     : html`<${Derivation} entry=${answer.entry} stack=${stackAt(stack, layer)} body=${body} />`)}<//>`;
 }
 
-/** All steps, for the chosen key. */
+/** All steps for the selected key. */
 function Derivation({ entry, stack, body }) {
   const selection = useSelection();
   const { queries, keys } = sidesOf(entry, entry.part);
@@ -72,7 +72,7 @@ function Headline({ pair, body }) {
   </section>`;
 }
 
-/** How far the steps, computed again, are from the network's own numbers. */
+/** The difference between the recomputed steps and the network's numbers. */
 function Check({ differences }) {
   const names = { scores: "scores", pattern: "weights", z: "z", result: "output" };
   const said = Object.entries(names).map(([name, title]) => `${title} ${format(differences[name], 2)}`).join(", ");

@@ -1,4 +1,4 @@
-// Let the model continue a text, token by token; look at each choice it made, and make another one.
+// Generate a continuation of a text token by token; inspect each token and replace it.
 import { html, useEffect, useState } from "../core/html.js";
 import { counted, format } from "../core/numbers.js";
 import { select, useSelection } from "../core/state.js";
@@ -28,7 +28,7 @@ export function View() {
   const sides = sidesOf(written, branch);
   const isOpen = picked !== null && branch && picked < branch.tokens.length;
   const close = () => {
-    document.querySelector(".prose .picked")?.focus(); // not to lose the place in the text
+    document.querySelector(".prose .picked")?.focus(); // to keep the place in the text
     setPicked(null);
   };
   return html`<div class="write" onKeyDown=${(event) => event.key === "Escape" && isOpen && close()}>
@@ -53,13 +53,13 @@ export function View() {
   </div>`;
 }
 
-/** {before, after}: what was written together with a branch, without and with changes; null where nothing was changed. */
+/** {before, after}: the branches generated together with a branch, without and with changes; null without changes. */
 function sidesOf({ branches }, current) {
   const roots = branches.filter((branch) => branch.parent === null && branch.begun === current?.begun);
   return roots.length === 2 ? { before: roots[0], after: roots[1] } : null;
 }
 
-/** The branch that is open, and beside it the text of the other side. */
+/** The open branch, and next to it the text of the other side. */
 function Columns({ written, branch, children }) {
   const sides = sidesOf(written, branch);
   if (!sides) return children;
@@ -92,7 +92,7 @@ function PromptCard({ text, options, isRunning, onWrite }) {
   </section>`;
 }
 
-/** {route, body} of the same in one request. */
+/** {route, body} of one request with the same result. */
 function requestOf(text, { isChat, sampling, seed, maxTokens, interventions }) {
   const changes = interventions.length ? { interventions } : {};
   const rest = { ...changes, ...sampling, ...(seed === null ? {} : { seed }), max_tokens: maxTokens };
@@ -117,7 +117,7 @@ async function takeOver(branch) {
   select({ text, query: -1, key: null }, { remember: true });
 }
 
-/** How the branch ended, how quick it was, and the ways on. */
+/** The end of the branch, its speed, and the possible continuations. */
 function Ending({ branch, options, onWrite, onTake }) {
   const { end, speed, tokens, seed } = branch;
   const said = end ? (ENDS[end.reason]?.(options) ?? `Ended: ${end.reason}.`) : "Writing…";

@@ -1,24 +1,24 @@
-// How the numbers of one head are asked for: alone at first, and of short texts then with all heads of their layer, so that
-// another head is drawn at once.
+// Requests for the numbers of one head. The first request has one head only; for short texts the next ones have all
+// heads of the layer, so that another head is drawn at once.
 import { OTHER } from "../../core/compare.js";
 import { look, useAnswer } from "../../core/fetching.js";
 import { useEffect, useMemo, useState } from "../../core/html.js";
 import { useHead } from "../../core/model.js";
 import { saved } from "../../core/place.js";
 
-const MOST_OF_A_LAYER = 1 << 18; // numbers of all heads of a layer that are asked for before they are wanted: 1 MB
+const MOST_OF_A_LAYER = 1 << 18; // largest layer (numbers of all heads) that is fetched in advance: 1 MB
 
 /**
- * {answer, values}: the answer (see useAnswer) to the request for one head, and that head's numbers [query, key] in what is
- * answered now, null while there is nothing.
+ * {answer, values}: the answer (see useAnswer) to the request for one head, and that head's numbers [query, key],
+ * null before the first answer.
  */
 export function useHeadAnswer(route, body) {
   const { layer, head, layers, numHeads } = useHead();
   const { heads, layers: ofLayer, ...text } = body ?? {};
-  const [short, setShort] = useState(null); // the text, kind and part whose layers are known to be small
+  const [short, setShort] = useState(null); // the text, kind and part with layers known to be small
   const mayAskLayer = route === "v1/attention" && (saved || short === keyOf(text));
   const whole = useAnswer(look, mayAskLayer ? route : null, { ...text, layers: ofLayer });
-  // decided once for each request, so that what is drawn is not drawn again when the layer comes
+  // decided once per request: an answer for the whole layer must not redraw a picture that is already shown
   const isWhole = useMemo(() => Boolean(whole.data), [keyOf(body)]) && !whole.error;
   const one = useAnswer(look, isWhole ? null : route, body);
   const usesWhole = isWhole || (one.error && whole.data && !whole.isStale);
@@ -29,7 +29,7 @@ export function useHeadAnswer(route, body) {
     if (saved || !whole.data || whole.isStale) return;
     const place = layers.indexOf(layer);
     for (const next of [layers[place + 1], layers[place - 1]]) {
-      // a head of the next layer is wanted next, perhaps: what goes wrong is told when it is
+      // fetched in advance for heads of the next layer; an error is shown when one of them is selected
       if (next !== undefined) look(route, { ...text, layers: next }).catch(() => {});
     }
   }, [whole.data, whole.isStale]);
@@ -48,5 +48,5 @@ export function useHeadAnswer(route, body) {
 
 const numbersOf = ({ arrays }) => (arrays.attention ?? arrays.norms).data;
 
-/** A request's body as a string, with the other side that is compared with it. */
+/** A request's body as a string key, including the other side of a comparison. */
 const keyOf = (body) => JSON.stringify([body, body?.[OTHER]]);

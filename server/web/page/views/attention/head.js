@@ -1,4 +1,4 @@
-// One head: its matrix, its words with lines, and what the chosen word looks at. All follow what is pointed at.
+// One head: its matrix, its words with lines, and the largest weights of the chosen word. All follow the pointer.
 import { html, useMemo, useRef } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { format, largest, percent } from "../../core/numbers.js";
@@ -14,7 +14,7 @@ import { Words, isInColumns, sideOf } from "./words.js";
 const NUM_BARS = 10;
 const LARGEST_CELL = 44; // CSS pixels
 
-/** `pointed`: the store of what is pointed at, {query, key} or null, either of them null too. */
+/** `pointed`: the store of the pair at the pointer, {query, key} or null; either field may be null too. */
 export function HeadMatrix({ grid, selected, pointed, name, request, children }) {
   const { attention_orientation: orientation, attention_shade: shade, attention_cells: cells } = useSelection();
   const hovered = useStore(pointed);
@@ -55,7 +55,7 @@ export function HeadMatrix({ grid, selected, pointed, name, request, children })
   </section>`;
 }
 
-/** What a hidden key comes to, in numbers: {gap(row, column), isStruck(row, column)}, see Matrix. */
+/** Marks of masked keys in the matrix: {gap(row, column), isStruck(row, column)}, see Matrix. */
 function marksOf(grid, isTurned) {
   const isMasked = (row, column) => (isTurned ? grid.isMasked(column, row) : grid.isMasked(row, column));
   const comesTo = { scores: "−∞", dots: "" }[grid.kind] ?? "0";
@@ -66,7 +66,7 @@ function marksOf(grid, isTurned) {
 
 const fileOf = (name) => name.replace(/\W+/g, "-").toLowerCase();
 
-/** What the colours stand for, and whether small numbers are shown more strongly. */
+/** The colour scale, and whether small numbers are shown more strongly. */
 function Shades({ grid, isRooted, cells }) {
   const masked = grid.beneath ? "struck out by the mask" : "masked: cannot be seen";
   const gaps = [grid.hasMasked && masked, grid.hidesFirst && "first token: hidden"].filter(Boolean);
@@ -82,7 +82,7 @@ function Shades({ grid, isRooted, cells }) {
 
 const named = (side, tokens, position) => `${side} ${position} “${shownToken(tokens[position] ?? "")}”`;
 
-/** One cell in words: who looks at whom, the number, and what the query's row sums to. */
+/** One cell in words: its query and key, the number, and the sum of the query's row. */
 function described(grid, { query, key }) {
   const place = query * grid.keys.length + key;
   const names = `${named("query", grid.queries, query)} → ${named("key", grid.keys, key)}`;
@@ -115,7 +115,7 @@ export function HeadWords({ grid, selected, pointed, name }) {
   </section>`;
 }
 
-/** The strongest partner of what is marked, in words. */
+/** The strongest partner of the marked word, in words. */
 function saidOf(grid, { query, key }, wanted) {
   if (sideOf(grid, { query, key }, wanted) === "key") return `${named("key", grid.keys, key)} and those that look at it`;
   if (query >= grid.queries.length) return "";
@@ -126,7 +126,7 @@ function saidOf(grid, { query, key }, wanted) {
   return best === undefined ? `${start}: nothing yet` : `${start} → ${most}: ${named("key", grid.keys, best)} ${format(row[best])}`;
 }
 
-/** The largest numbers of one query as bars; follows what is pointed at. */
+/** The largest numbers of one query as bars; follows the pointer. */
 export function TopKeys({ grid, selected, pointed }) {
   const hovered = useStore(pointed);
   const query = Math.min((hovered ?? selected).query ?? selected.query, grid.queries.length - 1);

@@ -1,4 +1,4 @@
-// The numbers of one head, and how they are shown: which are masked or hidden, and the range of the colours.
+// The numbers of one head for display: masked and hidden entries, and the range of the colours.
 import { useMemo } from "../../core/html.js";
 import { inputOf, lackOf, useCapabilities, useHead } from "../../core/model.js";
 import { extent } from "../../core/numbers.js";
@@ -6,13 +6,13 @@ import { useSelection } from "../../core/state.js";
 import { useHeadAnswer } from "./asking.js";
 import { hasMask, useProducts } from "./unmasked.js";
 
-/** What a number of each kind is called. */
+/** Names of one number of each kind. */
 export const NOUNS = { pattern: "weight", norm: "length added", scores: "score", dots: "q·k" };
 
-/** Why the model cannot answer the value-weighted kind; null where it can. */
+/** The reason why the model does not support the value-weighted kind; null if it does. */
 export const lackOfNorms = (capabilities) => lackOf(capabilities, "/v1/contributions");
 
-/** The kind that the server is asked for: q·k before the mask is q·k, and what the mask hides besides. */
+/** The kind in the request: "unmasked" is "dots" (q·k), with the products of masked pairs added. */
 export const requestKind = (kind) => (kind === "unmasked" ? "dots" : kind);
 
 /** {route, body} of the chosen head's numbers; without a text the route is null. */
@@ -24,11 +24,11 @@ export function useRequest() {
   const common = { ...inputOf(selection, capabilities), part, layers: layer, heads: head };
   if (selection.text === "") return { route: null, body: null };
   if (kind === "norm") return { route: "v1/contributions", body: { ...common, query_positions: "all" } };
-  // float32: the weights are written out, with more digits than a half holds
+  // float32, because weights are shown with more digits than float16 has
   return { route: "v1/attention", body: { ...common, kind, dtype: "float32" } };
 }
 
-/** The answer (see useAnswer), its `grid`, null while there is none, and `copied`, the request that its numbers are of. */
+/** The answer (see useAnswer), its `grid` (null before the first answer), and `copied`, the request for its numbers. */
 export function useGrid({ route, body }) {
   const { answer, values } = useHeadAnswer(route, body);
   const { attention_kind: kind, attention_sink: showsFirst } = useSelection();
@@ -45,7 +45,7 @@ export function useGrid({ route, body }) {
   return { answer: hidden.error ? hidden : answer, grid, copied: products ? request : { route, body } };
 }
 
-/** A function (query, key) that tells whether that layer's queries cannot see the key. */
+/** A function (query, key) that returns whether the mask of that layer hides the key from the query. */
 export function maskOf(part, stack, layer) {
   if (part === "cross") return () => false;
   const width = stack.sliding_windows?.[layer] ?? Infinity;
@@ -53,10 +53,10 @@ export function maskOf(part, stack, layer) {
 }
 
 /**
- * What the pictures draw: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked
- * or hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key), beneath,
- * isDifference}. beneath: as shown, with `products` where the mask hides, or null.
- * With the first key hidden the colours reach to the largest of the others.
+ * Data of the pictures: {queries, keys (tokens), values [query, key] as answered, shown (the same, NaN where masked
+ * or hidden), low, high, scale ("sequential" or "diverging"), kind, hidesFirst, hasMasked, isMasked(query, key),
+ * beneath, isDifference}. beneath: like shown, with `products` for masked pairs, or null. If the first key is hidden,
+ * it is ignored in the range of colours.
  */
 export function gridOf({ queries, keys, values, kind, showsFirst, hides, products = null, isDifference = false }) {
   const shown = new Float32Array(values);
@@ -67,7 +67,7 @@ export function gridOf({ queries, keys, values, kind, showsFirst, hides, product
     const start = query * columns;
     if (hidesFirst) shown[start] = NaN;
     for (let key = 0; key < columns; key += 1) {
-      // a masked weight is exactly 0; a zero inside the mask is a small weight like others
+      // a masked weight is exactly 0; an unmasked 0 is a small weight
       if (!(Math.abs(values[start + key]) > 0) && hides(query, key)) shown[start + key] = NaN;
       hasMasked ||= !Number.isFinite(shown[start + key]) && !(hidesFirst && key === 0);
     }
@@ -83,7 +83,7 @@ export function gridOf({ queries, keys, values, kind, showsFirst, hides, product
   return { queries, keys, values, shown, ...range, kind, hidesFirst, hasMasked, isMasked, beneath, isDifference };
 }
 
-/** The sum of a query's finite numbers over all keys, hidden ones too. */
+/** The sum of a query's finite numbers over all keys, including hidden ones. */
 export function rowSum(grid, query) {
   let sum = 0;
   for (const value of rowOf(grid.values, grid, query)) if (Number.isFinite(value)) sum += value;
@@ -93,7 +93,7 @@ export function rowSum(grid, query) {
 /** One query's numbers over the keys, of `values` or `shown`. */
 export const rowOf = (values, grid, query) => values.subarray(query * grid.keys.length, (query + 1) * grid.keys.length);
 
-/** Numbers by whose size they are ranked: a difference counts in either direction. */
+/** Numbers for ranking by size: differences count by their absolute value. */
 export const sized = (values, { isDifference }) => (isDifference ? values.map(Math.abs) : values);
 
 /** One key's numbers over the queries. */

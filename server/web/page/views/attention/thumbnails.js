@@ -1,4 +1,4 @@
-// The small pictures of all heads: what is asked for them, and the picture of each, with its range.
+// Thumbnails of all heads: their requests, and the picture of each with its range.
 import { OTHER } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { useEffect, useMemo, useRef, useState } from "../../core/html.js";
@@ -11,15 +11,15 @@ import { theme } from "../../core/theme.js";
 import { bitmapOf } from "../../parts/matrix.js";
 import { requestKind, transposed } from "./numbers.js";
 
-const MOST_CELLS = 40; // queries and keys of a thumbnail; of longer texts it has means of cells, or cells that are picked
-const CELLS_AT_ONCE = 64e6; // weights that one request may make the server compute
+const MOST_CELLS = 40; // queries and keys of a thumbnail; a longer text has means of cells, or every n-th cell
+const CELLS_AT_ONCE = 64e6; // weights that the server may compute for one request
 const NONE = [];
 
 /**
- * {thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone}: thumbnails[row][head], of the
- * layers in their order, is {canvas, low, high, kind}; numHere: layers of what is selected now; kind: what they show;
- * isPicked: whether they leave out some of the tokens. As many layers as are cheap come in one request, the next ones after
- * it, so that a long text on a deep model fills the wall while other answers come.
+ * {thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone}: thumbnails[row][head], with
+ * rows in layer order, is {canvas, low, high, kind}; numHere: number of layers of the current selection; kind: the
+ * numbers shown; isPicked: whether some tokens are omitted. A request has as many layers as are cheap, and requests
+ * are sequential, so that other requests are not delayed while the wall of a deep model with a long text loads.
  */
 export function useThumbnails() {
   const selection = useSelection();
@@ -37,7 +37,7 @@ export function useThumbnails() {
     if (next.layers && entry.layers[0] !== next.layers[0]) return;
     setArrived({ requests, entries: [...entries, entry] });
   }, [entry, isStale, loading]);
-  // The last whole wall stays until the first of the new one is there, or is known not to come.
+  // The last complete wall is shown until the first part of the new one arrives, or fails.
   const last = useRef(NONE);
   if (entries.length || error) last.current = entries;
   const shown = selection.text === "" ? NONE : last.current;
@@ -49,7 +49,7 @@ export function useThumbnails() {
   return { thumbnails, kind, route, isPicked, entries, numHere, requests, error, retry, isDone };
 }
 
-/** {route, requests, isPicked} of all layers' numbers of that kind; no request without a text. */
+/** {route, requests, isPicked} for all layers' numbers of that kind; no request without a text. */
 function useRequests(kind) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -71,17 +71,17 @@ function useRequests(kind) {
   return { route, requests, isPicked: kind !== "pattern" && Math.max(numQueries, numKeys) > MOST_CELLS };
 }
 
-/** The fields that keep an answer small: 8 bits, means of cells for weights, every n-th token for what has no mean. */
+/** Fields for a small answer: 8 bits, means of cells for weights, every n-th token for kinds without a mean. */
 function sizeFor(kind, numQueries, numKeys, isDifference) {
   const isLong = Math.max(numQueries, numKeys) > MOST_CELLS;
-  // a mean of many cells is too small a number for 8 bits, and a difference of bytes has steps that would be seen
+  // a mean of many cells is too small for 8 bits, and a difference of 8-bit numbers has visible steps
   const dtype = isLong || isDifference ? "float16" : "uint8";
   if (kind === "pattern") return { kind, ...(isLong ? { resize: MOST_CELLS } : {}), dtype };
   const positions = { query_positions: evenly(numQueries), key_positions: evenly(numKeys) };
   return kind === "norm" ? positions : { kind, ...positions };
 }
 
-/** Positions from 0 to the last, all or MOST_CELLS of them. */
+/** Positions from 0 to the last: all, or MOST_CELLS of them. */
 function evenly(count) {
   const number = Math.min(count, MOST_CELLS);
   return Array.from({ length: number }, (_, i) => Math.round((i * (count - 1)) / Math.max(number - 1, 1)));
@@ -112,7 +112,7 @@ function thumbnailsOf(entry, { showsFirst, orientation, mode }) {
     const values = Float32Array.from(data.subarray(index * rows * columns, (index + 1) * rows * columns));
     if (!showsFirst && columns > 1) for (let row = 0; row < rows; row += 1) values[row * columns] = NaN;
     const most = Math.max(...extent(values).map(Math.abs)) || 1;
-    // weights by the square root: next to one large one the many small ones would not be seen
+    // square root of weights: otherwise small ones next to a large one are invisible
     const isRooted = !isSigned || entry.isDifference;
     const shaded = values.map((value) => (isRooted ? Math.sign(value) * Math.sqrt(Math.abs(value) / most) : value / most));
     const options = { low: isSigned ? -1 : 0, high: 1, kind: isSigned ? "diverging" : "sequential", mode };

@@ -1,4 +1,4 @@
-// What the mask hides: q·k of the pairs that no softmax sees, from the queries and keys of the head themselves.
+// Products q·k of masked pairs, computed from the head's queries and keys because the softmax excludes them.
 import { useLook } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
 import { inputOf, stackAt, useCapabilities, useHead } from "../../core/model.js";
@@ -8,8 +8,8 @@ import { useSelection } from "../../core/state.js";
 export const hasMask = (part, stack, layer) => part !== "cross" && (stack.causal || Boolean(stack.sliding_windows?.[layer]));
 
 /**
- * {answer, products, request}: q·k of every query and key of the chosen head, hidden or not, [query, key], null until it is
- * asked for; and the one request, of all heads, that gives what it is made of.
+ * {answer, products, request}: q·k of every query and key of the chosen head, masked or not, [query, key], null until
+ * requested; and one request, for all heads, that returns their queries and keys.
  */
 export function useProducts(isWanted) {
   const selection = useSelection();
@@ -17,7 +17,7 @@ export function useProducts(isWanted) {
   const { part, stack, layer, head } = useHead();
   const { num_heads: numHeads, num_kv_heads: numKeyHeads } = stackAt(stack, layer);
   const prefix = capabilities.kind === "encoder-decoder" ? `${part}.` : "";
-  const points = ["q", "k"].map((name) => `${prefix}attn.hook_rot_${name}`); // as they are multiplied: after norm and rotation
+  const points = ["q", "k"].map((name) => `${prefix}attn.hook_rot_${name}`); // the factors of q·k: after norm and rotation
   const route = isWanted && selection.text !== "" ? "v1/trace" : null;
   const common = { ...inputOf(selection, capabilities), points, layers: layer, dtype: "float32" };
   const bodyOf = (point, heads) => ({ ...common, points: [point], heads });
@@ -31,7 +31,7 @@ export function useProducts(isWanted) {
   return { answer: queries.error ? queries : keys, products, request: { route: "v1/trace", body: common } };
 }
 
-/** The rows of q times those of k, in float64. */
+/** The products of all rows of q and k, in float64. */
 function productsOf(q, k) {
   const [numQueries, size] = [q.shape[0], q.shape.at(-1)];
   const numKeys = k.shape[0];

@@ -1,4 +1,4 @@
-// The wall: every head of every layer as a thumbnail on one canvas; one is chosen.
+// The wall: a thumbnail of every head of every layer on one canvas; one is selected.
 import { useDifferenceName } from "../../core/compare.js";
 import { html, useCallback, useRef, useState } from "../../core/html.js";
 import { useHead } from "../../core/model.js";
@@ -12,13 +12,13 @@ import { NOUNS } from "./numbers.js";
 import { joined, useThumbnails } from "./thumbnails.js";
 import { drawChosen, drawWall, frame, layoutOf } from "./wall_layout.js";
 
-const MANY = 96; // heads that get the full width
+const MANY = 96; // number of heads for the full width
 const WALKING = "Arrow keys choose another.";
 
-/** Whether the model has so many heads that the wall takes the full width, and one head's pictures stand below it. */
+/** Whether the model has so many heads that the wall has the full width, with the pictures of one head below it. */
 export const isWide = (layers, numHeads) => layers.length * numHeads >= MANY;
 
-/** Of a wide wall: CSS pixels of its height that leave room for the chosen head on the same screen. */
+/** For a wide wall: CSS pixels of its height that leave space for the selected head on the same screen. */
 const mostHeight = () => Math.max(280, Math.min(520, innerHeight * 0.42));
 
 export function Wall() {
@@ -39,7 +39,7 @@ export function Wall() {
       const chosen = layout(width).place(layer, head);
       drawChosen(context, layout(width), { layer, head }, colours);
       const place = `${layer} ${head} ${width}`;
-      const isNew = shown.current !== place; // pointing elsewhere must not scroll back
+      const isNew = shown.current !== place; // pointing at another place must not scroll back
       if (isNew) scrollTo(box.current, { y: chosen.y - chosen.size, height: 3 * chosen.size }); // with its neighbours
       shown.current = place;
       if (hovered) frame(context, layout(width).place(hovered.layer, hovered.head), 1.5, colours.ink);

@@ -1,15 +1,15 @@
-// Where the heads of the wall lie, and how the wall is drawn: layers under each other, in several blocks where they fit.
+// Layout and drawing of the wall: layers below each other, in several blocks if they fit.
 const LEFT = 30;
 const TOP = 34;
-const GAP = 7; // between pictures, so that those without a mask do not run into each other
+const GAP = 7; // between pictures, to separate those without a mask
 const BLOCKS_APART = 14;
-const SMALLEST = 16; // CSS pixels of a thumbnail; more heads than fit so go on in another line
+const SMALLEST = 16; // CSS pixels of a thumbnail; if smaller ones were needed, a layer's heads use another line
 const LARGEST = 54;
 const FONT = "11px system-ui, sans-serif";
 
 /**
- * Where everything lies: {cell, perLine, lines, blocks, height, place(layer, head), at(x, y)}, in CSS pixels; with the
- * largest thumbnails that are no higher together than `most`, or else the least height.
+ * Layout: {cell, perLine, lines, blocks, height, place(layer, head), at(x, y)}, in CSS pixels. It has the largest
+ * thumbnails with a total height of at most `most`, or else the least height.
  */
 export function layoutOf(width, layers, numHeads, most) {
   let best = blocksOf(width, layers, numHeads, 1);
@@ -27,7 +27,7 @@ function blocksOf(width, layers, numHeads, count) {
   const blockWidth = Math.floor((width - (count - 1) * BLOCKS_APART) / count);
   const fitting = Math.max(1, Math.floor((blockWidth - LEFT) / (SMALLEST + GAP)));
   const lines = Math.ceil(numHeads / fitting);
-  const perLine = Math.ceil(numHeads / lines); // lines of one length: no line of two heads below one of fourteen
+  const perLine = Math.ceil(numHeads / lines); // lines of equal length: not one line of two heads below one of fourteen
   const cell = Math.max(4, Math.min(LARGEST, Math.floor((blockWidth - LEFT) / perLine) - GAP));
   const pitch = cell + GAP;
   const band = lines * pitch + (lines > 1 ? 8 : 0); // of one layer

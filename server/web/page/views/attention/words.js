@@ -1,29 +1,29 @@
-// The text itself with lines from the word that looks to the words it looks at: two columns, or one running text.
+// The text with lines from queries to keys: in two columns, or as one running text.
 import { html, useCallback, useMemo } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { largest } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
 import { columnOf, rowOf, sized } from "./numbers.js";
 
-const MOST_IN_COLUMNS = 48; // tokens; longer texts run on
+const MOST_IN_COLUMNS = 48; // tokens; a longer text is one running text
 const PITCH = 23; // CSS pixels from line to line of the columns
 const LINE = 40; // and of the running text
 const WORD = 22; // the height of one of its words
 const BAR = 3; // and of the bar below a word
 const LANE = LINE - WORD - BAR - 1; // free between the lines of text
-const MARGIN = 14; // beside the running text, for lines that lead to other lines of it
+const MARGIN = 14; // around the running text, for lines that lead to other lines of it
 const ROUNDING = 5; // CSS pixels, of their corners
 const FONT = '13px ui-monospace, "DejaVu Sans Mono", monospace';
-const FAINTEST = 0.04; // share of the query's largest weight under which nothing is marked
+const FAINTEST = 0.04; // share of the query's largest weight below which nothing is marked
 const FAINTEST_LINE = 0.12; // the same for the lines of all queries together
 const MOST_LINES = 10; // of the running text
 
-/** Whether a text of that many queries and keys stands in two columns. */
+/** Whether a text with that many queries and keys is shown in two columns. */
 export const isInColumns = (grid) => Math.max(grid.queries.length, grid.keys.length) <= MOST_IN_COLUMNS;
 
 /**
  * grid: see numbers.js. selected and hovered: {query, key}, null for none; onHover({query, key} | null), one of both
- * null; onPick likewise. side: what a word of the running text is when it is pointed at, "query" or "key".
+ * null; onPick likewise. side: the role of a pointed word in the running text, "query" or "key".
  */
 export function Words({ grid, side, selected, hovered, onHover, onPick, readout, handle }) {
   const inColumns = isInColumns(grid);
@@ -84,15 +84,15 @@ export function Words({ grid, side, selected, hovered, onHover, onPick, readout,
     onKey=${onKey} />`;
 }
 
-/** Which of a pair's words is marked: the only one there is, or in a running text the side that is wanted. */
+/** The marked word of a pair: the only one, or in a running text the one of the selected side. */
 export function sideOf(grid, { query, key }, wanted) {
   if (query === null || key === null) return query === null ? "key" : "query";
   return isInColumns(grid) ? "query" : wanted;
 }
 
 /**
- * What is marked: {side, position, others: [{position, share}]}: a query and its keys, or a key and the queries that
- * look at it; share 0 to 1 of the largest of them.
+ * The marked words: {side, position, others: [{position, share}]}: a query and its keys, or a key and the queries
+ * that attend to it; share: 0 to 1, relative to the largest.
  */
 function focusOf(grid, place, wanted) {
   if (!place) return null;
@@ -103,7 +103,7 @@ function focusOf(grid, place, wanted) {
   return { side, position, others: sharesOf(sized(values, grid)) };
 }
 
-/** [{position, share}] of the words that matter; of scores only the positive ones. */
+/** [{position, share}] of the relevant words; of scores only the positive ones. */
 function sharesOf(values) {
   const [best] = largest(values, 1);
   if (best === undefined || !(values[best] > 0)) return [];
@@ -183,7 +183,7 @@ function runningLayout({ queries, keys }, side) {
   });
 }
 
-/** The function of the width, its last answer kept: hovering asks for the same again and again. */
+/** A cached function of the width that keeps its last answer, because hovering calls it repeatedly. */
 function remembered(layoutOf) {
   let last = null;
   return (width) => {
@@ -220,10 +220,10 @@ function drawFocus(context, layout, focus, width, colours) {
   context.fillStyle = otherColour;
   for (const { position, share } of focus.others) {
     const box = layout.of(otherSide, position);
-    context.globalAlpha = 0.06 + 0.24 * share; // the word under it stays readable
+    context.globalAlpha = 0.06 + 0.24 * share; // keeps the word below readable
     context.fillRect(box.x, box.y, box.width, box.height);
     context.globalAlpha = 1;
-    // how strong is told by the length of the bar, too; it begins where the line ends
+    // the bar's length shows the weight too; the bar begins at the end of the line
     const isFromRight = !layout.isRunning && otherSide === "query";
     const from = isFromRight ? box.x + box.width * (1 - share) : box.x;
     context.fillRect(from, box.y + box.height, box.width * share, BAR);
@@ -251,9 +251,9 @@ function curve(context, fromX, fromY, toX, toY) {
 }
 
 /**
- * From word to word, over them when the first one looks and under them when it is looked at, in the free lanes between the
- * lines of text: no word is struck through. Other lines are reached along the nearer margin. rank: tells apart lines that share
- * a lane.
+ * Draw a line between two words, over them from a query and under them from a key, in the free lanes between the
+ * lines of text, so that it crosses no word. Lines to other text lines use the nearer margin. rank: separates lines
+ * in one lane.
  */
 function arch(context, from, to, { isOver, rank, width }) {
   const [fromX, toX] = [from.x + from.width / 2, to.x + to.width / 2];

@@ -1,4 +1,4 @@
-// The drawer: what can be changed inside the model, what is changed now, and a second text to compare with.
+// The drawer: the available changes, the current changes, and a second text for comparison.
 import { MOST_CHANGES, changesOf } from "../../core/changes.js";
 import { html, useEffect, useRef } from "../../core/html.js";
 import { useCapabilities, useHead } from "../../core/model.js";
@@ -12,7 +12,7 @@ export function Drawer() {
   const selection = useSelection();
   const drawer = useRef(null);
   useEffect(() => {
-    // whoever opened it goes on here; an address that opens it takes the keyboard from nobody
+    // keyboard focus moves to a drawer opened by a user; a drawer opened by an address takes no focus
     if (document.activeElement !== document.body) drawer.current.focus({ preventScroll: true });
   }, []);
   const close = () => {
@@ -38,7 +38,7 @@ export function Drawer() {
   </aside>`;
 }
 
-/** The chosen head, silenced with one click. */
+/** A button that sets the selected head to zero. */
 function ThisHead({ changes, isFull }) {
   const { part, layer, head } = useHead();
   const { change_show: show, part: chosen } = useSelection();
@@ -59,7 +59,7 @@ function ThisHead({ changes, isFull }) {
   </div>`;
 }
 
-/** The text that the first is compared with. */
+/** The text that is compared with the first one. */
 function SecondText() {
   const { change_text: second } = useSelection();
   return html`<section><h3>Compare two texts</h3>

@@ -1,4 +1,4 @@
-// The form for one change: what, where, and how.
+// The form for one change: point, place and operation.
 import { OPS, PLACES } from "../../core/changes.js";
 import { html, useState } from "../../core/html.js";
 import { shownToken, useHead } from "../../core/model.js";
@@ -62,12 +62,12 @@ export function Form({ changes, isFull }) {
 
 const numbers = (count) => Array.from({ length: count }, (_, i) => [i, String(i)]);
 
-/** A list to choose from: options [[value, title]]. */
+/** A select element; options: [[value, title]]. */
 const Pick = ({ label, value, onPick, options }) =>
   html`<label>${label} <select value=${value} onChange=${(event) => onPick(event.target.value)}>${options.map(
     ([each, title]) => html`<option value=${each} selected=${each === value}>${title}</option>`)}</select></label>`;
 
-/** At which positions: all of them, or one, by its token. */
+/** Selects the positions: all of them, or one, by its token. */
 function Position({ part, value, onPick }) {
   const { query, key } = useSelection();
   const tokens = useSequences()[part === "encoder" ? "encoder" : "decoder"];
@@ -79,7 +79,7 @@ function Position({ part, value, onPick }) {
     onPick=${(picked) => onPick(picked === "" ? null : Number(picked))} />`;
 }
 
-/** The texts that numbers are taken from, where one of these operations takes them. */
+/** The source texts, for operations that need them. */
 function Source({ selection, ops }) {
   if (!ops.some((op) => OPS[op].needsSource)) return null;
   return html`<div class="change-source">

@@ -1,4 +1,4 @@
-// The changes that are made now: each in words, with its number to move, and what the server refused of it.
+// The current changes: each in words, with its number as a control, and the server's rejection.
 import { refusal } from "../../core/api.js";
 import { OPS, sayChange, writeChange } from "../../core/changes.js";
 import { html } from "../../core/html.js";
@@ -24,13 +24,13 @@ export function List({ changes }) {
   </section>`;
 }
 
-/** Keep these changes alone. The button that was pressed is gone: the drawer keeps the keyboard. */
+/** Keep only these changes. The pressed button is removed, so the drawer gets the focus. */
 function remove(changes) {
   setChanges(changes);
   document.querySelector(".change")?.focus({ preventScroll: true });
 }
 
-/** The number of a change, to move while the views follow. */
+/** The number of a change as a control; views are updated while it moves. */
 function Strength({ change, onPick }) {
   const { title, low, high } = OPS[change.op];
   return html`<${Slider} label=${title} value=${change.value} low=${Math.min(low, change.value)}

@@ -1,4 +1,4 @@
-// The word's residual stream, layer by layer: its length, its direction, and what it would say.
+// The word's residual stream, layer by layer: its length, its direction, and its prediction by the lens.
 import { sideNames, sidesOfRequest, useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
@@ -16,13 +16,13 @@ import { CopyMenu, SaveMenu } from "../../parts/tools.js";
 
 const stateNames = (count) => Array.from({ length: count }, (_, state) => (state === 0 ? "embed" : `after ${state - 1}`));
 
-/** entry: of /v1/contributions; given: the input as both requests name it. */
+/** entry: of /v1/contributions; given: the common input of both requests. */
 export function Layers({ entry, given }) {
   const selection = useSelection();
   const { key } = selection;
   const query = entry.query_positions[0];
   const { queries } = sidesOf(entry, entry.part);
-  // The keys of cross attention live in the other stack: no cosine leads there.
+  // The keys of cross-attention belong to the other stack, so there is no cosine.
   const other = entry.part === "cross" ? null : clamp(key, queries.length);
   const part = entry.part === "encoder" ? "encoder" : "decoder";
   const body = { ...given, part, positions: query, ...(other === null ? {} : { compare_positions: other }) };
@@ -77,7 +77,7 @@ function Curves({ entry, tokens, query, other }) {
   </div>`;
 }
 
-/** What the stream would say at each layer: the first word of the lens. */
+/** The stream's predicted token at each layer: the first one of the lens. */
 function Said({ given, part, query, side }) {
   const capabilities = useCapabilities();
   const mode = useStore(theme);

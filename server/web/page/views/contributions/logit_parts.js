@@ -1,4 +1,4 @@
-// A logit as the sum of what every part of the network wrote: embedding, heads, mlps, bias.
+// A logit as the sum of the outputs of all components: embedding, heads, mlps, bias.
 import { html, useMemo, useRef } from "../../core/html.js";
 import { counted, descending, format } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
@@ -10,7 +10,7 @@ const SHOWN = 14;
 const MODULES = [["cross_attn", "cross"], ["attn", "attn"], ["hook_attn_out", "attn"], ["hook_mlp_out", "mlp"],
   ["hook_per_layer_out", "of tokens"]];
 
-/** What a component's name says: {layer, title, group}; parts of one group are drawn as one where layers are. */
+/** Parse a component's name: {layer, title, group}; components of one group are drawn as one in the sums by layer. */
 function readName(name) {
   const found = /^(?:decoder\.)?blocks\.(\d+)\.(.*)$/.exec(name);
   if (!found) {
@@ -26,7 +26,7 @@ function readName(name) {
   return { layer, title: rest.startsWith("hook_") ? group : `${rest.split(".").join(" ")} ${layer}`, group };
 }
 
-/** The sum as steps from 0 to the logit. */
+/** The terms of the sum from 0 to the logit. */
 export function LogitParts({ entry }) {
   const { contributions_parts: parts } = useSelection();
   const picture = useRef(null);
@@ -52,7 +52,7 @@ export function LogitParts({ entry }) {
   </section>`;
 }
 
-/** How far the sum is from the model's own logit, and why. */
+/** The difference of the sum from the model's logit, and its reason. */
 const Rest = ({ entry }) => html`${entry.final_softcap && `The model then caps logits at ±${format(entry.final_softcap, 4)}. `}
       The rest, to ${entry.versus ? "the two logits" : "the logit"} that the model itself has: at
       most ${format(entry.difference, 2)}${entry.versus && " each"}, from the precision it computes in.`;

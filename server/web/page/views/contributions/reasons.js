@@ -1,5 +1,6 @@
-// Why the model answers as it does: the parts of its answer's logit less the runner-up's, by word, head or layer. The answer
-// is the next word, or of a model with a head for labels the label of the text, or the score of the text and a second one.
+// Reasons for the model's answer: components of the difference between the logits of the answer and the runner-up, by
+// word, head or layer. The answer is the next token, or with a classification head a label, or the score of two
+// texts.
 import { interventionsOf } from "../../core/changes.js";
 import { useJson } from "../../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../../core/html.js";
@@ -20,11 +21,11 @@ const SHOWN = 12; // words of the waterfall
 const NAMES = { word: "word", head: "head", layer: "layer" };
 const total = (values) => values.reduce((sum, value) => sum + value, 0);
 
-/** Whether the model answers with a label or a score, and no word. */
+/** Whether the model answers with a label or a score instead of a token. */
 export const answersWithLabels = (capabilities) =>
   lackOf(capabilities, "/v1/next") !== null && lackOf(capabilities, "/v1/classify") === null;
 
-/** {route, body} of the answer and its reasons, or null where the model has none here. */
+/** {route, body} of the answer and its reasons, or null if the model does not support them. */
 function requestOf(selection, capabilities, query, part) {
   const { contributions_by: by, contributions_verify: verify, contributions_pair: pair } = selection;
   const explain = { by, verify: Number(verify) };
@@ -32,12 +33,12 @@ function requestOf(selection, capabilities, query, part) {
     if (pair === "" || lackOf(capabilities, "/v1/score")) return { route: "v1/classify", body: { input: selection.text, explain } };
     return { route: "v1/score", body: { text_1: selection.text, text_2: pair, explain } };
   }
-  const isOther = part === "encoder" && capabilities.kind !== "encoder"; // the decoder alone predicts
+  const isOther = part === "encoder" && capabilities.kind !== "encoder"; // only the decoder predicts
   if (lackOf(capabilities, "/v1/next") || isOther) return null;
   return { route: "v1/next", body: { ...textsOf(selection, capabilities), position: query, num_tokens: 6, explain } };
 }
 
-/** query: the position that predicts, null while it is not known. */
+/** query: the position of the prediction, null until it is known. */
 export function Reasons({ query, part }) {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -63,13 +64,13 @@ export function Reasons({ query, part }) {
   </section>`;
 }
 
-/** The server's words without those about a field that the page has no place for. */
+/** The server's error text without sentences about a field that the page does not offer. */
 const refusalOf = ({ message }) =>
   message.replace(/^explain: (.)/, (_, letter) => letter.toUpperCase()).replace(/; [^;]* accepted\.$/, ".");
 
 const TITLES = { "v1/next": "Why this word?", "v1/classify": "Why this label?", "v1/score": "Why this score?" };
 
-/** The second text of a pair, of a model whose head scores pairs. */
+/** The second text of a pair, for a model with a head that scores pairs. */
 function PairField({ lack }) {
   const { contributions_pair: pair } = useSelection();
   if (lack || saved) return null;
@@ -148,7 +149,7 @@ function ByHead({ reasons, handle }) {
     <div><${Steps} reasons=${reasons} steps=${steps} label="All heads, the rest, and the sum" /></div></div>`;
 }
 
-/** {values, rows, columns}: what each head adds, row by row; layers without attention have no row. */
+/** {values, rows, columns}: the contribution of each head, one row per layer; layers without attention have no row. */
 function headMap(parts) {
   const rowOf = ({ layer, part }) => (part === "cross" ? `cross ${layer}` : String(layer));
   const rows = [...new Set(parts.map(rowOf))];
@@ -166,7 +167,7 @@ function ByLayer({ reasons, handle }) {
     onPick=${({ layer }) => layer !== undefined && select({ layer })} />`;
 }
 
-/** What the parts predict beside what the model does without the words that say most. */
+/** The predicted result of removing the most important words next to the model's measured result. */
 function Verified({ rows, value }) {
   return html`<table class="plain-table"><caption>Without a word, the prediction from its part and the measured result;
       with all words ${format(value)}. Where they differ, the other words' parts changed too.</caption>

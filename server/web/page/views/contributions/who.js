@@ -1,4 +1,4 @@
-// Who adds to the word's vector: heads, source words, and single pairs of a word and a head.
+// Sources of additions to the word's vector: heads, source words, and single pairs of a word and a head.
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken, useHead } from "../../core/model.js";
 import { counted, descending, format } from "../../core/numbers.js";
@@ -42,13 +42,13 @@ export function ByHead({ entry, array, isLogit, isSigned }) {
   </section>`;
 }
 
-/** By source word, of all heads or of the chosen one. */
+/** By source word, for all heads or the selected one. */
 export function BySource({ entry, array, isLogit, isSigned, keys, chosenKey }) {
   const { contributions_heads: whose } = useSelection();
   const { layer, head } = useHead();
   const sums = useMemo(() => sumsByKey(array, whose === "one" ? entry.layers.indexOf(layer) * array.shape[1] + head : null),
     [array, whose, layer, head]);
-  const order = bySize(sums).filter((key) => sums[key] !== 0); // what is masked adds nothing
+  const order = bySize(sums).filter((key) => sums[key] !== 0); // masked keys add nothing
   const rows = order.slice(0, SHOWN).map((key) => ({ key, name: `${shownToken(keys[key])} (${key})`, value: sums[key],
     isOn: key === chosenKey }));
   const others = order.slice(SHOWN);
@@ -68,7 +68,7 @@ export function BySource({ entry, array, isLogit, isSigned, keys, chosenKey }) {
   </section>`;
 }
 
-/** Sums over heads [key], or one head's row where `only` names it. */
+/** Sums over heads [key], or only the row of the head `only`. */
 function sumsByKey(array, only) {
   const keys = array.shape.at(-1);
   const sums = new Float64Array(keys);

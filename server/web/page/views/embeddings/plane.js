@@ -1,4 +1,4 @@
-// Named points in a plane, one unit as long up as across.
+// Named points in a plane, with the same unit on both axes.
 import { html, useCallback, useRef, useState } from "../../core/html.js";
 import { extent, format } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
@@ -6,8 +6,8 @@ import { Picture } from "../../parts/picture.js";
 const MARGIN = 26;
 const DOT = 4.5; // CSS pixels, the radius of a point
 const LINE = 15; // and the height of a name
-const LENGTHS = [34, 18, 11]; // characters of a name: what does not fit is tried shorter
-const NEAR = 24; // CSS pixels within which the pointer means a point
+const LENGTHS = [34, 18, 11]; // characters of a name, longest first: the longest that fits is used
+const NEAR = 24; // CSS pixels within which the pointer selects a point
 
 function frameOf(points, width, height) {
   const [left, right] = extent(points.map(([x]) => x));
@@ -20,7 +20,7 @@ function frameOf(points, width, height) {
 /** points: [[x, y]] with their names; chosen: the index of one; onPick(index). */
 export function Plane({ points, names, chosen, onPick, handle, height = 380 }) {
   const [pointed, setHovered] = useState(null);
-  const hovered = pointed !== null && pointed < points.length ? pointed : null; // texts may have become fewer
+  const hovered = pointed !== null && pointed < points.length ? pointed : null; // there may be fewer texts now
   const place = useRef(null);
   const draw = useCallback(
     (context, { width, height: tall, colours }) => {
@@ -85,8 +85,8 @@ export function Plane({ points, names, chosen, onPick, handle, height = 380 }) {
 const pointAt = ([x, y]) => ({ x, y });
 
 /**
- * [{text, left, middle}]: names right, left, above or below of their points, in the first place that covers no point and
- * no name before it. A name that fits nowhere is shortened, then left out: the readout has it.
+ * [{text, left, middle}]: names right, left, above or below of their points, at the first place that overlaps no
+ * point and no earlier name. A name without such a place is shortened, then omitted: the readout has it.
  */
 function placeNames(context, names, dots, width, height) {
   const taken = dots.map(([x, y]) => ({ left: x - DOT, top: y - DOT, right: x + DOT, bottom: y + DOT }));
@@ -97,7 +97,7 @@ function placeNames(context, names, dots, width, height) {
   const placed = [];
   for (const most of LENGTHS) {
     dots.forEach((dot, i) => {
-      if (placed[i] || (most < LENGTHS[0] && names[i].length <= most)) return; // it has been tried
+      if (placed[i] || (most < LENGTHS[0] && names[i].length <= most)) return; // already tried
       const text = names[i].length > most ? `${names[i].slice(0, most - 1).trimEnd()}…` : names[i];
       const wide = context.measureText(text).width;
       const place = placesBeside(dot, wide).find((one) => isFree(boxAt(one, wide)));
@@ -109,7 +109,7 @@ function placeNames(context, names, dots, width, height) {
   return placed.filter(Boolean);
 }
 
-/** Where a name of that width may begin, and the middle of its height, the best place first. */
+/** The possible places of a name of that width (left end, middle of its height), the best first. */
 function placesBeside([x, y], wide) {
   const [right, left, centre] = [x + 9, x - 9 - wide, x - wide / 2];
   const [below, above] = [y + LINE, y - LINE];

@@ -1,11 +1,11 @@
-// The bands of a block: what each sublayer computes, as nodes and wires. graph.js says what both are.
+// The bands of a block: the computation of each sublayer as nodes and wires (see graph.js).
 import { hasPositionBias } from "../../core/model.js";
 import { format, grouped } from "../../core/numbers.js";
 import { wordsOf } from "./words.js";
 
 export const NORMS = { rmsnorm: "RMSNorm", layernorm: "LayerNorm" };
 
-/** Where a stack's norms stand. */
+/** The positions of a stack's norms. */
 export function placing(stack) {
   const placement = stack.norm_placement;
   return {
@@ -16,16 +16,16 @@ export function placing(stack) {
   };
 }
 
-/** The factor of what a sublayer adds to the stream. */
+/** The factor on a sublayer's output before it is added to the stream. */
 const factor = (stack) => stack.residual_scale !== 1 && `× ${format(stack.residual_scale, 4)}`;
 
-/** What happens to q and k between the projection and the scores, step by step. */
+/** Steps that q and k pass between the projection and the scores. */
 function turning(stack, isCross) {
   if (isCross) return [];
   return [stack.qk_norm && "normed", stack.positions.includes("rotary") && "rotated"].filter(Boolean);
 }
 
-/** The steps from q·k to the scores, in their order: scale, cap, bias, mask. */
+/** The steps from q·k to the scores in their order: scale, cap, bias, mask. */
 function scoreSteps(stack, window, isCross) {
   return [
     stack.attention_scale === 1 ? "q·k" : `q·k × ${format(stack.attention_scale, 4)}`,
@@ -36,7 +36,7 @@ function scoreSteps(stack, window, isCross) {
   ].filter(Boolean);
 }
 
-/** A function that makes nodes of a stack: node(id, column, row, lines of its formula). */
+/** A function that creates nodes of a stack: node(id, column, row, lines of its formula). */
 export const nodesOfStack = (stack) => (id, column, row, how) => ({
   id,
   column,
@@ -46,8 +46,8 @@ export const nodesOfStack = (stack) => (id, column, row, how) => ({
 });
 
 /**
- * {nodes, wires, columns} from what is looked at to what one attention adds. from: {q, kv, isNormed}, the ids that q,
- * and k and v, are made of, and whether q's is a norm's output.
+ * {nodes, wires, columns} from the inputs of an attention to its output. from: {q, kv, isNormed}: the ids of the
+ * sources of q and of k and v, and whether the source of q is a norm's output.
  */
 function attentionBody({ stack, isCross, from, window }) {
   const node = nodesOfStack(stack);
@@ -60,7 +60,7 @@ function attentionBody({ stack, isCross, from, window }) {
   const turned = (letter) => turn.map((step, i) => (i === 0 ? `${letter} ${step}` : step));
   const isTurned = turn.length > 0;
   const [q, k] = isTurned ? [at("hook_rot_q"), at("hook_rot_k")] : [at("hook_q"), at("hook_k")];
-  const next = isTurned ? 3 : 2; // the column behind q and k
+  const next = isTurned ? 3 : 2; // the column after q and k
   const nodes = [
     node(at("hook_q"), 1, 0, [`${own} · W_Q`]),
     node(at("hook_k"), 1, 1, [`${source} · W_K`]),
@@ -93,7 +93,7 @@ function attentionBody({ stack, isCross, from, window }) {
   return { nodes, wires, out, columns: next + 6 };
 }
 
-/** The band of one attention, to itself or across to `encoderOutput` (a node; null: to itself). */
+/** The band of one attention: self-attention, or cross-attention to `encoderOutput` (a node or null). */
 export function attentionBand(stack, points, window, { start, end, encoderOutput }) {
   const node = nodesOfStack(stack);
   const isCross = encoderOutput !== null;
@@ -127,7 +127,7 @@ export function attentionBand(stack, points, window, { start, end, encoderOutput
   };
 }
 
-/** What stands in place of attention, by its kind: the ids of its tensors in order, with their formulas. */
+/** Token mixers in layers without attention, by kind: the ids of their tensors in order, with their formulas. */
 const RECURRENCES = {
   convolution: [
     ["conv.hook_in", ["B × x"]],
@@ -141,7 +141,7 @@ const RECURRENCES = {
   ],
 };
 
-/** The band of what stands in place of attention in a layer that has none. */
+/** The band of the token mixer in a layer without attention. */
 export function recurrenceBand(stack, points, { start, end }) {
   const node = nodesOfStack(stack);
   const { norm } = placing(stack);
@@ -166,7 +166,10 @@ export function recurrenceBand(stack, points, { start, end }) {
   };
 }
 
-/** {nodes, wires} from what the mlp reads, `from` (called `own`), to its output: through neurons, the first in a column. */
+/**
+ * {nodes, wires} from the mlp's input `from` (labelled `own`) through its neurons to its output; first: the first
+ * column.
+ */
 function neurons(stack, first, from, own) {
   const node = nodesOfStack(stack);
   const isGated = stack.gated_mlp;
@@ -190,7 +193,7 @@ function neurons(stack, first, from, own) {
   };
 }
 
-/** The same through a router and the experts that it chooses. */
+/** Like `neurons`, through a router and the selected experts. */
 function mixture(stack, first, from, own) {
   const node = nodesOfStack(stack);
   const [router, weights] = ["mlp.hook_router_logits", "mlp.hook_expert_weights"];
@@ -209,7 +212,10 @@ function mixture(stack, first, from, own) {
   };
 }
 
-/** Both side by side: each goes to a sum of its own, and these to the output. `stream` is what the experts read. */
+/**
+ * An mlp and a mixture in parallel: each has its own sum, and both are added to the output. `stream`: the experts'
+ * input.
+ */
 function neuronsAndMixture(stack, first, from, own, stream) {
   const node = nodesOfStack(stack);
   const [dense, experts, out] = ["mlp.hook_dense_out", "mlp.hook_experts_out", "hook_mlp_out"];
@@ -230,7 +236,10 @@ function neuronsAndMixture(stack, first, from, own, stream) {
   };
 }
 
-/** The band of the mlp; in a parallel block it reads a copy of attention's stream, whose sum is still running above. */
+/**
+ * The band of the mlp; in a parallel block its input is a copy of attention's stream, and its output joins the sum
+ * above.
+ */
 export function mlpBand(stack, points, { start, end, isParallel }) {
   const node = nodesOfStack(stack);
   const { norm, isBefore, isAfter } = placing(stack);
@@ -263,7 +272,7 @@ export function mlpBand(stack, points, { start, end, isParallel }) {
   };
 }
 
-/** The band of what a layer gets of the tokens themselves, which gates what it adds last. */
+/** The band of the per-layer token input: gated by the stream, and added last. */
 export function perLayerBand(stack, { start, end }) {
   const node = nodesOfStack(stack);
   const act = stack.activation.replace("_tanh", "");
@@ -288,7 +297,7 @@ export function perLayerBand(stack, { start, end }) {
   };
 }
 
-/** The band that makes what a block reads of one of several streams. */
+/** The band that computes the block's input from several streams. */
 export function streamsBand({ start, end }) {
   return {
     title: "Several streams: the block's input is a mixture of all of them",
@@ -305,7 +314,7 @@ export function streamsBand({ start, end }) {
   };
 }
 
-/** An attention's band with the low-rank path around it. */
+/** An attention's band with a parallel low-rank path. */
 export function withLaurel(band, stack, points) {
   const node = nodesOfStack(stack)("hook_laurel_out", 2, band.rows, ["n + norm(n · W_left · W_right)"]);
   const from = points.has("ln1.hook_out") ? "ln1.hook_out" : band.start;

@@ -1,4 +1,4 @@
-// How one tensor is made, line by line, with the numbers of the chosen words and the shapes of the matrices.
+// The computation of one tensor, line by line, with the numbers of the selected words and the shapes of the matrices.
 import { shownToken } from "../../core/model.js";
 import { format } from "../../core/numbers.js";
 import { isOfEncoder } from "./numbers.js";
@@ -11,14 +11,14 @@ function dot(left, right) {
   return sum;
 }
 
-/** "‖x‖ = 5.1" of strips that are there. */
+/** "‖x‖ = 5.1" for the available strips. */
 const lengths = (parts) =>
   parts
     .filter(([, strip]) => strip)
     .map(([name, strip]) => `‖${name}‖ = ${format(length(strip))}`)
     .join(", ");
 
-/** [[formula, shapes]] of a node; [] where there is nothing to add to what the box says. */
+/** [[formula, shapes]] of a node; [] if the box already shows everything. */
 export function derivation(node, { place, strips, scale }) {
   const [part] = node.id.split(".");
   const name = node.id.split(".").at(-1);
@@ -37,7 +37,7 @@ function normLine({ norm }, scale) {
   return [[`n = ${input} / ${format(scale)} × ${weights}`, `${format(scale)} is this word's ${what}`]];
 }
 
-/** The matrix products, with the shapes of what is multiplied. */
+/** The matrix products, with the shapes of their factors. */
 function productsOf(node, { stack, tokens, encoderTokens }) {
   const n = isOfEncoder(node) ? encoderTokens.length : tokens.length;
   const {
@@ -74,7 +74,7 @@ function productsOf(node, { stack, tokens, encoderTokens }) {
   };
 }
 
-/** The sums, with what is added. */
+/** The sums, with their terms. */
 function sumsOf(stack, strips) {
   const of = (id) => strips.get(id);
   const before = of("hook_resid_mid_cross") ?? of("hook_resid_mid") ?? of("hook_resid_pre");
@@ -106,7 +106,7 @@ function sumsOf(stack, strips) {
   };
 }
 
-/** What the block's last sum adds. */
+/** The terms of the block's last sum. */
 function lastSum(stack, before, attention, mlp, of) {
   if (stack.parallel_blocks) return ["x + attention + mlp", [["x", before], attention, mlp]];
   if (stack.altup) return ["x seen + w · (x mlp − x seen)", [["x mlp", of("hook_resid_mid_mlp")], ["x seen", of("hook_predicted")]]];
@@ -124,7 +124,7 @@ const pairOf = (name, { tokens, encoderTokens, query, key, encoderKey }) => {
   };
 };
 
-/** q·k of the chosen pair, times the scale, and the score that came of it. */
+/** q·k of the chosen pair, times the scale, and the resulting score. */
 function scoreLines(name, place, strips) {
   const q = strips.get(`${name}.hook_rot_q`) ?? strips.get(`${name}.hook_q`);
   const k = strips.get(`${name}.hook_rot_k`) ?? strips.get(`${name}.hook_k`);

@@ -13,9 +13,9 @@ const SANS = "system-ui, sans-serif";
 const MONO = "ui-monospace, monospace";
 
 /**
- * graph: {bands, ends, numLayers}; strips: Map of id to {values, kind}; shapes: Map of id to "[21, 256]"; notes: Map of
- * id to what stands in place of a strip. layer: the open block; open: id of the open tensor. onOpen(id), onLayer(layer),
- * describe(node, cell).
+ * graph: {bands, ends, numLayers}; strips: Map of id to {values, kind}; shapes: Map of id to "[21, 256]"; notes: Map
+ * of id to a text shown in place of a strip. layer: the open block; open: id of the open tensor. onOpen(id),
+ * onLayer(layer), describe(node, cell).
  */
 export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onLayer, describe, handle }) {
   const [hovered, setHovered] = useState(null); // {id, index, cell} or {block}
@@ -86,7 +86,7 @@ export function Diagram({ graph, strips, shapes, notes, layer, open, onOpen, onL
 
 const middleOf = (box) => box && { x: box.x + box.width / 2, y: box.y };
 
-/** What is open, what is pointed at, and the wires that touch it. */
+/** The marks of the open box and the pointed part, and the wires connected to them. */
 function drawMarks(context, { boxes, blocks, wires }, { hovered, open, colours }) {
   for (const box of boxes) if (box.node.id === open) outline(context, box, 3, colours.accent);
   if (hovered?.block !== undefined) outline(context, blocks[hovered.block], 2, colours.accent);
@@ -106,7 +106,7 @@ export const nodesOf = ({ bands, ends: [before, behind] }) => [
 
 const STEPS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
 
-/** The index of the nearest box in that direction; the same one where there is none. */
+/** The index of the nearest box in that direction; the same index if there is none. */
 function neighbour(boxes, index, [right, down]) {
   if (index < 0) return 0;
   const centre = (box) => [box.x + box.width / 2, box.y + box.height / 2];
@@ -123,14 +123,14 @@ function neighbour(boxes, index, [right, down]) {
   return best;
 }
 
-/** The range of a tensor's colours: weights from 0 to 1, others even around 0. width: of a row. */
+/** The range of a tensor's colours: weights from 0 to 1, others symmetric around 0. width: of a row. */
 export function rangeOf(values, kind, width) {
   if (kind === "sequential") return { low: 0, high: 1 };
   const limit = colourLimit(values, width);
   return { low: -limit, high: limit };
 }
 
-/** The bitmap of a strip, its cells as its grid has them. */
+/** The bitmap of a strip, with the cells of its grid. */
 function stripOf({ values, kind }, mode) {
   const count = values.length;
   const { columns, rows } = stripGrid(count);
@@ -209,7 +209,7 @@ function drawWire(context, { tone, path, isStream, isUp, isDown, isBent }, colou
   if (isStream || isUp || isDown) context.lineTo(toX, toY);
   else if (isBent) context.bezierCurveTo(x, toY, x, toY, toX - 4, toY);
   else {
-    // straight along its own row, the bend in the last gap
+    // straight in its own row, with the bend in the last gap
     const bend = Math.max(x, toX - 20);
     context.lineTo(bend, y);
     context.bezierCurveTo(bend + 12, y, toX - 14, toY, toX - 4, toY);
@@ -252,5 +252,5 @@ function drawTitles(context, titles, colours) {
   for (const [text, x, y] of titles) context.fillText(text, x, y);
 }
 
-/** "0.123", or "masked" for what is not a number. */
+/** "0.123", or "masked" for a value that is not finite. */
 export const cellText = (value) => (Number.isFinite(value) ? format(value) : "masked");

@@ -1,8 +1,8 @@
-// One block as a graph of tensors, made from what the capabilities tell: each family gets its own true picture.
-//
-// A band is one row of the picture: the residual stream runs along its top, what a sublayer computes hangs below.
-// A node is a tensor: {id, title, tone, about, how, column, row}; id is the point's name without stack and layer. Row -1
-// is the stream; how: the lines of its formula. A wire is [from, to, tone]; adds: ids of what is added to the stream.
+// One block as a graph of tensors, built from the capabilities, so that each model family gets its true picture. A
+// band is one row of the picture: the residual stream runs along its top, and a sublayer's computation is below it. A
+// node is a tensor: {id, title, tone, about, how, column, row}; id is the point's name without stack and layer. Row
+// -1 is the stream; how: the lines of its formula. A wire is [from, to, tone]; adds: ids of the tensors added to the
+// stream.
 import { stackAt } from "../../core/model.js";
 import {
   NORMS, attentionBand, mlpBand, nodesOfStack, perLayerBand, placing, recurrenceBand, streamsBand, withLaurel,
@@ -13,14 +13,14 @@ const STREAM = -1;
 /** The name of a point of capabilities.points without its stack and block. */
 export const bareName = (point) => point.name.replace(/^(encoder|decoder)\./, "").replace("blocks.{layer}.", "");
 
-/** The points of a stack by their bare names, those that this layer has. */
+/** The points of a stack by their bare names, only those of this layer. */
 export function pointsOf(capabilities, stackName, layer) {
   const own = capabilities.points.filter((point) => point.stack === stackName);
   const here = own.filter((point) => !point.name.includes("{layer}") || point.layers.includes(layer));
   return new Map(here.map((point) => [bareName(point), point]));
 }
 
-/** The bands of a block among several streams, of which the first is shown. */
+/** The bands of a block in a model with several streams; the first stream is shown. */
 function bandsOfStreams(stack, points, window, stream) {
   const [pre, seen] = [stream("hook_resid_pre"), stream("hook_predicted", "x + of all streams")];
   const mid = stream("hook_resid_mid", "(x + attention + around) / √2");
@@ -34,7 +34,7 @@ function bandsOfStreams(stack, points, window, stream) {
   ];
 }
 
-/** The bands of one block. encoderOutput: a node, for the cross attention of a decoder that has one; else null. */
+/** The bands of one block. encoderOutput: a node, for the cross-attention of a decoder that has one; else null. */
 export function blockBands(whole, points, layer, encoderOutput) {
   const stack = stackAt(whole, layer);
   const node = nodesOfStack(stack);
@@ -69,7 +69,7 @@ export function blockBands(whole, points, layer, encoderOutput) {
   ];
 }
 
-/** What stands before the first block and behind the last: [before, behind], nodes in their order. */
+/** The tensors before the first block and after the last: [before, behind], nodes in their order. */
 export function endNodes(stack, points) {
   const node = nodesOfStack(stack);
   const norm = NORMS[stack.norm];

@@ -1,12 +1,12 @@
-// How the numbers of a tensor are spread.
+// The distribution of a tensor's numbers.
 import { html, useCallback, useMemo, useRef, useState } from "../../core/html.js";
 import { extent, format, grouped } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
 import { SaveMenu } from "../../parts/tools.js";
 
 const NUM_BINS = 41;
-const TRIMMED = 0.98; // of a row's numbers, which are as a rule 2.3 root mean squares large at most
-const BEYOND = 1.5; // times the largest of those: there the colours end
+const TRIMMED = 0.98; // quantile of a row's sizes, typically at 2.3 times the root mean square
+const BEYOND = 1.5; // times that quantile: the end of the colour scale
 const HEIGHT = 150;
 const FOOT = 20;
 
@@ -27,8 +27,9 @@ export function statistics(values) {
 }
 
 /**
- * The colours of signed numbers end at this size: at the largest, or at what does for most numbers of the middle row, where
- * one huge position (often the first) or a few huge dimensions would leave all others white. width: of a row.
+ * The limit of the colour scale for signed numbers: the largest size, or one that suits most numbers of the median
+ * row. A very large position (often the first) or a few very large dimensions would leave all others white. width: of
+ * a row.
  */
 export function colourLimit(values, width = values.length) {
   const limits = [];

@@ -1,11 +1,11 @@
-// Where the boxes and wires of the flow stand, in CSS pixels.
+// Layout of the flow: the places of boxes and wires, in CSS pixels.
 
 const GAP = 20; // between columns, where the arrows are
 const LINE = 13;
 const PAD = 7;
 const STRIP = 24;
 const TITLE = 26;
-const STREAM_GAP = 30; // between the stream's boxes and what hangs below
+const STREAM_GAP = 30; // between the stream's boxes and the row below
 const ROW_GAP = 14;
 const BAND_GAP = 22;
 const NARROWEST = 112; // a column
@@ -17,10 +17,10 @@ export const BOX = { line: LINE, pad: PAD, strip: STRIP };
 const numLines = (nodes) => Math.max(1, ...nodes.map((node) => node.how.length));
 const boxHeight = (nodes) => PAD * 2 + 15 + LINE * numLines(nodes) + LINE + 4 + STRIP;
 
-/** The width that all columns need; the picture scrolls in a narrower place. */
+/** The width of all columns; in a narrower window the picture scrolls. */
 export const narrowest = (bands) => Math.max(...bands.map((band) => band.columns)) * NARROWEST + 2 * MARGIN;
 
-/** How the cells of a strip of n numbers stand, whatever its size: one row of a few, or lines of many. */
+/** The grid of cells for a strip of n numbers: one row for a few numbers, or several lines. */
 export function stripGrid(count) {
   if (count <= 64) return { columns: count, rows: 1 };
   const columns = Math.ceil(Math.sqrt(4 * count));
@@ -70,7 +70,7 @@ function passBand([before, behind], numLayers, columnWidth, numColumns) {
   return { boxes, blocks, lines, bottom: y + height };
 }
 
-/** Everything of one picture of that width: {boxes, blocks, wires, pluses, titles, height}. */
+/** The layout of a picture of that width: {boxes, blocks, wires, pluses, titles, height}. */
 export function layoutOf({ bands, ends, numLayers }, width) {
   const columnWidth = (numColumns) => Math.max(NARROWEST, Math.min(WIDEST, (width - 2 * MARGIN + GAP) / numColumns));
   const numColumns = Math.max(...bands.map((band) => band.columns));
@@ -96,7 +96,7 @@ function layBand(laid, band, top, columnWidth) {
   const yOf = (row) => (row < 0 ? top + TITLE : firstRow + row * (height + ROW_GAP));
   const boxes = band.nodes.map((node) => boxAt(node, xOf(node.column), yOf(node.row), width, height));
   const byId = new Map();
-  // A copy of the stream's box hangs below where its own is not in the band; wires then start at the copy.
+  // If the stream's box is not in the band, a copy of it is drawn below, and wires start at the copy.
   for (const box of boxes) byId.set(box.node.id, box);
   laid.titles.push([band.title, MARGIN, top + 12]);
   laid.boxes.push(...boxes);
@@ -105,7 +105,7 @@ function layBand(laid, band, top, columnWidth) {
   return yOf(band.rows - 1) + height;
 }
 
-/** The stream along the top, with the pluses where something is added to it. */
+/** The stream along the top, with a plus at each addition. */
 function layStream(laid, band, byId, { streamY, left, right }) {
   const start = byId.get(band.start);
   const end = byId.get(band.end);
@@ -137,7 +137,7 @@ function layStream(laid, band, byId, { streamY, left, right }) {
   }
 }
 
-/** From a box to the next: down from the stream, else from side to side, the bend close to the end. */
+/** A line between boxes: down from the stream, else from side to side, with the bend near the end. */
 function wire(from, to, tone) {
   const ids = { tone, from: from.node.id, to: to.node.id };
   const [toX, toY] = [

@@ -1,8 +1,8 @@
-// A block's graph with what the server calls each of its tensors: the Flow view draws it, the Journey reads its numbers.
+// A block's graph with the server's name of each tensor. The Flow view draws it; the Journey reads its numbers.
 import { NORMS } from "./bands.js";
 import { bareName, blockBands, endNodes, pointsOf } from "./graph.js";
 
-/** {bands, ends, numLayers}; each node with its point, its name on the wire, and the name of its norm's scale. */
+/** {bands, ends, numLayers}; each node has its point, its name in requests, and the name of its norm's scale. */
 export function graphOf(capabilities, stackName, layer, numLayers) {
   const stack = capabilities.stacks[stackName];
   const points = pointsOf(capabilities, stackName, layer);
@@ -25,7 +25,9 @@ export function graphOf(capabilities, stackName, layer, numLayers) {
   };
 }
 
-/** What the encoder hands to the decoder: the residual stream after its last block, normed where it has a final norm. */
+/**
+ * The encoder's output for the decoder: the residual stream after its last block, with the final norm if it has one.
+ */
 function encoderOutput(capabilities, onWire) {
   const last = capabilities.stacks.encoder.num_layers - 1;
   const own = pointsOf(capabilities, "encoder", last);

@@ -1,4 +1,4 @@
-// The numbers of the flow at the chosen positions, in as few and small requests as they need.
+// The numbers of the flow at the selected positions, with few and small requests.
 import { useLook } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
 import { inputOf, useCapabilities } from "../../core/model.js";
@@ -7,19 +7,19 @@ import { nodesOf } from "./diagram.js";
 
 const hasAxis = (node, ...axes) => axes.some((axis) => node.point.axes.includes(axis));
 
-/** Whether the tensor is about the word that is looked at: keys and values; the others are about the one that looks. */
+/** Whether the tensor belongs to the key's position: keys and values; all others belong to the query's. */
 export const isOfKey = (node) => hasAxis(node, "kv_head") || node.isEncoderOutput === true;
 /** Whether its positions are the encoder's, in a decoder. */
 export const isOfEncoder = (node) =>
   node.isEncoderOutput === true || (node.id.startsWith("cross_attn.") && hasAxis(node, "kv_head"));
 
-/** The colours of a tensor: weights are never below 0, but for what changed of them. */
+/** The colour scale of a tensor: weights are never below 0, but their differences can be. */
 export const kindOf = (node, isDifference) => (node.id.endsWith("hook_pattern") && !isDifference ? "sequential" : "diverging");
 
-/** The number of the key head that a query head reads. */
+/** The index of the key head for a query head. */
 export const keyHeadOf = (stack, head) => Math.floor((head * stack.num_kv_heads) / stack.num_heads);
 
-/** The body that asks for these nodes at one position of one head; null where there are none. */
+/** The request body for these nodes at one position of one head; null without nodes. */
 function bodyOf(asked, nodes, positions, heads) {
   if (nodes.length === 0) return null;
   const names = [...new Set(nodes.flatMap((node) => [node.full, ...(node.scale ? [node.scale] : [])]))];
@@ -28,9 +28,9 @@ function bodyOf(asked, nodes, positions, heads) {
 }
 
 /**
- * {strips, scales, body, error, loading, retry}: strips is a Map of node id to {values, kind} at the chosen query (keys
- * and values: the chosen key), scales one of norm id to what the norm divides by; body is the block's request. Logits
- * are left out: they are as many as the vocabulary.
+ * {strips, scales, body, error, loading, retry}: strips is a Map of node id to {values, kind} at the chosen query
+ * (keys and values: the chosen key), scales a Map of norm id to the norm's divisor; body is the block's request.
+ * Logits are omitted because of their number (the vocabulary size).
  */
 export function useNumbers(graph, { stack, head, query, key, encoderKey }) {
   const selection = useSelection();
@@ -47,7 +47,7 @@ export function useNumbers(graph, { stack, head, query, key, encoderKey }) {
   const block = useNodes((node) => isOfBlock(node) && !isOfKey(node), query, head);
   const keys = useNodes((node) => isOfKey(node) && !isOfEncoder(node), key, keyHead);
   const encoderKeys = useNodes(isOfEncoder, encoderKey, keyHead);
-  // Apart: they stay the same from block to block, and the final norm needs the whole pass.
+  // A separate request: these are the same for all blocks, and the final norm needs the whole pass.
   const ends = useNodes((node) => !isOfBlock(node) && !isOfKey(node), query, null);
   const answers = [block, keys, encoderKeys, ends];
   const [strips, scales] = useMemo(() => {

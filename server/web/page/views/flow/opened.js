@@ -1,4 +1,4 @@
-// One tensor opened: all its rows as a heat map, how it is made with the real numbers, its statistics and histogram.
+// One open tensor: all its rows as a heat map, its computation with the real numbers, statistics and histogram.
 import { useDifferenceName } from "../../core/compare.js";
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../../core/html.js";
@@ -15,7 +15,7 @@ import { isOfEncoder, isOfKey, keyHeadOf, kindOf } from "./numbers.js";
 
 const MOST_VALUES = 2_000_000; // 8 MB; of longer tensors the rows around the chosen one
 
-/** The rows to ask for: all, or as many around `position` as MOST_VALUES allows. */
+/** The rows to fetch: all, or the rows around `position` that MOST_VALUES allows. */
 function rowsAround(position, count, width) {
   const most = Math.max(1, Math.floor(MOST_VALUES / width));
   if (count <= most) return null;
@@ -23,7 +23,7 @@ function rowsAround(position, count, width) {
   return Array.from({ length: most }, (_, i) => first + i);
 }
 
-/** node, place: as in flow.js; strips: for the derivation; scale: what a norm divides by. */
+/** node, place: as in flow.js; strips: for the derivation; scale: a norm's divisor. */
 export function Opened({ node, place, strips, scale }) {
   const selection = useSelection();
   const capabilities = useCapabilities();

@@ -1,4 +1,4 @@
-// What each tensor is called in the flow, which colour it has, and what it is, in a line.
+// The name, the colour and a one-line description of each tensor in the flow.
 
 const NORMED = {
   rmsnorm:
@@ -61,7 +61,7 @@ const WORDS = {
   ],
 };
 
-/** The same by the whole name, of points whose last part means something else elsewhere. */
+/** The same by full name, for points with an ambiguous last part. */
 const WHOLE = {
   "conv.hook_in": ["gated in", "ink", "The input of the convolution for each word, kept for the next few words."],
   "delta.hook_in": ["q, k, v", "ink", "Queries, keys and values before the convolution, kept for the next few words."],

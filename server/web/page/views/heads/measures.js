@@ -1,12 +1,12 @@
-// The six numbers of a head: what each means, its formula, and who measured it first.
+// The six scores of a head: meaning, formula and first source of each.
 import { html } from "../../core/html.js";
 import { Term } from "../../parts/term.js";
 
 const TOO_SHORT = "it is one token long";
 
 /**
- * Names are the API's; `most` is the largest value a measure can have (null: it depends on the text); `lack` is why
- * a text may give no value.
+ * Names are those of the API; `most` is the largest possible value (null: it depends on the text); `lack` is the
+ * reason why a text may give no value.
  */
 export const MEASURES = {
   previous_token: {
@@ -70,12 +70,10 @@ export const MEASURES = {
   },
 };
 
-/** The measure of that name, or another one where there is none of it. */
+/** The measure with that name, or a default one. */
 export const measureNamed = (name, other) => (name in MEASURES ? name : other);
 
-/**
- * [{layer, head, scores: {measure: number}}] of an answer of /v1/heads, layer by layer; a score that has no value is NaN.
- */
+/** [{layer, head, scores: {measure: number}}] of a /v1/heads answer, by layer; a score without a value is NaN. */
 export function headsOf(entry) {
   const { data } = entry.arrays.scores;
   const count = entry.measures.length;

@@ -1,4 +1,4 @@
-// All heads as points of two of their scores. A layer is told by its mark's shape, its colour and the name beside it.
+// All heads as points of two of their scores. A mark's shape and colour, and the name next to it, identify the layer.
 import { colourTable } from "../../core/colour.js";
 import { html, useCallback, useMemo, useState } from "../../core/html.js";
 import { format } from "../../core/numbers.js";
@@ -9,9 +9,9 @@ const MARGIN = { left: 58, right: 22, top: 18, bottom: 46 };
 const NUM_TICKS = 5;
 const RADIUS = 5.5;
 const NAME_GAP = RADIUS + 5;
-const REACH = 18; // CSS pixels from which a point can be pointed at
+const REACH = 18; // CSS pixels within which a point is pointed at
 
-/** A number at or above the value that divides into round ticks. */
+/** The next larger number that divides into round ticks. */
 function roundedUp(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -19,8 +19,8 @@ function roundedUp(value) {
 }
 
 /**
- * The axis of a measure, {low, end}: to what the largest score rounds up to, at most to what can be; of differences as far
- * to both sides of 0.
+ * The axis of a measure, {low, end}: up to the rounded largest score, at most to the largest possible one; for
+ * differences, symmetric around 0.
  */
 function axisOf(measure, heads, isDifference) {
   const scores = heads.map((each) => each.scores[measure]).filter(Number.isFinite);
@@ -29,7 +29,7 @@ function axisOf(measure, heads, isDifference) {
   return { ...MEASURES[measure], low: isDifference ? -end : 0, end };
 }
 
-/** How far along its axis a score stands, 0 to 1. */
+/** The relative place of a score on its axis, 0 to 1. */
 const shareOf = (score, { low, end }) => (score - low) / (end - low);
 const tickOf = (share, { low, end }) => low + (end - low) * share;
 
@@ -84,7 +84,7 @@ export function markPath(context, layer, x, y, radius) {
   context.closePath();
 }
 
-/** Names beside the points, those far from the crowd first; a name that would cover something is left out. */
+/** Names next to the points, outliers first; a name that would overlap something is omitted. */
 function placedNames(context, points, { width: edge, height }) {
   const centre = {
     x: points.reduce((sum, at) => sum + at.x, 0) / points.length,
@@ -120,7 +120,7 @@ function drawAxes(context, { width, height, colours }, axes) {
   const [right, bottom] = [width - MARGIN.right, height - MARGIN.bottom];
   context.font = "11px system-ui, sans-serif";
   context.lineWidth = 1;
-  const count = axes.x.low < 0 ? NUM_TICKS - 1 : NUM_TICKS; // so that one of them is 0
+  const count = axes.x.low < 0 ? NUM_TICKS - 1 : NUM_TICKS; // so that one tick is 0
   for (let tick = 0; tick <= count; tick += 1) {
     const x = MARGIN.left + ((right - MARGIN.left) * tick) / count;
     const y = bottom - ((bottom - MARGIN.top) * tick) / count;
@@ -148,7 +148,7 @@ function drawAxes(context, { width, height, colours }, axes) {
   context.restore();
 }
 
-/** The points of all heads, with as many names as there is room for. */
+/** The points of all heads, with as many names as fit. */
 function drawMarks(context, points, numLayers, size) {
   for (const point of points) {
     context.fillStyle = layerColour(point.layer, numLayers, size.mode);
@@ -174,7 +174,7 @@ function drawRing(context, { x, y }, radius, lineWidth, colours) {
   context.stroke();
 }
 
-/** The head that is pointed at, with lines to its place on both axes. */
+/** The pointed head, with lines to both axes. */
 function drawHovered(context, point, { height, colours }) {
   drawRing(context, point, RADIUS + 2, 1.5, colours);
   context.globalAlpha = 0.45;
@@ -188,8 +188,8 @@ function drawHovered(context, point, { height, colours }) {
 }
 
 /**
- * heads: of headsOf; x, y: names of measures; chosen: {layer, head}; onPick(head). A head without one of the two scores
- * has no place.
+ * heads: of headsOf; x, y: names of measures; chosen: {layer, head}; onPick(head). A head without one of the two
+ * scores is not drawn.
  */
 export function Scatter({ heads, x, y, isDifference = false, chosen, numLayers, onPick, handle }) {
   const [hovered, setHovered] = useState(null); // index into `placed`
@@ -250,7 +250,7 @@ export function Scatter({ heads, x, y, isDifference = false, chosen, numLayers, 
     readout=${shown ? describe(shown) : ""} tip=${placed[hovered] ? describe(shown) : ""} />`;
 }
 
-/** The index of the head with the next larger (or smaller) score; heads of one score in their order. */
+/** The index of the head with the next larger (or smaller) score; heads with equal scores in their order. */
 function next(placed, from, measure, isUp) {
   const order = placed.map((_, i) => i).sort((a, b) => placed[a].scores[measure] - placed[b].scores[measure] || a - b);
   const at = order.indexOf(placed.indexOf(from));

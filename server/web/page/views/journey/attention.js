@@ -1,9 +1,9 @@
-// The attention of the journey in numbers: products of every pair, masked ones too, and the weights at any temperature.
+// The numbers of the journey's attention: products of all pairs, masked ones too, and the weights at any temperature.
 import { softmax } from "../../core/numbers.js";
 
 /**
- * {dots, scaled, scores, isMasked}: row-major [shown, all keys]. dots are q . k of every pair, before any mask: the network
- * never looks at those of masked ones; scores are its own, -inf where masked.
+ * {dots, scaled, scores, isMasked}: row-major [shown, all keys]. dots: q . k of every pair before any mask (the
+ * network does not use masked ones); scores: the network's scores, -inf where masked.
  */
 export function productsOf({ queries, explain, scores, shown }) {
   const width = queries.shape.at(-1);
@@ -26,7 +26,10 @@ export function productsOf({ queries, explain, scores, shown }) {
   };
 }
 
-/** The weights [shown, all keys] at a temperature: softmax(scores / T) row by row, beside the head's sink where it has one. */
+/**
+ * The weights [shown, all keys] at a temperature: softmax(scores / T) of each row, with the head's sink if it has
+ * one.
+ */
 export function weightsAt({ scores, numKeys }, sink, temperature) {
   const weights = new Float64Array(scores.length);
   for (let first = 0; first < scores.length; first += numKeys) {
@@ -36,14 +39,14 @@ export function weightsAt({ scores, numKeys }, sink, temperature) {
   return weights;
 }
 
-/** The share of a row that its keys have beside the head's sink, whose score no temperature changes. */
+/** The total weight of a row's keys next to the head's sink; the temperature does not change the sink's score. */
 function shareBeside(sink, scores, first, numKeys, temperature) {
   const scaled = Array.from(scores.subarray(first, first + numKeys), (score) => score / temperature);
   const sum = temperature === 0 ? 1 : scaled.reduce((total, score) => total + Math.exp(score), 0);
   return sum / (sum + Math.exp(sink));
 }
 
-/** The values of all keys, each times its weight, summed: what the head has read at these weights. */
+/** The weighted sum of the values of all keys: the head's output at these weights. */
 export function mixed(values, weights, numKeys) {
   const width = values.length / numKeys;
   const sum = new Float64Array(width);

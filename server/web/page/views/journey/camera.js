@@ -1,22 +1,24 @@
-// Where the journey's camera stands: over a rectangle of the scene, and on the way from one rectangle to the next.
+// The camera of the journey: a rectangle of the scene, and the path from one rectangle to the next.
 
-const CURVATURE = 1.3; // how far the camera draws back on a long way: the rho of van Wijk and Nuij 2003
+const CURVATURE = 1.3; // zoom-out of the camera on a long way: the rho of van Wijk and Nuij 2003
 const NEAR = 1e-6;
 
 export const clamp01 = (value) => Math.max(0, Math.min(1, value));
 export const between = (from, to, share) => from + (to - from) * share;
-/** 0 to 1 with a soft start and a soft end. */
+/** Ease from 0 to 1, slow at both ends. */
 export const eased = (share) => share * share * (3 - 2 * share);
 
-/** {x, y, span}: the centre of a rectangle, and the width of the scene that is seen when all of it fits the view. */
+/**
+ * {x, y, span}: the centre of a rectangle, and the visible width of the scene when the whole rectangle fits the view.
+ */
 export function cameraOver({ x, y, width, height }, view) {
   const scale = Math.min(view.width / width, view.height / height);
   return { x: x + width / 2, y: y + height / 2, span: view.width / scale };
 }
 
 /**
- * The camera a share of the way from one place to another, along the path whose pan and zoom look equally fast (van Wijk
- * and Nuij, "Smooth and efficient zooming and panning", 2003).
+ * The camera at `share` of the way between two rectangles, along the path with evenly perceived pan and zoom (van
+ * Wijk and Nuij, "Smooth and efficient zooming and panning", 2003).
  */
 export function cameraBetween(from, to, share) {
   if (share <= 0) return from;
@@ -40,20 +42,20 @@ export function cameraBetween(from, to, share) {
   };
 }
 
-const DWELL = 3.4; // seconds at a stop, to read what it says
+const DWELL = 3.4; // seconds at a stop, to read its text
 const TRAVEL = 1.8; // seconds on the way to the next
 
 /** The seconds that the whole journey takes. */
 export const secondsOf = (numStops) => numStops * DWELL + (numStops - 1) * TRAVEL;
 
-/** Where the journey is after so many seconds: a whole number at a stop. */
+/** The progress of the journey after that many seconds: a whole number at a stop. */
 export function progressAt(seconds, numStops) {
   const stop = Math.floor(seconds / (DWELL + TRAVEL));
   const rest = seconds - stop * (DWELL + TRAVEL);
   return Math.min(numStops - 1, stop + Math.max(0, (rest - DWELL) / TRAVEL));
 }
 
-/** After how many seconds the journey is there, of a stop with most of the time to read left. */
+/** The time in seconds of a progress; at a stop, with most of the reading time left. */
 export function secondsAt(progress) {
   const stop = Math.floor(progress);
   const gone = progress - stop;

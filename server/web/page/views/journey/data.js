@@ -1,4 +1,4 @@
-// The numbers of the journey: a few looks at one layer and head, for the words around the chosen pair.
+// The data of the journey: a few looks at one layer and head, for the words around the selected pair.
 import { useLook, useJson } from "../../core/fetching.js";
 import { useMemo, useRef } from "../../core/html.js";
 import { clamp, inputOf, stackAt, useCapabilities, useHead } from "../../core/model.js";
@@ -11,10 +11,10 @@ import { pointsOf } from "../flow/graph.js";
 import { graphOf } from "../flow/named_graph.js";
 import { useNumbers } from "../flow/numbers.js";
 
-const MOST_WORDS = 24; // rows and columns of the grid; of longer texts those that end with the chosen ones
+const MOST_WORDS = 24; // rows and columns of the grid; a longer text shows only those up to the chosen ones
 const TOP = 5; // likeliest tokens
 
-/** The positions that are drawn: all of a short text, else a stretch that has the query and, where it can, the key. */
+/** The drawn positions: all of a short text, else a range with the query and, if possible, the key. */
 export function windowOf(count, query, key) {
   const size = Math.min(count, MOST_WORDS);
   const last = Math.max(query, key);
@@ -23,7 +23,7 @@ export function windowOf(count, query, key) {
   return Array.from({ length: size }, (_, i) => end - size + i);
 }
 
-/** What is chosen, as positions and names that exist: {isReady, stackName, stack, layer, head, tokens, query, key, …}. */
+/** The selection as positions and names that exist: {isReady, stackName, stack, layer, head, tokens, query, key, …}. */
 function usePlace() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -52,7 +52,7 @@ function usePlace() {
   return { place, error: sequences.error, isPair: capabilities.kind === "encoder-decoder" };
 }
 
-/** {place, rows, shown, …}: everything that the scene and its sentences are made of, as far as it has come. */
+/** {place, rows, shown, …}: the available data of the scene and its sentences. */
 export function useJourney() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -66,7 +66,7 @@ export function useJourney() {
   const numbers = useNumbers(graph, place);
   const part = isPair ? { part: stackName } : {};
   const of = (body) => ({ ...asked, ...body });
-  const hasNormBefore = placing(place.stack).isBefore; // else its norm comes later, of a sum
+  const hasNormBefore = placing(place.stack).isBefore; // otherwise the norm comes later, on a sum
   const inside = isReady && { explain: of({ ...part, layer, head, query_position: query }) };
   const explain = useLook(inside ? "v1/explain" : null, inside.explain);
   const rows = useLook(isReady ? "v1/trace" : null, of({
@@ -86,7 +86,8 @@ export function useJourney() {
   const answers = [explain, rows, whole, lens, next, cross];
   const failed = [{ error }, numbers, ...answers].find((one) => one.error);
   const loading = !failed && (answers.some((one) => one.loading) || numbers.loading || !isReady);
-  // Of a new selection all is shown at once, or numbers of two would stand side by side; the first picture need not wait.
+  // A new selection is shown when all its data is here: numbers of two selections must not be mixed. The first
+  // picture is shown as early as possible.
   const kept = useRef(null);
   if (selection.text === "" || explain.error || rows.error) kept.current = null;
   const isWaiting = loading && kept.current !== null;

@@ -1,4 +1,4 @@
-// The journey as a film: the numbers in place, the stops, and `paint`, which draws any moment of it on any context.
+// The journey as a film: the layout, the stops, and `paint`, which draws any moment of it on any context.
 import { rangeOf } from "../flow/diagram.js";
 import { mixed, productsOf, weightsAt } from "./attention.js";
 import { between, cameraBetween, cameraOver } from "./camera.js";
@@ -12,7 +12,7 @@ import { stopsOf } from "./stops.js";
 const LINE = 19; // of the caption, in CSS pixels
 const PAD = 12;
 
-/** The film of some data (see data.js) at a temperature of the attention, in a theme; isNarrow: see layoutOf. */
+/** The film for the data (see data.js), at a temperature of the attention and in a theme; isNarrow: see layoutOf. */
 export function filmOf(data, temperature, mode, isNarrow) {
   const products = productsOf(data);
   const { numKeys } = products;
@@ -44,20 +44,20 @@ export function filmOf(data, temperature, mode, isNarrow) {
     neurons: neuronsOf(data),
     formula: (id) => data.nodes.get(id)?.how.join(", ") ?? "",
     endTitle: data.hasNext ? (data.capabilities.kind === "encoder" ? "In its place" : "Next word") : "The last vector",
-    words: new Map(), // what is written in cells, by cell and stage
+    words: new Map(), // text in cells, by cell and stage
   };
   const stops = stopsOf(film);
   const index = new Map(stops.map((stop, i) => [stop.id, i]));
   return Object.assign(film, { stops, frames: framesOf(film.layout), indexOf: (id) => index.get(id) ?? 0 });
 }
 
-/** [id, values] of what the MLP has inside: its neurons, or of a mixture the experts' weights. */
+/** [id, values] of the MLP's inner activations: its neurons, or the experts' weights of a mixture. */
 function neuronsOf({ nodes, strips }) {
   const id = ["mlp.hook_post", "mlp.hook_expert_weights"].find((each) => nodes.has(each)) ?? "hook_mlp_out";
   return [id, strips.get(id)?.values ?? null];
 }
 
-/** A text in lines that fit a width. */
+/** Split a text into lines that fit a width. */
 function linesOf(context, text, room, size) {
   const lines = [""];
   for (const word of text.split(" ")) {
@@ -78,7 +78,7 @@ function captionOf(context, stop, width) {
   return lines;
 }
 
-/** The words below the picture: of the stop that is nearest, paler on the way. */
+/** The text below the picture: of the nearest stop, paler between stops. */
 function paintCaption(context, film, progress, { width, height, colours, room }) {
   const at = Math.round(progress);
   const stop = film.stops[at];
@@ -103,15 +103,15 @@ function paintCaption(context, film, progress, { width, height, colours, room })
   context.fillRect(0, top - 1, (width * progress) / Math.max(1, film.stops.length - 1), 3);
 }
 
-/** How tall the caption is: that of the longest sentence, so that the picture does not jump. */
+/** Height of the caption: that of the longest sentence, so that the picture does not move. */
 function captionRoom(context, film, width) {
   const lines = Math.max(...film.stops.map((stop) => captionOf(context, stop, width).length));
   return 42 + lines * LINE;
 }
 
 /**
- * Draw a moment: progress is 0 at the first stop, and a whole number at each. aside: {x, y, zoom}, how far from the stop's
- * frame somebody looks.
+ * Draw one moment. progress: 0 at the first stop, a whole number at each stop. aside: {x, y, zoom}, the user's pan
+ * and zoom relative to the stop's frame.
  */
 export function paint(context, film, progress, { width, height, colours, aside = { x: 0, y: 0, zoom: 1 } }) {
   const { stops, frames } = film;
@@ -123,7 +123,7 @@ export function paint(context, film, progress, { width, height, colours, aside =
   const camera = cameraBetween(start, end, at - from);
   const seen = { x: camera.x + aside.x, y: camera.y + aside.y, span: camera.span / 0.97 / aside.zoom };
   const pen = new Pen(context, { width, height, middle: (height - room) / 2, colours, camera: seen });
-  film.pen = Object.assign(pen, { below: room }); // tells where a point of the picture is in the scene
+  film.pen = Object.assign(pen, { below: room }); // converts a point of the picture to the scene
   context.fillStyle = colours.paper;
   context.fillRect(0, 0, width, height);
   paintWords(pen, film, at);

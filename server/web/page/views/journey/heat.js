@@ -1,13 +1,10 @@
-// Vectors and matrices as small canvases with one pixel a number, made once for the numbers and the theme they are of.
+// Vectors and matrices as small canvases with one pixel per number, cached by numbers and theme.
 import { colourIndex, colourTable } from "../../core/colour.js";
 import { rangeOf } from "../flow/diagram.js";
 
 const made = new WeakMap(); // of arrays of numbers: {key, canvas}
 
-/**
- * A canvas of `columns` pixels a line. range: {low, high}, as the numbers' own if none; isUpright: rows and columns
- * change places.
- */
+/** A canvas with `columns` pixels per line. range: {low, high} (default: of the numbers); isUpright: transposed. */
 export function heatOf(values, columns, mode, { range = null, isUpright = false } = {}) {
   const key = `${columns} ${mode} ${isUpright} ${range?.high}`;
   const kept = made.get(values);

@@ -1,7 +1,7 @@
-// Where everything of the journey stands: one large plane, left to right as the numbers flow, in units of its own.
+// Layout of the journey: one large plane, left to right in the direction of the computation, in its own units.
 import { clamp01 } from "./camera.js";
 
-const GAP = 70; // between what follows on each other
+const GAP = 70; // between successive boxes
 const STRIP = 34; // the height of one vector
 const WIDE = 250; // of a vector of the stream
 const MOST_BLOCKS_WIDE = 620;
@@ -9,7 +9,7 @@ const MOST_TOKENS = 24; // of the encoder's, under the cross-attention
 
 const within = (value, low, high) => Math.max(low, Math.min(high, value));
 const box = (x, y, width, height) => ({ x, y, width, height });
-/** The smallest rectangle around some, with a margin. */
+/** The smallest rectangle around the given ones, with a margin. */
 export function around(boxes, margin) {
   const left = Math.min(...boxes.map((one) => one.x)) - margin;
   const top = Math.min(...boxes.map((one) => one.y)) - margin;
@@ -18,16 +18,16 @@ export function around(boxes, margin) {
   return box(left, top, right - left, bottom - top);
 }
 
-/** A part of a rectangle of that size around a point, moved so that it stays inside. */
+/** A part of a rectangle, of that size and around a point, moved so that it is inside. */
 function near(whole, x, y, width, height) {
   const along = (at, size, first, all) => (size >= all ? first + (all - size) / 2 : within(at - size / 2, first, first + all - size));
   return box(along(x, width, whole.x, whole.width), along(y, height, whole.y, whole.height), width, height);
 }
 
 /**
- * {row, column, …}: the place of everything; `row` is the height of one word's line, boxes are {x, y, width, height}.
- * isNarrow: what comes behind the chosen head stands below what comes before it, so that a phone's picture is filled; turn is
- * then the height at which the ways there turn back, else null.
+ * {row, column, …}: the layout; `row` is the height of one word's line, boxes are {x, y, width, height}. isNarrow:
+ * boxes after the chosen head are placed below those before it, to fill a phone's screen; turn is then the height at
+ * which the lines turn back, else null.
  */
 export function layoutOf(data, isNarrow) {
   const numRows = data.shown.length;
@@ -62,7 +62,7 @@ export function layoutOf(data, isNarrow) {
   return { row, turn, tall, boxes, queryRow, keyColumn, all: Object.values(boxes) };
 }
 
-/** What comes behind the chosen head: all heads, the sums, the neurons, the other blocks, the next word. */
+/** Place the boxes after the chosen head: all heads, the sums, the neurons, the other blocks, the next word. */
 function placeStream(data, boxes, next, { middle }) {
   const numHeads = data.stack.num_heads;
   const headTall = within(420 / numHeads, 8, 40) * numHeads;
@@ -102,7 +102,7 @@ function placeCross(data, boxes, next, middle, strip) {
   boxes.cross_sum = strip(place, 290);
 }
 
-/** What the camera frames at each stop, by the stop's name. */
+/** The camera's frame at each stop, by the stop's name. */
 export function framesOf({ row, boxes, all, queryRow, keyColumn }) {
   const { grid } = boxes;
   const of = (margin, ...names) => around(names.map((name) => boxes[name]).filter(Boolean), margin);
@@ -128,5 +128,7 @@ export function framesOf({ row, boxes, all, queryRow, keyColumn }) {
   };
 }
 
-/** How far a stop has come at a progress: 0 on leaving the one before, 1 on arriving; the first stop, of the whole, has all. */
+/**
+ * The arrival at a stop at a progress: 0 when leaving the previous stop, 1 at the stop; always 1 for the first stop.
+ */
 export const arrival = (progress, index) => Math.max(clamp01(progress - index + 1), clamp01(1 - progress * 2));

@@ -1,4 +1,5 @@
-// The journey's middle on the canvas: queries and keys, the grid of their products, which becomes weights, and the values.
+// Drawing of the journey's middle: queries and keys, the grid of their products, which becomes weights, and the
+// values.
 import { shownToken } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
 import { between, clamp01, eased } from "./camera.js";
@@ -7,12 +8,12 @@ import { arrival } from "./layout.js";
 import { paintCells, paintColumnNames, paintMatrix, paintNames, paintTitle } from "./paint_words.js";
 import { MONO } from "./pen.js";
 
-const NUMBERED = 40; // CSS pixels of a cell from which on its number is written in it
+const NUMBERED = 40; // smallest cell, in CSS pixels, that shows its number
 
-/** What the grid shows at a progress: how far each of its changes has come, 0 to 1. */
+/** The stage of the grid at a progress: the completion of each of its changes, 0 to 1. */
 function stageOf(film, progress) {
   const at = (id) => eased(clamp01(arrival(progress, film.indexOf(id))));
-  const isWhole = progress < 0.5; // the first stop shows the end: weights
+  const isWhole = progress < 0.5; // the first stop shows the result: weights
   return {
     dots: at("dots"),
     scale: isWhole ? 1 : at("scale"),
@@ -21,7 +22,7 @@ function stageOf(film, progress) {
   };
 }
 
-/** What a cell's number is at a stage, as it is written. */
+/** The text of a cell's number at a stage. */
 function writtenAt({ products, weights, words }, stage, cell) {
   const { dots, scaled, scores, isMasked } = products;
   const kind = stage.softmax > 0.5 ? "weight" : stage.mask > 0.5 ? "score" : stage.scale > 0.5 ? "scaled" : "dot";
@@ -36,7 +37,7 @@ function writtenAt({ products, weights, words }, stage, cell) {
   return text;
 }
 
-/** The grid: a dot for each pair, as large as the size of its product, then of its weight; hatched where it is masked. */
+/** The grid: a dot for each pair, with the size of its product, then of its weight; masked pairs are hatched. */
 function paintGrid(pen, film, stage) {
   const { data, layout, products, weights } = film;
   const { row, boxes: { grid } } = layout;
@@ -62,7 +63,7 @@ function paintGrid(pen, film, stage) {
   if (row * pen.scale >= NUMBERED) paintNumbers(pen, film, stage);
 }
 
-/** The numbers of the cells that are seen, each on a ground of its own so that its dot does not hide it. */
+/** The numbers of the visible cells, each with a background that covers its dot. */
 function paintNumbers(pen, film, stage) {
   const { data, layout, products } = film;
   const { row, boxes: { grid } } = layout;
@@ -79,7 +80,7 @@ function paintNumbers(pen, film, stage) {
   });
 }
 
-/** Near by, where the names beside the grid are out of the picture: the names at the picture's left and upper edge. */
+/** If the names next to the grid are out of view, draw the names at the picture's left and upper edge. */
 function paintEdgeNames(pen, film) {
   const { data, layout } = film;
   const { row, boxes: { grid } } = layout;
@@ -105,7 +106,7 @@ function paintChosen(pen, { layout }) {
   if (keyColumn >= 0) pen.edge(grid.x + keyColumn * row, grid.y, row, grid.height, pen.colours.key, 2);
 }
 
-/** The weights of the word that looks, as columns under the grid: they sum to 1. */
+/** The weights of the query as columns under the grid: their sum is 1. */
 function paintBars(pen, film) {
   const { data, layout, rowWeights } = film;
   const { row, boxes: { bars } } = layout;
@@ -124,7 +125,7 @@ function paintBars(pen, film) {
   });
 }
 
-/** The values as columns, the same times their weights, and their sum. */
+/** The values as columns, the values times their weights, and the sum. */
 function paintValues(pen, film, share) {
   const { data, layout, rowWeights, z } = film;
   const { row, boxes: { v, weighted, z: sum } } = layout;
@@ -157,7 +158,7 @@ function paintValues(pen, film, share) {
   pen.text("z, the sum", sum.x + sum.width / 2, sum.y - 16, { size: 16, most: 15, align: "center", colour: "value", weight: "600 " });
 }
 
-/** Queries as lines at the left of the grid, keys as columns above it: where a line meets a column, they are multiplied. */
+/** Queries as lines left of the grid, keys as columns above it: each crossing is a product. */
 function paintSides(pen, film, share) {
   const { data, layout } = film;
   const { row, boxes: { q, k, grid } } = layout;

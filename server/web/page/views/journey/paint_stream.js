@@ -1,4 +1,4 @@
-// The journey's last part on the canvas: all heads, what is added to the stream, the neurons, the other blocks, the next word.
+// Drawing of the journey's last part: all heads, the additions to the stream, neurons, other blocks, the next word.
 import { shownToken } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
 import { between, eased } from "./camera.js";
@@ -9,7 +9,7 @@ import { MONO } from "./pen.js";
 
 const MOST_NEURON_COLUMNS = 4; // times as wide as tall
 
-/** One vector as a line of cells; an empty box until its numbers have come. */
+/** One vector as a line of cells; an empty box before its numbers arrive. */
 function paintStrip(pen, film, box, values, title, { tone = "ink", share = 1, sign = "" } = {}) {
   pen.rect(box.x, box.y, box.width, box.height, pen.colours.sunk);
   if (values) pen.image(heatOf(values, values.length, film.mode), box.x, box.y, box.width * share, box.height);
@@ -21,7 +21,7 @@ function paintStrip(pen, film, box, values, title, { tone = "ink", share = 1, si
 const middleOf = (box) => box.x + box.width / 2;
 /** Points from one to another: across to `bend`, up or down, and across again. */
 const stepped = ([x, y], [toX, toY], bend) => [[x, y], [bend, y], [bend, toY], [toX, toY]];
-/** An arrow down from a box to what stands below it, with room for its title. */
+/** An arrow from a box down to the one below it, with space for its title. */
 const fall = (pen, from, to, colour) =>
   pen.line([[middleOf(to), from.y + from.height + 4], [middleOf(to), to.y - 27]], colour, { thickness: 4, isArrow: true });
 
@@ -88,7 +88,7 @@ function paintAdd(pen, film, progress) {
   });
 }
 
-/** The encoder above, and how much the decoder's word takes of each of its words. */
+/** The encoder above, and the weights from the decoder's word to each of its words. */
 function paintCross(pen, film, progress) {
   const { data, layout: { boxes } } = film;
   if (!boxes.cross) return;
@@ -155,7 +155,9 @@ function paintAfter(pen, film) {
   paintBlocks(pen, boxes.after, layers, { marks: data.lens && layers.map((layer) => shownToken(data.lens.top_tokens[layer + 1][0][0])) });
 }
 
-/** The end: the final norm, and the likeliest words with their probabilities; without a head, the vector itself. */
+/**
+ * The end: the final norm, and the likeliest tokens with their probabilities; for a model without a head, the vector.
+ */
 function paintEnd(pen, film, progress) {
   const { data, layout: { boxes } } = film;
   const { end, end_in: strip, words } = boxes;

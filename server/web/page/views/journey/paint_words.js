@@ -1,4 +1,4 @@
-// The journey's first part on the canvas: tokens, their vectors, the blocks before, the norm.
+// Drawing of the journey's first part: tokens, their vectors, the earlier blocks, the norm.
 import { shownToken } from "../../core/model.js";
 import { format } from "../../core/numbers.js";
 import { eased } from "./camera.js";
@@ -6,10 +6,13 @@ import { heatOf } from "./heat.js";
 import { arrival } from "./layout.js";
 import { MONO } from "./pen.js";
 
-/** The colour of a word: blue looks, orange is looked at. */
+/** The colour of a word: blue for the query, orange for the key. */
 const toneOf = (data, position) => (position === data.query ? "query" : position === data.key ? "key" : "ink");
 
-/** The words' names, one a line, right-aligned at x; thinned where lines are too near, the chosen ones kept. */
+/**
+ * The words' names, one a line, right-aligned at x; some are omitted if lines are too close, but not the selected
+ * ones.
+ */
 export function paintNames(pen, film, x, { align = "right", room = 110 } = {}) {
   const { data, layout } = film;
   const step = Math.max(1, Math.ceil(11 / (layout.row * pen.scale)));
@@ -38,25 +41,25 @@ export function paintColumnNames(pen, film, x, y) {
 
 const CLEAR = 10; // CSS pixels from a title's middle to the box
 
-/** The title of a box, above it: one line that can be read from afar. */
+/** The title above a box: one line, readable at any zoom. */
 export function paintTitle(pen, box, title, { shape = "", tone = "ink", gap = 16, isLarge = false } = {}) {
   const size = isLarge ? 36 : 21;
-  gap = Math.max(gap, CLEAR / pen.scale); // from afar letters grow over the box: they are never smaller than can be read
+  gap = Math.max(gap, CLEAR / pen.scale); // at a small zoom the letters are larger relative to the box, because they have a minimum size
   pen.text(title, box.x, box.y - gap, { size, most: 17, colour: tone, weight: "600 " });
   if (shape && 15 * pen.scale > 9.5) {
     pen.text(shape, box.x + box.width, box.y - gap, { size: 13, most: 13, align: "right", colour: "muted", family: MONO });
   }
 }
 
-/** A row's outline, in the colour of what it is. */
+/** A row's outline, in the colour of its role. */
 function markRow(pen, film, box, position, colour) {
   const row = film.data.shown.indexOf(position);
   if (row >= 0) pen.edge(box.x, box.y + row * film.layout.row, box.width, film.layout.row, pen.colours[colour], 2);
 }
 
-const DIGITS = [40, 14]; // CSS pixels of a cell that has room for its number
+const DIGITS = [40, 14]; // CSS pixels of a cell with space for its number
 
-/** The numbers in a matrix's cells, as far as the camera is near enough to read them. */
+/** The numbers in a matrix's cells, if the zoom is large enough to read them. */
 export function paintCells(pen, box, rows, columns, valueAt) {
   const [wide, tall] = [box.width / columns, box.height / rows];
   if (wide * pen.scale < DIGITS[0] || tall * pen.scale < DIGITS[1]) return;
@@ -72,7 +75,7 @@ export function paintCells(pen, box, rows, columns, valueAt) {
   }
 }
 
-/** A matrix with a line for each word, uncovered from the left by a share. */
+/** A matrix with a line for each word; share: the part that is drawn, from the left. */
 export function paintMatrix(pen, film, name, array, title, share = 1) {
   const box = film.layout.boxes[name];
   const width = array.shape.at(-1);
@@ -86,7 +89,7 @@ export function paintMatrix(pen, film, name, array, title, share = 1) {
   markRow(pen, film, box, film.data.query, "query");
 }
 
-/** A line from one box's right side to the next one's left side, at the height of the word that looks. */
+/** A line from one box's right side to the next one's left side, in the row of the query. */
 function paintFlow(pen, film, from, to, sign = "") {
   const { boxes, row, queryRow } = film.layout;
   const y = (queryRow + 0.5) * row;
@@ -108,7 +111,7 @@ function paintTokens(pen, film) {
   paintNames(pen, film, tokens.x + tokens.width - 8);
 }
 
-/** Blocks as upright bars with their numbers; marks: what is written under each. */
+/** Blocks as upright bars with their numbers; marks: text under each. */
 export function paintBlocks(pen, box, layers, { marks = null, colour = "accent" } = {}) {
   const step = box.width / layers.length;
   layers.forEach((layer, i) => {

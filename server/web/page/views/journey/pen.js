@@ -1,4 +1,4 @@
-// Draws in the coordinates of the scene what the camera sees, with what SvgContext has alone: a canvas or a saved file.
+// Draws the camera's view in scene coordinates, using only methods of SvgContext: on a canvas or in a saved file.
 
 const MONO = "ui-monospace, monospace";
 const SANS = "system-ui, sans-serif";
@@ -8,7 +8,7 @@ const HIDDEN = 7.5; // a text that would be smaller than this is left out
 
 const widths = new Map(); // of texts at 10 px, by font and text
 
-/** The width in CSS pixels of a text: measured once, since it is asked for in every frame. */
+/** The width of a text in CSS pixels, cached because every frame needs it. */
 export function widthOf(context, text, size, family, weight = "") {
   const key = `${weight}${family}${text}`;
   let width = widths.get(key);
@@ -21,7 +21,7 @@ export function widthOf(context, text, size, family, weight = "") {
   return (width * size) / 10;
 }
 
-/** The text, cut with … where it is wider than the room. */
+/** The text, cut with … if it is wider than the space. */
 export function fitted(context, text, room, size, family, weight) {
   if (widthOf(context, text, size, family, weight) <= room) return text;
   let kept = Math.max(1, Math.floor((text.length * room) / widthOf(context, text, size, family, weight)) - 1);
@@ -43,7 +43,7 @@ export class Pen {
   x = (x) => this.left + x * this.scale;
   y = (y) => this.top + y * this.scale;
 
-  /** Whether any of the rectangle is in the picture. */
+  /** Whether a part of the rectangle is in the picture. */
   sees(x, y, width, height) {
     const [left, top] = [this.x(x), this.y(y)];
     return left < this.size.width && top < this.size.height && left + width * this.scale > 0 && top + height * this.scale > 0;
@@ -108,7 +108,7 @@ export class Pen {
     context.globalAlpha = 1;
   }
 
-  /** Slanted lines in rectangles [[x, y, width, height], …]: what may not be seen. */
+  /** Slanted lines in rectangles [[x, y, width, height], …]: masked cells. */
   hatch(all, colour, alpha = 1) {
     const { context } = this;
     context.globalAlpha = alpha;
@@ -129,7 +129,7 @@ export class Pen {
     context.globalAlpha = 1;
   }
 
-  /** A small canvas, each of its pixels as one cell. */
+  /** A small canvas, with one cell per pixel. */
   image(canvas, x, y, width, height, alpha = 1) {
     if (!this.sees(x, y, width, height)) return;
     this.context.globalAlpha = alpha;
@@ -139,8 +139,8 @@ export class Pen {
   }
 
   /**
-   * A text at a point: size in units of the scene, drawn between 10 and `most` CSS pixels, left out where it would be
-   * smaller than 7.5. room: the width of the scene it may take; isUpright: it reads upwards.
+   * A text at a point. Its size is in units of the scene, limited to 10 to `most` CSS pixels; below 7.5 CSS pixels it
+   * is omitted. room: its largest width in units of the scene; isUpright: it reads upwards.
    */
   text(text, x, y, { size = 14, most = 16, align = "left", colour = "ink", family = SANS, weight = "", room = null, alpha = 1,
     isUpright = false, isAlways = false } = {}) {
@@ -168,7 +168,7 @@ export class Pen {
     context.globalAlpha = 1;
   }
 
-  /** A number, in the type of numbers. */
+  /** A number, in the font of numbers. */
   number(text, x, y, more) {
     this.text(text, x, y, { family: MONO, align: "center", ...more });
   }

@@ -1,7 +1,7 @@
-// Moves through a film: plays, travels to a stop, is scrubbed. It draws nothing itself and knows no components.
+// Playback of a film: play, travel to a stop, scrub. It draws nothing and is independent of components.
 import { between, eased, progressAt, secondsAt, secondsOf } from "./camera.js";
 
-const TRAVEL_MS = 900; // from one stop to another that was asked for
+const TRAVEL_MS = 900; // for travelling to a selected stop
 
 const wantsLessMotion = () => matchMedia("(prefers-reduced-motion: reduce)").matches;
 
@@ -9,11 +9,11 @@ export class Player {
   #frame = null;
   #timer = null;
   progress = 0;
-  goal = 0; // where it goes, or is
+  goal = 0; // target, or current place
   count = 1;
   isPlaying = false;
 
-  /** onMove(progress) for each moment to draw; onRest(progress) once it has come to rest; onPlay(isPlaying). */
+  /** onMove(progress): at each moment to draw; onRest(progress): when it has stopped; onPlay(isPlaying). */
   constructor({ onMove, onRest, onPlay }) {
     Object.assign(this, { onMove, onRest, onPlay });
   }
@@ -34,7 +34,7 @@ export class Player {
     }
   }
 
-  /** Call step(milliseconds since the beginning) in each frame until it says that it is done. */
+  /** Call step(milliseconds since the beginning) in each frame until it returns true. */
   #run(step) {
     let began = null;
     const frame = (now) => {
@@ -49,7 +49,7 @@ export class Player {
     this.#frame = requestAnimationFrame(frame);
   }
 
-  /** Stop where it is. */
+  /** Stop at the current place. */
   pause() {
     const wasMoving = this.#frame !== null || this.#timer !== null;
     this.#end();
@@ -57,14 +57,14 @@ export class Player {
     if (wasMoving) this.onRest(this.progress);
   }
 
-  /** Go there at once. */
+  /** Move to a progress at once. */
   seek(progress) {
     this.#end();
     this.#show(progress);
     this.goal = this.progress;
   }
 
-  /** Go there in a moment; at once for those who asked their system for less motion. */
+  /** Travel to a progress; at once with the system setting for reduced motion. */
   travel(progress) {
     this.#end();
     const from = this.progress;
@@ -82,7 +82,10 @@ export class Player {
     });
   }
 
-  /** Play on from here, from the beginning if this is the end; with less motion, from stop to stop without the ways. */
+  /**
+   * Play from here, or from the beginning if this is the end; with reduced motion, from stop to stop without
+   * travelling.
+   */
   play() {
     this.#end();
     if (this.progress >= this.count - 1) this.#show(0);

@@ -1,11 +1,14 @@
-// What stands at a point of the journey's picture: a word, or a pair of words, and its numbers in a line.
+// The word, or pair of words, at a point of the journey's picture, and its numbers in a line.
 import { shownToken } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";
 
 const BY_ROW = ["tokens", "embed", "position", "pre", "norm", "q"];
 const BY_COLUMN = ["k", "bars", "v", "weighted"];
 
-/** {query} or {key} or both, as positions, of a place in CSS pixels of what was painted last; null where there is no word. */
+/**
+ * {query} or {key} or both, as positions, at a place in CSS pixels of the last painted picture; null without a word
+ * there.
+ */
 export function foundAt({ pen, layout, data }, left, top) {
   if (!pen || top > pen.size.height - pen.below) return null;
   const [x, y] = [(left - pen.left) / pen.scale, (top - pen.top) / pen.scale];
@@ -20,7 +23,7 @@ export function foundAt({ pen, layout, data }, left, top) {
   return BY_COLUMN.some(isIn) ? { key: column } : null;
 }
 
-/** The line under the picture for what is pointed at. */
+/** The line under the picture about the pointed words. */
 export function saysOf({ data, products, weights }, { query, key }) {
   const word = (position) => `${position} “${shownToken(data.tokens[position])}”`;
   if (key === undefined) return word(query);

@@ -1,4 +1,4 @@
-// The journey's canvas: it shows one moment of the film, is scrubbed, played and walked, and keeps its place in the address.
+// The journey's canvas: one moment of the film, with scrubbing, playback and keys; its place is in the address.
 import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { select, useSelection } from "../../core/state.js";
@@ -12,30 +12,30 @@ import { foundAt, saysOf } from "./pointing.js";
 
 const COLOURS = ["ink", "muted", "line", "paper", "raised", "sunk", "query", "key", "value", "accent"];
 
-/** The colours of the page as plain strings: to look them up in the style in each frame takes longer than to draw. */
+/** The colours of the page as plain strings: reading them from the style in each frame takes longer than drawing. */
 function coloursNow() {
   const named = palette();
   return Object.fromEntries(COLOURS.map((name) => [name, named[name]]));
 }
 
-const ABOVE = 440; // CSS pixels that stand above the canvas on a wide screen
+const ABOVE = 440; // CSS pixels of the page above the canvas on a wide screen
 
-/** The height of the canvas, in CSS pixels, for its width: a screen shows all of it, the shared text too. */
+/** The canvas's height for its width, in CSS pixels: on one screen with the shared text. */
 const heightFor = (width) => (width < 600 ? 480 : Math.max(440, Math.min(innerHeight - ABOVE, Math.round(width * 0.55))));
 
-/** Where the address says that the journey is, as a progress. */
+/** The progress that the address names. */
 function placeOf(film, { journey_stop: stop, journey_between: rest }) {
   return film.indexOf(stop) + rest;
 }
 
-/** How far somebody has moved and enlarged what the camera shows; the next stop is seen as it is meant again. */
+/** No pan or zoom by the user; restored at the next stop. */
 const NOT_ASIDE = { x: 0, y: 0, zoom: 1 };
 
 /**
- * {canvas, scrubber, player, look, stop, isPlaying, drawAt, seconds, savers}: what the stage's parts share. canvas and
- * scrubber are refs; look({x, y, zoom}) moves the picture by CSS pixels and enlarges it; stop is the index of the nearest
- * stop; drawAt(share) draws that share of the film's time, 0 to 1, on the canvas, and seconds is how long the film is, for
- * those who record it.
+ * {canvas, scrubber, player, look, stop, isPlaying, drawAt, seconds, savers}: shared by the stage's parts. canvas and
+ * scrubber: refs; look({x, y, zoom}): pans the picture by CSS pixels and zooms it; stop: the index of the nearest
+ * stop; drawAt(share): draws on the canvas at that share of the film's time, 0 to 1, for recording; seconds: the
+ * film's length.
  */
 export function useStage(film) {
   const canvas = useRef(null);
@@ -93,7 +93,7 @@ export function useStage(film) {
   };
 }
 
-/** Keep the place in the address: the stop, and how far behind it. */
+/** Write the place to the address: the stop, and the progress after it. */
 function remember(film, progress) {
   const stop = Math.min(film.stops.length - 1, Math.floor(progress + 0.005));
   const rest = Math.max(0, Math.round((progress - stop) * 100) / 100);
@@ -132,7 +132,7 @@ function drawOn(canvas, film, progress, options) {
 const ZOOMS = { "+": 1.5, "=": 1.5, "-": 1 / 1.5 };
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 };
 
-/** What a key does on the canvas; true if it was used. */
+/** Handle a key on the canvas; returns true if it was used. */
 function keyPressed(stage, key) {
   const { player } = stage;
   const last = player.count - 1;
@@ -151,7 +151,7 @@ function keyPressed(stage, key) {
 /** The next stop from a progress in a direction. */
 export const nextOf = (progress, step) => (step > 0 ? Math.floor(progress + 0.01) + 1 : Math.ceil(progress - 0.01) - 1);
 
-/** The canvas with its keys, and the words for those who do not see it. */
+/** The canvas with its keys, and its description for screen readers. */
 export function Canvas({ stage, film }) {
   const { canvas, stop } = stage;
   const onKeyDown = (event) => {

@@ -1,4 +1,4 @@
-// The stops of the journey, as the model that runs has them: a title, a sentence or two with its numbers, the view of each.
+// The stops of the journey for the served model: a title, a sentence or two with its numbers, and a view for each.
 import { lackOf, shownToken } from "../../core/model.js";
 import { format, grouped, percent } from "../../core/numbers.js";
 import { NORMS, placing } from "../flow/bands.js";
@@ -8,7 +8,7 @@ const lengthOf = (values) => Math.hypot(...values);
 const plural = (count, one, many = `${one}s`) => `${grouped(count)} ${count === 1 ? one : many}`;
 const flowAt = (id) => ({ view: "flow", flow_open: id });
 
-/** What the sentences speak of: the two words, and the numbers of their pair. */
+/** Values for the sentences: the two words, and the numbers of their pair. */
 function wordsOf({ data, products, rowWeights }) {
   const { tokens, query, key, explain } = data;
   const hasKey = key < products.numKeys;
@@ -150,7 +150,7 @@ function maskStop({ data, products }, { query }) {
   };
 }
 
-/** A sentence on the token with the largest weight, where that is not the chosen one. */
+/** A sentence about the token with the largest weight, if it is not the selected one. */
 function mostOf({ data, rowWeights }, verb) {
   const strongest = rowWeights.reduce((best, value, i) => (value > rowWeights[best] ? i : best), 0);
   return strongest === data.key ? "" : ` Most ${verb} ${quoted(data.tokens[strongest])}, ${percent(rowWeights[strongest])}.`;
@@ -289,7 +289,10 @@ function endWithoutHead(data, query) {
 
 const ROUTES = { why: "/v1/explain", contributions: "/v1/contributions", lens: "/v1/lens", next: "/v1/next", embeddings: "/v1/embeddings" };
 
-/** [{id, title, says, to, link}] in their order: to is what the link selects, null where the model has no such view. */
+/**
+ * [{id, title, says, to, link}] in their order: to: the selection of the link, null if the model does not support the
+ * view.
+ */
 export function stopsOf(film) {
   const { data } = film;
   const words = wordsOf(film);

@@ -1,4 +1,4 @@
-// One cell of the lens opened: the likeliest words of one layer at one position.
+// One cell of the lens: the likeliest tokens of one layer at one position.
 import { html } from "../../core/html.js";
 import { shownToken, useCapabilities } from "../../core/model.js";
 import { format, percent } from "../../core/numbers.js";

@@ -1,4 +1,5 @@
-// The grid of words: states down, positions across, on canvas; the ground of a cell is its word's probability.
+// The grid of words on a canvas: one row per state, one column per position; the background shows the word's
+// probability.
 import { colourOf, inkOn } from "../../core/colour.js";
 import { html, useCallback, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
@@ -14,11 +15,11 @@ import { stateName } from "./names.js";
 const LEFT = 78;
 const TOP = 26;
 const CELL = { width: 58, height: 25 };
-// The names stand on the canvas for those who save it, and over it, in the same place, where they stay while it scrolls.
+// Names are drawn on the canvas for saved pictures, and above it as elements that stay in place while it scrolls.
 const NAMES_PLACE = { width: `${LEFT - 2}px`, marginRight: `${2 - LEFT}px`, paddingTop: `${TOP}px` };
 const FONT = "12px ui-monospace, monospace";
 
-/** The top words, probabilities and entropy of one cell of the answer; column counts in the answer's positions. */
+/** The top words, probabilities and entropy of one cell of the answer; column: index in the answer's positions. */
 export function cellOf(entry, state, column) {
   const [, columns, k] = entry.arrays.probabilities.shape;
   const start = (state * columns + column) * k;
@@ -35,7 +36,7 @@ export function Grid({ entry, query, state }) {
   const picture = useRef(null);
   const [states, columns] = [entry.layers.length, entry.positions.length];
   const scale = useMemo(() => scaleOf(entry), [entry]);
-  const hovered = pointed && pointed.column < columns ? pointed : null; // the text may have become shorter
+  const hovered = pointed && pointed.column < columns ? pointed : null; // the text may be shorter now
   const selected = useMemo(() => ({ state, column: entry.positions.indexOf(query) }), [entry, query, state]);
   const cellWidth = (width) => (width - LEFT - 4) / columns;
   const draw = useCallback(
@@ -92,7 +93,7 @@ export function Grid({ entry, query, state }) {
       <${SaveMenu} picture=${picture} name="lens" arrays=${savedArrays(entry)} /></div>`;
 }
 
-/** Scroll the box so that the column is seen, a little of its surroundings too. */
+/** Scroll the box until the column is visible, with a margin. */
 function showColumn(box, column, columns) {
   const width = Math.max(CELL.width, (box.clientWidth - LEFT - 4) / columns);
   const [left, right] = [(column - 1) * width, LEFT + (column + 2) * width];
@@ -104,7 +105,7 @@ const placeIn = ({ state, column }, cell) => ({ x: LEFT + (column + 0.5) * cell,
 
 const within = (place, count) => Math.max(0, Math.min(count - 1, place));
 
-/** The range of the colours: probabilities, or how much one of them changed. */
+/** The range of the colours: of probabilities, or of the differences of one. */
 function scaleOf(entry) {
   if (!entry.isDifference) return { low: 0, high: 1, kind: "sequential" };
   const size = Math.max(...extent(entry.arrays.target_probabilities.data).map(Math.abs)) || 1e-30;
@@ -120,7 +121,7 @@ function said(entry, { state, column }) {
     entry.layers.length)} at “${shownToken(entry.tokens[position])}” (${position}): ${list}; entropy ${format(entropy)} nats`;
 }
 
-/** What both sides would say there, and what became of the followed word. */
+/** The predictions of both sides in a cell, and the change of the followed word's probability. */
 function saidOfBoth(entry, { state, column }) {
   const [before, after] = [entry.before, entry.after].map((one) => cellOf(one, state, column));
   const position = entry.positions[column];
@@ -130,7 +131,7 @@ function saidOfBoth(entry, { state, column }) {
     spaced(entry.target.token)} ${changed}`;
 }
 
-/** One position in words: what each state would say. */
+/** One position in words: the prediction at each state. */
 function inWords(entry, column) {
   const { length } = entry.layers;
   const says = entry.layers.map((_, state) => {

@@ -1,6 +1,6 @@
-// What the states of the residual stream are called: 0 is the embedding, i the stream after block i - 1.
+// Names of the states of the residual stream: 0 is the embedding, i the stream after block i - 1.
 
-/** Of state `state` of `count`: short, for axes. */
+/** The short name of state `state` of `count`, for axes. */
 export function stateName(state, count) {
   if (state === 0) return "embed";
   return state === count - 1 ? `${state - 1} (last)` : String(state - 1);

@@ -1,4 +1,4 @@
-// The card of a lesson: its steps one after another, with the sentences that are true of the served model; and the list.
+// The card of a lesson: its steps, with the sentences that are true for the served model; and the list of lessons.
 import { json, useAnswer } from "../../core/fetching.js";
 import { html, useEffect, useLayoutEffect, useMemo, useRef } from "../../core/html.js";
 import { clamp, useCapabilities } from "../../core/model.js";
@@ -65,11 +65,11 @@ function Lesson({ name }) {
   <//>`;
 }
 
-/** Whether a lesson or a step is meant for a model: it names no models, or this one by its kind, architecture, family or name. */
+/** Whether a lesson or a step is for a model: it names no models, or this one's kind, architecture, family or name. */
 const isFor = (part, { kind, architecture, family, model }) =>
   !part.for || part.for.some((name) => [kind, architecture, family, model].includes(name));
 
-/** Whether the page and the model have what a step shows. */
+/** Whether the page and the model support a step's view. */
 function isThere(step, capabilities) {
   const view = VIEWS.find(({ id }) => id === step.view);
   const hasFields = Object.keys(step.select ?? {}).every((field) => field in initialState);
@@ -116,13 +116,16 @@ function Walk({ lesson, steps }) {
   <//>`;
 }
 
-/** Whether a step shows one head, by a view that can show the model with it changed. */
+/** Whether a step shows one head in a view that can show the changed model. */
 const isOfHead = ({ view, select: chosen = {} }) => "head" in chosen && ["attention", "why", "contributions"].includes(view);
 
 const leftOut = (count) => (count === 1 ? "One sentence is left out, because it is not true of this model."
   : `${count} sentences are left out, because they are not true of this model.`);
 
-/** {step, look}: the whole selection that shows a step, whatever was set before; what the model lacks is not chosen. */
+/**
+ * {step, look}: the complete selection of a step, independent of earlier settings, without parts that the model
+ * lacks.
+ */
 async function lookOf(step, lesson, values) {
   const { lesson: _, lesson_step: __, ...plain } = initialState;
   const entries = Object.entries({ text: lesson.text, ...lesson.select, ...step.select });

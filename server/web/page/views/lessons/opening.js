@@ -1,11 +1,11 @@
-// Opens and closes lessons, and gives back what the visitor looked at before.
+// Opens and closes lessons, and restores the user's earlier selection.
 import { initialState, select, state } from "../../core/state.js";
 
-/** The name that stands in the address where the list of lessons is open. */
+/** The lesson's name in the address while the list of lessons is open. */
 export const LIST = "list";
 
-let opener = null; // what had the keyboard's focus before
-let before = null; // what the visitor looked at before; null where an address opened the lesson
+let opener = null; // the element with the keyboard's focus before
+let before = null; // the user's selection before; null if an address opened the lesson
 
 /** Open a lesson at its first step, or the list of them. */
 export function openLesson(name) {
@@ -16,7 +16,7 @@ export function openLesson(name) {
   select({ lesson: name, lesson_step: 1 }, { remember: true });
 }
 
-/** Close what is open. The visitor's text and selection come back, unless what is seen is to stay. */
+/** Close the lesson or the list. The user's text and selection are restored, unless isToStay keeps the current ones. */
 export function closeLesson({ isToStay = false } = {}) {
   const rest = isToStay || before === null ? {} : before;
   const { lesson, lesson_step } = initialState;

@@ -1,4 +1,4 @@
-// The frame around what a step of a lesson speaks of, and the corner of the screen where the card hides the least of it.
+// The frame around a lesson step's target, and the corner of the screen where the card hides the least of it.
 import { useEffect, useState } from "../../core/html.js";
 
 /** The CSS of a frame around a place on the screen. */
@@ -6,8 +6,8 @@ export const pixels = ({ left, top, width, height }) =>
   ({ left: `${left - 6}px`, top: `${top - 6}px`, width: `${width + 12}px`, height: `${height + 12}px` });
 
 /**
- * Where on the screen the step's target is, followed frame by frame: views load, and people scroll. It is brought into
- * sight until somebody scrolls by hand.
+ * The place of the step's target on the screen, updated every frame because views load and users scroll. The target
+ * is scrolled into view until the user scrolls.
  */
 export function useTarget(step) {
   const [edge, setEdge] = useState(null);
@@ -44,14 +44,17 @@ export function useTarget(step) {
 
 const isNarrow = () => innerWidth <= 760;
 
-/** What a step's frame goes around: the first of its selectors that is there, or else the view's first card. */
+/** The element inside a step's frame: the first of its selectors with an element, or else the view's first card. */
 const framed = ({ view, frame }) =>
   [...[frame ?? []].flat(), `#view-${view} .card`].map((selector) => document.querySelector(selector)).find(Boolean);
 
-const [CARD_WIDE, CARD_TALL] = [380, 260]; // about the card's size
-const WEIGHT_OF_CONTROLS = 20; // a hidden button is worse than so much of a picture
+const [CARD_WIDE, CARD_TALL] = [380, 260]; // approximate size of the card
+const WEIGHT_OF_CONTROLS = 20; // a hidden button counts like this many times its area of the target
 
-/** What it speaks of goes to the top where a card would else lie on it: on a phone, which it fills by half, and if tall. */
+/**
+ * Scroll a target to the top if the card would hide it: if it is tall, or on a phone, where the card fills half the
+ * screen.
+ */
 function bringIntoSight(element) {
   const { top, height } = element.getBoundingClientRect();
   const low = isNarrow() ? innerHeight * 0.5 : innerHeight;
@@ -61,7 +64,7 @@ function bringIntoSight(element) {
   scrollTo({ top: scrollY + top - above });
 }
 
-/** The corner of the screen where the card hides the least of the target and of the view's controls; CSS places it. */
+/** The corner where the card hides the least of the target and of the view's controls; CSS places it. */
 export function cornerAwayFrom(target) {
   if (!target || isNarrow()) return "bottom-right";
   const corners = {

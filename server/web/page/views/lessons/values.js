@@ -1,5 +1,5 @@
-// The numbers that a lesson quotes, asked of the served model, and what its sentences say with them. docs/lessons.md
-// describes the language; nothing in it is run as code.
+// The numbers quoted by a lesson, fetched from the served model, and the sentences with them. docs/lessons.md
+// describes the language; none of it is executed as code.
 import { json } from "../../core/fetching.js";
 import { shownToken } from "../../core/model.js";
 import { format, grouped, percent } from "../../core/numbers.js";
@@ -7,7 +7,7 @@ import { format, grouped, percent } from "../../core/numbers.js";
 const QUOTE = /\{(\w+)((?:\.\w+|\[[^\]]*\])*)(?::(\w+))?\}/g;
 const ONE_QUOTE = new RegExp(`^${QUOTE.source}$`);
 const RELATION = /^(.+?) (>=|<=|!=|=|>|<|near) (.+)$/;
-const NEAR = 0.01; // of the larger: as far apart may numbers be that are "near"
+const NEAR = 0.01; // largest difference of "near" numbers, relative to the larger one
 
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 const dot = (a, b) => sum(a.map((number, i) => number * b[i]));
@@ -27,13 +27,13 @@ const FUNCTIONS = {
 
 const FORMATS = { percent, grouped, token: shownToken, number: format };
 
-/** A number in a sentence: a whole one with all its digits. */
+/** A number in a sentence: integers with all digits. */
 const written = (number) => (Number.isInteger(number) ? grouped(number) : format(number));
 
-// Which list of an answer names the layers, heads and positions of an array's places.
+// The list in an answer with the layers, heads and positions of an array's indices.
 const PLACES = { layer: "layers", head: "heads", query: "query_positions", key: "key_positions", position: "positions" };
 
-/** What stands at a path such as "rows[component=key].share" in a value: undefined where there is nothing. */
+/** The value at a path such as "rows[component=key].share"; undefined if there is none. */
 function at(value, path) {
   return [...path.matchAll(/\[([^\]]*)\]|[^.[\]]+/g)].reduce((inner, [whole, bracketed]) => {
     const step = bracketed ?? whole;
@@ -44,7 +44,7 @@ function at(value, path) {
   }, value);
 }
 
-/** {value, and by each name its place} of the largest number of nested lists; with sign -1, of the smallest. */
+/** {value, and its index by each name} of the largest number of nested lists; with sign -1, of the smallest. */
 function extreme(lists, names, sign, answer) {
   let best = null;
   const walk = (inner, places) => {
@@ -57,7 +57,7 @@ function extreme(lists, names, sign, answer) {
   return { value: best.value, ...Object.fromEntries(named) };
 }
 
-/** The position of the last token of a text's nth such word. */
+/** The position of the last token of a word's nth occurrence in a text. */
 async function positionOf({ word, nth = 1, text }) {
   let begin = -1;
   for (let i = 0; i < nth; i += 1) {
@@ -70,7 +70,7 @@ async function positionOf({ word, nth = 1, text }) {
   return position < 0 ? null : position;
 }
 
-/** The values of one lesson, each asked when it is first quoted. One that this model does not have is null. */
+/** The values of one lesson, each fetched at its first use. A value that the model does not have is null. */
 export class Values {
   #lesson;
   #asked = new Map();
@@ -79,7 +79,7 @@ export class Values {
     this.#lesson = lesson;
   }
 
-  /** The promise of a named value; it fails only where the same may succeed later. */
+  /** The promise of a named value; it is rejected only if a retry may succeed. */
   get(name) {
     if (!this.#asked.has(name)) {
       const finding = this.#find(name).catch((error) => {
@@ -105,7 +105,7 @@ export class Values {
     return extreme(found, given.largest ?? given.smallest, given.largest ? 1 : -1, start);
   }
 
-  /** Something of a lesson with what it quotes in the quotes' place; null where a quoted value is null. */
+  /** Return a part of a lesson with its quotes replaced by their values; null if a quoted value is null. */
   async fill(part) {
     if (typeof part === "string") return this.#fillText(part, String);
     if (part === null || typeof part !== "object") return part;
@@ -114,7 +114,7 @@ export class Values {
     return Array.isArray(part) ? filled : Object.fromEntries(Object.keys(part).map((name, i) => [name, filled[i]]));
   }
 
-  /** write: how a number stands in a text whose quotes name no format. */
+  /** write: formats a number in a text with more than one quote, if the quote names no format. */
   async #fillText(text, write) {
     const alone = ONE_QUOTE.exec(text);
     if (alone) return this.#quoted(alone);
@@ -146,7 +146,7 @@ export class Values {
     return true;
   }
 
-  /** {said, left}: the sentences that are true of the model, and how many are not and have no other words. */
+  /** {said, left}: the sentences true for the model, and the number of false ones without an alternative. */
   async say(sentences) {
     const said = [];
     let left = 0;
@@ -154,7 +154,7 @@ export class Values {
       const isPlain = typeof sentence === "string";
       const isTold = isPlain || (await this.holds(sentence.if));
       const words = isPlain ? sentence : isTold ? sentence.say : sentence.else;
-      if (words === "") continue; // nothing is to be said of such models
+      if (words === "") continue; // no sentence for such models
       const filled = words === undefined ? null : await this.#fillText(words, written);
       if (filled === null) left += 1;
       else said.push(String(filled));
@@ -163,7 +163,7 @@ export class Values {
   }
 }
 
-/** A side of a relation: a number where it reads as one; true and false as words. */
+/** A side of a relation: converted to a number if possible; true and false as words. */
 function operand(side) {
   if (typeof side === "boolean") return String(side);
   return typeof side === "string" && side.trim() !== "" && Number.isFinite(Number(side)) ? Number(side) : side;

@@ -1,4 +1,4 @@
-// One word in several contexts: the examples, and where the word stands in each text.
+// One word in several contexts: the examples, and the word's position in each text.
 import { json, look, useAnswer } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
 import { select, useSelection } from "../../core/state.js";
@@ -8,7 +8,7 @@ import { OF_WAY } from "./scene.js";
 
 const MOST_TEXTS = OF_WAY.length; // a colour each
 
-/** Texts by the word that they end in or hold: what tells a meaning stands before the word, where a decoder reads it. */
+/** Texts by a word that they contain. The context comes before the word, because a decoder reads only earlier words. */
 export const EXAMPLES = {
   mole: ["Under the garden lives a small animal, the mole", "In chemistry the number of atoms is counted by the mole",
     "The doctor looked at the skin and cut out the mole"],
@@ -19,23 +19,23 @@ export const EXAMPLES = {
   car: ["They drove the car", "They washed the car", "They crashed the car"],
 };
 
-/** {word, texts} that are looked at: those of the address, or the example's. */
+/** The current {word, texts}: those of the address, or the example's. */
 export function contextsOf(selection) {
   const word = selection.motion_word;
   const own = selection.motion_texts.split("\n").map((line) => line.trim()).filter(Boolean);
   return { word, texts: (own.length ? own : (EXAMPLES[word] ?? [])).slice(0, MOST_TEXTS) };
 }
 
-/** The last position at which the text has the word, by the tokens' places in the text; null where it has none. */
+/** The last position of the word in the text, from the tokens' offsets; null if the text does not contain it. */
 export function positionOf(text, word, offsets) {
   const at = text.toLowerCase().lastIndexOf(word.toLowerCase());
   if (at < 0 || word === "") return null;
-  const end = Array.from(text.slice(0, at + word.length)).length; // the server counts characters, not halves of pairs
+  const end = Array.from(text.slice(0, at + word.length)).length; // the server counts code points, not UTF-16 units
   const position = offsets.findIndex(([from, to]) => from < end && to >= end);
   return position < 0 ? null : position;
 }
 
-/** Ask about the word in every text; rejects with a sentence where one has no such word. */
+/** Request the vectors of the word in every text; rejects with a sentence if a text does not contain it. */
 async function askAll(route, { word, texts, ...body }, options) {
   return Promise.all(texts.map(async (text) => {
     const { offsets } = await json("tokenize", { prompt: text, return_offsets: true }, options);
@@ -48,7 +48,7 @@ async function askAll(route, { word, texts, ...body }, options) {
 /** The answers about each text, in `data`; see useAnswer. */
 export const useContexts = (body) => useAnswer(askAll, body === null ? null : "v1/contributions", body);
 
-/** The word, its texts, and examples to begin with. */
+/** Fields for the word and its texts, and examples. */
 export function ContextFields() {
   const selection = useSelection();
   const { word, texts } = contextsOf(selection);

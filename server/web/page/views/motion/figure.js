@@ -1,4 +1,4 @@
-// The canvas with the arrows: sized, drawn at each progress, turned by dragging and keys, described in words.
+// The canvas with the arrows: drawn at each progress, rotated by dragging and keys, described in words.
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../../core/html.js";
 import { select, useSelection } from "../../core/state.js";
 import { useStore } from "../../core/store.js";
@@ -7,11 +7,11 @@ import { palette, theme } from "../../core/theme.js";
 import { PlainPainter } from "./painters.js";
 import { Scene, shownScene } from "./scene.js";
 
-const TURN_BY = 10; // degrees of a key
+const TURN_BY = 10; // degrees per key press
 const tallOf = (width) => Math.round(Math.max(320, Math.min(560, width * 0.56)));
 const within = (degrees) => ((((Math.round(degrees) + 180) % 360) + 360) % 360) - 180;
 
-/** data: as way.js measures it; player: see player.js; summary: what the picture shows, in words; handle: a ref to save it. */
+/** data: see way.js; player: see player.js; summary: the picture's content in words; handle: a ref for saving it. */
 export function Figure({ data, player, seconds, summary, handle }) {
   const { motion_space: space, motion_yaw: yaw, motion_pitch: pitch } = useSelection();
   const box = useRef(null);
@@ -54,7 +54,7 @@ function keysOf(player, turn) {
     End: () => player.seek(1) };
 }
 
-/** The scene on the canvas in the box, as wide as that, at the player's progress. */
+/** The scene on the canvas, with the width of the box, at the player's progress. */
 function useScene(box, player, seconds, handle) {
   const [scene, setScene] = useState(null);
   useLayoutEffect(() => {
@@ -91,7 +91,7 @@ function svgOf(scene) {
   return new Blob([context.document(scene.width, scene.height, palette().raised)], { type: "image/svg+xml" });
 }
 
-/** The picture as a file, of two pixels for each of CSS, as parts/picture.js makes them. */
+/** The picture as a file with two pixels per CSS pixel, as in parts/picture.js. */
 function pngOf(scene) {
   const canvas = document.createElement("canvas");
   [canvas.width, canvas.height] = [scene.width * 2, scene.height * 2];

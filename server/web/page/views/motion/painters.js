@@ -1,5 +1,5 @@
-// Two painters with the same few strokes: one draws with WebGL2, the other with a 2D context where there is no WebGL2.
-// What is drawn, and where, is said by scene.js: all numbers are CSS pixels.
+// Two painters with the same few strokes: one draws with WebGL2, the other with a 2D context where there is no
+// WebGL2. scene.js determines the drawing; all numbers are CSS pixels.
 
 const FAMILY = "system-ui, sans-serif";
 const ATLAS = 1024; // pixels of each side of the texture that holds the letters
@@ -26,7 +26,7 @@ function rgbOf(colour) {
   return known.get(colour);
 }
 
-/** The painter of a 2D context, or of what offers the same strokes. */
+/** The painter of a 2D context, or of an object with the same methods. */
 export class PlainPainter {
   name = "2D canvas";
 
@@ -82,7 +82,7 @@ export class PlainPainter {
     return this.context.measureText(text).width;
   }
 
-  /** Write from x to the right, its middle at y. */
+  /** Write a text from x to the right, vertically centred at y. */
   text(text, x, y, size, colour, alpha) {
     const { context } = this;
     context.font = font(size);
@@ -217,7 +217,7 @@ class GlPainter {
     return this.#word(text, size).width;
   }
 
-  /** Where a text stands in the texture, written there when it is first wanted. */
+  /** The place of a text in the texture; the text is drawn there at its first use. */
   #word(text, size) {
     const name = `${size} ${text}`;
     if (!this.words.has(name)) {
@@ -225,7 +225,7 @@ class GlPainter {
       letters.font = font(size * scale);
       const [wide, tall] = [Math.ceil(letters.measureText(text).width) + 2, Math.ceil(size * scale * 1.5)];
       if (this.pen[0] + wide > ATLAS) this.pen = [2, this.pen[1] + Math.ceil(tall * 1.3)];
-      if (this.pen[1] + tall > ATLAS) this.#forgetLetters(scale); // as many texts as fill it are on no picture at once
+      if (this.pen[1] + tall > ATLAS) this.#forgetLetters(scale); // more texts than one picture has
       const [x, y] = this.pen;
       letters.textBaseline = "middle";
       letters.fillStyle = "#ffffff";
@@ -254,13 +254,13 @@ class GlPainter {
     gl.drawArrays(gl.TRIANGLES, 0, this.count);
   }
 
-  /** Give the card's memory back: browsers keep few of such contexts. */
+  /** Release the graphics memory: browsers allow few such contexts. */
   release() {
     this.gl.getExtension("WEBGL_lose_context")?.loseContext();
   }
 }
 
-/** What draws: the card, or the program that plays it on the CPU. */
+/** Name of the renderer: the graphics card, or a software renderer on the CPU. */
 function nameOf(gl) {
   const info = gl.getExtension("WEBGL_debug_renderer_info");
   return info ? gl.getParameter(info.UNMASKED_RENDERER_WEBGL) : "its name is kept secret";

@@ -1,5 +1,5 @@
-// What moves the scene: playing, scrubbing, steps. The progress is a store of its own, so that a frame draws the canvas
-// and nothing else of the page.
+// Playback of the scene: playing, scrubbing, steps. The progress is a separate store, so that a frame redraws only
+// the canvas.
 import { html, useEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { select, useSelection } from "../../core/state.js";
 import { Store, useStore } from "../../core/store.js";
@@ -10,25 +10,25 @@ const [FEWEST_SECONDS, MOST_SECONDS] = [6, 60];
 const SPEEDS = [0.5, 1, 2, 4];
 const stillness = matchMedia("(prefers-reduced-motion: reduce)");
 
-/** How long the scene plays at speed 1. */
+/** The length of the playback at speed 1, in seconds. */
 export const secondsOf = (count) => Math.min(MOST_SECONDS, Math.max(FEWEST_SECONDS, (count * STEP_SECONDS) / TURN));
 
-/** The progress at which so many of all steps are done. */
+/** The progress at which `done` of `count` steps are complete. */
 export const progressAt = (done, count) => (done > count ? 1 : (done / count) * TURN);
 
-/** How many steps are done at a progress; one more than there are where all are drawn at once. */
+/** The number of complete steps at a progress; count + 1 when all are drawn at once. */
 function doneAt(progress, count) {
   return progress > TURN + 1e-9 ? count + 1 : Math.min(count, Math.floor((progress / TURN) * count + 1e-3));
 }
 
-/** The number of the step that is underway, or was done last; as doneAt otherwise. */
+/** The number of the current step, or of the last complete one; otherwise like doneAt. */
 export function currentAt(progress, count) {
   return progress > TURN + 1e-9 ? count + 1 : Math.min(count, Math.ceil((progress / TURN) * count - 1e-3));
 }
 
 /**
- * {progress: a store, isPlaying, toggle(), step(by), seek(progress)} of a scene of `count` steps. The address has the
- * progress once it rests.
+ * {progress: a store, isPlaying, toggle(), step(by), seek(progress)} of a scene with `count` steps. The progress is
+ * written to the address when it stops.
  */
 export function usePlayer(count) {
   const { motion_at: at, motion_speed: speed } = useSelection();
@@ -62,7 +62,7 @@ export function usePlayer(count) {
 
 const keep = (value) => select({ motion_at: Math.round(value * 1e4) / 1e4 });
 
-/** Move the progress until its end; where motion is unwelcome, from step to step. Returns what ends it. */
+/** Advance the progress to its end; with reduced motion, in whole steps. Returns a function that stops it. */
 function play(progress, latest, onEnd) {
   let frame = null;
   let last = null;
@@ -86,7 +86,7 @@ function play(progress, latest, onEnd) {
   return () => cancelAnimationFrame(frame);
 }
 
-/** The buttons and the slider; sentence(progress) says in words where the scene is. */
+/** The buttons and the slider; sentence(progress) describes the current step. */
 export function Controls({ player, count, sentence }) {
   const { motion_speed: speed } = useSelection();
   return html`<div class="motion-controls" role="group" aria-label="Play the arrows">
@@ -100,7 +100,7 @@ export function Controls({ player, count, sentence }) {
   <${Sentence} player=${player} count=${count} sentence=${sentence} />`;
 }
 
-/** The slider: the arrow keys move it by a step. */
+/** The slider: the arrow keys move it by one step. */
 function Scrubber({ player, count, sentence }) {
   const progress = useStore(player.progress);
   const done = currentAt(progress, count);
@@ -116,7 +116,7 @@ function Scrubber({ player, count, sentence }) {
       onKeyDown=${onKeyDown} onInput=${(event) => player.seek(Number(event.target.value))} /></label>`;
 }
 
-/** What is added at the moment, seen and, unless it plays, read aloud; it is drawn again at each step alone. */
+/** A sentence about the current step; read aloud unless it plays, and updated only at a new step. */
 function Sentence({ player, count, sentence }) {
   const [done, setDone] = useState(currentAt(player.progress.value, count));
   useEffect(() => {

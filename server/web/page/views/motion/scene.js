@@ -1,10 +1,10 @@
-// The scene: arrows that are added one after another, then all at once. What it looks like follows from a progress between
-// 0 and 1 alone, so that it can be played, scrubbed and recorded alike.
+// The scene: arrows added one after another, then all at once. It is a function of a progress between 0 and 1, so
+// that playback, scrubbing and recording give the same pictures.
 import { Store } from "../../core/store.js";
 import { palette } from "../../core/theme.js";
 import { painterOf } from "./painters.js";
 
-export const TURN = 0.8; // of the progress: one after another until then, all at once after it
+export const TURN = 0.8; // progress at which all steps are complete; after it, all arrows are drawn at once
 const OF_KIND = { word: "key", head: "value", more: "key", embedding: "ink", state: "ink", mlp: "good", attention: "value" };
 export const OF_WAY = ["query", "key", "good", "value"]; // the colours of several ways
 const COLOURS = ["raised", "line", "muted", "ink", "query", "key", "value", "good"];
@@ -14,10 +14,13 @@ const LARGE = 13;
 const NARROW = 600; // pixels
 const MOST_LABELS = 16;
 
-/** The scene that is on the page, or null: {canvas, drawAt(progress), seconds}, for whoever records it. */
+/** The scene on the page, or null: {canvas, drawAt(progress), seconds}, for recording. */
 export const shownScene = new Store(null);
 
-/** Where a way is at a progress: {done: whole steps, part: of the step underway, together: of all at once}, from 0 to 1. */
+/**
+ * The state of a way at a progress: {done: whole steps, part: of the current step, together: of all at once}, from 0
+ * to 1.
+ */
 function phaseOf(way, progress) {
   const along = Math.min(1, progress / TURN) * way.steps.length;
   const done = Math.min(way.steps.length, Math.floor(along + 1e-9));
@@ -38,7 +41,7 @@ export class Scene {
   constructor(canvas) {
     this.canvas = canvas;
     this.painter = painterOf(canvas);
-    canvas.addEventListener("webglcontextlost", (event) => this.isReleased || event.preventDefault()); // it may come back
+    canvas.addEventListener("webglcontextlost", (event) => this.isReleased || event.preventDefault()); // it may be restored
     canvas.addEventListener("webglcontextrestored", () => {
       this.painter = painterOf(canvas);
       this.drawAt(this.progress);
@@ -49,7 +52,7 @@ export class Scene {
   show(data, view) {
     this.#data = data;
     this.#view = view;
-    const found = palette(); // not at each frame: it would have the page's styles computed
+    const found = palette(); // once, not in each frame: it computes the page's styles
     this.colours = Object.fromEntries(COLOURS.map((name) => [name, hexOf(found[name])]));
     this.drawAt(this.progress);
   }
@@ -66,14 +69,14 @@ export class Scene {
     this.painter.release();
   }
 
-  /** Draw the scene as it is at a progress from 0 (nothing is added yet) to 1 (all is, at once). */
+  /** Draw the scene at a progress from 0 (no step is added) to 1 (all are, at once). */
   drawAt(progress) {
     this.progress = progress;
     if (!this.#data || !this.width) return;
     this.#paint(this.painter, progress);
   }
 
-  /** Draw what is on the canvas now with another painter, of so many pixels for each of CSS. */
+  /** Draw the current picture with another painter; scale: pixels per CSS pixel. */
   drawWith(painter, scale) {
     const own = [this.painter, this.scale];
     [this.painter, this.scale] = [painter, scale];
@@ -101,7 +104,7 @@ export class Scene {
     this.#drawRuler();
   }
 
-  /** A point of the axes, turned as the space is: right, up, and towards the eye. */
+  /** A point of the axes after the rotation of the space: right, up, and towards the eye. */
   #turned([a, b, c]) {
     if (this.#view.space === "plane") return [a, b, 0];
     const [yaw, pitch] = [this.#view.yaw, this.#view.pitch].map((degrees) => (degrees * Math.PI) / 180);
@@ -110,7 +113,7 @@ export class Scene {
       Math.sin(pitch) * b + Math.cos(pitch) * deep];
   }
 
-  /** Choose the scale so that all that is drawn so far is seen. */
+  /** Set the scale so that everything drawn so far is visible. */
   #fit(ways, phases) {
     const seen = ways.flatMap((way, w) => {
       const { done, part, together } = phases[w];
@@ -129,7 +132,7 @@ export class Scene {
     this.middle = [0, 1].map((i) => (lows[i] + highs[i]) / 2);
   }
 
-  /** The pixel of a point, and how near it is. */
+  /** The pixel of a point, and its depth. */
   #place(point) {
     const [x, y, deep] = this.#turned(point);
     return [this.width / 2 + (x - this.middle[0]) * this.unit, this.height / 2 - (y - this.middle[1]) * this.unit, deep];
@@ -159,7 +162,10 @@ export class Scene {
     return [x0 + (x1 - x0) * Math.max(0, t), y0 + (y1 - y0) * Math.max(0, t)];
   }
 
-  /** The arrows of a way as pixels: one after another, and, fading in as these fade, all from where the word begins. */
+  /**
+   * The arrows of a way in pixels: one after another, then, fading in as these fade out, all from the start of the
+   * word.
+   */
   #arrowsOf(way, { done, part, together }, w) {
     const isOnly = this.#data.ways.length === 1;
     const colour = (step) => (isOnly ? (OF_KIND[step.of ?? step.kind] ?? "muted") : OF_WAY[w]);
@@ -197,12 +203,12 @@ export class Scene {
       ink, alpha);
     if (label && alpha > 0.3 && (far > 12 || isNow)) {
       const style = { colour, size: isNow ? LARGE : SMALL, weight: isNow ? 1e6 : far, alpha };
-      if (isLoose) this.#labelBeside(label, to, [ux, uy], 4, style); // arrows from one point are told apart at their tips
+      if (isLoose) this.#labelBeside(label, to, [ux, uy], 4, style); // arrows from one point are apart only at their tips
       else this.#labelBeside(label, [from[0] + dx / 2, from[1] + dy / 2], [-uy, ux], 2 + wide / 2, style);
     }
   }
 
-  /** Where the word begins, and where it ends up. */
+  /** Draw the start and the end of the word's vector. */
   #drawEnds(way, { done }, w) {
     const isOnly = this.#data.ways.length === 1;
     const colour = isOnly ? "query" : OF_WAY[w];
@@ -220,12 +226,12 @@ export class Scene {
       far < 1 ? [0, -1] : [(x - x0) / far, (y - y0) / far], 8, { colour, size: LARGE, weight: 1e7 });
   }
 
-  /** What a way is called at its end: its number and text, or, where there is no room, its number. */
+  /** The title at the end of a way: its number and text, or only the number if the picture is narrow. */
   #titleOf(way) {
     return this.width < NARROW ? way.label.split(":")[0] : way.label;
   }
 
-  /** A label that touches nothing of what ends at a point: further in the direction, by its own size and a gap. */
+  /** A label that overlaps no line ending at the point: moved in the direction by its own size and a gap. */
   #labelBeside(text, [x, y], [ux, uy], gap, style) {
     const wide = this.painter.measure(text, style.size);
     const far = Math.min((wide / 2 + gap) / Math.abs(ux), (style.size * 0.65 + gap) / Math.abs(uy));
@@ -236,7 +242,7 @@ export class Scene {
     this.labels.push({ text, x, y, colour, size, weight, alpha });
   }
 
-  /** Write the labels, the weightiest first; one that would cover another is left out. */
+  /** Draw the labels, the most important first; labels that would overlap an earlier one are omitted. */
   #drawLabels() {
     const taken = [];
     for (const label of this.labels.sort((a, b) => b.weight - a.weight)) {
@@ -252,7 +258,7 @@ export class Scene {
     }
   }
 
-  /** A line of a round length, since the scale changes as the arrows grow. */
+  /** A scale bar of a round length, because the scale changes as the arrows grow. */
   #drawRuler() {
     const most = 110 / this.unit;
     const power = 10 ** Math.floor(Math.log10(most));
@@ -263,7 +269,7 @@ export class Scene {
   }
 }
 
-/** Each step's arrow moved to where the word begins: [{step, to}]. */
+/** Each step's arrow moved to the start of the word: [{step, to}]. */
 function fanOf(way) {
   const begin = way.steps[0].to;
   return way.steps.slice(1).map((step, i) => ({ step, to: step.to.map((value, j) => begin[j] + value - way.steps[i].to[j]) }));

@@ -1,12 +1,12 @@
-// From an answer of /v1/contributions to steps: all that is added to one word's vector, in order, each with its vector.
+// Converts an answer of /v1/contributions to steps: all additions to one word's vector, in order, with their vectors.
 import { sidesOf, shownToken } from "../../core/model.js";
 import { addTo, lengthOf, sumOf, zeros } from "./vectors.js";
 
-const MOST = { sum: 10, each: 4, one: 12 }; // sources with an arrow of their own, of a layer or of all; others share one
+const MOST = { sum: 10, each: 4, one: 12 }; // sources with their own arrow, per layer or in total; the others share one
 
-const NO_ROUNDING = 1e-4; // a length that float32's rounding stays below
+const NO_ROUNDING = 1e-4; // upper bound of float32's rounding error
 
-/** Which kind of step an addition is, by the end of its name. */
+/** The kind of step of an addition, by the end of its name. */
 const KINDS = [
   [/(hook_embed|hook_resid_pre)$/, "embedding"], [/hook_(pos|token_type)_embed$/, "position"],
   [/attn\.b_O$/, "bias"], [/attn\.rest$/, "rest"], [/hook_attn_out$/, "attention"], [/hook_cross_attn_out$/, "cross"],
@@ -14,17 +14,17 @@ const KINDS = [
   [/(attn|hook_resid_\w+)\.change$/, "change"], [/\.change$/, "norm"], [/other_streams$/, "streams"],
   [/rounding$/, "rounding"],
 ];
-// The order of the parts where layers are counted together.
+// The order of the components when layers are summed.
 const ORDER = ["embedding", "position", "attention", "word", "head", "more", "rest", "change", "cross", "bias", "mlp", "token", "streams",
   "norm", "rounding"];
-const BEFORE_CROSS = new Set(["attention", "norm", "change"]); // what a decoder's block adds before it looks at the encoder
+const BEFORE_CROSS = new Set(["attention", "norm", "change"]); // additions of a decoder's block before its cross-attention
 
 const isSource = (step) => step.kind === "word" || step.kind === "head";
 
 /**
- * {steps, end, tokens, position, width}: steps are {kind, layer, head, key, count, vector} in the order in which they are
- * added up, the first of them the embedding or the state before; `end` is the real state. layers: "sum" (each source
- * once, all layers together), "each" (layer after layer) or "one" (what layer `layer` adds to the state before it).
+ * {steps, end, tokens, position, width}: steps are {kind, layer, head, key, count, vector} in the order of addition,
+ * the first of them the embedding or the state before; `end` is the real state. layers: "sum" (each source once, all
+ * layers together), "each" (layer after layer) or "one" (only the additions of layer `layer`).
  */
 export function stepsOf(entry, layers, layer) {
   const width = entry.arrays.states.shape.at(-1);
@@ -42,7 +42,7 @@ export function stepsOf(entry, layers, layer) {
   return { ...shared, steps, end: state(last) };
 }
 
-/** All that is added, as it comes: what each source adds stands where its layer's attention does. */
+/** All additions in order; those of the sources are in the place of their layer's attention. */
 function inOrder(entry, width) {
   const steps = [];
   const done = new Set();
@@ -62,7 +62,7 @@ function inOrder(entry, width) {
   return steps;
 }
 
-/** What each word, or each head, adds in a layer. */
+/** The addition of each word, or each head, in a layer. */
 function sourcesOf(entry, layer, width) {
   const { data, axes, shape } = entry.arrays.vectors;
   const count = data.length / width / shape[0];
@@ -74,7 +74,7 @@ function sourcesOf(entry, layer, width) {
   });
 }
 
-/** Layer after layer, the largest sources of each apart; what rounding takes comes once, at the end. */
+/** Layer after layer, with the largest sources of each as separate steps; the rounding error is one step at the end. */
 function byLayer(raw, width) {
   const lost = raw.filter((step) => step.kind === "rounding");
   const rest = raw.filter((step) => step.kind !== "rounding");
@@ -84,7 +84,7 @@ function byLayer(raw, width) {
   return [...steps, ...gathered([rounding], "each", width)];
 }
 
-/** Every source, and every other part, once: the sum over the layers. */
+/** Every source and every other component once: its sum over the layers. */
 function merged(raw, width) {
   const parts = new Map();
   for (const step of raw) {
@@ -100,7 +100,7 @@ function merged(raw, width) {
   return gathered(ordered, "sum", width);
 }
 
-/** The largest sources with a step of their own, the others as one; what is nothing to speak of is left out. */
+/** A step for each of the largest sources, and one for the others; zero vectors and negligible rounding are omitted. */
 function gathered(steps, layers, width) {
   const present = steps.map((step) => ({ ...step, size: lengthOf(step.vector) }))
     .filter((step) => step.size > (step.kind === "rounding" ? NO_ROUNDING : 0));
@@ -133,7 +133,7 @@ const WHATS = {
   rounding: () => "rounding of the sums",
 };
 
-/** What a step adds, in a few words: ‘fluffy’ (1), head 3, the MLP. */
+/** The name of a step's source: ‘fluffy’ (1), head 3, the MLP. */
 export function whatOf(step, { tokens, position }) {
   const quoted = (token) => `‘${shownToken(token)}’`;
   if (step.kind !== "word") return WHATS[step.kind]?.(step, quoted(tokens.queries[position])) ?? step.kind;
@@ -141,7 +141,7 @@ export function whatOf(step, { tokens, position }) {
   return `${quoted(tokens.keys[step.key])} (${step.key})${isItself ? ", the word itself" : ""}`;
 }
 
-/** The same as short as a label in the picture has to be. */
+/** A short name, for labels in the picture. */
 export function labelOf(step, { tokens, position }) {
   if (step.kind === "embedding" || step.kind === "state") return shownToken(tokens.queries[position]);
   if (step.kind === "word") return `+ ${shownToken(tokens.keys[step.key])}`;

@@ -1,4 +1,4 @@
-// The steps as a table: the same numbers as the arrows, for those who read rather than look.
+// The steps as a table with the same numbers as the arrows.
 import { classes, html, useEffect, useState } from "../../core/html.js";
 import { format, percent } from "../../core/numbers.js";
 import { Headings } from "../../parts/headings.js";
@@ -6,7 +6,7 @@ import { currentAt, progressAt } from "./player.js";
 
 const where = (step) => (step.layer === null || step.layer === undefined || step.kind === "state" ? "" : step.layer);
 
-/** The steps of one way; a step is gone to by its number. */
+/** The steps of one way; a click on its number moves to a step. */
 export function StepsTable({ way, player, space }) {
   const own = way.steps.length;
   const doneOf = (progress) => Math.min(own, currentAt(progress, own));

@@ -1,6 +1,6 @@
-// The little linear algebra of the arrows: sums, lengths, and the axes of the plane or space that they are drawn in.
+// Linear algebra of the arrows: sums, lengths, and the axes of the plane or space.
 
-const ROUNDS = 30; // of the power iteration; the share that is shown changes by less than 0.1 % after them
+const ROUNDS = 30; // rounds of power iteration; more of them change the displayed share by less than 0.1 %
 
 export const zeros = (width) => new Float64Array(width);
 
@@ -20,17 +20,17 @@ export function addTo(sum, vector, factor = 1) {
 
 export const sumOf = (vectors, width) => vectors.reduce((sum, vector) => addTo(sum, vector), zeros(width));
 
-/** The vector less its parts along the axes, at length 1; null where nothing is left of it. */
+/** The vector minus its components along the axes, scaled to length 1; null if nothing is left. */
 function besides(vector, axes) {
   const rest = Float64Array.from(vector);
   const whole = lengthOf(rest);
-  for (let round = 0; round < 2; round += 1) for (const axis of axes) addTo(rest, axis, -dot(rest, axis)); // twice: rounding
+  for (let round = 0; round < 2; round += 1) for (const axis of axes) addTo(rest, axis, -dot(rest, axis)); // twice, because of rounding
   const size = lengthOf(rest);
   if (!(size > 1e-6 * whole)) return null;
   return rest.map((value) => value / size);
 }
 
-/** The axes, each wanted direction after another made orthogonal to those before it. */
+/** The directions as orthonormal axes (Gram-Schmidt, in their order). */
 export function orthonormal(wanted) {
   const axes = [];
   for (const vector of wanted) {
@@ -41,8 +41,8 @@ export function orthonormal(wanted) {
 }
 
 /**
- * The axes with so many more that `count` are there, as far as the vectors reach: each the direction that holds most of
- * the vectors' squared lengths beside those before it.
+ * Extend the axes to `count`, as far as the vectors span more directions. Each new axis has the largest share of the
+ * vectors' squared lengths that the axes before it do not hold.
  */
 export function withPrincipal(axes, vectors, count) {
   const found = [...axes];
@@ -54,7 +54,7 @@ export function withPrincipal(axes, vectors, count) {
   return found;
 }
 
-/** The direction, orthogonal to the axes, that holds most of the squared lengths; null if they hold all of them. */
+/** The direction, orthogonal to the axes, with the largest share of the squared lengths; null if the axes hold all. */
 function strongest(vectors, axes) {
   let begin = null;
   let most = 0;
@@ -74,7 +74,7 @@ function strongest(vectors, axes) {
 /** The coordinates of a vector on three axes; 0 where there are fewer. */
 export const onAxes = (vector, axes) => [0, 1, 2].map((i) => (axes[i] ? dot(vector, axes[i]) : 0));
 
-/** The share of the vectors' squared lengths that the axes hold. */
+/** The share of the vectors' squared lengths along the axes. */
 export function shareHeld(vectors, axes) {
   let held = 0;
   let all = 0;

@@ -1,16 +1,16 @@
-// The ways of one or more words through the steps, measured: points in a common plane or space, lengths, what is left to go.
+// Measures the ways of one or more words: points in a common plane or space, lengths, remaining distances.
 import { labelOf, stepsOf, whatOf } from "./steps.js";
 import { addTo, dot, lengthOf, onAxes, orthonormal, shareHeld, sumOf, withPrincipal, zeros } from "./vectors.js";
 
-const SOURCES = ["word", "head", "more", "rest", "attention", "cross"]; // all that attention adds but its bias
+const SOURCES = ["word", "head", "more", "rest", "attention", "cross"]; // all additions of attention except its bias
 const DIMENSIONS = { plane: 2, space: 3 };
 
 /**
- * {ways, axes: [{vector, name}], share, apart, difference, leftOut}: every way's steps with {what, label, size, share, left, to}:
- * the step's length, the share of its square that the picture holds, the distance from there to the end, and the point it
- * leads to. apart: the share of what tells the ends apart that the picture holds. difference: the largest distance of a sum
- * of all steps from the real state, in all its numbers. leftOut: the step of the word that adds most, where the axes are of
- * what other words add and do not follow it.
+ * {ways, axes: [{vector, name}], share, apart, difference, leftOut}. A way's steps have {what, label, size, share,
+ * left, to}: size: the step's length; share: the part of its square that the picture holds; left: the distance from
+ * its end to the way's end; to: its end point. apart: the share of the differences between the ends that the picture
+ * holds. difference: the largest distance of the sum of all steps from the real state, in all dimensions. leftOut:
+ * the step of the word with the largest addition, if it is not among the sources of the axes.
  */
 export function measured(entries, { layers, layer, axes: asked, space, key }) {
   const ways = entries.map((entry) => stepsOf(entry, layers, layer));
@@ -27,7 +27,7 @@ export function measured(entries, { layers, layer, axes: asked, space, key }) {
     difference: Math.max(...ways.map((way) => way.difference)) };
 }
 
-/** How far the ways reach along an axis. */
+/** The extent of the ways along an axis. */
 function extent(ways, axis) {
   const at = ways.flatMap(({ from, steps }) => [...(steps[0].kind === "state" ? [] : [from]), ...steps.map((step) => step.to)])
     .map((point) => point[axis]);
@@ -53,8 +53,8 @@ function measure(way, axes) {
 }
 
 /**
- * The steps that the axes of sources are to hold: those of heads, or of words but the word itself and the first, which
- * often takes the weight that no other word is given; where there are no others, these.
+ * The steps that determine the axes of sources: heads, or words other than the word itself and the first one, which
+ * often receives unused weight. Without such words, all words.
  */
 function sourcesOf(way) {
   const sources = way.steps.filter((step) => step.kind === "head" || step.kind === "word");
@@ -67,15 +67,15 @@ function leftOut(way) {
   return sourcesOf(way).includes(largest) ? undefined : largest;
 }
 
-/** How each way's end differs from their mean. */
+/** The difference of each way's end from the mean of the ends. */
 function apartFrom(ways) {
   const mean = sumOf(ways.map((way) => way.end), ways[0].width).map((value) => value / ways.length);
   return ways.map((way) => addTo(Float64Array.from(way.end), mean, -1));
 }
 
 /**
- * The axes that are asked for; the direction of each is the one in which the first way ends. A plane has no axis to spare
- * for where the word begins: what is added is often a hundred times as long.
+ * The selected axes, each directed so that the first way ends at a positive coordinate. A plane has no axis for the
+ * start of the word, because the additions are often a hundred times as long.
  */
 function axesOf(ways, asked, count, key) {
   const { width, end } = ways[0];
@@ -111,7 +111,7 @@ function axesOf(ways, asked, count, key) {
   });
 }
 
-/** Orthogonal axes of wanted directions, with their names; those that add no new direction are left out. */
+/** Orthogonal axes from the given directions, with their names; linearly dependent directions are omitted. */
 function namedAxes(wanted) {
   const named = [];
   for (const [vector, name] of wanted) {

@@ -1,4 +1,5 @@
-// The whole vocabulary as one falling curve, both axes in powers of ten; what is drawn from is the filled part.
+// The whole vocabulary as one falling curve with logarithmic axes; the filled part has the tokens that can be
+// sampled.
 import { html, useCallback, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { grouped, percent } from "../../core/numbers.js";
@@ -112,7 +113,7 @@ function drawCurve(context, { width, colours }, { row, drawn, axes, found }) {
   if (found !== null) drawFound(context, axes.x(row.ranks[found], width), axes.y(drawn.probabilities[found]), colours);
 }
 
-/** Where truncation cuts, with its words on the side that has room. */
+/** The cut of the truncation, with its label on the side with more space. */
 function drawEdge(context, x, width, colours, numKept) {
   context.strokeStyle = colours.key;
   context.lineWidth = 1.5;
@@ -159,7 +160,7 @@ function drawAxes(context, width, colours, { low, high, widest, x, y }) {
 
 const raised = (power) => String(power).replace("-", "⁻").replace(/\d/g, (digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]);
 
-/** The ranks worth a point: one a pixel, the first ones all. */
+/** The ranks with a point: one per pixel, the first ones all. */
 function ranksPerPixel(axes, width, count) {
   const ranks = [];
   for (let x = MARGIN.left; x <= width - MARGIN.right; x += 1) {

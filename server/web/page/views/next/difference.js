@@ -1,4 +1,4 @@
-// Two distributions over the vocabulary and their difference: which tokens became likelier, and by how much.
+// Two distributions over the vocabulary and their difference by token.
 import { sideNames, useDifferenceName } from "../../core/compare.js";
 import { html, useMemo } from "../../core/html.js";
 import { descending, format, percent } from "../../core/numbers.js";
@@ -49,7 +49,7 @@ const Fact = ({ name, sides, values, unit = "" }) => html`<div><dt>${name}</dt>
   <dd><b class="number">${format(values[1] - values[0])} ${unit}</b>
     <span>${sides[0]} ${format(values[0])}, ${sides[1]} ${format(values[1])}</span></dd></div>`;
 
-/** Kullback-Leibler: Σ p ln(p / q), p of the second side. */
+/** Kullback-Leibler divergence: Σ p ln(p / q), p of the second side. */
 function divergence({ probabilities: q }, { probabilities: p }) {
   let sum = 0;
   for (let token = 0; token < p.length; token += 1) if (p[token] > 0) sum += p[token] * Math.log(p[token] / q[token]);

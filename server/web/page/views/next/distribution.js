@@ -1,10 +1,10 @@
-// What a token is drawn from: softmax at a temperature, and of that what the server says its filters leave.
+// The sampling distribution: softmax at a temperature, and the part of it that the server's filters keep.
 import { json, look } from "../../core/fetching.js";
 import { entropy, softmax } from "../../core/numbers.js";
 
-const GREEDY_BELOW = 1e-5; // smaller temperatures are greedy for the sampler too
+const GREEDY_BELOW = 1e-5; // smaller temperatures are greedy in the sampler too
 
-/** The filters that are on, as fields of v1/next; {} where every token is kept. */
+/** The enabled filters as fields of v1/next; {} if every token is kept. */
 export const filtersOf = ({ topK, topP, minP }) => ({
   ...(topK > 0 ? { top_k: topK } : {}),
   ...(topP < 1 ? { top_p: topP } : {}),
@@ -12,8 +12,8 @@ export const filtersOf = ({ topK, topP, minP }) => ({
 });
 
 /**
- * What `useAnswer` fetches: {entry, filtered}, the row itself and, with filters, what they leave of it. The row's body
- * stays the same while sliders move, so that it is asked once; a temperature without filters asks nothing.
+ * Fetcher for `useAnswer`: {entry, filtered}, the row, and the result of the filters if there are any. The row's body
+ * does not depend on the sliders, so it is fetched once; without filters, a temperature needs no request.
  */
 export async function fetchRow(route, { row, filtered }, options) {
   const [[entry], answer] = await Promise.all([look(route, row, options), filtered && json(route, filtered, options)]);
@@ -21,11 +21,11 @@ export async function fetchRow(route, { row, filtered }, options) {
 }
 
 /**
- * One row of logits. order: the tokens by falling logit (see `descending`), which no temperature changes; ranks: their
- * places in it, from 1. filtered: the server's {num_kept, kept_entropy, num_passed} at that temperature, or null where no
- * filter is on. Tokens are kept or cut by value, so those that are kept are the likeliest.
- * {temperature, probabilities, kept, cutBy, numKept, entropy, keptEntropy}: probabilities [V] of the whole vocabulary, kept
- * [V] what is drawn from (the rest scaled to sum to 1, cut ones 0), cutBy(token) the filter that cut it, or null; nats.
+ * One row of logits. order: the tokens by falling logit (see `descending`), independent of the temperature; ranks:
+ * their places in it, from 1. filtered: the server's {num_kept, kept_entropy, num_passed} at that temperature, or
+ * null without a filter. Filters keep the likeliest tokens. Returns {temperature, probabilities, kept, cutBy,
+ * numKept, entropy, keptEntropy}: probabilities: [V], of the whole vocabulary; kept: [V], the sampling probabilities
+ * (sum 1; removed tokens 0); cutBy(token): the filter that removed it, or null; entropies in nats.
  */
 export function distribution(logits, order, ranks, temperature, filtered) {
   const probabilities = softmax(logits, temperature < GREEDY_BELOW ? 0 : temperature);

@@ -1,4 +1,4 @@
-// Look any token up: its rank, logit and probability, however unlikely it is.
+// Search for any token: its rank, logit and probability, however unlikely it is.
 import { useJson } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
 import { format, grouped, percent } from "../../core/numbers.js";
@@ -7,16 +7,16 @@ import { Problem } from "../../parts/problem.js";
 import { TokenName } from "../../parts/token_name.js";
 import { useName } from "./row.js";
 
-/** What a search text stands for: "#17" is the token of that id, other text its first token. */
+/** The token of a search text: "#17" is the token with that id, other text its first token. */
 const idOf = (find) => (/^#\d+$/.test(find) ? Number(find.slice(1)) : null);
 
 const usePieces = (text) =>
   useJson(text && idOf(text) === null ? "tokenize" : null, { prompt: text, add_special_tokens: false, return_token_strs: true });
 
-/** With a space before it, as most words are written, where the search text has none; "" where that is no other text. */
+/** The search text with a space before it, like most words in a text; "" for an id or a text that has one. */
 const spaced = (find) => (find && idOf(find) === null && !find.startsWith(" ") ? ` ${find}` : "");
 
-/** The token that is searched for, of the two spellings the likelier one; null where nothing is searched for. */
+/** The token of the search, the likelier one of both spellings; null without a search. */
 export function useFound(row) {
   const { next_find: find } = useSelection();
   const [plain, after] = [usePieces(find), usePieces(spaced(find))];
@@ -43,7 +43,7 @@ export function Find({ row, drawn, onPick }) {
   </section>`;
 }
 
-/** What a text is cut into, and the chance of its first token. */
+/** The tokens of a text, and the probability of the first one. */
 function Read({ text, row, drawn, onPick }) {
   const { data, error } = usePieces(text);
   if (error) return html`<${Problem} error=${error} />`;

@@ -5,9 +5,9 @@ import { format, grouped, percent } from "../../core/numbers.js";
 import { TokenName } from "../../parts/token_name.js";
 
 const SHOWN = 20;
-const MOST = 100; // row.js has the names of that many
+const MOST = 100; // number of token names that row.js has
 
-/** found: a token to mark, or null. onPick(token): it is written. */
+/** found: a token to mark, or null. onPick(token): append the token to the text. */
 export function Likeliest({ row, drawn, found, onPick }) {
   const [shown, setShown] = useState(SHOWN);
   const tokens = Array.from(row.order.subarray(0, shown));

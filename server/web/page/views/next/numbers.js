@@ -1,4 +1,4 @@
-// One row in a few numbers: how sure the model is, what it would say, and what the text said in truth.
+// Statistics of one row: entropy and perplexity, the model's prediction, and the actual token of the text.
 import { html } from "../../core/html.js";
 import { shownToken, useCapabilities } from "../../core/model.js";
 import { format, grouped, percent } from "../../core/numbers.js";
@@ -22,7 +22,7 @@ export function Numbers({ row, drawn }) {
   </div>`;
 }
 
-/** What the model would say after the row's position (an encoder: in its place), and what the text says there. */
+/** The prediction after the row's position (an encoder: at its position), and the text's actual token there. */
 export function Sentence({ row, drawn }) {
   const { tokens, position, order, actual } = row;
   const isEncoder = useCapabilities().kind === "encoder";
@@ -50,7 +50,7 @@ function Actual({ row, drawn }) {
     rank ${grouped(row.ranks[token])}, ${percent(chance)}, ${surprise}.</span>`;
 }
 
-/** The share of all probability that the kept tokens had. */
+/** The total probability of the kept tokens. */
 function massOf({ probabilities, kept }) {
   let mass = 0;
   for (let token = 0; token < kept.length; token += 1) if (kept[token] > 0) mass += probabilities[token];

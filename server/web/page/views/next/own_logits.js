@@ -1,4 +1,4 @@
-// Softmax of numbers that the reader types, at any temperature: how it sharpens and flattens, with its entropy.
+// Softmax of numbers typed by the reader, at any temperature, with its entropy.
 import { html } from "../../core/html.js";
 import { entropy, format, softmax } from "../../core/numbers.js";
 import { select, useSelection } from "../../core/state.js";
@@ -11,8 +11,8 @@ const BESIDE = [0.5, 1, 2]; // temperatures that are always shown
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,2})?$/i;
 
 /**
- * {logits} of a text, or {lack}: what is wrong with it. A comma divides numbers, but between semicolons it is a decimal
- * comma; "2,5" alone could be either.
+ * {logits} of a text, or {lack}: the error in it. A comma separates numbers, but between semicolons it is a decimal
+ * comma; "2,5" without semicolons is ambiguous.
  */
 function readLogits(text) {
   const list = text.replace(/[[\]()]/g, " ").replaceAll("−", "-").trim();

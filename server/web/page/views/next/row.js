@@ -1,4 +1,4 @@
-// One row of logits: what the model gives after one position of the text, for the whole vocabulary, and what is drawn from it.
+// One row of logits at a position of the text, for the whole vocabulary, and the sampling distribution from it.
 import { useAnswer, useJson } from "../../core/fetching.js";
 import { useMemo } from "../../core/html.js";
 import { useCapabilities } from "../../core/model.js";
@@ -7,19 +7,18 @@ import { useSequences } from "../../core/sequences.js";
 import { useSelection } from "../../core/state.js";
 import { distribution, fetchRow, filtersOf, ranksOf } from "./distribution.js";
 
-const NAMED = 100; // tokens whose names come with the row; others are named when they are looked at
+const NAMED = 100; // tokens with names in the response; names of others are fetched when needed
 
 /**
- * {answer, body, row, drawn} of the selected position of an input (null: nothing is asked), at the sliders' options
- * {temperature, topK, topP, minP}. row and
- * drawn (see distribution.js) are null until they are there; row is {tokens, ids, position, actual, logits [V], order,
- * ranks, nameOf(token)}: actual is the token that the text has there, undefined past its end; nameOf gives null for a
- * token that is not among the likeliest.
+ * {answer, body, row, drawn} of the selected position of an input (null: no request), at the sliders' options
+ * {temperature, topK, topP, minP}. row and drawn (see distribution.js) are null until they have arrived. row is
+ * {tokens, ids, position, actual, logits [V], order, ranks, nameOf(token)}: actual is the text's token there,
+ * undefined past its end; nameOf returns null for a token that is not among the likeliest.
  */
 export function useRow(options, input) {
   const selection = useSelection();
   const capabilities = useCapabilities();
-  const count = useSequences().last.length; // 0 while it is asked
+  const count = useSequences().last.length; // 0 until it is known
   const { query } = selection;
   // A position from the end stays one: while the tokens of a new text are still counted, it is right already.
   const position = query < 0 ? Math.max(query, -(count || 1)) : Math.min(query, (count || 1) - 1);
@@ -46,7 +45,7 @@ export function useRow(options, input) {
       nameOf: (token) => names.get(token) ?? null,
     };
   }, [entry, capabilities]);
-  // While the server is asked of other filters, everything shown is of those before, their temperature too.
+  // Until the answer for new filters arrives, all numbers are of the previous ones, the temperature too.
   const temperature = answer.asked?.filtered?.temperatures[0] ?? options.temperature;
   const left = answer.data?.filtered ?? null;
   const drawn = useMemo(
@@ -56,7 +55,7 @@ export function useRow(options, input) {
   return { answer, body, row, drawn };
 }
 
-/** The name of a token: known with the row, or asked for. */
+/** The name of a token: from the row, or fetched. */
 export function useName(row, token) {
   const known = token === null ? "" : row.nameOf(token);
   const { data } = useJson(known === null ? "detokenize" : null, { tokens: [token] });

@@ -1,4 +1,4 @@
-// How well the text itself was predicted: every token by the chance it had, and the text's perplexity.
+// The model's prediction of the text itself: the probability of every token, and the text's perplexity.
 import { OTHER, sidesOfRequest, useDifferenceName } from "../../core/compare.js";
 import { useJson } from "../../core/fetching.js";
 import { html, useMemo } from "../../core/html.js";
@@ -33,7 +33,7 @@ const bodyOf = ({ input: prompt, ...rest }) => ({ prompt, ...rest, max_tokens: 0
 
 const useScore = (given) => useJson(given ? "v1/completions" : null, given && bodyOf(given));
 
-/** How much likelier each token became, in nats; texts of other lengths have nothing token by token. */
+/** The change of each token's log probability, in nats; none for texts of different lengths. */
 function Changed({ tokens, values: [before, after], query }) {
   const apart = useMemo(() => after.map((value, i) => (value === null ? NaN : value - before[i])), [before, after]);
   const [first, second] = [before, after].map(perplexityOf);

@@ -2,7 +2,7 @@
 import { html, useCallback } from "../../core/html.js";
 import { Picture } from "../../parts/picture.js";
 
-/** values: the newest last; most: how many fill the width; 0 is at the bottom. */
+/** values: the newest last; most: the number that fills the width; 0 is at the bottom. */
 export function Spark({ values, most, label, height = 44 }) {
   const draw = useCallback(
     (context, { width, height: tall, colours }) => {

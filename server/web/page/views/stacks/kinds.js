@@ -1,4 +1,4 @@
-// The three kinds of transformers as small pictures, and what a stack of this model is built of.
+// The three kinds of transformers as small pictures, and the components of a stack of this model.
 import { html, useCallback, useRef } from "../../core/html.js";
 import { counted, format, grouped } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
@@ -139,7 +139,7 @@ const PLACES = {
   output: "after each sublayer",
 };
 
-/** Who may see whom in a stack, in words. */
+/** The mask of a stack, in words. */
 export function maskWords(stack) {
   const seen = stack.causal ? "each word sees itself and those before" : "each word sees all words";
   const windows = (stack.sliding_windows ?? []).map((window, layer) => [window, layer]).filter(([window]) => window);
@@ -148,7 +148,7 @@ export function maskWords(stack) {
   return `${seen}; in layers ${windows.map(([, layer]) => layer).join(", ")} only within ${sizes} tokens`;
 }
 
-/** How positions come in, in words. */
+/** The position encoding, in words. */
 function positionWords(stack) {
   const said = stack.positions.map((name) => POSITIONS[name]).join("; ") || "none";
   return stack.unrotated_layers ? `${said}, not in layers ${stack.unrotated_layers.join(", ")}` : said;
@@ -157,11 +157,11 @@ function positionWords(stack) {
 const expertWords = ({ num_experts: all, num_chosen: chosen, intermediate_size: size }) =>
   `${chosen} of ${all} experts of ${grouped(size)} neurons for each word; `;
 
-/** A size that layers may have of their own, as "256 or 512". */
+/** A size that may differ between layers, as "256 or 512". */
 const ofLayers = (stack, name) =>
   [...new Set(stack.layer_sizes?.map((own) => own[name]) ?? [stack[name]])].map(grouped).join(" or ");
 
-/** How many heads of keys and values there are, if they are fewer, and which layers have none. */
+/** The number of key and value heads, if there are fewer than query heads, and the layers without attention. */
 function keyHeadWords(stack) {
   const count = ofLayers(stack, "num_kv_heads");
   const first = stack.layer_sizes?.findIndex((own, layer) => own.kv_layer !== layer) ?? -1;
@@ -170,7 +170,7 @@ function keyHeadWords(stack) {
   return said.length ? ` (${said.join("; ")})` : "";
 }
 
-/** What a stack is built of, as a list. */
+/** The components of a stack, as a list. */
 export function Facts({ stack }) {
   const facts = [
     [

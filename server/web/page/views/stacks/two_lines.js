@@ -1,4 +1,4 @@
-// Two lines of text with lines between them: who looks (below, blue) at whom (above, orange), for any number of words.
+// Two lines of text with lines between them: queries (below, blue) and keys (above, orange), for any number of words.
 import { html, useCallback, useLayoutEffect, useMemo, useRef, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { descending, extent, percent } from "../../core/numbers.js";
@@ -12,8 +12,8 @@ const WIDEST_SPACE = 60;
 const TOP = 30;
 const HEIGHT = 250;
 const BELOW = HEIGHT - 34 - CHIP;
-const FAINTEST = 0.02; // weights below it are drawn for the chosen word only, where they are among its largest
-const SHARE_DRAWN = 0.3; // of the largest weight of a chosen word that looks at many alike
+const FAINTEST = 0.02; // smaller weights are drawn only for the selected word, if they are among its largest
+const SHARE_DRAWN = 0.3; // of the largest weight, for a selected word with many similar weights
 const NUM_NAMED = 4;
 
 /** The width of each word's chip. */
@@ -25,7 +25,7 @@ function widthsOf(tokens) {
 
 const lengthOf = (widths, space) => widths.reduce((sum, each) => sum + each + space, -space);
 
-/** [{x, width}]: the words of one line in the middle of `room`, spread to about the length of `longest`. */
+/** [{x, width}]: the words of one line, centred in `room`, spread to about the length of `longest`. */
 function placesOf(widths, room, longest) {
   const slack = (longest - lengthOf(widths, SPACE)) / Math.max(widths.length - 1, 1);
   const space = SPACE + Math.max(0, Math.min(slack, WIDEST_SPACE));
@@ -37,7 +37,7 @@ function placesOf(widths, room, longest) {
   });
 }
 
-/** One line of attention, from the word that looks up to the one that is looked at. */
+/** One line of attention, from the query up to the key. */
 function drawLink(context, from, to, lineWidth, alpha) {
   const [x, y] = [from.x + from.width / 2, BELOW];
   const [toX, toY] = [to.x + to.width / 2, TOP + CHIP];
@@ -64,7 +64,7 @@ function drawChips(context, places, tokens, y, colour, colours) {
   });
 }
 
-/** All words, and the lines of all weights that are not faint. */
+/** All words, and the lines of all weights above a threshold. */
 function drawAll(context, { above, below }, { queries, keys, weight, colours }) {
   context.strokeStyle = colours.muted;
   below.forEach((from, row) =>
@@ -86,7 +86,7 @@ function drawNames(context, { above, below }, { keyName, queryName, colours }) {
   context.fillText(queryName, below[0]?.x ?? 0, BELOW + CHIP + 14);
 }
 
-/** The lines of one word: of a query to whom it looks at, of a key from those that look at it. */
+/** The lines of one word: from a query to its keys, or to a key from its queries. */
 function drawFocus(context, { above, below }, focus, { queries, keys, weight, colours }) {
   const isQuery = focus.query !== undefined;
   context.strokeStyle = isQuery ? colours.query : colours.key;
@@ -106,8 +106,8 @@ function drawFocus(context, { above, below }, focus, { queries, keys, weight, co
 }
 
 /**
- * values: row-major [queries, keys]; queries, keys: tokens; query: the chosen one; keyName, queryName: what the lines of
- * text are; onPick({query} | {key}); label: for those who do not see it.
+ * values: row-major [queries, keys]; queries, keys: tokens; query: the chosen one; keyName, queryName: titles of the
+ * lines of text; onPick({query} | {key}); label: for screen readers.
  */
 export function TwoLines({ values, queries, keys, query, keyName, queryName, onPick, label, handle }) {
   const [hovered, setHovered] = useState(null); // {query} or {key}
@@ -117,7 +117,7 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     (width) => ({ above: placesOf(widths.above, width, longest), below: placesOf(widths.below, width, longest) }),
     [widths, longest],
   );
-  const isSigned = useMemo(() => values.some((value) => value < 0), [values]); // a difference: its lines are of its size
+  const isSigned = useMemo(() => values.some((value) => value < 0), [values]); // a difference: the line's width is its absolute value
   const full = useMemo(() => (isSigned ? Math.max(...extent(values).map(Math.abs)) : 1), [values, isSigned]);
   const valueAt = (row, column) => values[row * keys.length + column];
   const weight = (row, column) => (isSigned ? Math.abs(valueAt(row, column)) / full : valueAt(row, column));
@@ -137,7 +137,7 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     if (place && (place.x < scrollLeft || place.x + place.width > scrollLeft + clientWidth))
       box.current.scrollLeft = place.x - clientWidth / 2;
   }, [query, layoutOf]);
-  // what was pointed at may be gone from a shorter text
+  // the pointed word may not exist in a shorter text
   const isThere = hovered && (hovered.query ?? -1) < queries.length && (hovered.key ?? -1) < keys.length;
   const focus = isThere ? hovered : { query };
   const overlay = useCallback(
@@ -175,13 +175,13 @@ export function TwoLines({ values, queries, keys, query, keyName, queryName, onP
     <p class="readout" aria-live="polite">${told}</p>`;
 }
 
-/** The place of a focus's word. */
+/** The place of the focused word. */
 function chipAt({ above, below }, { query, key }) {
   const { x, width } = (query === undefined ? above[key] : below[query]) ?? above[0];
   return { x: x + width / 2, y: query === undefined ? TOP : BELOW };
 }
 
-/** "“girl” looks at: “little” 62 %, …" or who looks at a key most. */
+/** "“girl” looks at: “little” 62 %, …", or the queries with the largest weights on a key. */
 function said(focus, { queries, keys, weight, valueAt }) {
   const quoted = (token) => `“${shownToken(token ?? "")}”`;
   const isQuery = focus.query !== undefined;

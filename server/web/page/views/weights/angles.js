@@ -1,4 +1,4 @@
-// How nearly vectors stand at right angles: the matrix of their cosines beside the identity, which it would be if all did.
+// Angles between vectors: the matrix of their cosines next to the identity, which it equals for orthogonal vectors.
 import { useAnswer } from "../../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { clamp, useHead } from "../../core/model.js";
@@ -29,7 +29,7 @@ function Between({ value }) {
       onPick=${(weights_less) => select({ weights_less })} /></div>`;
 }
 
-/** The embeddings of words that are typed in. */
+/** The embeddings of typed words. */
 function OfWords() {
   const { weights_words: words } = useSelection();
   const lack = useLackOfWeights();
@@ -41,7 +41,7 @@ function OfWords() {
       onText=${(value) => select({ weights_words: value })} />`} turned=${false} />`;
 }
 
-/** Different tokens, at most so many, in their order. */
+/** Different tokens, in their order, up to a maximum. */
 function unique(pieces) {
   const tokens = [];
   const ids = [];
@@ -53,7 +53,7 @@ function unique(pieces) {
   return { ids, tokens };
 }
 
-/** What the first neurons of a layer's MLP read. */
+/** The input vectors of the first neurons of a layer's MLP. */
 function OfNeurons() {
   const selection = useSelection();
   const lack = useLackOfWeights();
@@ -71,7 +71,7 @@ function OfNeurons() {
       <span class="hint">neurons ${first} to ${first + count - 1} of ${grouped(stack.intermediate_size)}</span></div>`} />`;
 }
 
-/** weight: see useWeight, its rows the vectors, or its columns where it is `turned`; names: of the vectors. */
+/** weight: see useWeight; its rows are the vectors, or its columns if `turned`; names: of the vectors. */
 function Shown({ title, weight, names, turned, about, error }) {
   const { weights_less: isLess } = useSelection();
   const picture = useRef(null);
@@ -89,7 +89,10 @@ function Shown({ title, weight, names, turned, about, error }) {
   <//>`;
 }
 
-/** {data, count, dimension, largest, mean}: cosines of all pairs, less the identity if asked; figures off the diagonal. */
+/**
+ * {data, count, dimension, largest, mean}: cosines of all pairs, minus the identity if set; statistics off the
+ * diagonal.
+ */
 function cosinesOf({ data, shape: [rows, columns] }, turned, isLess) {
   const [count, dimension] = turned ? [columns, rows] : [rows, columns];
   const at = turned ? (i, k) => data[k * columns + i] : (i, k) => data[i * columns + k];

@@ -1,19 +1,20 @@
-// What the pictures of matrices ask for: a weight by its name, or a part of it, and who may not ask.
+// Requests of the matrix pictures: a weight by its name, or a part of it, and the reason if weights are not
+// accessible.
 import { useJson, useLook } from "../../core/fetching.js";
 import { html } from "../../core/html.js";
 import { lackOf, useCapabilities, useHead } from "../../core/model.js";
 
 const base = (model) => `v1/models/${encodeURIComponent(model)}/weights`;
 
-/** Why this reader may not see weights, as a sentence; null for one who may. */
+/** The reason why weights are not accessible, as a sentence; null if they are. */
 export const useLackOfWeights = () => lackOf(useCapabilities(), "/v1/models/{model_id}/weights");
 
 /** {data: [{name, axes, shape, stored, tied_to}]} of every weight; see useAnswer. */
 export const useWeightList = () => useJson(base(useCapabilities().model));
 
 /**
- * {array: {data, shape}, entry, route} of a weight, or of its head, rows and columns; see useAnswer. A null name asks
- * nothing. options: as the route takes them, those that are undefined left out.
+ * {array: {data, shape}, entry, route} of a weight, or of its head, rows and columns; see useAnswer. A null name
+ * sends no request. options: the route's query parameters; undefined ones are omitted.
  */
 export function useWeight(name, options = {}) {
   const { model } = useCapabilities();
@@ -24,7 +25,7 @@ export function useWeight(name, options = {}) {
   return { ...answer, route, array: answer.entry?.arrays.weights ?? null };
 }
 
-/** What stands before the names of a part's blocks: nothing, or the stack of an encoder-decoder. */
+/** Prefix of the names of a part's blocks: empty, or the stack of an encoder-decoder. */
 export function usePrefix() {
   const { kind } = useCapabilities();
   const { part } = useHead();
@@ -32,7 +33,7 @@ export function usePrefix() {
   return part === "encoder" ? "encoder." : "decoder.";
 }
 
-/** A card that shows `children`, or why there is nothing to show. */
+/** A card with `children`, or the reason why it is empty. */
 export function WeightCard({ title, menus, children }) {
   const lack = useLackOfWeights();
   return html`<section class="card"><header><h2>${title}</h2>${!lack && menus}</header>

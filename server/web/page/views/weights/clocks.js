@@ -1,4 +1,4 @@
-// Pairs of a query's numbers as hands of clocks, before and after they are rotated, and the same as a table.
+// Pairs of a query's numbers as clock hands, before and after rotation, and the same as a table.
 import { html, useCallback } from "../../core/html.js";
 import { format, grouped } from "../../core/numbers.js";
 import { Headings } from "../../parts/headings.js";
@@ -8,13 +8,13 @@ import { Scrolled } from "../../parts/scrolled.js";
 const SIZE = 56; // CSS pixels of a clock and its name
 const MOST = 16;
 
-/** Pairs from the fastest to the slowest, at most so many. */
+/** At most MOST pairs, evenly from the fastest to the slowest. */
 function some(pairs) {
   const step = Math.max(1, (pairs.length - 1) / (Math.min(MOST, pairs.length) - 1 || 1));
   return Array.from({ length: Math.min(MOST, pairs.length) }, (_, i) => Math.round(i * step));
 }
 
-/** pairs: [{angle, whole, before, after}]; isMeasured: whether the numbers of a query are there. */
+/** pairs: [{angle, whole, before, after}]; isMeasured: whether the numbers of a query are available. */
 export function Clocks({ pairs, isMeasured }) {
   const chosen = some(pairs);
   const perLine = (width) => Math.max(1, Math.floor(width / SIZE));
@@ -57,7 +57,7 @@ function hand(context, x, y, angle, colour, width, share) {
 const TURN = 2 * Math.PI;
 const degrees = (angle) => `${format((((angle % TURN) + TURN) % TURN) * (360 / TURN), 3)}°`;
 
-/** The angle of each pair, how many tokens make a whole turn, and what was measured of a query. */
+/** The angle of each pair, the number of tokens for a whole turn, and the values measured for a query. */
 export function PairTable({ pairs, position, isMeasured }) {
   const heads = ["pair", "radians a position", "tokens for a turn", `at position ${position}`,
     ...(isMeasured ? ["the query was turned by"] : [])];

@@ -1,4 +1,4 @@
-// One list of numbers against another, a dot for each word.
+// A scatter plot of two lists of numbers, with a dot for each word.
 import { html, useCallback, useState } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { extent, format } from "../../core/numbers.js";
@@ -8,7 +8,7 @@ const MARGIN = { left: 66, right: 16, top: 10, bottom: 34 };
 const HEIGHT = 300;
 const REACH = 30; // CSS pixels around a dot in which it is pointed at
 
-/** The smallest and largest value, apart from each other. */
+/** The smallest and largest value, never equal. */
 function rangeOf(values) {
   const [low, high] = extent(values);
   return high > low ? [low, high] : [low - 1, high + 1];

@@ -1,4 +1,4 @@
-// Cosines of pairs of vectors, beside what random directions would give.
+// Histogram of the cosines of pairs of vectors, compared with random directions.
 import { html, useCallback, useState } from "../../core/html.js";
 import { format, grouped } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
@@ -18,7 +18,7 @@ function randomShares(bins, dimension) {
   return density.map((value) => value / sum);
 }
 
-/** The counts of an answer's histogram, beside those that as many pairs of random directions would give. */
+/** The counts of an answer's histogram, and the expected counts for the same number of pairs of random directions. */
 export function savedCosines({ arrays, dimension }) {
   const counts = Array.from(arrays.histogram.data);
   const total = counts.reduce((sum, count) => sum + count, 0);

@@ -1,4 +1,4 @@
-// What a head moves, as three pictures: value-down, value-up, and the large matrix that their product stands for.
+// A head's output circuit as three pictures: value-down, value-up, and the large matrix that is their product.
 import { useLook } from "../../core/fetching.js";
 import { html, useCallback, useMemo, useRef } from "../../core/html.js";
 import { stackAt, useHead } from "../../core/model.js";
@@ -73,7 +73,7 @@ function Told({ down, up, product, handle }) {
     ${product.step > 1 && html`<p class="hint">Of every ${product.step} rows and columns of the product, one is drawn.</p>`}`;
 }
 
-/** The three matrices side by side, each number as wide as in the others; on narrow screens all become smaller. */
+/** The three matrices side by side, with numbers of equal width; on narrow screens all are smaller. */
 function Three({ down, up, product, handle }) {
   const mode = useStore(theme);
   const [rows, width] = down.shape;

@@ -1,4 +1,4 @@
-// Any weight as a grid of its numbers: all of it where it is small, else a window that is moved over it.
+// Any weight as a grid of its numbers: a small one completely, else a movable window of it.
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { clamp, useHead } from "../../core/model.js";
 import { format, grouped } from "../../core/numbers.js";
@@ -17,7 +17,7 @@ const AROUND = 4; // cells on each side of the chosen one, as exact numbers
 const indices = (first, count) => Array.from({ length: count }, (_, i) => String(first + i));
 const patternOf = (name) => name.replace(/(^|\.)blocks\.\d+\./, "$1blocks.{layer}.");
 
-/** The weights that one layer has, and those outside the blocks. */
+/** The weights of one layer, and those outside the blocks. */
 function ofLayer(list, layer) {
   return list.filter(({ name }) => !/(^|\.)blocks\./.test(name) || name.includes(`blocks.${layer}.`));
 }
@@ -57,7 +57,7 @@ function Chosen({ list }) {
   <//>`;
 }
 
-/** {row, column, numRows, numColumns, rows, columns, isAll}: the part of a weight that is asked for; a vector is one row. */
+/** {row, column, numRows, numColumns, rows, columns, isAll}: the requested part of a weight; a vector is one row. */
 function windowOf(shape, { weights_row: fromRow, weights_column: fromColumn }) {
   const [rows, columns] = shape.length === 1 ? [1, shape[0]] : shape;
   if (rows * columns <= MOST_ROWS * MOST_COLUMNS || shape.length === 1) {
@@ -93,7 +93,7 @@ function About({ weight, head, group, shape }) {
     The server keeps them as ${stored}; here they are as the network uses them.${tied ? ` They are ${tied}'s own, turned.` : ""}</p>`;
 }
 
-/** Where the window begins, and buttons that move it by its own size. */
+/** The place of the window, and buttons that move it by its own size. */
 function Window({ seen, shape }) {
   const sides = [["row", "weights_row", seen.row, seen.numRows, shape[0]],
     ["column", "weights_column", seen.column, seen.numColumns, shape[1]]];
@@ -113,7 +113,7 @@ function Grid({ answer, seen, names, weight, handle }) {
   const axes = weight.axes.slice(-2);
   const [rowTitle, columnTitle] = axes.length === 2 && seen.numRows > 1 ? axes : ["", axes.at(-1)];
   const scale = useMemo(() => scaleOf(data, "diverging"), [data]);
-  if (data.length !== seen.numRows * seen.numColumns) return null; // the answer to the window before
+  if (data.length !== seen.numRows * seen.numColumns) return null; // the answer for the previous window
   const at = (row, column) => data[row * seen.numColumns + column];
   const describe = (row, column) => `${seen.numRows > 1 ? `row ${names.rows[row]}, ` : ""}column ${names.columns[column]}: ${
     format(at(row, column), 6)}`;
@@ -124,7 +124,7 @@ function Grid({ answer, seen, names, weight, handle }) {
     <${Cells} seen=${seen} names=${names} at=${at} chosen=${hovered ?? chosen} />`;
 }
 
-/** The numbers around the chosen cell, as text. */
+/** The numbers around the selected cell, as text. */
 function Cells({ seen, names, at, chosen }) {
   const from = (place, count) => Math.max(0, Math.min(place - AROUND, count - 2 * AROUND - 1));
   const [row, column] = [from(chosen.row, seen.numRows), from(chosen.column, seen.numColumns)];

@@ -1,4 +1,4 @@
-// How a network knows where a word stands: sinusoids by their formula, learned vectors, or pairs that are rotated.
+// Position encodings of a network: sinusoids by their formula, learned vectors, or rotated pairs.
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { clamp, inputOf, shownToken, stackAt, useCapabilities, useHead } from "../../core/model.js";
@@ -31,7 +31,7 @@ export function Positions() {
     <${Sinusoids} isOwn=${own.includes("sinusoidal")} />`;
 }
 
-/** A head's query before and after it is rotated, each pair of its numbers as the hand of a clock. */
+/** A head's query before and after rotation, with each pair of its numbers as a clock hand. */
 function Rotation() {
   const selection = useSelection();
   const capabilities = useCapabilities();
@@ -76,7 +76,7 @@ function pairsOf(angles, position, entry, points) {
   });
 }
 
-/** The first of the vectors that the model has learned for positions. */
+/** The first of the learned position vectors. */
 function Learned() {
   const lack = useLackOfWeights();
   const prefix = usePrefix();
@@ -90,7 +90,7 @@ function Learned() {
       label="The vectors of the first positions" />`}<//></section>`;
 }
 
-/** The table of Vaswani et al. 2017, section 3.5, for vectors as wide as the model's. */
+/** The table of Vaswani et al. 2017, section 3.5, for vectors with the model's width. */
 function Sinusoids({ isOwn }) {
   const { stack } = useHead();
   const width = stack.hidden_size;

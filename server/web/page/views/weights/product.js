@@ -1,4 +1,4 @@
-// One head's matrix times one word's vector: from the space of embeddings to those of queries, keys and values.
+// One head's matrix times one word's vector: from the embedding space to the spaces of queries, keys and values.
 import { useLook } from "../../core/fetching.js";
 import { html, useMemo, useRef } from "../../core/html.js";
 import { inputOf, clamp, shownToken, useCapabilities, useHead } from "../../core/model.js";
@@ -16,7 +16,7 @@ import { ProductPicture } from "./product_picture.js";
 const SPACES = { Q: ["query", "q", "content that the word looks for"], K: ["key", "k", "how the word is found"],
   V: ["value", "v", "content that the word passes on"] };
 
-/** The points that lead to a head's vector: the stream, its norm if there is one before attention, and q, k or v. */
+/** The points of a head's input and output: the stream, the norm before attention if there is one, and q, k or v. */
 function usePath(letter) {
   const { points } = useCapabilities();
   const { stack, layer } = useHead();
@@ -68,7 +68,7 @@ export function Product() {
   <//>`;
 }
 
-/** {x, stream, scale, matrix, y, own, all, shape, gap} of the answers; null until they are there and fit each other. */
+/** {x, stream, scale, matrix, y, own, all, shape, gap} of the answers; null until all are available and consistent. */
 function partsOf(entry, matrix, bias, path, head) {
   if (!entry || !matrix || !entry.arrays[path.out]) return null;
   const x = entry.arrays[path.normed ?? path.stream].data;

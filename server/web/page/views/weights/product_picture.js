@@ -1,4 +1,4 @@
-// The picture of a word's vector times a matrix: the vector stands beside the matrix, and each column adds up to one number
+// The picture of a word's vector times a matrix: the vector is next to the matrix, and the sum of each column is
 // below it.
 import { colourOf } from "../../core/colour.js";
 import { html, useCallback, useMemo, useState } from "../../core/html.js";
@@ -12,7 +12,7 @@ const MARGIN = { left: 8, top: 22, right: 8, gap: 10, strip: 18 };
 const FOOT = 74; // CSS pixels below the matrix: the result, and its number
 const RESULT = { gap: 26, height: 22 };
 
-/** Where things lie: {d, count, tall, left, tallAll, height, cellOf(width)}; the matrix is [d, count], as the API hands it out. */
+/** Layout: {d, count, tall, left, tallAll, height, cellOf(width)}; the matrix is [d, count], as in the API. */
 function layoutOf({ d, width: count }) {
   const tall = Math.min(16, 420 / d);
   const left = MARGIN.left + MARGIN.strip + MARGIN.gap;
@@ -50,7 +50,7 @@ function drawProduct(context, { width, colours, mode }, { layout, pixels, y, nam
   context.fillText(`= ${names.result}, ${count} numbers`, left, below - 12);
 }
 
-/** The chosen row and column, and the column's sum. */
+/** The selected row and column, and the column's sum. */
 function markProduct(context, { width, colours }, { layout, at, y }) {
   const { tall, left, tallAll, height, cellOf } = layout;
   const cell = cellOf(width);
@@ -73,7 +73,7 @@ function markProduct(context, { width, colours }, { layout, at, y }) {
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 const clamped = (value, count) => Math.max(0, Math.min(count - 1, value));
 
-/** parts: see product.js; names: {word, matrix, result}, as they are written. */
+/** parts: see product.js; names: {word, matrix, result}, as displayed. */
 export function ProductPicture({ parts, names, handle }) {
   const { x, y, matrix } = parts;
   const [at, setAt] = useState(null);

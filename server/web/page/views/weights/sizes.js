@@ -1,4 +1,4 @@
-// How many parameters a model of any shape has, part by part: GPT-3's, the served one's, or one that is typed in.
+// The number of parameters of a model of any shape, by component: GPT-3, the served model, or typed sizes.
 import { html, useMemo, useRef, useState } from "../../core/html.js";
 import { useHead, useCapabilities } from "../../core/model.js";
 import { bytes, grouped, percent } from "../../core/numbers.js";
@@ -10,7 +10,7 @@ import { Scrolled } from "../../parts/scrolled.js";
 import { SaveMenu } from "../../parts/tools.js";
 import { Treemap } from "./treemap.js";
 
-// The order in which the address has them.
+// The order of the fields in the address.
 const FIELDS = {
   d_vocab: "tokens of the vocabulary",
   d_model: "numbers of a word's vector",
@@ -107,7 +107,7 @@ function Parts({ rows, total }) {
     </tbody></table><//>`;
 }
 
-/** What the sizes mean beside the matrices: memory, the numbers kept for a text, and the pattern of one. */
+/** Consequences of the sizes: memory, the numbers kept for a text, and the attention pattern of one text. */
 function Beside({ sizes, total }) {
   const [, model, layers, heads, head, , context, keyHeads] = sizes;
   const cache = 2 * layers * keyHeads * head * context;

@@ -3,7 +3,7 @@ import { html, useCallback, useMemo, useRef, useState } from "../../core/html.js
 import { grouped, percent } from "../../core/numbers.js";
 import { Picture } from "../../parts/picture.js";
 
-/** [{x, y, width, height, item}] of items [{area}] that fill a rectangle, largest first, as square as may be. */
+/** [{x, y, width, height, item}] of items [{area}] that fill a rectangle, largest first, nearly square. */
 function squarify(items, width, height) {
   const total = items.reduce((sum, item) => sum + item.area, 0);
   const scale = (width * height) / total;
@@ -38,7 +38,7 @@ function placeRow(row, { x, y, width, height }, placed) {
   return isColumn ? { x: x + thick, y, width: width - thick, height } : { x, y: y + thick, width, height: height - thick };
 }
 
-// What belongs together has one colour; names tell the parts apart.
+// Related parts have one colour; their names distinguish them.
 const COLOURS = { embedding: "value", unembedding: "value", query: "query", key: "key", value: "value", output: "good",
   gate: "accent", up: "accent", down: "accent" };
 

@@ -1,4 +1,4 @@
-// Two neurons over a text: how their numbers go together, and how much one tells about the other.
+// Two neurons over a text: the relation of their activations, and their mutual information.
 import { useJson, useLook } from "../../core/fetching.js";
 import { html, useRef, useState } from "../../core/html.js";
 import { clamp, inputOf, shownToken, useCapabilities, useHead } from "../../core/model.js";
@@ -11,7 +11,7 @@ import { usePrefix } from "./asks.js";
 import { Dots } from "./dots.js";
 
 const STRONGEST = 8;
-const FIRST = 128; // neurons whose pairs are looked through for one to begin with: of so few that is no wait
+const FIRST = 128; // neurons searched for an initial pair: few enough to be fast
 
 export function Units() {
   const selection = useSelection();
@@ -49,7 +49,7 @@ export function Units() {
   </section>`;
 }
 
-/** The two that were chosen, apart from each other. */
+/** The two selected neurons, never equal. */
 function pairOf({ weights_unit: unit, weights_other: other }, count) {
   const [one, two] = [clamp(unit, count), clamp(other, count)];
   return [one, one === two ? (one + 1) % count : two];
@@ -82,9 +82,9 @@ function correlation([across, up]) {
 }
 
 const informationOf = (rho) => -0.5 * Math.log(1 - rho ** 2);
-const MUCH = 0.5; // of the information, where one word brings it: such numbers are not normal
+const MUCH = 0.5; // share of the information from one word; above it, the numbers are not normally distributed
 
-/** {word, rho, nats} of the pair without the word that brings most of the information; null where no single word does. */
+/** {word, rho, nats} of the pair without the word that adds most of the information; null if there is no such word. */
 function outlierOf(values, tokens, nats) {
   const all = values[0].map((_, word) => {
     const rho = correlation(values.map((list) => list.filter((_, i) => i !== word)));
@@ -110,7 +110,7 @@ function Figures({ entry, values, tokens }) {
         with this number of words (${entry.num_samples})</dd></dl>`;
 }
 
-/** The pairs of the layer's neurons that go together most, asked for by a click: there are many pairs. */
+/** The most correlated pairs of the layer's neurons; fetched on a click, because there are many pairs. */
 function Strongest({ input, name }) {
   const [isAsked, setAsked] = useState(false);
   const answer = useJson(isAsked ? "v1/geometry" : null, { ...input, point: name, num_strongest: STRONGEST });

@@ -1,4 +1,4 @@
-// What became of one weight: each step's number in both answers, and their difference.
+// The difference of one weight: each step's number in both answers, and their difference.
 import { sideNames, useDifferenceName } from "../../core/compare.js";
 import { html, useMemo } from "../../core/html.js";
 import { clamp, sidesOf } from "../../core/model.js";

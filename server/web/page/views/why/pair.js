@@ -1,4 +1,4 @@
-// One query and one key of one head, with the numbers of each step at hand; and the frame of a step.
+// One query and one key of one head, with the numbers of each step; and the frame of a step.
 import { html } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 
@@ -9,7 +9,7 @@ export const lengthOf = (values) => Math.sqrt(values.reduce((sum, value) => sum 
 
 const equal = (a, b) => a.every((value, i) => value === b[i]);
 
-/** What the steps need of an answer of /v1/explain, for the key at that position. */
+/** The fields of a /v1/explain answer that the steps use, for the key at that position. */
 export function partsOf(entry, queries, keys, key) {
   const arrays = entry.arrays;
   const number = (name) => arrays[name]?.data[key];
@@ -25,7 +25,7 @@ export function partsOf(entry, queries, keys, key) {
     k,
     qProjected,
     kProjected,
-    // Position 0 is turned by no angle, so both are looked at.
+    // Position 0 is rotated by 0, so both vectors are compared.
     isTurned: !equal(q, qProjected) || !equal(arrays.k.data, arrays.k_projected.data),
     products: rowOf(arrays.products, key),
     dot: number("dots"),
@@ -43,7 +43,7 @@ export function partsOf(entry, queries, keys, key) {
   };
 }
 
-/** Whether the query may not look at that key, at whatever score. */
+/** Whether the mask hides the key from the query. */
 export function isMasked({ causal, window, query_position: query }, key) {
   return (causal && key > query) || (window !== null && Math.abs(query - key) >= window);
 }
@@ -58,7 +58,7 @@ export function Word({ pair, side }) {
 /** A tensor's shape, as a tag: <Shape of={[9, 32]} />. */
 export const Shape = ({ of }) => html`<span class="shape">[${of.join(" × ")}]</span>`;
 
-/** One numbered step: words and formula at one side, the picture at the other. */
+/** One numbered step: text and formula on one side, the picture on the other. */
 export const Step = ({ title, formula, says, tools, children }) =>
   html`<li class="card why-step">
     <div class="why-words"><h2>${title}</h2>

@@ -17,7 +17,7 @@ const POSITIONS = {
   relative: "The position comes in later, as a number for the distance that is added to the score.",
 };
 
-/** x: what the head is given of both words. */
+/** x: the head's input for both words. */
 export function Vectors({ pair, stack, body }) {
   const selection = useSelection();
   const capabilities = useCapabilities();

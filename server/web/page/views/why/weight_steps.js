@@ -1,4 +1,4 @@
-// From the dot to what the head adds to the stream: score, softmax, values, output.
+// From the dot product to the head's output: score, softmax, values, output.
 import { classes, html, useMemo } from "../../core/html.js";
 import { shownToken } from "../../core/model.js";
 import { counted, descending, format, percent } from "../../core/numbers.js";
@@ -10,7 +10,7 @@ import { Shape, Step, Word, isMasked, lengthOf, rowOf } from "./pair.js";
 
 const SHOWN_KEYS = 16;
 
-/** Scale, soft cap, position bias, mask: what is done to the dot, in that order. */
+/** The operations on the dot product in their order: scale, soft cap, position bias, mask. */
 export function Scale({ pair, stack }) {
   const { entry, dot, scaled, capped, positionBias, score } = pair;
   const { scale, softcap } = entry;
@@ -98,7 +98,10 @@ function KeyRow({ pair, index }) {
   </tr>`;
 }
 
-/** The keys that are seen, in their order, or of many those of most weight; the chosen one always; the rest in two rows. */
+/**
+ * The visible keys in their order; of many, the ones with the largest weights and the chosen one; the rest in two
+ * rows.
+ */
 function shownKeys({ entry, keys, key }) {
   const seen = keys.map((_, i) => i).filter((i) => !isMasked(entry, i));
   const heaviest = [...descending(entry.arrays.weights.data)].filter((i) => !isMasked(entry, i)).slice(0, SHOWN_KEYS);
@@ -114,7 +117,7 @@ function shownKeys({ entry, keys, key }) {
   return { indices, tail, numHidden: keys.length - seen.length - (isMasked(entry, key) ? 1 : 0) };
 }
 
-/** v = x W_V, and what its weight leaves of it. */
+/** v = x W_V, and v times its weight. */
 export function Values({ pair, stack }) {
   const rows = useMemo(
     () => [
@@ -167,7 +170,7 @@ function summed(entry, keys) {
   return sum;
 }
 
-/** z W_O: what is added to the stream. */
+/** z W_O: the vector added to the stream. */
 export function Output({ pair, stack }) {
   const { entry, output } = pair;
   const rows = useMemo(() => [{ name: "z W_O", values: output, tone: "accent", height: 60 }], [pair]);

@@ -1,10 +1,10 @@
-// The branches as small trees: each begins with what was forced, and can be gone back to.
+// The branches as small trees: each begins with its forced token and can be selected.
 import { html } from "../../core/html.js";
 import { TokenName } from "../../parts/token_name.js";
 import { choose } from "./story.js";
 
-const SHOWN = 10; // tokens of a branch that are told here
-const LONGEST = 24; // characters of a prompt that are told where there are several
+const SHOWN = 10; // tokens of a branch shown here
+const LONGEST = 24; // characters of a prompt shown if there are several prompts
 
 export function Branches({ written }) {
   const isOfOne = new Set(written.branches.map(({ prompt }) => prompt.text)).size === 1;

@@ -1,4 +1,4 @@
-// How tokens are chosen: the sampler's options, and whether the prompt goes through the chat template.
+// Generation options: the sampler's options, and whether the prompt uses the chat template.
 import { html, useMemo, useState } from "../../core/html.js";
 import { inputOf, useCapabilities } from "../../core/model.js";
 import { samplingOf, seedOf } from "../../core/sampling.js";
@@ -6,7 +6,7 @@ import { select, useSelection } from "../../core/state.js";
 import { Field } from "../../parts/field.js";
 import { Temperature, TopK, TopP } from "../../parts/slider.js";
 
-/** The options as story.js takes them; seed is null where the user gives none. */
+/** The options for story.js; seed is null if the user gives none. */
 export function useOptions() {
   const selection = useSelection();
   const capabilities = useCapabilities();

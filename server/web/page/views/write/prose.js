@@ -1,12 +1,12 @@
-// The text as it is written: the prompt, then a chip for each token, marked by how likely it was.
+// The text during generation: the prompt, then a chip for each token, coloured by its probability.
 import { classes, html, useCallback, useEffect, useMemo, useRef } from "../../core/html.js";
 import { percent } from "../../core/numbers.js";
 
-const FULL_SURPRISE = 6; // nats, a chance of 1 in 400: the deepest colour
+const FULL_SURPRISE = 6; // nats, a probability of 1 in 400: the darkest colour
 const LONGEST_WORD = 6; // tokens
-const CODE = /```|^(?: {2,}|\t)\S|[;{]\s*$/m; // a fence, an indented line, or one that ends as statements do
+const CODE = /```|^(?: {2,}|\t)\S|[;{]\s*$/m; // a fence, an indented line, or a line that ends like a statement
 
-/** picked: the place of the token that is looked at, or null; onPick(change) changes it, as a state's setter does. */
+/** picked: the place of the selected token, or null; onPick(change) changes it, like a state's setter. */
 export function Prose({ branch, picked, onPick }) {
   const { prompt } = branch;
   const onKeyDown = (event) => {
@@ -20,7 +20,7 @@ export function Prose({ branch, picked, onPick }) {
   const pick = useCallback((place) => onPick((now) => (now === place ? null : place)), [onPick]);
   const isCode = CODE.test(prompt.shown + branch.tokens.map((token) => token.text).join(""));
   const box = useRef(null);
-  useEffect(() => { // on a phone the card comes up from the bottom
+  useEffect(() => { // on a phone the card is at the bottom
     if (picked !== null) box.current.querySelector(".picked")?.scrollIntoView({ block: "nearest" });
   }, [picked]);
   return html`<div class=${classes("prose", isCode && "code")} ref=${box} role="group" aria-label="What was written" onKeyDown=${onKeyDown}>
@@ -35,7 +35,7 @@ export function Prose({ branch, picked, onPick }) {
 }
 
 /**
- * [begin, end) of the tokens that belong together on a line: a word with its ending and its comma. At most a few: some
+ * [begin, end) of tokens that must be on one line: a word with its ending and its comma. At most a few, because some
  * scripts have no spaces.
  */
 function wordsOf(tokens) {
@@ -49,7 +49,7 @@ function wordsOf(tokens) {
 
 const within = (place, begin, end) => (place !== null && place >= begin && place < end ? place : null);
 
-/** The chips of one word; drawn again only when it changes, since with each token all words are looked at. */
+/** The chips of one word; rendered again only when it changes, because each new token renders the whole text. */
 function Word({ tokens, begin, picked, focusable, onPick }) {
   return useMemo(
     () => html`<span class="written-word">${tokens.map((token, i) =>
@@ -59,7 +59,7 @@ function Word({ tokens, begin, picked, focusable, onPick }) {
   );
 }
 
-/** Line ends made visible, and parts of a character, which are no text yet, as an empty place. */
+/** Line ends as symbols, and incomplete characters as an empty place. */
 const shown = (text) => text.replace(/\n/g, "↵").replace(/\ufffd/g, "◌") || "∅";
 
 function Chip({ token, isPicked, isFocusable, onPick }) {

@@ -1,15 +1,15 @@
-// What was written: trees of branches, one for each time that a prompt was continued. They outlive the view, so that one can
-// look elsewhere and come back.
+// Generated texts: trees of branches, one for each continuation of a prompt. They are kept when another view is
+// opened.
 import { askJson, askStream } from "../../core/api.js";
 import { carry } from "../../core/saved.js";
 import { Store } from "../../core/store.js";
 
 /**
- * branches: [{id, prompt, begun, parent, from, tokens: [{id, text, logprob, isForced}], interventions, end, speed, seed}];
- * prompt: {text, shown, ids, isChat, isPair}: the ids stand before the tokens (an encoder-decoder's: the decoder's first);
- * begun: the same of all that continue a prompt once; `from` tokens are the parent's; seed: null of a greedy branch;
- * interventions are those that it is written with, null for the model as it is; end is null while it is written, then
- * {reason, error}. current: the id of the branch that is shown.
+ * branches: [{id, prompt, begun, parent, from, tokens: [{id, text, logprob, isForced}], interventions, end, speed,
+ * seed}]. prompt: {text, shown, ids, isChat, isPair}; ids: the token ids before the tokens (of an encoder-decoder:
+ * the decoder's first ones). begun: equal for branches from the same continuation of a prompt. The first `from`
+ * tokens are the parent's. seed: null for a greedy branch. interventions: those used for the generation, null for the
+ * unchanged model. end: null while generating, then {reason, error}. current: the id of the displayed branch.
  */
 export const story = new Store(
   carry("story", () => ({ ...story.value, isRunning: false })) ??
@@ -18,11 +18,11 @@ export const story = new Store(
 
 const drawSeed = () => Math.floor(Math.random() * 2 ** 31);
 
-const REDRAW_MS = 33; // more often than a frame would only cost
+const REDRAW_MS = 33; // more often than once a frame is useless
 
 let running = null; // the AbortController of the stream
-let lastBegun = 0; // how often a prompt was read
-let lastId = 0; // ids are never used again: a stream that is stopped late must not write into another story
+let lastBegun = 0; // number of prompts that were read
+let lastId = 0; // ids are never reused: a stream that stops late must not write into another story
 const newId = () => {
   lastId += 1;
   return lastId;
@@ -30,10 +30,10 @@ const newId = () => {
 
 export const branchNow = ({ branches, current }) => branches.find((branch) => branch.id === current) ?? null;
 
-/** Everything that the model has read before the token at that place of the branch. */
+/** The ids of all tokens before that place of the branch. */
 export const idsBefore = (branch, place) => [...branch.prompt.ids, ...branch.tokens.slice(0, place).map((token) => token.id)];
 
-/** {prompt or input, decoder_input} of a request that goes on after these ids. */
+/** {prompt or input, decoder_input} of a request that continues these ids. */
 export function contextOf(prompt, ids, field) {
   return prompt.isPair ? { [field]: prompt.text, decoder_input: ids } : { [field]: ids };
 }
@@ -50,7 +50,7 @@ export function stop() {
   running?.abort();
 }
 
-/** Continue a text; what was written before stays. Raises ApiError when the server refuses the prompt. */
+/** Continue a text; earlier branches are kept. Raises ApiError when the server rejects the prompt. */
 export async function begin(text, options) {
   stop();
   lastBegun += 1;
@@ -62,7 +62,7 @@ export async function begin(text, options) {
   const roots = options.interventions.length ? [root(null), root(options.interventions)] : [root(null)];
   const kept = story.value.branches.filter((branch) => branch.tokens.length > 0);
   change({ branches: [...kept, ...roots], current: roots.at(-1).id });
-  const seed = options.seed ?? drawSeed(); // one for both, so that they differ by the changes alone
+  const seed = options.seed ?? drawSeed(); // one seed for both, so that only the changes differ
   for (const { id } of roots) {
     const end = await grow(id, { ...options, seed });
     if (begun !== lastBegun || end.reason === "stopped") return;
@@ -81,8 +81,8 @@ async function readPrompt(text, { isChat, isPair }) {
 }
 
 /**
- * A new branch: the first `place` tokens of a branch, then the forced ones [{id, text, logprob}], and on from there. It is
- * below the branch that the last of these tokens is from.
+ * Create a branch: the first `place` tokens of a branch, then the forced ones [{id, text, logprob}], then generated
+ * ones. Its parent is the branch with the last of these first tokens.
  */
 export async function fork(branch, place, forced, options) {
   stop();
@@ -96,7 +96,7 @@ export async function fork(branch, place, forced, options) {
   await grow(id, options);
 }
 
-/** Let the model write on at the end of a branch, until it ends, `max_tokens` are written, or it is stopped; how it ended. */
+/** Extend a branch until the model ends it, `max_tokens` are generated, or it is stopped; returns the end. */
 export async function grow(id, options) {
   stop();
   const abort = new AbortController();
@@ -105,7 +105,7 @@ export async function grow(id, options) {
   const { prompt } = start;
   const ids = idsBefore(start, start.tokens.length);
   const room = options.maxModelLen ? options.maxModelLen - ids.length : Infinity;
-  // told, so that what chance wrote can be written again; greedy writing has no chance in it
+  // the seed is kept, so that sampled text can be reproduced; greedy decoding has none
   const seed = options.isGreedy ? null : options.seed ?? drawSeed();
   changeBranch(id, { end: null, speed: null, seed });
   change({ isRunning: true });
@@ -118,13 +118,13 @@ export async function grow(id, options) {
     end = error.name === "AbortError" ? { reason: "stopped" } : { reason: "error", error };
   }
   changeBranch(id, { end });
-  if (running !== abort) return end; // another stream has begun
+  if (running !== abort) return end; // another stream has started
   running = null;
   change({ isRunning: false });
   return end;
 }
 
-/** {interventions} of what a branch is asked with; {} where the model is as it is. */
+/** {interventions} for the requests of a branch; {} for the unchanged model. */
 export const changesOf = ({ interventions }) => (interventions ? { interventions } : {});
 
 const bodyOf = (prompt, ids, options, room) => ({
@@ -135,7 +135,7 @@ const bodyOf = (prompt, ids, options, room) => ({
   return_token_ids: true,
 });
 
-/** Stream into the branch; gives how it ended. */
+/** Stream into the branch; returns the end. */
 async function write(id, before, body, signal) {
   const began = performance.now();
   const written = [];
@@ -163,7 +163,7 @@ async function write(id, before, body, signal) {
   return end;
 }
 
-/** The tokens of one event. The text of a token that ends no character is empty: its own decoding stands for it. */
+/** The tokens of one event. A token that completes no character has an empty text: its own decoding is used instead. */
 function tokensOf({ text, token_ids: ids = [], logprobs }) {
   return ids.map((id, i) => ({
     id,

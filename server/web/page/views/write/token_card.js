@@ -1,4 +1,4 @@
-// One choice of the model: what else could have come, how likely each was, and the ways to look at it.
+// One sampled token: the alternatives, their probabilities, and links to views that analyse it.
 import { useAnswer, useJson } from "../../core/fetching.js";
 import { askJson } from "../../core/api.js";
 import { html, useMemo, useState } from "../../core/html.js";
@@ -15,7 +15,7 @@ const SHOWN = 12;
 const VIEWS = [["attention", "Attention"], ["why", "Why"], ["contributions", "Contributions"], ["lens", "Lens"],
   ["next", "Next token"]];
 
-/** place: of the token in the branch. onForce([{id, text, logprob}]): these tokens stand there instead. */
+/** place: index of the token in the branch. onForce([{id, text, logprob}]): replace it with these tokens. */
 export function TokenCard({ branch, place, options, onForce, onClose }) {
   const token = branch.tokens[place];
   const { temperature, top_p: topP, top_k: topK } = options.sampling;
@@ -66,7 +66,7 @@ function Alternatives({ token, found, temperature, onForce }) {
     caption=${CAPTION} />`;
 }
 
-/** Any other text in this place. */
+/** A field for any other text in this place. */
 function Other({ onForce }) {
   const [text, setText] = useState("");
   const [problem, setProblem] = useState(null);
@@ -88,7 +88,7 @@ function Other({ onForce }) {
   </form><${Problem} error=${problem} isAction />`;
 }
 
-/** The other views, at the row that chose this token: the position before it. */
+/** Links to the other views at the row that predicted this token: the position before it. */
 function LookAt({ branch, place }) {
   const { prompt } = branch;
   const request = useMemo(() => ({ prompt, ids: idsBefore(branch, branch.tokens.length), at: prompt.ids.length + place }), []);
@@ -103,7 +103,10 @@ function LookAt({ branch, place }) {
   <${Problem} error=${error} />`;
 }
 
-/** {selection, isSame}: the text of all ids as the views take it, and the row that chose the token at that place. */
+/**
+ * {selection, isSame}: the text of all ids as a selection for views, and the row that predicted the token at that
+ * place.
+ */
 async function reread(_, { prompt, ids, at }) {
   const { text, isSame } = await textOf(ids);
   if (prompt.isPair) {
