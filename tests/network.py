@@ -1,6 +1,6 @@
 """Runs the fast network on one sequence in process and gathers every named point, chunk by chunk, for tests to compare.
 
-It knows only model/: no engine, no server. Axes are those of `model.hooks.points`.
+It imports only model/: no engine, no server. Axes are described in `model.hooks.points`.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,5 @@
-"""The GPU's benchmark, on a CPU with interpreted kernels: its checks find what is wrong, its run measures every row of
-its table and keeps to its time.
+"""The GPU's benchmark, on a CPU with interpreted kernels: its checks find errors, and its run measures every row of
+its table within its time limit.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The client against the real server with the default model: what the wire promises is what arrives."""
+"""The client against the real server with the default model: answers match the documented API."""
 
 import asyncio
 import re

@@ -165,7 +165,7 @@ def test_every_look_arrives_typed_and_can_be_drawn(
     fields: dict[str, Any],
     arrays: Arrays,
 ) -> None:
-    if method in ("geometry", "weights"):  # which must first ask for the model's name
+    if method in ("geometry", "weights"):  # which first request the model's name
         server.will(Reply(body={"data": [{"id": "org/toy"}]}))
     server.will(write("arrays", (fields_of(0, **fields), arrays)))
     result: Any = ask.call(method, *arguments)

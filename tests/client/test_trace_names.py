@@ -32,7 +32,7 @@ CONFIGS = {
 
 
 def meant(config: ModelConfig, names: list[str], layers: Any) -> list[str]:
-    """Return the full names of what the server answers, in its order."""
+    """Return the full names of the points in the server's answer, in its order."""
     request = TraceRequest.model_validate({"input": "x", "points": names, "layers": layers})
     return [one.name for one in choose_points(request, config)]
 
@@ -66,7 +66,7 @@ def spellings(config: ModelConfig) -> Iterator[str]:
 
 
 def check(config: ModelConfig, result: TraceResult, name: str, layers: Any) -> None:
-    """Assert that a name means in the result what it meant in the request."""
+    """Assert that a name has the same meaning in the result as in the request."""
     try:
         full_names = meant(config, [name], layers)
     except BadRequest:  # alone it takes no layers

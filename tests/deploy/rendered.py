@@ -1,6 +1,4 @@
-"""Renders the chart as Helm does, with values that turn everything on and off once. It knows nothing of what must
-hold.
-"""
+"""Renders the chart with Helm, with values that turn each option on and off once. It checks nothing."""
 
 import json
 import subprocess

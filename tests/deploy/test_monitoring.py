@@ -1,6 +1,6 @@
 """Prometheus and Grafana as deploy/ sets them up: a real Prometheus scrapes a real server that had a busy minute.
 
-promtool plays the alerts. Grafana itself is not run: its dashboard's queries are asked of Prometheus instead.
+promtool tests the alerts. Grafana itself is not run: the queries of its dashboard are sent to Prometheus instead.
 """
 
 import itertools
@@ -64,7 +64,7 @@ class Monitored:
             return json.load(answer)["data"]
 
     def values(self, expr: str) -> list[float]:
-        """Return what the expression is now, without values that are not a number."""
+        """Return the current values of the expression, without NaN."""
         result = self.ask("query", query=expr)["result"]
         return [value for value in (float(each["value"][1]) for each in result) if not math.isnan(value)]
 

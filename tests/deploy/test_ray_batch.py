@@ -243,7 +243,7 @@ def test_a_shard_that_fails_leaves_nothing_behind(site: Site, tmp_path: Path, fi
     with pytest.raises(OSError, match="the disk is gone"):
         batch.make_shard(0, rows())
     assert not list(tmp_path.iterdir())
-    assert batch.make_shard(0, some_rows(site)).errors == 2  # and the engine goes on
+    assert batch.make_shard(0, some_rows(site)).errors == 2  # and the engine still runs
 
 
 def test_a_shard_that_is_there_is_not_made_again(site: Site, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A batch job on two Ray nodes: killed and run again it leaves what an undisturbed one does, and what a server answers.
+"""A batch job on two Ray nodes: killed and run again it writes the same files as an undisturbed job, with a server's
+numbers.
 
 Ray runs in processes of its own, as it does for users; and its warnings are not this project's.
 """
@@ -166,7 +167,7 @@ def check_that_it_goes_on(killed: Batch) -> None:
     assert len(killed.shards) < NUM_SHARDS
     out, log = again.communicate(timeout=PATIENCE)
     assert again.returncode == SOME_ROWS_FAILED, log
-    told = out.splitlines()[-1]  # before it Ray tells of the engine that was killed
+    told = out.splitlines()[-1]  # the lines before it are Ray's messages about the killed engine
     assert told.startswith(f"{NUM_ROWS} rows, ")
     assert f", {len(BAD_ROWS)} errors: " in told
     begun = re.search(rf"(\d+)/{NUM_ROWS}\b", log)
@@ -226,7 +227,7 @@ def check_against_an_undisturbed_engine(killed: Batch, texts: Path, calm: Path) 
 
 
 def check_against_a_server(folder: Path, texts: Path) -> None:
-    """Check that every row is there once; and some of them, bit for bit, equal what POST /v1/trace answers."""
+    """Check that every row is there once, and that some of them equal the answer of POST /v1/trace bit for bit."""
     rows = list(read_shards(folder))
     assert [row.id for row in rows] == list(range(NUM_ROWS))
     assert [row.key for row in rows] == [f"row-{number}" for number in range(NUM_ROWS)]

@@ -26,7 +26,7 @@ from tests.server.running import ROOT
 from tests.support.shared import shared_server
 
 IN_A_SERVER = "server of "
-"""Prefix of the parameters whose checkpoint a server process serves."""
+"""Prefix of the parameters that a server process serves."""
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,8 @@ def _a_layer(config: ModelConfig, stack: Stack, point: Point, rng: random.Random
 
 
 def _drawn(point: Point, whole: torch.Tensor, rng: random.Random) -> tuple[dict[str, list[int]], torch.Tensor]:
-    """Return indices of each axis that can be selected, in any order, some counted from the end; and what they
-    should give.
+    """Return indices of each axis that can be selected, in any order, some counted from the end; and the expected
+    selection.
     """
     fields = {
         "position": "positions",

@@ -68,7 +68,7 @@ class Seen:
 
 @dataclass
 class Watched:
-    """A sequence and what is done to it."""
+    """A sequence, with its captures and edits."""
 
     tokens: list[int]
     encoder_tokens: list[int] = field(default_factory=list)

@@ -166,7 +166,7 @@ def test_a_path_with_a_model_in_it_is_counted_under_its_template() -> None:
 @pytest.mark.parametrize(
     ("outcome", "line"),
     [
-        # A stream that failed, whose log line tells a good end; and the other way round.
+        # A failed stream with a log line of success, and the reverse.
         (replace(WHOLE, finish=(), error_code="worker_lost"), LINE),
         (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="worker_lost")),
         (WHOLE, replace(LINE, error="worker_lost", finish=())),

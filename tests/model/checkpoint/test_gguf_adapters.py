@@ -1,4 +1,4 @@
-"""Adapters of models in GGUF files, whose weights stay quantised, against peft on the numbers that the files hold."""
+"""Adapters of models in GGUF files with quantised weights, against peft on the numbers in the files."""
 
 import random
 from pathlib import Path

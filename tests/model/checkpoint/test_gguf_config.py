@@ -1,4 +1,4 @@
-"""What the metadata of GGUF files say, against config.json files that `transformers` writes of the same networks."""
+"""The metadata of GGUF files, compared with the config.json files that `transformers` writes of the same networks."""
 
 import math
 from dataclasses import replace
@@ -72,7 +72,7 @@ def write(path: Path, architecture: str, fields: dict[str, Any], tensors: dict[s
 
 
 def theirs(folder: Path, name: str, **options: Any) -> ModelConfig:
-    """Return our reading of the config.json that `transformers` writes. name: what its classes begin with."""
+    """Return our reading of the config.json that `transformers` writes. name: prefix of its class names."""
     kind = getattr(transformers, f"{name}Config")
     whole = kind(**{**_CONFIG, "architectures": [f"{name.removesuffix('Text')}ForCausalLM"], **options})
     whole.save_pretrained(folder)

@@ -49,7 +49,7 @@ PIECES = st.sampled_from(
         "e\u0301",
     )
 )
-"""What texts are put together of, beside any characters: parts that rules for words treat differently."""
+"""Parts of random texts, in addition to any characters: rules for words treat these parts differently."""
 SPELT = ("<|end|>", "<think>", "<s>", "[MASK]")
 TEXTS = st.lists(st.one_of(PIECES, st.sampled_from(SPELT), st.text(max_size=5)), max_size=14).map("".join)
 
@@ -62,7 +62,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def write(path: Path, architecture: str, kind: str, tokens: list[str], types: list[int], **more: Any) -> Path:
-    """Write a file that has a vocabulary, and of a network what its configuration is read from.
+    """Write a file that has a vocabulary and the fields from which a network's configuration is read.
 
     more: fields of the tokenizer, such as `merges`.
     """
@@ -160,9 +160,9 @@ def word_pieces(path: Path) -> tuple[Path, dict[str, int]]:
 
 @pytest.fixture(scope="module", params=["llama-bpe", "tekken", "gpt-4o", "qwen2", "gpt-2", "phi3", "gemma2", "bert"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]:
-    """The same vocabulary read by us, and what encodes texts with it in `transformers`."""
+    """The same vocabulary read by us, and the tokenizer of `transformers` for it."""
     path = tmp_path_factory.mktemp("vocabulary") / "a.gguf"
-    if request.param == "bert":  # of which transformers reads no files
+    if request.param == "bert":  # transformers reads no such GGUF files
         path, vocabulary = word_pieces(path)
         return ours(path), transformers.BertTokenizer(vocab=vocabulary)
     if request.param in ("phi3", "gemma2"):

@@ -41,7 +41,7 @@ KEPT: dict[str, Format] = {
     "mxfp4, compressed": files.mxfp4(is_compressed=True),
     "int8, zeros": files.int_quantized(torch.float16, has_zeros=True),
 }
-"""Formats whose matrices stay quantised."""
+"""Formats with matrices that stay quantised."""
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
@@ -57,7 +57,7 @@ def ours(model: Transformer, ids: list[int]) -> torch.Tensor:
 
 
 def assert_alike(folder: Path, network: Any, *, kept: bool) -> None:
-    """Compare the logits of a checkpoint with those of a network; `kept`: whether matrices stay quantised."""
+    """Compare the logits of a checkpoint with a network's; `kept`: whether matrices stay quantised."""
     ids = torch.randint(96, (40,)).tolist()
     model = load(folder)
     with torch.inference_mode():
@@ -142,7 +142,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def broken(made: Format, folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> str:
-    """Return what is said of a checkpoint whose tensors were changed."""
+    """Return the error of a checkpoint with changed tensors."""
     tensors = write_checkpoint(make_network("llama", num_hidden_layers=1), made, folder)
     change(tensors)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
@@ -227,7 +227,7 @@ def test_zeros_that_do_not_fit_their_scales_never_reach_a_kernel(tmp_path: Path)
 
 
 def compressed(**changes: Any) -> dict[str, Any]:
-    """Return the fields of a format of compressed-tensors, of which some are changed, also those of its weights."""
+    """Return the fields of a compressed-tensors format with some changes, also of its weights' fields."""
     fields: dict[str, Any] = json.loads(json.dumps(files.packed().fields)) | changes
     for group in fields["config_groups"].values():
         group["weights"] |= changes

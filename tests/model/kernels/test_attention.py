@@ -141,7 +141,7 @@ def test_what_is_told_has_the_bits_of_a_look_at_rows_and_changes_nothing(
 def test_patterns_are_rounded_to_float16_as_torch_rounds_them() -> None:
     for _ in range(5):
         world = World(torch.float32, group=1, dim=8, num_sequences=1)
-        world.q *= random.choice([0.1, 10, 100])  # from even patterns to those of tiny numbers
+        world.q *= random.choice([0.1, 10, 100])  # from even patterns to patterns with tiny numbers
         rows, room = world.rows_of(0), torch.zeros(world.num_heads, len(world.q), world.lengths[0], dtype=torch.float16)
         pattern_output = PatternOutput(1, world.num_heads)
         pattern_output.add(0, 0, range(world.num_heads), room)

@@ -67,7 +67,7 @@ def _plainly(
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether all bits are the same, those of zeros and NaNs too."""
+    """Return whether all bits are the same, also for zeros and NaNs."""
     bits = torch.int32 if a.dtype == torch.float32 else torch.int16
     return a.dtype == b.dtype and torch.equal(a.view(bits), b.view(bits))
 

@@ -11,7 +11,7 @@ pytestmark = needs_tools
 
 
 def test_no_address_is_outside_and_nothing_is_undefined() -> None:
-    """Run the tests next to this one, with kernels by g++ whose every access is checked."""
+    """Run the tests next to this one, with kernels that g++ compiles with a check of every access."""
     run(
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", HERE, f"--ignore={HERE / 'cuda'}"),
         **sanitizer_variables(),

@@ -35,7 +35,7 @@ def test_the_sum_of_a_row_has_one_order_in_every_batch(
     inputs: int, outputs: int, dtype: torch.dtype, device: str
 ) -> None:
     x, weight = rounding_alone(150, inputs, outputs, dtype)
-    x = x.clamp(-99, 99)  # what float16 holds
+    x = x.clamp(-99, 99)  # within float16's range
     layer = Linear(weight.to(device), torch.randn(outputs).to(device, dtype), kernels=KernelConfig("torch"))
     assert_rows_do_not_depend_on_the_batch(layer, x.to(device))
     assert_rows_do_not_depend_on_the_batch(layer.product, x.to(device))

@@ -1,4 +1,4 @@
-"""Weights of e4m3: how far rounding moves a number, products of what was rounded, and where they are refused."""
+"""Weights of e4m3: the size of their rounding, products of rounded numbers, and where they are refused."""
 
 from pathlib import Path
 

@@ -126,7 +126,7 @@ def filled_caches(config: ModelConfig, dtype: torch.dtype, num_blocks: int, copi
 
 
 def draw_adapter(rng: random.Random, decoder: Stack, dtype: torch.dtype) -> Adapter:
-    """Draw what an adapter changes of some layers."""
+    """Draw an adapter's weights for some layers."""
 
     def linear(outputs: int, inputs: int) -> Linear:
         return Linear((torch.randn(outputs, inputs) / inputs**0.5).to(dtype))
@@ -211,7 +211,7 @@ def assert_same_bits_in_one_call(case: Case) -> None:
 def test_one_call_gives_the_bits_of_the_blocks_one_by_one(
     attempt: int, dtype: torch.dtype, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The layers go in one call, or in one each, as those of large networks do."""
+    """Run the layers in one call, or in one call each, as in large networks."""
     if attempt % 2:
         monkeypatch.setattr(fused_decoder, "_WORK_BETWEEN_CHECKS", 1)
     with at_level(library.levels()[attempt % len(library.levels())]), num_threads(threads), torch.inference_mode():

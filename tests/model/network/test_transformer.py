@@ -1,5 +1,5 @@
-"""What the network does beside its numbers, for every kind of checkpoint: the largest logit, sequences that need fewer
-layers, the lens, and stacks that are not there.
+"""Behaviour of the network other than its numbers, for every kind of checkpoint: the largest logit, sequences that need
+fewer layers, the lens, and missing stacks.
 
 The numbers are checked in tests/model/checkpoint/test_every_family.py, the bits in batches in tests/server/engine.
 """

@@ -1,4 +1,4 @@
-"""What the tests of the sampler draw: logits, and rows with any mixture of parameters."""
+"""Random inputs for the tests of the sampler: logits, and rows with any mixture of parameters."""
 
 import random
 from typing import Any

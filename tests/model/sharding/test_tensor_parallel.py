@@ -37,7 +37,7 @@ WHOLE = (
 )  # fmt: skip
 """Families that are not divided."""
 NAMES = [name for name in tiny.VARIANTS if name not in (*ALIKE, *WHOLE)]
-"""Variants of every family that can be sharded, except those that differ only in what is not."""
+"""Variants of every family that can be sharded, without variants that differ only in unsharded parts."""
 
 
 @pytest.fixture(scope="module")

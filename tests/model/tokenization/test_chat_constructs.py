@@ -1,7 +1,7 @@
-"""The constructs that templates of well-known models use render as in transformers: no limit of the sandbox may lose
-part of a template's output.
+"""The constructs in templates of well-known models render as in transformers: no limit of the sandbox may lose part of
+a template's output.
 
-Each template here is our own, and small; the comment next to it names the models whose templates have such constructs.
+Each template here is our own, and small; the comment next to it names the models with such constructs.
 """
 
 from pathlib import Path

@@ -58,7 +58,7 @@ class World:
 def draw(
     rng: random.Random, shape: tuple[int, int, int, int], dtype: torch.dtype, axis: str = "none", num_rows: int = 5
 ) -> World:
-    """Draw rows, one of which is to be written nowhere, and norms over each head or all heads of a row."""
+    """Draw rows, one of them not stored, and norms over each head or over all heads of a row."""
     num_heads, key_heads, dim, rotated = shape
     size = rng.choice([1, 4, 16])
     num_blocks = 2 + -(-num_rows // size)
@@ -140,7 +140,7 @@ def test_norms_of_queries_and_keys_are_the_layers(axis: str, dtype: torch.dtype)
         world = draw(rng, shape, dtype, axis, num_rows=4)
         q = world.run()
         queries, keys, values = world.parts()
-        # A sum of squares in another order turns a few roundings, each of which the rotation adds to others.
+        # A sum of squares in another order causes a few roundings; the rotation adds each of them to others.
         roundings = 2.1 if dtype != torch.float32 else 10
         bare = replace(world, tables=None).rows(slice(None))
         bare_q = bare.run()

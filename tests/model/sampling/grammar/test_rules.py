@@ -1,4 +1,4 @@
-"""Rules that use each other and themselves, and are written as fewer: what they admit stays the same."""
+"""Rules that use each other and themselves, and their merged form: both admit the same texts."""
 
 import json
 import random

@@ -15,7 +15,7 @@ from model.sampling.grammar.structural_tags import structural_tag_grammar
 from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
 from tests.support.walking import admits, walk
 
-# Each grammar of a feature of GBNF, beside a regular expression of the same texts.
+# Each grammar of a feature of GBNF, with a regular expression of the same texts.
 GBNF = [
     ('root ::= "yes" | "no"', "yes|no"),
     ('root ::= [a-c]+ [^a-z\\n] "\\x41\\u00e9\\n" # a comment with "quotes"\n', "[a-c]+[^a-z\\n]A\u00e9\\n"),

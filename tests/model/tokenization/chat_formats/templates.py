@@ -1,4 +1,4 @@
-"""Small chat templates of our own, each writing tools and calls as a family of models does. It knows no test."""
+"""Small chat templates of our own. Each writes tools and calls as a family of models does."""
 
 HERMES = """{% if tools %}<|im_start|>system
 {{ tools | tojson }}<|im_end|>
@@ -26,7 +26,7 @@ QWEN_3 = """{%- for m in messages %}<|im_start|>{{ m.role }}
 </think>
 
 {% endif %}{% endif %}"""
-"""How Qwen 3 thinks: it opens a thought itself, unless it is told not to."""
+"""Qwen 3's thinking: the template opens a thought itself, unless thinking is disabled."""
 
 OPEN_THOUGHT = """{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}{% endfor %}
 {%- if add_generation_prompt %}<A><think>
@@ -156,7 +156,7 @@ FUNCTION_GEMMA = _bare(
 
 PLAIN = """{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}
 {%- if add_generation_prompt %}<|A|>{% endif %}"""
-"""Templates that know no tools."""
+"""Templates without tools."""
 
 NO_SYSTEM = """{% for m in messages %}
     {%- if m.role == 'system' %}{{ raise_exception('no system message') }}{% endif %}
