@@ -164,8 +164,8 @@ FLOAT32_BOUND = 2e-5
 def worst(
     ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], ending: str = "", *, relative: bool = False
 ) -> float:
-    """Return the largest difference over all points whose names have this ending. Both must have the same; -inf
-    equals only -inf. `relative`: divide each difference by the largest absolute value of the expected tensor.
+    """Return the largest difference over all points with names that have this ending. Both must have the same points;
+    -inf equals only -inf. `relative`: divide each difference by the largest absolute value of the expected tensor.
     """
     assert set(ours) == set(expected), set(ours) ^ set(expected)
     found = 0.0

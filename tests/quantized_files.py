@@ -30,7 +30,7 @@ class Format:
 
 
 def write_checkpoint(network: transformers.PreTrainedModel, made: Format, folder: Path) -> dict[str, Tensor]:
-    """Write a network, its head as it is and every other matrix of a product drawn anew, and return the tensors."""
+    """Write a network with its head unchanged and new random numbers in every other matrix, and return the tensors."""
     tensors = dict[str, Tensor]()
     weights = network.state_dict()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The source of the project as trees: which files there are, and what each imports."""
+"""The source of the project as trees: its files, and the imports of each."""
 
 import ast
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def imported_names(tree: ast.AST) -> Iterator[str]:
 
 
 def runtime_statements(tree: ast.Module) -> ast.Module:
-    """Return what runs on import: function bodies and `if TYPE_CHECKING` blocks taken out."""
+    """Return the statements that run on import, without function bodies and `if TYPE_CHECKING` blocks."""
 
     class Cut(ast.NodeTransformer):
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None:

@@ -11,7 +11,7 @@ PAGE = ROOT / "server" / "web" / "page"
 
 MAX_PAGE_COLUMNS = 140  # as ruff holds Python's, with some room for templates
 
-# Of the page, from the bottom up; what lies in PAGE itself puts the views together and is imported by none of these.
+# Folders of the page, from the bottom up. The files in PAGE itself import these and are imported by none of them.
 PAGE_LAYERS = ("vendor", "core", "parts", "views")
 
 

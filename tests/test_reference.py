@@ -21,7 +21,7 @@ TOLERANCE = 1e-10
 
 
 def _tokens(count: int, step: int) -> list[int]:
-    """Return tokens that are neither special nor much repeated, and longer than every window."""
+    """Return tokens that are not special and rarely repeat; the sequence is longer than every window."""
     return [(step * i * i + 31 * i + 5) % (tiny.VOCAB_SIZE - 5) + 5 for i in range(count)]
 
 

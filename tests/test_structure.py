@@ -1,7 +1,7 @@
-"""The structure of the repository, read from the source: which way imports point, what each part may know, how long
-files get.
+"""The structure of the repository, read from the source: the direction of imports, the allowed imports of each part,
+the length of files.
 
-It knows nothing of what the code does. A new folder, and an arrow to another, must be named here.
+It does not depend on the code's behaviour. A new folder, and an arrow to another, must be named here.
 """
 
 import ast
@@ -67,8 +67,8 @@ MAY_IMPORT = {
     "model.config": "",
 }  # fmt: skip
 MOST_ENTRIES = {"server": 17, "model": 16}
-"""Most entries of a folder besides __init__.py; files written for one family of models each, in any number, are not
-counted.
+"""Most entries of a folder, not counting __init__.py and files written for one family of models each, which may be of
+any number.
 """
 MOST_ENTRIES_ELSEWHERE = 20
 
@@ -82,7 +82,7 @@ def room_of(module: str, place: str) -> str | None:
 
 
 def imported_rooms(place: str) -> dict[str, set[str]]:
-    """Return the entries of a folder, each with those of them that it imports."""
+    """Return the entries of a folder, each with the other entries that it imports."""
     rooms: dict[str, set[str]] = {room: set() for module in MODULES if (room := room_of(module, place))}
     for module, names in imports().items():
         here = room_of(module, place)

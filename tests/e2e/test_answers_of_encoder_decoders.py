@@ -35,7 +35,7 @@ def generated(folder: Path, ids: list[int]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Marian network whose most likely tokens are forbidden by its files."""
+    """A Marian network with files that forbid its most likely tokens."""
     folder = tiny.make_variant("marian", tmp_path_factory.mktemp("marian"))
     path = folder / "generation_config.json"
     values = json.loads(path.read_text(encoding="utf-8"))
@@ -58,7 +58,7 @@ async def test_answers_are_those_of_transformers(folder: Path) -> None:
         assert answer.status_code == 200, answer.text
         expected = generated(folder, tokenizer(text).input_ids)
         assert expected[0] == 40
-        # Our text has neither the forced first token nor the end token of transformers' output.
+        # Our text lacks the forced first token and the end token of transformers' output.
         said = [token_id for token_id in expected[1:] if token_id != tokenizer.eos_token_id]
         ours = answer.json()["choices"][0]["token_ids"]
         assert [token_id for token_id in ours if token_id != tokenizer.eos_token_id] == said

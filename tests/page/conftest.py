@@ -214,7 +214,7 @@ def open_page(open_tab: Tab, request: pytest.FixtureRequest) -> Iterator[Page]:
 
 @contextmanager
 def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
-    """Yield a tab with a profile of its own, for tests that change what a tab keeps."""
+    """Yield a tab with a profile of its own, for tests that change a tab's stored state."""
     context = browser.new_context(**{"viewport": SIZE, **options})
     context.set_default_timeout(PATIENCE_MS)
     try:
@@ -227,7 +227,7 @@ def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
 
 @pytest.fixture(scope="package")
 def decoder(browser: Browser) -> Iterator[Page]:
-    """A tab that opens pictures: the page's own policy lets none in."""
+    """A tab that opens pictures: the page's own content security policy blocks them."""
     with new_page(browser) as page:
         yield page
 
@@ -257,7 +257,7 @@ def open_view(request: pytest.FixtureRequest, server: Server) -> Open:
     names = request.fixturenames
     page: Page = request.getfixturevalue("kept_page" if "kept_page" in names and "page" not in names else "page")
     if page.url.startswith(f"{server.url}/#"):
-        show(page, server, "stacks")  # what a view keeps outside of the address is gone then
+        show(page, server, "stacks")  # this discards a view's state outside of the address
 
     def open_it(view: str, **state: Any) -> Page:
         return show(page, server, view, **state)

@@ -27,7 +27,7 @@ def test_a_view_asks_nothing_twice_and_only_what_everyone_may(page: Page, server
     ]
     seen = set()
     for view in VIEWS:
-        page.goto("about:blank")  # what the page keeps of other views is not asked again
+        page.goto("about:blank")  # other views' cached answers would hide requests
         with requests_of(page) as requests:
             show(page, server, view, write_max_tokens=3)
             asked = Counter(f"{each.url} {each.post_data}" for each in requests if each.method == "POST")

@@ -53,7 +53,7 @@ def weights(server: Server, *interventions: dict[str, Any], **body: Any) -> Any:
 
 
 def number_in(page: Page, where: str, pattern: str = NUMBER) -> float:
-    """Return the number that stands on the page there."""
+    """Return the number on the page in the element `where`."""
     text = page.locator(where).first.inner_text()
     found = re.search(pattern, text)
     assert found, f"{pattern} in {text}"
@@ -100,7 +100,7 @@ def softmax(logits: Any) -> Any:
 def test_every_view_shows_the_difference_of_two_answers(
     open_view: Open, server: Server, interventions: list[dict[str, Any]]
 ) -> None:
-    """Subtract what the API answers to both requests, and compare with the page and with the Python that it copies."""
+    """Subtract the API's answers to both requests, and compare with the page and with the Python that it copies."""
 
     def both(name: str, read: Any, **body: Any) -> Any:
         return read(entry(server, name, *interventions, **body)) - read(entry(server, name, **body))

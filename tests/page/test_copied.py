@@ -49,7 +49,7 @@ def output_of(*command: str, **environment: str) -> str:
 
 
 def run_python(text: str) -> Any:
-    """Return what the copied Python calls its answer, which it has printed too."""
+    """Run the copied Python, check that it prints its answer, and return its `answer`."""
     space: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(text, space)  # in this process: starting another one takes longer than all the rest
@@ -66,7 +66,7 @@ class Shown:
     pattern: str
     of_json: Callable[[Any], float]
     of_python: Callable[[Any], float]
-    within: float = 0.0  # besides the digits that the page leaves out
+    within: float = 0.0  # in addition to the digits that the page leaves out
     is_share: bool = False  # a percentage, which has two digits
 
     def on(self, page: Page) -> float:
@@ -101,7 +101,7 @@ def cosines_of_first(vectors: Any) -> float:
 
 
 def summed_length(vectors: Any) -> float:
-    """Return the length of what the word at position 5 adds in all layers, of vectors [layer, 1, key, d_model]."""
+    """Return the length of the vectors [layer, 1, key, d_model] of the word at position 5, summed over the layers."""
     return float(np.linalg.norm(np.array(vectors, float)[:, 0, 5].sum(0)))
 
 
@@ -165,7 +165,7 @@ SHOWN: dict[str, list[Shown]] = {
         Shown(".weights-view .legend >> text=effective", rf"rank {NUMBER}", *array("ov.effective_rank", 0, 0)),
     ],
 }  # fmt: skip
-"""For each view, a number of what each of its menus copies, in the order of the menus."""
+"""For each view, a number in the code that each of its menus copies, in the order of the menus."""
 
 
 @pytest.mark.parametrize("view", SHOWN)

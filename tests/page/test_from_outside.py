@@ -1,4 +1,4 @@
-"""What comes from the model and the server is text, never HTML: their names, tokens and errors may say anything."""
+"""Names, tokens and errors of the model and the server are shown as text, never as HTML; they may have any content."""
 
 import json
 from typing import Any

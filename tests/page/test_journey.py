@@ -1,5 +1,5 @@
-"""The journey: the numbers of each stop are those of the weights and of the API, and it can be walked, played and
-opened by keyboard.
+"""The journey: the numbers of each stop come from the weights and the API, and it can be walked, played and opened by
+keyboard.
 """
 
 import re
@@ -42,14 +42,14 @@ def says(page: Page, stop: str) -> str:
 
 
 def number(text: str, before: str, after: str = "") -> float:
-    """Return the first number of a text that stands between two others."""
+    """Return the first number in a text between `before` and `after`."""
     found = re.search(rf"{re.escape(before)}(-?\d+(?:\.\d+)?(?:e-?\d+)?){re.escape(after)}", text)
     assert found, f"no number after {before!r} in {text!r}"
     return float(found[1])
 
 
 def near(value: float | np.floating[Any]) -> object:
-    """Return what equals `value` as it is written, of numbers that were rounded to bfloat16 on their way."""
+    """Return an object that equals `value` within bfloat16's rounding."""
     return pytest.approx(float(value), rel=6e-3)
 
 

@@ -1,4 +1,4 @@
-"""The page on a phone: what is pressed is large enough, the shared bar is one line, a wide table keeps what matters."""
+"""The page on a phone: buttons are large enough, the shared bar is one line, a wide table keeps its main columns."""
 
 import re
 
@@ -124,7 +124,7 @@ CHOSEN = """() => {
   const last = data.findLastIndex((value, i) => i % 4 === 3 && value > 0);
   return [Math.floor(last / 4 / width) * canvas.clientHeight / canvas.height, frame.scrollTop, frame.clientHeight];
 }"""
-"""A script that returns where the frame of the chosen head ends, and what is seen of the wall, in CSS pixels."""
+"""A script that returns the end of the chosen head's frame, and the visible range of the wall, in CSS pixels."""
 
 
 def test_the_chosen_row_of_the_wall_is_seen_with_its_frame(phone: Page, open_view: Open) -> None:

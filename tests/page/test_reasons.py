@@ -1,5 +1,5 @@
-"""The reasons of an answer in the view Contributions: parts, sums and what was measured are the API's, of the next word
-and of the labels and scores of models that say no words.
+"""The reasons of an answer in the view Contributions: parts, sums and measurements are the API's, for the next word
+and for the labels and scores of models without generation.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def card_of(page: Page) -> Locator:
 
 
 def told(server: Server, by: str, verify: int = 0) -> dict[str, Any]:
-    """Return the reasons of the next word, as the page asks for them."""
+    """Return the reasons of the next word, with the request that the page sends."""
     body = {"input": TEXT, "num_tokens": 6, "explain": {"by": by, "verify": verify}}
     reasons = ask(server, "/v1/next", body)["data"][0]["reasons"]
     assert isinstance(reasons, dict)

@@ -46,7 +46,7 @@ EXPLAINED = {
 
 
 def term(page: Page, word: str) -> tuple[str, str]:
-    """Return what the word says to a screen reader, and what is shown."""
+    """Return the word's description for a screen reader, and the visible description."""
     button = page.locator("main .term", has_text=re.compile(f"^{word}$"))
     expect(button).to_have_count(1)
     return button.get_attribute("aria-description") or "", page.locator("main .term-says:visible").inner_text()

@@ -65,7 +65,7 @@ def run(
 ) -> Trace:
     """Compute everything for one sequence.
 
-    weights: our names, float64. `encoder_token_ids`: what the encoder of an encoder-decoder reads. `hf_casts`: add the
+    weights: our names, float64. `encoder_token_ids`: the input of an encoder-decoder's encoder. `hf_casts`: add the
     casts to float32 that transformers keeps whatever the model's dtype (RMSNorm, rotary tables and, in some families,
     softmax). `max_len`: the context that rotary frequencies are chosen for (config.max_model_len when None).
     """

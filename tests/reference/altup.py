@@ -13,7 +13,7 @@ from tests.reference.stack import Stack
 
 
 class StackOfStreams(Stack):
-    """A decoder of which sublayers see the first of several residual streams."""
+    """A decoder with several residual streams; its sublayers see the first of them."""
 
     def blocks(self, x: torch.Tensor, encoded: torch.Tensor | None) -> torch.Tensor:
         """Return the one vector of all streams behind the last block, from x [S, d]."""

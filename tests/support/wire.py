@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client over asyncio streams: one connection that can leave at any moment, gently or with a reset.
 
-It has what load generators need and httpx hides: when the head came, each piece of a body, a small receive buffer, RST.
-It knows no route.
+It has the details that load generators need and httpx hides: the time of the head, each piece of a body, a small
+receive buffer, RST. It works with any route.
 """
 
 import asyncio
@@ -115,7 +115,7 @@ class Wire:
         self.writer.close()
 
     def reset(self) -> None:
-        """Close with RST, as a client does whose process or machine is gone."""
+        """Close with RST, as a client does when its process or machine fails."""
         connection = self.writer.get_extra_info("socket")
         if connection.fileno() >= 0:  # not closed already
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -48,7 +48,7 @@ def some(draw: Draw, fields: Body, share: float = 0.3) -> Body:
 
 
 def sampling(draw: Draw) -> Body:
-    """Return fields that every body that asks for a text has."""
+    """Return fields of every body that requests a text."""
     if draw.random() < 0.5:
         how: Body = {"temperature": 0}
     else:

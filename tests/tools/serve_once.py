@@ -2,8 +2,8 @@
 
 The last line printed is JSON: the model, the text, after how many seconds it was ready and had written one token, the
 exit status of the server and of its health check, the user and the capabilities it ran with, whether the root is
-read-only, which files were written outside /tmp and /cache if it is not, and what was left in /tmp. It uses the
-standard library only.
+read-only, the files written outside /tmp and /cache if it is not, and the files left in /tmp. It uses the standard
+library only.
 """
 
 import json
