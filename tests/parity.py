@@ -88,7 +88,7 @@ class Theirs:
             attentions, hidden = seen.attentions, seen.hidden_states
             last = hidden[-1]
         patterns = [layer[0] for layer in attentions]
-        if self.config.altup is not None:  # of several streams the first is ours; theirs holds no final one
+        if self.config.altup is not None:  # ours is the first of several streams; theirs lacks a final one
             with torch.no_grad():
                 last = self.network.model(**inputs).last_hidden_state
             hidden = (*(state[0] for state in hidden[:-1]), last)
@@ -230,7 +230,7 @@ def errors_in_process(folder: Path, seed: int) -> Errors:
 
 
 def over_bound(precision: str, errors: Errors) -> list[str]:
-    """Return the entries that are too large, in words."""
+    """Return the entries that are too large, as sentences."""
     bounds = BOUNDS[precision]
     return [f"{name}: {value:.1e} > {bounds[name]:.0e}" for name, value in errors.items() if not value <= bounds[name]]
 

@@ -1,5 +1,5 @@
-"""Writes networks of `transformers` as quantised checkpoints, number by number as their formats are published, and lets
-the networks have the numbers that the files hold.
+"""Writes networks of `transformers` as quantised checkpoints, number by number in the published formats, and sets the
+networks' weights to the numbers in the files.
 
 Axes: N outputs, K inputs, G groups of inputs.
 """

@@ -162,7 +162,7 @@ def run_python(code: str, server: Server) -> str:
 
 
 def openapi(server: Server) -> dict[str, Any]:
-    """Return the schema as the running server gives it."""
+    """Return the schema from the running server."""
     with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=60) as answer:
         schema: dict[str, Any] = json.load(answer)
         return schema
@@ -221,7 +221,7 @@ DEFAULT_MODEL = ["smollm2", "--kv-cache-memory", "256MiB", "--kernel-arithmetic"
 
 
 def minilm() -> list[str]:
-    """Return the arguments of a server of the model that docs/reranking.md asks: the default one scores no pairs.
+    """Return the arguments of a server of the model in docs/reranking.md: the default model scores no pairs.
 
     Requests wait in the queue without a limit: other tests use the server at the same time.
     """

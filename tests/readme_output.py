@@ -1,6 +1,6 @@
 """Examples' output in documents: JSON over several lines, shortened with `...`, and its comparison with real output.
 
-`...` comes last in an object or a list, and means further entries of it.
+`...` is last in an object or a list, and stands for its further entries.
 """
 
 import json

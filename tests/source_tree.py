@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def python_files(*tops: str) -> list[Path]:
-    # model/fables/recipe.py is kept as it was when it made the weights, and is imported by nothing.
+    # model/fables/recipe.py is kept unchanged since it made the weights; no module imports it.
     return sorted(
         path
         for top in tops

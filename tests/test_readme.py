@@ -72,7 +72,7 @@ NOT_DESCRIBED = {
 
 
 def test_every_route_that_a_document_names_is_there(server: Server) -> None:
-    """Check against the old failure: docs/inside.md named a route that had been given another path."""
+    """Check for an old error: docs/inside.md named a route with a changed path."""
     described = readme.openapi(server)["paths"]
     there = NOT_DESCRIBED | {(method.upper(), path) for path, methods in described.items() for method in methods}
     known = {(method, re.sub(r"{\w+}", "{}", path)) for method, path in there}
@@ -89,7 +89,7 @@ NOTES = ROOT / "benchmarks" / "NOTES.md"
 
 
 def headings(path: Path) -> set[str]:
-    """The anchors that GitHub gives to a document's headings."""
+    """The anchors of a document's headings on GitHub."""
     titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
 

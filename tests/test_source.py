@@ -81,7 +81,7 @@ def test_policy_needs_no_library_and_its_messages_msgspec_alone(name: str) -> No
 
 
 def loaded_by(start: str) -> set[str]:
-    """Return our modules that importing `start` runs, packages above them included."""
+    """Return our modules that run when `start` is imported, including the packages above them."""
     reached: set[str] = set()
     left = [start]
     while left:

@@ -17,7 +17,7 @@ from tests.source_tree import (
     parse,
 )
 
-# Each room of server/ and model/, a folder or a file of theirs, and the rooms that it may import. From the top down.
+# Each room of server/ and model/ (a folder or a file in them) and the rooms that it may import, from the top down.
 MAY_IMPORT = {
     "server.__main__": "",
     "server.cli": "model.analysis model.checkpoint model.tokenization server.app server.auth server.config "

@@ -38,7 +38,7 @@ def meant(config: ModelConfig, names: list[str], layers: Any) -> list[str]:
 
 
 def traced(config: ModelConfig, names: list[str], layers: Any = "all") -> TraceResult:
-    """Return an answer in which the array of each point holds its place."""
+    """Return an answer with an array for each point that holds the point's index."""
     call = TRACE.call(None, {"layers": layers}, input="x", points=names)
     answered = enumerate(meant(config, names, layers))
     body = as_json("points", (fields_of(0), {full: (("d_model",), np.array([i], "f4")) for i, full in answered})).body
@@ -69,7 +69,7 @@ def check(config: ModelConfig, result: TraceResult, name: str, layers: Any) -> N
     """Assert that a name has the same meaning in the result as in the request."""
     try:
         full_names = meant(config, [name], layers)
-    except BadRequest:  # alone it takes no layers
+    except BadRequest:  # without other names it takes no layers
         full_names = meant(config, [name], "all")
     if len(full_names) == 1:
         assert name in result

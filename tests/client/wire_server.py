@@ -33,7 +33,7 @@ class Seen:
 
 @dataclass
 class Reply:
-    """The answer to give. With `pieces` the body goes out chunked, piece by piece."""
+    """The answer to give. With `pieces` the body is sent chunked, piece by piece."""
 
     status: int = 200
     body: Any = None
@@ -207,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Send nothing."""
 
     def do_GET(self) -> None:
         self._answer(None)

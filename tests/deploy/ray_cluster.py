@@ -63,7 +63,7 @@ class RayCluster:
         self._process.stdin.flush()
 
     def end(self) -> None:
-        """End all of it, also where it does not end by itself."""
+        """End the whole cluster, also if it does not end by itself."""
         self.http.close()
         assert self._process.stdin is not None
         try:

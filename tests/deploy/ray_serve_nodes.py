@@ -23,7 +23,7 @@ from ray.cluster_utils import Cluster
 from deploy.ray.app import build
 
 STORE_BYTES = 80_000_000
-"""Bytes of each node's object store: about the least that Ray takes."""
+"""Bytes of each node's object store: about the least that Ray accepts."""
 SCALING = {"max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0, "downscale_delay_s": 3600,
            "look_back_period_s": 11}  # fmt: skip
 
@@ -70,7 +70,7 @@ def application(**arguments: int) -> serve.Application:
 
 
 if __name__ == "__main__":
-    # Not where TMPDIR says: the path of a socket has 107 bytes at most.
+    # Not in TMPDIR: the path of a socket has 107 bytes at most.
     with TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as temporary:
         os.environ["RAY_TMPDIR"] = temporary
         main()

@@ -46,8 +46,8 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_worker_niceness": "0",
 }
-"""Environment of the tests. The last but one keeps Ray to the loopback interface, on Linux too. With the last,
-engines are not starved by the other tests that run at the same time: Ray's own is 15.
+"""Environment of the tests. The last but one keeps Ray on the loopback interface, also on Linux. The last sets the
+niceness of workers (Ray's default is 15), so that other tests that run at the same time do not slow engines down.
 """
 PATIENCE = 600.0
 NUM_ROWS = 160
@@ -213,7 +213,7 @@ def test_the_shards_of_one_parquet_row_group_go_to_all_workers(cluster: str, tmp
 def check_against_an_undisturbed_engine(killed: Batch, texts: Path, calm: Path) -> None:
     """Check that the shards have the bytes that one engine writes in this process, without Ray."""
     calm.mkdir()
-    # As many threads as there are: other tests run in this process too.
+    # As many threads as exist now: other tests run in this process too.
     settings = Settings.from_sources({"threads": str(torch.get_num_threads())}, os.environ)
     model = portable_fingerprint(load_model_files(settings).fingerprint)
     job = Job(settings=settings, task="trace", options=OPTIONS, file_format="parquet", folder=str(calm), model=model)

@@ -212,7 +212,7 @@ def test_a_killed_node_costs_only_what_it_was_running(cluster: RayCluster) -> No
 
 
 def test_a_new_version_lets_the_old_one_answer_what_it_was_given(cluster: RayCluster) -> None:
-    """Check on the one node that is left: nothing else runs while the old replica ends."""
+    """Check on the one node that is left; no other request runs while the old replica ends."""
     body = {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "n": NUM_LONG, "temperature": 1, "seed": 1}
     with ThreadPoolExecutor(1) as threads:
         long = threads.submit(cluster.http.post, "/v1/completions", json=body)

@@ -50,7 +50,7 @@ def theirs(folder: Path) -> SentenceTransformer:
 
 @pytest.fixture(scope="module")
 def expected(theirs: SentenceTransformer) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Vectors of one sentence at a time: nothing is padded there."""
+    """Vectors of one sentence at a time, without padding."""
     vectors: np.ndarray[Any, np.dtype[np.float32]] = theirs.encode(sentences(), batch_size=1, convert_to_numpy=True)
     return vectors
 

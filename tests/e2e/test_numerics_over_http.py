@@ -107,7 +107,7 @@ class Family:
 
     @cached_property
     def alone(self) -> list[Answer]:
-        """Return the answer to each question asked when the server has nothing else to do."""
+        """Return the answer to each question, sent while the server is idle."""
         return [ask(self.tight, question) for question in self.questions]
 
     @cached_property
@@ -281,7 +281,7 @@ def test_answers_after_preemption_are_the_same_bits(family: Family) -> None:
     assert family.alone
     mixed = [i for i, question in enumerate(family.questions) if question.name[0] in ("generate", "attention")]
     num_before = counter(family.tight, "lightwell_num_preemptions_total")
-    for _ in range(5):  # which of them meet in the cache is chance; every round tried preempted two or more
+    for _ in range(5):  # which of them are in the cache together is chance; every round tried preempted two or more
         answers = ask_together(family.tight, [family.questions[i] for i in mixed])
         assert [answer.bits for answer in answers] == [family.alone[i].bits for i in mixed]
         if counter(family.tight, "lightwell_num_preemptions_total") > num_before:

@@ -89,7 +89,7 @@ def test_a_selection_is_a_slice_of_the_whole_bit_for_bit(checkpoint: Checkpoint)
 def test_rows_of_generated_tokens_are_those_of_the_exact_pass(checkpoint: Checkpoint) -> None:
     config = checkpoint.config
     if config.kind == "encoder":
-        return  # it generates nothing
+        return  # an encoder generates no text
     (prompt, *_) = parity_numbers.draw_prompts(config, checkpoint.seed)
     body = {"temperature": 0, "max_tokens": 6, "ignore_eos": True, "return_token_ids": True, "attention": {}}
     body["prompt"] = prompt.encoder_ids or prompt.ids

@@ -1,5 +1,5 @@
-"""Checks that secrets stay between client and server: keys and prompts are in no log line, whatever is requested and
-whatever fails.
+"""Checks that secrets stay between client and server: keys and prompts are in no log line, for every request and every
+error.
 """
 
 import os

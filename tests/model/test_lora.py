@@ -104,7 +104,7 @@ def _expected(theirs: Any, model: Transformer, tokens: list[int], encoded: list[
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Transformer, Path]:
-    """Return a network, and an adapter of it."""
+    """Return a network and an adapter for it."""
     path = tmp_path_factory.mktemp("llama")
     folder = tiny.make_variant("llama-gqa", path / "model")
     make_adapter(folder, path / "adapter", 0)

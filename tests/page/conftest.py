@@ -90,7 +90,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(program)
 
 
-@pytest.fixture(scope="package")  # no longer: Playwright's loop runs in this thread, where async tests want their own
+@pytest.fixture(scope="package")  # not for the session: Playwright's loop blocks async tests in this thread
 def browser(chromium: str) -> Iterator[Browser]:
     arguments = [
         "--disable-gpu",  # without one, its emulation takes a fifth of the time
@@ -165,7 +165,7 @@ class Tab:
                 other.close()
         if not self._is_kept:
             page.goto("about:blank")
-        page.unroute_all(behavior="ignoreErrors")  # the page asks beforehand: an answer may still be on its way
+        page.unroute_all(behavior="ignoreErrors")  # requests that the page sends in advance may still be running
         page.mouse.move(0, 0)
         page.emulate_media(color_scheme="light", reduced_motion="no-preference")
         page.context.clear_permissions()
@@ -280,12 +280,12 @@ DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame
 
 
 def settle(page: Page) -> None:
-    """Wait until nothing on the page waits for an answer (its policy forbids Playwright's wait_for_function)."""
+    """Wait until the page has no request in flight (its policy forbids Playwright's wait_for_function)."""
     expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0)
 
 
 def wait_until(page: Page, holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds that `expect` has no word for; fail if it never does."""
+    """Wait until a condition holds that `expect` cannot express; fail if it never holds."""
     give_up = time.monotonic() + PATIENCE_MS / 1000
     while not holds():
         assert time.monotonic() < give_up
@@ -304,7 +304,7 @@ def slow_answers(page: Page) -> Iterator[None]:
 
 
 def sent_to(server: Server, outer: str, name: str | None = None) -> Callable[[Route], None]:
-    """Return a handler that sends the requests for an address to a server, which says that its model is `name`."""
+    """Return a handler that forwards requests to a server, with `name` as the model's name in its answers."""
 
     def forward(route: Route) -> None:
         assert route.request.url.startswith(outer), f"asked outside of the proxy's path: {route.request.url}"

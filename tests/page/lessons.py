@@ -105,7 +105,7 @@ def places(lists: Any, *before: int) -> list[tuple[float, tuple[int, ...]]]:
 
 @cache
 def answered(server: Server, route: str, body: str) -> Any:
-    """Return the JSON that a route answers to a body, itself as JSON; asked once, as the page asks it."""
+    """Return a route's answer to a body, both as JSON; each request is sent once, as on the page."""
     return ask(server, route, json.loads(body))
 
 
@@ -115,7 +115,7 @@ class Replayed:
     def __init__(self, lesson: dict[str, Any], server: Server) -> None:
         self.lesson = lesson
         self.asked: list[tuple[str, Any, Any]] = []
-        """Route, body and answer of every request, for those who check the numbers in another way."""
+        """Route, body and answer of every request, for tests that check the numbers in another way."""
         self._server = server
         self.value = cache(self._value)
 
@@ -141,7 +141,7 @@ class Replayed:
         except HTTPError as error:
             if error.code >= 429:  # busy, or away
                 raise
-            return None  # refused: this model has no such thing
+            return None  # refused: this model lacks the route or its parts
         start = answer
         if isinstance(answer.get("data"), list) and not given["value"].startswith("data"):
             start = answer["data"][0]

@@ -17,7 +17,7 @@ NAMED = {
     "application", "button", "checkbox", "combobox", "group", "image", "link", "radio", "region", "slider",
     "spinbutton", "table", "textbox",
 }  # fmt: skip
-"""Roles of the accessibility tree that say nothing without a name."""
+"""Roles of the accessibility tree that need a name."""
 
 
 def test_everything_has_a_name_and_headings_are_in_order(open_view: Open) -> None:

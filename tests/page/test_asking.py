@@ -1,4 +1,4 @@
-"""How the page sends requests: none twice at once, again if the server was busy, and all of them if the server was
+"""How the page sends requests: none twice at once, each again if the server was busy, and all again if the server was
 replaced.
 """
 
@@ -130,7 +130,7 @@ def weight(server: Server) -> str:
 
 
 def test_a_server_that_began_anew_with_other_weights_is_noticed(page: Page, server: Server, another: Server) -> None:
-    """Replace the server by one with the same name; the page requests nothing meanwhile."""
+    """Replace the server by one with the same name; the page sends no request meanwhile."""
     show(page, server, **PLACE)
     before, now = weight(server), weight(another)
     assert now != before

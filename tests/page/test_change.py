@@ -31,7 +31,7 @@ NUMBER = r"([−\d][\d.\u202f]*(?:e[−\d]+)?(?:\s?%)?)"
 
 @pytest.fixture(scope="module")
 def interventions(server: Server) -> list[dict[str, Any]]:
-    """Return the changes with the numbers of a trace in place of a factor."""
+    """Return the changes with the numbers of a trace instead of a factor."""
     body = {"input": TEXT, "points": ["hook_mlp_out"], "layers": 0, "positions": 4, "interventions": INTERVENTIONS[:1]}
     half = np.array(only(ask(server, "/v1/trace", body)["data"][0]["points"])["data"]) / 2
     return [INTERVENTIONS[0], {**INTERVENTIONS[1], "value": half.tolist()}]
@@ -166,7 +166,7 @@ def test_numbers_are_patched_from_a_second_text(open_view: Open, server: Server)
 
 
 def test_attention_has_a_temperature_of_its_own(open_view: Open, server: Server) -> None:
-    """Compute the softmax of the scores over the temperature; at 0 the largest takes all."""
+    """Compute the softmax of the scores over the temperature; at 0 the largest gets all weight."""
     row = entry(server, "attention", kind="scores", layers=LAYER, heads=HEAD)["attention"][0][0][QUERY]
     scores = np.array(row[: QUERY + 1], float)
     for temperature, truth in ((3, softmax(scores / 3)), (0, (scores == scores.max()).astype(float))):

@@ -40,7 +40,7 @@ async (seconds) => {
 """
 """Adds the button to the page, with a canvas of the test and a film of the given number of seconds."""
 LONG = 250
-"""Seconds of a film that does not end within a test, and that the page does not refuse as too large."""
+"""Seconds of a film: too long to end within a test, and short enough for the page to accept it."""
 
 FRAMES = """
 async (base64) => {

@@ -1,4 +1,4 @@
-"""What "Copy as…" gives runs as it is and gives the page's numbers; its menus leave the keyboard where it was."""
+"""The code from "Copy as…" runs unchanged and prints the page's numbers; its menus do not move the keyboard focus."""
 
 import contextlib
 import io
@@ -30,7 +30,7 @@ STATE = {
 
 
 def copied(page: Page, menu: Locator, what: str) -> str:
-    """Return the text that an entry of this menu gives."""
+    """Return the text that an entry of this menu copies."""
     page.evaluate("navigator.clipboard.writeText('')")
     menu.click()
     menu.locator("xpath=..").get_by_role("button", name=what, exact=True).click()
@@ -52,7 +52,7 @@ def run_python(text: str) -> Any:
     """Run the copied Python, check that it prints its answer, and return its `answer`."""
     space: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(text, space)  # in this process: starting another one takes longer than all the rest
+        exec(text, space)  # in this process: starting another one takes longer than the whole test
     space["client"].close()
     assert printed.getvalue().strip()
     return space["answer"]
@@ -95,7 +95,7 @@ def length_of_row(row: int) -> tuple[Callable[[Any], float], Callable[[Any], flo
 
 
 def cosines_of_first(vectors: Any) -> float:
-    """Return the cosine of the first text with the one nearest to it."""
+    """Return the cosine of the first text with its nearest text."""
     unit = np.array(vectors) / np.linalg.norm(vectors, axis=1, keepdims=True)
     return float(np.sort(unit @ unit[0])[-2])
 

@@ -37,7 +37,7 @@ NEEDS = {
     "motion": "/v1/contributions", "lens": "/v1/lens", "next": "/v1/next", "heads": "/v1/heads",
     "embeddings": "/v1/embeddings",
 }  # fmt: skip
-"""The route without which a view has nothing to show."""
+"""The route that a view needs for its contents."""
 TEXT, DECODED = "The old king", "and the queen"
 LAYER, HEAD, QUERY, KEY = 1, 2, 3, 1
 
@@ -84,7 +84,7 @@ def family(request: pytest.FixtureRequest) -> Iterator[Family]:
 
 
 def theirs(folder: Path, server: Server) -> tuple[float, float]:
-    """Return the chosen weight, and the length of the chosen vector that enters the block, as transformers has them."""
+    """Return the chosen weight and the length of the chosen vector at the block's input, computed by transformers."""
     told = ask(server, "/v1/capabilities")
     is_pair, place = told["kind"] == "encoder-decoder", told["attention_layers"].index(LAYER)
     inputs = {"input_ids": ids_of(server, {"input": TEXT})}
@@ -113,8 +113,8 @@ def shown(text: str) -> float:
 
 
 def sentence(reason: str) -> str:
-    """Return why a route is missing, as the page says it: instead of the routes that are accepted, it lists its
-    views.
+    """Return the reason of a missing route in the page's words: it lists views instead of the accepted
+    routes.
     """
     said = re.sub(r"; /v1/.* are accepted$", "", reason)
     return f"{said[0].upper()}{said[1:]}."

@@ -17,7 +17,7 @@ def is_only_text(page: Page) -> None:
 
 
 def changed(value: Any, fields: set[str]) -> Any:
-    """Return the JSON with each text below one of these fields made nasty."""
+    """Return the JSON with a hostile string in each text below one of these fields."""
 
     def nasty(inner: Any) -> Any:
         if isinstance(inner, list):

@@ -218,7 +218,7 @@ def test_many_heads_take_the_full_width_and_stand_apart(page: Page) -> None:
     assert card["width"] > 0.95 * (stage["width"] - 40)
     assert head["y"] >= card["y"] + card["height"]
     expect(page.locator(".wall-name")).to_contain_text("layer 3, head 7 is open")
-    # across the middle of a line of pictures: grounds between them, each at least 5 CSS pixels wide
+    # across the middle of a line of pictures: gaps between them, each at least 5 CSS pixels wide
     box = box_of(wall(page))
     read = """canvas => {
         const raised = canvas.parentElement.querySelector("canvas");

@@ -37,7 +37,7 @@ def weight() -> Weight:
 
 
 def says(page: Page, stop: str) -> str:
-    """Return the sentences of a stop, with the signs of numbers as Python reads them."""
+    """Return the sentences of a stop, with minus signs that Python can read."""
     return page.locator(".journey-stops li p").nth(STOPS.index(stop)).inner_text().replace("−", "-")
 
 
@@ -58,7 +58,7 @@ def point(server: Server, name: str, **more: object) -> np.ndarray:
 
 
 def products(server: Server) -> np.ndarray:
-    """Return q . k of every pair of words, masked ones too, from the queries and keys of the trace."""
+    """Return q . k of every pair of words, also of masked pairs, from the queries and keys of the trace."""
     q, k = (point(server, f"attn.hook_rot_{side}", heads=HEAD)[:, 0] for side in "qk")
     return np.asarray(q @ k.T)
 

@@ -93,7 +93,7 @@ class Recomputed:
         self.checked = 0
 
     def close(self, found: Any, expected: Any) -> None:
-        """Assert that numbers are equal within the tolerance, of the largest of them."""
+        """Assert that numbers are equal within the tolerance times the largest of them."""
         found, expected = np.asarray(found, dtype=float), np.asarray(expected, dtype=float)
         assert np.abs(found - expected).max() <= self.tolerance * max(1.0, np.abs(expected).max())
         self.checked += 1
@@ -121,7 +121,7 @@ class Recomputed:
         patterns = np.stack([self.pattern(body["input"], layer) for layer in entry["layers"]])[:, entry["heads"]]
         for change in body.get("interventions", []):
             assert change["op"] == "temperature"
-            patterns = patterns ** (1 / change["value"])  # the softmax of the scores divided by it, but for the sum
+            patterns = patterns ** (1 / change["value"])  # softmax of the scores / value, before normalisation
             patterns /= patterns.sum(axis=-1, keepdims=True)
         self.close(entry["attention"], patterns[:, :, entry["query_positions"]][..., entry["key_positions"]])
 
@@ -262,7 +262,7 @@ def traced(server: Server) -> Callable[[str], Points]:
 
 
 def replay(server: Server, numbers: Recomputed) -> None:
-    """Assert of each lesson that all its values are there, and that the answers behind them are those recomputed."""
+    """Assert for each lesson that all its values are found, and that the answers behind them equal recomputed ones."""
     for name in lessons.NAMES:
         replayed = lessons.Replayed(lessons.read(name), server)
         for step in replayed.lesson["steps"]:

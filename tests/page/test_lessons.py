@@ -22,7 +22,7 @@ PICTURED = {
     "Features that share information": "{features.arrays.strongest_correlations.data[0]}",
     "Without this head": "{without.probability:percent}",
 }
-"""Texts that the view of a step must show, since its sentences speak of them, by the step."""
+"""Texts that the view of a step must show, because its sentences name them, by the step."""
 
 
 def steps_of(replayed: lessons.Replayed) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ def test_every_step_says_what_the_api_answers_and_frames_it(name: str, page: Pag
     page.goto(f"{server.url}/#{urlencode({'view': 'server', 'lesson': name})}")
     for place, step in enumerate(steps):
         said = replayed.said(step)
-        # waited for in the page itself: `expect` asks again after up to a second
+        # waited for in the page itself: `expect` checks again only after up to a second
         page.locator(f"{CARD} h2").get_by_text(step["title"], exact=True).wait_for()
         page.locator(f"{CARD} [aria-live] p").filter(has_text=said[-1]).wait_for()
         frame = step.get("frame", f"#view-{step['view']} .card")
@@ -278,7 +278,7 @@ def test_on_a_phone_the_card_leaves_room_for_what_it_speaks_of(open_view: Open) 
 
 
 def is_above_the_card(page: Page) -> bool:
-    """Return whether the frame, or 60 pixels of it, is above the card; it follows the picture frame by frame."""
+    """Return whether the frame, or 60 pixels of it, is above the card; it moves with the picture frame by frame."""
     card = page.locator(CARD).bounding_box()
     frame = page.locator(".lesson-outline").bounding_box()
     assert card is not None

@@ -25,7 +25,7 @@ def row(page: Page, table: str, name: str) -> list[str]:
 
 
 def token_ids(page: Page, text: str) -> list[int]:
-    """Return the tokens of a piece of text, asked without the page's script."""
+    """Return the tokens of a text, requested without the page's script."""
     request = {"prompt": text, "add_special_tokens": False}
     ids: list[int] = page.request.post(page.url.partition("#")[0] + "tokenize", data=request).json()["tokens"]
     return ids

@@ -82,7 +82,7 @@ def test_all_arrows_sum_to_the_models_own_vector(open_view: Open, server: Server
 
 
 def test_the_share_of_the_plane_is_that_of_its_axes(open_view: Open, server: Server) -> None:
-    """Compute the axes again: the two directions that hold most of the other words' arrows."""
+    """Compute the axes again: the two directions with most of the other words' arrows."""
     page = open_view("motion", **HERE)
     body = {"input": TEXT, "query_positions": QUERY, "vectors": True, "sum_over": ["layer", "head"]}
     entry = ask(server, "/v1/contributions", body)["data"][0]

@@ -131,7 +131,7 @@ def test_the_curve_is_walked_with_the_keyboard(open_view: Open) -> None:
 
 
 def test_equal_logits_are_said_to_have_no_order(open_view: Open, server: Server) -> None:
-    """In bfloat16 some of the likeliest logits are equal; in float32 none are."""
+    """In bfloat16 some of the largest logits are equal; in float32 none are."""
     dtype = ask(server, "/version")["compute_dtype"]
     found = set()
     for position in range(9):

@@ -12,7 +12,7 @@ from tests.support.processes import Server
 WIDTH, HEIGHT = 390, 844
 SMALLEST = 24  # CSS pixels, WCAG 2.2, 2.5.8
 
-# A link or a word in a sentence is as high as its line, and a checkbox is pressed by its label: 2.5.8 counts neither.
+# WCAG 2.5.8 exempts a link or a word in a sentence, which is as high as its line, and a checkbox with a label.
 SMALL = """(smallest) => [...document.querySelectorAll(
   "button, a, input, select, textarea, summary, label:has([type=checkbox])")]
   .filter((one) => one.checkVisibility() && !one.matches(".skip, [type=checkbox], p > a, .prose button"))

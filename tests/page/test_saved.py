@@ -140,7 +140,7 @@ def lens(api: Api) -> Arrays:
 
 
 def next_token(api: Api) -> Arrays:
-    return {"next-token": [api.probabilities()] * 2}  # nothing is cut: distribution for drawing is the softmax
+    return {"next-token": [api.probabilities()] * 2}  # no filter is set: the distribution for drawing is the softmax
 
 
 def heads(api: Api) -> Arrays:
@@ -337,7 +337,7 @@ def check_picture(decoder: Page, png: Path, svg: Path, sizes: list[list[int]]) -
 
 
 def read_both(npy: Path, table: Path) -> Any:
-    """Return the array, after checking that the CSV's last columns hold the same."""
+    """Return the array, after checking that the CSV's last columns have the same numbers."""
     array = np.load(npy)
     with table.open(newline="", encoding="utf-8") as opened:
         lines = list(csv.reader(opened))

@@ -81,7 +81,7 @@ def test_rates_and_quantiles_are_those_of_prometheus(page: Page, open_view: Open
 
     def answer(route: Route) -> None:
         if route.request.headers["accept"] != "text/plain":
-            route.continue_()  # of the page's frame, which asks when the server began
+            route.continue_()  # from the page's frame, which requests the server's start time
         elif readings:
             route.fulfill(body=readings.pop(0), content_type="text/plain; version=0.0.4")
 

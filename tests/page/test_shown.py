@@ -1,4 +1,4 @@
-"""What `client.show` gives a notebook, in Chromium and without a network: each view with the API's numbers."""
+"""The output of `client.show` in a notebook, in Chromium and without a network: each view with the API's numbers."""
 
 import json
 from collections.abc import Iterator

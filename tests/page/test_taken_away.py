@@ -37,7 +37,7 @@ Opened = Callable[[Path], AbstractContextManager[Page]]
 
 @pytest.fixture
 def opened(offline_tab: Tab, request: pytest.FixtureRequest) -> Opened:
-    """opened(file): the file without a network; it fails if it asked for anything, or if its script broke."""
+    """opened(file): the file without a network; it fails if it sent a request, or if its script failed."""
 
     @contextmanager
     def opened(file: Path) -> Iterator[Page]:
@@ -183,7 +183,7 @@ def test_only_pages_of_named_origins_frame_the_view_and_no_frame_asks_for_a_key(
 
     with new_page(browser) as page:
         page.route("http://*.invalid/*", embed)
-        # Chromium forbids such a page to ask the loopback interface itself.
+        # Chromium forbids such a page to send requests to the loopback interface itself.
         page.route(f"{guarded.url}/**", lambda route: route.fulfill(response=route.fetch()))
         page.goto(f"{FRAMING_ORIGIN}/view.html")
         frame = page.frame_locator("#it")

@@ -1,4 +1,4 @@
-"""Words of the field that explain themselves: pointed at, focused or tapped, in every view."""
+"""Terms with explanations: pointed at, focused or tapped, in every view."""
 
 import re
 
@@ -42,7 +42,7 @@ EXPLAINED = {
     "weights": ["parameters", "Welch bound", "effective rank", "circuits", "singular values"],
     "server": ["KV cache"],
 }
-"""The words that a view explains; none of them twice."""
+"""The terms that a view explains, each once."""
 
 
 def term(page: Page, word: str) -> tuple[str, str]:

@@ -84,5 +84,5 @@ class Contributions:
         return x / self.point(f"{point}.hook_scale", layer)[:, None] * gamma
 
     def point(self, point: str, layer: int | None) -> torch.Tensor:
-        """Return a point of the stack that holds the queries."""
+        """Return a point of the stack with the queries."""
         return self.trace.points[self.name + (point if layer is None else f"blocks.{layer}.{point}")]

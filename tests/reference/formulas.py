@@ -90,7 +90,7 @@ def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = 
         angle = position * radians  # [R / 2]
         cos, sin = (angle.cos() * scaling).double(), (angle.sin() * scaling).double()
         first, second = x[position, :, :half], x[position, :, half : 2 * half]
-        if casts == "modernbert":  # rounds the vectors too
+        if casts == "modernbert":  # also rounds the vectors
             first, second = first.float().double(), second.float().double()
         out[position, :, :half] = first * cos - second * sin
         out[position, :, half : 2 * half] = second * cos + first * sin
@@ -100,7 +100,7 @@ def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = 
 def bucket(distance: int, config: PositionBiasConfig) -> int:
     """Return the bucket of key position - query position (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
 
-    Of the buckets of one direction the first half holds one distance each, the second half is spaced by logarithms.
+    In each direction, the first half of the buckets has one distance each; the second half is spaced by logarithms.
     """
     num_buckets, first = config.num_buckets, 0
     if config.bidirectional:

@@ -11,7 +11,7 @@ from tests.tiny import theirs
 
 
 def make_adapter(folder: Path, path: Path, seed: int, **options: Any) -> Any:
-    """Write an adapter of the checkpoint's blocks, with weights that show, and return peft's model of it."""
+    """Write an adapter of the checkpoint's blocks, with weights of visible effect, and return peft's model of it."""
     return adapt(theirs(folder, torch.float32), path, seed, **options)
 
 

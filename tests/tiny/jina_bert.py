@@ -13,7 +13,7 @@ from torch import nn
 
 
 class NoPositions(nn.Module):
-    """A table of positions that adds nothing, and has no weights."""
+    """A table of positions that adds nothing and has no weights."""
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         return torch.zeros((*positions.shape, 1), dtype=torch.get_default_dtype())

@@ -31,8 +31,8 @@ _TEMPLATE = """
 def make_scripted(path: Path, call: Sequence[str], answer: Sequence[str]) -> Path:
     """Write a checkpoint to folder `path` and return it.
 
-    It says `call` in a chat with tools, until a tool has answered, and `answer` otherwise; each is a list of parts, one
-    a token, all of them different.
+    It generates `call` in a chat with tools until a tool has answered, and `answer` otherwise. Each is a list of parts,
+    one a token, all of them different.
     """
     path.mkdir(exist_ok=True)
     tokenizer = _tokenizer(path, [*call, *answer])

@@ -1,4 +1,4 @@
-"""The factored sums against the sums themselves, with everything of width d_model built."""
+"""The factored sums against the full sums, in which every tensor of width d_model is built."""
 
 import numpy as np
 from hypothesis import given, settings

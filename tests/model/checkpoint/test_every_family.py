@@ -137,7 +137,7 @@ def test_rows_of_a_pattern_and_the_sink_sum_to_one_and_are_the_softmax_of_the_sc
             for name in found.attentions_of(layer):
                 pattern, scores = found.at(f"{name}.hook_pattern", layer), found.at(f"{name}.hook_attn_scores", layer)
                 assert (pattern[scores.isinf()] == 0).all()
-                sinks = torch.full((len(scores),), -torch.inf)  # which take nothing
+                sinks = torch.full((len(scores),), -torch.inf)  # sinks without weight
                 if found.config.attention_sinks:
                     sinks = found.weights[f"layers.{layer}.sinks.weight"]
                     assert (pattern.sum(-1) < 1).all()

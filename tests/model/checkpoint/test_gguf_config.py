@@ -19,7 +19,7 @@ from model.config import ModelConfig
 pytestmark = pytest.mark.every_family  # each architecture has fields of its own
 
 _EPSILON = 2.0**-17
-"""A number that float32 holds exactly, as the files have it."""
+"""A number that is exact in float32, as in the files."""
 _FIELDS = {
     "embedding_length": 64, "block_count": 6, "context_length": 4096, "feed_forward_length": 160, "rope.freq_base": 5e4,
     "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,

@@ -1,4 +1,4 @@
-"""Quantised checkpoints against `transformers` with the numbers that their files hold, and files that are broken."""
+"""Quantised checkpoints against `transformers` with the numbers in their files, and broken files."""
 
 import json
 from collections.abc import Callable
@@ -198,7 +198,7 @@ def test_a_part_that_does_not_fit_is_named(
 
 
 def refused(made: Format, folder: Path, **sizes: int) -> str:
-    """Return the error for the checkpoint of a network with sizes that the format cannot hold."""
+    """Return the error for the checkpoint of a network with sizes that the format does not support."""
     write_checkpoint(make_network("llama", num_hidden_layers=1, **sizes), made, folder)
     with pytest.raises(ModelLoadError) as caught:
         load(folder)

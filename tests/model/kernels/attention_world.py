@@ -40,7 +40,7 @@ class World:
         self.first = np.maximum(positions - (window - 1), 0).astype(np.int64)
         ends = np.array(self.lengths)[self.owners]
         self.last = positions + 1 if self.causal else np.minimum(ends, positions + window).astype(np.int64)
-        if not self.causal and self.may_be_blind and random.random() < 0.3:  # a sequence that sees nothing
+        if not self.causal and self.may_be_blind and random.random() < 0.3:  # a sequence without visible keys
             blind = self.owners == random.randrange(self.num_sequences)
             self.first[blind] = self.last[blind] = random.choice([0, 5]) if ends[blind].min() >= 5 else 0
         self.positions = positions
@@ -137,7 +137,7 @@ class World:
         return scores.masked_fill(self.unseen(sequence), -math.inf)
 
     def pattern(self, sequence: int) -> torch.Tensor:
-        """Return the pattern, [rows, H, S] float64; 0 in rows that see nothing."""
+        """Return the pattern, [rows, H, S] float64; 0 in rows without visible keys."""
         scores, sinks = self.scores(sequence), self.rule.get("sinks")
         sinks = torch.full((self.num_heads,), -math.inf) if sinks is None else sinks
         with_sinks = torch.cat((scores, sinks.double().view(1, -1, 1).expand(len(scores), -1, 1)), -1)

@@ -50,9 +50,7 @@ def _bits(x: Tensor) -> Tensor:
 
 
 def draw_numbers(*shape: int, dtype: torch.dtype = torch.float32, special: bool = False, seed: int = 0) -> Tensor:
-    """Draw normal numbers; with special, zeros of both signs, infinities, NaN, a tiny and a huge number are among
-    them.
-    """
+    """Draw normal numbers; with `special`, also zeros of both signs, infinities, NaN, a tiny and a huge number."""
     generator = torch.Generator().manual_seed(seed)
     x = 3 * torch.randn(shape, generator=generator)
     if special and x.numel() > 0:

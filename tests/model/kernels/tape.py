@@ -116,7 +116,7 @@ class Recorder:
 
 
 def _before(name: str, level: str, types: str, arguments: tuple[Any, ...], frame: FrameType) -> Call | None:
-    """Return the call with its memory as it is, or None if that is too large or cannot be found."""
+    """Return the call with its memory, or None if that is too large or cannot be found."""
     there = sorted({(m.address, m.size): m for m in _memories_of(frame)}.values(), key=lambda m: (m.address, -m.size))
     used: list[Memory] = []
 
@@ -152,7 +152,7 @@ def _before(name: str, level: str, types: str, arguments: tuple[Any, ...], frame
 
 
 def _memories_of(frame: FrameType | None) -> Iterator[Memory]:
-    """Yield all memory that variables of the callers hold."""
+    """Yield the memory of all variables of the callers."""
     for _ in range(_FRAMES):
         if frame is None:
             return

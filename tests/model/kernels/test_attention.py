@@ -1,5 +1,5 @@
 """Attention over the paged cache against a softmax written out in float64, and its bits at every level of CPU, in any
-number of threads, alone, among others and in chunks.
+number of threads, in any batch and in chunks.
 
 Every draw is fresh. The cache holds NaN wherever nothing was put, so that a read from outside the visible keys shows.
 
@@ -163,7 +163,7 @@ def test_infinite_scores_and_no_numbers_make_rows_of_no_numbers_and_touch_no_oth
         if world.first[row] < world.last[row] and not capped:
             sequence = int(world.owners[row])
             scores = world.scores(sequence)[list(world.rows_of(sequence)).index(row), 0]
-            if world.rule["sinks"] is not None and (scores == -math.inf).all():  # then the sink takes the whole weight
+            if world.rule["sinks"] is not None and (scores == -math.inf).all():  # then the sink has the whole weight
                 assert not found[row, 0].any()
             else:
                 assert found[row, 0].isnan().all()

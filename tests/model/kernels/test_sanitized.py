@@ -1,4 +1,4 @@
-"""The tests next to this file with kernels that sanitizers check: no address is outside, nothing is undefined."""
+"""The tests next to this file with kernels that sanitizers check for invalid addresses and undefined behaviour."""
 
 import sys
 from pathlib import Path

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent.parent
 ZIG = ROOT / ".tools" / "zig" / "bin" / "python"
 LIMIT = 3600
-"""Seconds of a program: the tests of all kernels with sanitizers take a quarter of an hour of CPU time."""
+"""Timeout of a program in seconds: the tests of all kernels with sanitizers take a quarter of an hour of CPU time."""
 
 needs_tools = [
     pytest.mark.tool,

@@ -87,8 +87,8 @@ def test_a_row_sees_the_same_whatever_rows_heads_and_unseen_keys_stand_beside_it
     q, k, v = (3 * torch.randn(19, n, 20).to(device, dtype) for n in (70, 500, 500))
 
     def attend(heads: slice, rows: slice, num_keys: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attend with rows that see 300 keys of `num_keys`, through a cap; return patterns, and the values mixed by
-        them.
+        """Attend with rows that see 300 keys of `num_keys`, through a cap; return the patterns and the weighted sums of
+        the values.
         """
         scores = arithmetic.dots(q[heads, rows], k[heads, :num_keys].transpose(1, 2))
         scores = 30 * arithmetic.tanh(scores / 30)

@@ -1,4 +1,4 @@
-"""A table read from a tied head's blocks gives the rows it was made of, bit for bit, and keeps no second copy."""
+"""A table read from a tied head's blocks has the original rows, bit for bit, and keeps no second copy."""
 
 import gc
 import weakref

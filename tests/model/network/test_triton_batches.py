@@ -33,7 +33,7 @@ LAYERS = 1 if IS_INTERPRETED else 2
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut products into pieces that have programs of their own for up to 4 rows, and take larger tiles for more."""
+    """Cut products into pieces with programs of their own for up to 4 rows, and use larger tiles for more rows."""
     for name, number in {"FILL": 4, "LEAST_PIECE": 16, "_MULTIPLE": 64, "FEW_ROWS": 4}.items():
         monkeypatch.setattr(matmul, name, number)
     assert matmul.piece_length(64, 136) == 128

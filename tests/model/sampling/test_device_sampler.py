@@ -181,7 +181,7 @@ def test_edits_follow_a_growing_history(vocab_size: int, dtype: torch.dtype, see
         places, last_tokens = rng.sample(range(4), 3), [rng.randrange(vocab_size) for _ in range(5)]
         for i, (r, row, edit, history) in enumerate(zip(places, rows, kept, histories, strict=True)):
             plain_edits.add(r, row.params, history, row.num_prompt_tokens)
-            if len(history) > num_read[i] and rng.random() < 0.5:  # only the device knows the newest
+            if len(history) > num_read[i] and rng.random() < 0.5:  # only the device has the newest token
                 last_tokens[r + 1] = history[-1]
                 edits.add(r, edit, [*history[:-1], -1], newest=r + 1)
             else:

@@ -250,7 +250,7 @@ def test_forbidden_tokens_are_as_if_their_logits_were_minus_infinity(vocab_size:
         assert mask is not None or one == other
         banned = (
             mask is not None and mask[other.token_id]
-        )  # where a ban left nothing, there was nothing to compare with
+        )  # a row in which every token is banned has no token to compare with
         assert banned or one.token_id == other.token_id
 
 

@@ -23,7 +23,7 @@ LLAMA3_LIKE = (
 
 
 def write(folder: Path, tokenizer: Tokenizer | None, **files: Any) -> Path:
-    """Write a tokenizer folder; `files` are its JSON files by stem, or None for those to leave out."""
+    """Write a tokenizer folder; `files` are its JSON files by stem, or None for omitted files."""
     folder.mkdir(parents=True, exist_ok=True)
     if tokenizer is not None:
         tokenizer.save(str(folder / "tokenizer.json"))
@@ -154,7 +154,7 @@ class Shape:
     tokenizer: Tokenizer
     tokenizer_config: dict[str, Any] | None
     model_type: str | None = None
-    """The model type that its config.json names, or None if it has none."""
+    """The model type in its config.json, or None."""
     files: dict[str, Any] = field(default_factory=dict)
     """Its other JSON files by stem."""
 

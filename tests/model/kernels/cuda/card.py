@@ -1,4 +1,4 @@
-"""Where the card's kernels are tested, and fresh random draws for them."""
+"""The device of the kernels' tests, and random draws for them."""
 
 import random
 import secrets

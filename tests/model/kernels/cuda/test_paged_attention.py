@@ -35,7 +35,7 @@ each_world = pytest.mark.parametrize(
     "name", ["window", "all", *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE)]
 )
 ARRIVALS = Arrivals()
-"""Those of all launches here, as of a network's: each must leave them as it found them."""
+"""The counters of all launches here, as in a network: each launch must leave them unchanged."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def some_world(name: str) -> World:
         group, block_size = random.choice([1, 2, 3, 4, 7, 8, PAIRS + 2]), random.choice([16, 32, 48])
         world = World(random.choice([*BOUNDS]), **sizes, group=group, dim=dim, block_size=block_size)
     world.q = world.q.to(world.dtype).float()
-    del world.rule["sinks"]  # which no kernel of a card knows
+    del world.rule["sinks"]  # which no kernel of a card supports
     return world
 
 

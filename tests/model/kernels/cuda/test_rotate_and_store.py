@@ -24,7 +24,7 @@ SHAPES = ((4, 2, 64, 64), (3, 3, 80, 32), (9, 1, 40, 40), (0, 2, 32, 16), (2, 2,
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A product's output, its rows' places, and a cache in which nothing is written yet."""
+    """A product's output, its rows' places, and an empty cache."""
 
     qkv: torch.Tensor
     tables: tuple[torch.Tensor, torch.Tensor] | None
@@ -245,6 +245,6 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def assert_same(ours: torch.Tensor, expected: torch.Tensor) -> None:
-    """Assert that two caches hold the same, nothing where nothing was written."""
+    """Assert that two caches are equal, also in places without writes."""
     assert torch.equal(ours.isnan(), expected.isnan())
     assert torch.equal(ours.nan_to_num(), expected.nan_to_num())

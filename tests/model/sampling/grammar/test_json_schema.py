@@ -79,7 +79,7 @@ def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, 
             ['{"a": true}', "[]"],
         ),
         (
-            # the same name written in another way must not replace the first value by one of another type
+            # the same name in another spelling must not replace the first value by a value of another type
             {**PERSON, "additionalProperties": {"type": "integer"}},
             ['{"name": "Ada", "nam": 1}'],
             ['{"name": "Ada", "\\u006eame": 1}', '{"name": "Ada", "name": 1}'],

@@ -147,7 +147,7 @@ GEMMA_4 = _bare(
     QUOTE='<|"|>', CALL="<|tool_call>", DONE="<tool_call|>", RESULT="<|tool_response>", END="<tool_response|>",
     OPEN="<|turn>", CLOSE="<turn|>",
 )  # fmt: skip
-"""Gemma 4: bare names, texts between tokens, and a token after the calls that says that results follow."""
+"""Gemma 4: bare names, texts between tokens, and a token after the calls that announces results."""
 
 FUNCTION_GEMMA = _bare(
     QUOTE="<escape>", CALL="<start_function_call>", DONE="<end_function_call>", RESULT="<start_function_response>",
@@ -187,7 +187,7 @@ SOLAR = """{% if tools %}<|begin|>system<|content|>{{ tools | tojson }}<|end|>{%
         {%- endfor %}<|calls|>
     {%- else %}<|begin|>{{ m.role }}<|content|>{{ m.content }}<|end|>{% endif %}
 {%- endfor %}{% if add_generation_prompt %}<|begin|>assistant{% endif %}"""
-"""Solar Open: calls that hold an id, after a tag that begins like the tag before text."""
+"""Solar Open: calls with an id, after a tag that begins like the tag before text."""
 
 COUNTED = """{% if tools %}{{ tools | tojson }}{% endif %}
 {%- for m in messages %}<|{{ m.role }}|>
@@ -209,7 +209,7 @@ IDS_ONLY = """{% if tools %}{{ tools | tojson }}{% endif %}
         {%- endfor %}<|calls_end|>
     {%- endif %}<|end|>
 {%- endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
-"""Kimi K2: a call's id holds the tool's name, which is written at no other place."""
+"""Kimi K2: the tool's name is written only in the call's id."""
 
 QUEUED_IDS = (
     IDS_ONLY.replace("{% if tools", "{% set queue = namespace(ids=[], n=0) %}{% if tools", 1)
@@ -252,13 +252,13 @@ PYTHON = """{% if tools %}{{ tools | tojson }}{% endif %}
     {%- endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-"""MiniCPM 5: values as Python writes them, and texts that hold tags quoted."""
+"""MiniCPM 5: values as Python writes them, and texts with quoted tags."""
 
 SUFFIXED = HERMES.replace(
     "{{ m.content }}",
     "{{ '<think' ~ ':x>' ~ m.reasoning_content ~ '</think' ~ ':x>' if m.reasoning_content }}{{ m.content }}",
 )
-"""Hy3: tags of reasoning that the template's source does not hold."""
+"""Hy3: tags of reasoning that the template's source does not have."""
 
 NO_OPENING = """{% for m in messages %}<|{{ m.role }}|>
 {{ m.reasoning_content ~ '\n[BEGIN]\n' if m.reasoning_content }}{{ m.content }}
@@ -285,7 +285,7 @@ LFM2 = (
     .replace("START", "<|tool_call_start|>")
     .replace("END", "<|tool_call_end|>")
 )
-"""LFM2.5: calls as Python writes them, with texts as they are."""
+"""LFM2.5: calls as Python writes them, with unescaped texts."""
 
 LLAMA_PYTHON = _IN_PYTHON.replace("VALUE", "'\"' ~ value ~ '\"'").replace("START", "").replace("END", "")
 """vLLM's templates for calls of Llama 3.2 and 4 in Python, without a tag."""

@@ -1,4 +1,4 @@
-"""Messages are read out of their text, however that is cut: no character is lost, and none is read twice."""
+"""The parser reads messages from their text, cut at any places: it loses no character and reads none twice."""
 
 import json
 import re
