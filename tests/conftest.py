@@ -13,7 +13,7 @@ import pytest
 from tests.support import families, shared
 from tests.support.durations import Durations, sort_longest_first
 
-# How long an example takes depends on the machine: a busy one exceeds Hypothesis's 200 ms.
+# An example's duration depends on the machine: a busy one exceeds Hypothesis's 200 ms.
 hypothesis.settings.register_profile("ci", deadline=None, max_examples=50)
 hypothesis.settings.register_profile("nightly", deadline=None, max_examples=100)
 hypothesis.settings.load_profile("ci")
@@ -30,7 +30,7 @@ gc.disable()
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 # The tests start many processes, and each would compile our source again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Tests call make, too, and these would pass them the variables of the command line that began this run.
+# Tests call make too, and these variables would pass it the options of this run's command line.
 for name in ("MAKEFLAGS", "ARGS"):
     os.environ.pop(name, None)
 if num_processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop() -> None:
-    """Freeze imported and collected objects: to search them for garbage took a fifth of the routes' tests' time."""
+    """Freeze imported and collected objects: searching them for garbage took a fifth of the routes' tests' time."""
     gc.freeze()
     gc.set_threshold(50_000)  # with Python's 700 the collector took an eighth of the routes' tests' time
     gc.enable()

@@ -50,7 +50,7 @@ def make_network(architecture: str, **options: Any) -> transformers.PreTrainedMo
 def write_gguf(
     model: transformers.PreTrainedModel, architecture: str, kind: Type, path: Path, vectors: Type = Type.F32
 ) -> None:
-    """Write a network with its matrices and its vectors in a format, and let it have the numbers that the file has."""
+    """Write a network with its matrices and its vectors in a format, and set its weights to the file's numbers."""
     writer = gguf.GGUFWriter(path, architecture)
     _write_fields(writer, model.config.to_dict(), architecture)
     arch = next(key for key, name in gguf.MODEL_ARCH_NAMES.items() if name == architecture)

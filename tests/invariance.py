@@ -37,8 +37,8 @@ def assert_rows_do_not_depend_on_the_batch(layer: Callable[[torch.Tensor], torch
 def rounding_alone(
     rows: int, inputs: int, outputs: int, dtype: torch.dtype, seed: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return x [rows, in] and a weight [out, in] whose product is 0 but for rounding: each row's second half is
-    minus its first, mixed. So every change of the order of a sum shows, where bfloat16 would round it away.
+    """Return x [rows, in] and a weight [out, in] with a product of 0 except for rounding: each row's second half is
+    minus its first, mixed. So every change in the order of a sum shows, where bfloat16 would round it away.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(inputs, generator=generator)

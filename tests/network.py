@@ -1,6 +1,6 @@
 """Runs the fast network on one sequence in process and gathers every named point, chunk by chunk, for tests to compare.
 
-It knows only model/: no engine, no server. Axes are those of `model.hooks.points`.
+It imports only model/: no engine, no server. Axes are described in `model.hooks.points`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -164,8 +164,8 @@ FLOAT32_BOUND = 2e-5
 def worst(
     ours: dict[str, torch.Tensor], expected: dict[str, torch.Tensor], ending: str = "", *, relative: bool = False
 ) -> float:
-    """Return the largest difference over all points whose names have this ending. Both must have the same; -inf
-    equals only -inf. `relative`: divide each difference by the largest absolute value of the expected tensor.
+    """Return the largest difference over all points with names that have this ending. Both must have the same points;
+    -inf equals only -inf. `relative`: divide each difference by the largest absolute value of the expected tensor.
     """
     assert set(ours) == set(expected), set(ours) ^ set(expected)
     found = 0.0

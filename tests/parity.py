@@ -1,14 +1,13 @@
-"""Measures how far every family's numbers are from those of transformers: `python -m tests.parity [--write FOLDER]
-[name ...]`.
+"""Measures how far every family's numbers are from transformers': `python -m tests.parity [--write FOLDER] [name ...]`.
 
 It uses small random checkpoints (`tests.tiny`) and ordinary random tokens. It prints two tables in Markdown, family x
 quantity. Each entry is the largest error over all layers, heads and positions of the prompts, relative to the largest
 absolute value of its tensor; `--write docs` puts them into docs/parity.md. It ends with status 1 when an entry is over
 its bound. No server process is started: HTTP requests go to the application in this process.
 
-The two tables themselves say what they compare, and how.
+The text of the two tables describes the comparisons and their method.
 
-It knows the routes and the slow reference; it never knows how the numbers are made.
+It uses only the routes and the slow reference, not the engine's internals.
 """
 
 import argparse
@@ -89,12 +88,12 @@ class Theirs:
             attentions, hidden = seen.attentions, seen.hidden_states
             last = hidden[-1]
         patterns = [layer[0] for layer in attentions]
-        if self.config.altup is not None:  # of several streams the first is ours; theirs holds no final one
+        if self.config.altup is not None:  # ours is the first of several streams; theirs lacks a final one
             with torch.no_grad():
                 last = self.network.model(**inputs).last_hidden_state
             hidden = (*(state[0] for state in hidden[:-1]), last)
         if self.config.embedding_size is not None:
-            # The last is projected to the token table's width; what we call the last is before that.
+            # The last is projected to the token table's width; our last hidden state is the one before it.
             hidden = hidden[:-1]
             last = hidden[-1]
         return Numbers(
@@ -142,7 +141,7 @@ def from_points(config: ModelConfig, points: Mapping[str, torch.Tensor]) -> Numb
 
 
 class OverHttp:
-    """The routes of a checkpoint, queried over HTTP as a user does it; `post` is that of an httpx.Client."""
+    """The routes of a checkpoint, queried over HTTP as a user does it; `post` is an httpx.Client's method."""
 
     def __init__(self, post: Callable[..., httpx.Response], config: ModelConfig) -> None:
         self.post, self.config = post, config
@@ -184,7 +183,7 @@ class OverHttp:
         return self.ask("/v1/trace", {**asked, "points": points})
 
     def streams(self, stack: ModelConfig, prefix: str, asked: dict[str, Any]) -> list[torch.Tensor]:
-        """Return what enters each block of a stack, and what leaves the last, normed if there is a final norm."""
+        """Return the input of each block of a stack, and the output of the last, normed if there is a final norm."""
         last = "ln_final.hook_out" if stack.final_norm else f"blocks.{stack.num_layers - 1}.hook_resid_post"
         names = [*(f"blocks.{layer}.hook_resid_pre" for layer in range(stack.num_layers)), last]
         traced = self.trace([f"{prefix}{name}" for name in names], asked)
@@ -231,7 +230,7 @@ def errors_in_process(folder: Path, seed: int) -> Errors:
 
 
 def over_bound(precision: str, errors: Errors) -> list[str]:
-    """Return the entries that are too large, in words."""
+    """Return the entries that are too large, as sentences."""
     bounds = BOUNDS[precision]
     return [f"{name}: {value:.1e} > {bounds[name]:.0e}" for name, value in errors.items() if not value <= bounds[name]]
 

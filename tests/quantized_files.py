@@ -1,5 +1,5 @@
-"""Writes networks of `transformers` as quantised checkpoints, number by number as their formats are published, and lets
-the networks have the numbers that the files hold.
+"""Writes networks of `transformers` as quantised checkpoints, number by number in the published formats, and sets the
+networks' weights to the numbers in the files.
 
 Axes: N outputs, K inputs, G groups of inputs.
 """
@@ -30,7 +30,7 @@ class Format:
 
 
 def write_checkpoint(network: transformers.PreTrainedModel, made: Format, folder: Path) -> dict[str, Tensor]:
-    """Write a network, its head as it is and every other matrix of a product drawn anew, and return the tensors."""
+    """Write a network with its head unchanged and new random numbers in every other matrix, and return the tensors."""
     tensors = dict[str, Tensor]()
     weights = network.state_dict()
     with torch.no_grad():

@@ -3,8 +3,8 @@
     python -m tests.readme      rewrite the tables, and the output under each example
 
 A table is between `<!-- NAME -->` and `<!-- /NAME -->`. An example is a ```console block: lines after `$ ` are
-commands, the lines after them what they printed; a ```python block is followed by a ```text block with what it printed.
-It knows where the code keeps its tables, but nothing of what they mean.
+commands, the lines after them their output; a ```python block is followed by a ```text block with its output. This
+module finds the tables in the code and does not interpret them.
 """
 
 import ast
@@ -114,7 +114,7 @@ def points_table() -> str:
 
 
 def table(name: str, path: Path = REFERENCE) -> str:
-    """Return what is between the two marks of `name` in a document."""
+    """Return the text between the two marks of `name` in a document."""
     found = re.search(marks(name), path.read_text(encoding="utf-8"), re.DOTALL)
     assert found, f"{path.name} has no <!-- {name} --> ... <!-- /{name} -->"
     return found[2].strip()
@@ -135,7 +135,7 @@ def console_examples(text: str) -> Iterator[Example]:
 
 
 def is_command(text: str) -> bool:
-    """Return whether the command ends here: neither after a backslash nor inside quotation marks."""
+    """Return whether the command ends here: not after a backslash and not inside quotation marks."""
     return not text.endswith("\\") and text.count("'") % 2 == 0
 
 
@@ -145,7 +145,7 @@ def python_examples(text: str) -> Iterator[Example]:
 
 
 def run_console(command: str, server: Server) -> str:
-    """Return what the command prints when the documents' address is this server's. Raises CalledProcessError."""
+    """Return the command's output, with the documents' address replaced by this server's. Raises CalledProcessError."""
     shell = ["bash", "-o", "pipefail", "-c", command.replace(ADDRESS, f"{server.host}:{server.port}")]
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # `lightwell` itself
     done = subprocess.run(shell, check=True, capture_output=True, text=True, timeout=120, env=environment, cwd=ROOT)
@@ -154,7 +154,7 @@ def run_console(command: str, server: Server) -> str:
 
 
 def run_python(code: str, server: Server) -> str:
-    """Return what the code prints when the documents' address is this server's. Raises CalledProcessError."""
+    """Return the code's output, with the documents' address replaced by this server's. Raises CalledProcessError."""
     command = [sys.executable, "-c", code.replace(ADDRESS, f"{server.host}:{server.port}")]
     environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, env=environment)
@@ -162,7 +162,7 @@ def run_python(code: str, server: Server) -> str:
 
 
 def openapi(server: Server) -> dict[str, Any]:
-    """Return the schema as the running server gives it."""
+    """Return the schema from the running server."""
     with urllib.request.urlopen(f"{server.url}/openapi.json", timeout=60) as answer:
         schema: dict[str, Any] = json.load(answer)
         return schema
@@ -217,11 +217,11 @@ def rewrite_tables(path: Path, text: str, server: Server) -> str:
 
 
 DEFAULT_MODEL = ["smollm2", "--kv-cache-memory", "256MiB", "--kernel-arithmetic", "float32"]
-"""The arguments of a server of the model that `make serve` serves, whose answers have the same bits on every CPU."""
+"""The arguments for the model that `make serve` serves; its answers have the same bits on every CPU."""
 
 
 def minilm() -> list[str]:
-    """Return the arguments of a server of the model that docs/reranking.md asks: the default one scores no pairs.
+    """Return the arguments of a server of the model in docs/reranking.md: the default model scores no pairs.
 
     Requests wait in the queue without a limit: other tests use the server at the same time.
     """

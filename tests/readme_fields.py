@@ -1,5 +1,5 @@
-"""Writes the tables of docs/ that tell which fields of other servers' requests are honoured, ignored and refused. It
-knows where the code keeps them, but nothing of what they mean.
+"""Writes the tables of docs/ that list the honoured, ignored and refused fields of other servers' requests. It reads
+them from the code and does not interpret them.
 """
 
 import json
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def fields_table() -> str:
-    """Return every field of the requests that other servers have too: what is honoured, ignored and refused, and
-    where.
+    """Return every field of the requests that other servers have too: the routes that honour, ignore and refuse
+    it.
     """
     from server.schemas.chat_messages import ChatMessage
     from server.schemas.embeddings import EmbeddingRequest
@@ -27,7 +27,7 @@ def fields_table() -> str:
 
 
 def responses_table() -> str:
-    """Return what POST /v1/responses ignores and refuses, but for what it does as chats do."""
+    """Return the fields that POST /v1/responses ignores and refuses, except the fields that chats treat alike."""
     from server.schemas.generation import ChatCompletionRequest
     from server.schemas.openai_responses import items, responses
 
@@ -54,7 +54,7 @@ def responses_table() -> str:
 
 
 def decisions_table() -> str:
-    """Return what POST /v1/decisions and /v1/systemone ignore and refuse, beyond what every route does."""
+    """Return the fields that POST /v1/decisions and /v1/systemone ignore and refuse, except fields of every route."""
     from server.schemas.judgements import decisions, systemone
     from server.schemas.judgements.fields import NO_IMAGES
     from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
@@ -74,7 +74,7 @@ def decisions_table() -> str:
 
 
 def reranking_table() -> str:
-    """Return every field of the routes that score and label, but for those that every route has."""
+    """Return every field of the routes that score and label, except the fields of every route."""
     from server.schemas.base import RunFields
     from server.schemas.judgements import classifying, reranking, scoring
     from server.schemas.known_fields import IGNORED_EVERYWHERE, REFUSED_EVERYWHERE
@@ -93,7 +93,7 @@ def reranking_table() -> str:
 
 
 def messages_table() -> str:
-    """Return what bodies of Anthropic's API may hold that is ignored or refused here, and where."""
+    """Return the fields of bodies of Anthropic's API that are ignored or refused here, and where."""
     from server.schemas.anthropic.blocks import BLOCKS, UNREAD_BLOCKS, AnthropicMessage
     from server.schemas.anthropic.messages import (
         CountTokensRequest,

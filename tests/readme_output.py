@@ -1,6 +1,6 @@
 """Examples' output in documents: JSON over several lines, shortened with `...`, and its comparison with real output.
 
-`...` comes last in an object or a list, and means further entries of it.
+`...` is last in an object or a list, and stands for its further entries.
 """
 
 import json
@@ -12,7 +12,7 @@ ALWAYS_ALIKE = {"id", "created", "created_at", "compute_dtype", "stacks", "usage
 MOST_ENTRIES = 3
 
 EXACT = {"model", "object", "type", "role", "kind", "tokens", "axes", "num_layers", "num_heads"}
-"""The fields of JSON whose values are those of the default model on every processor."""
+"""The fields of JSON with values that the default model gives on every processor."""
 
 
 def shortened(output: str) -> str:
@@ -28,7 +28,7 @@ def _shortened(line: str) -> str:
 
 
 def _layout(value: object, indent: int, taken: int = 6) -> str:
-    """Return `value` as JSON, with entries on lines of their own where it does not fit beside `taken` characters."""
+    """Return `value` as JSON, with entries on lines of their own where it does not fit after `taken` characters."""
     plain = json.dumps(value, ensure_ascii=False)
     if len(plain) + indent + taken <= WIDTH or not isinstance(value, str | dict | list) or not value:
         return plain
@@ -57,7 +57,7 @@ def form(output: str) -> list[object]:
     """Return the stable part: the keys and types of JSON and some of its values, tuples and metrics without their
     numbers, "text" for other lines.
 
-    Numbers and generated text may differ with the processor, whose products differ in the last bits; ids always do.
+    Numbers and generated text may differ with the processor, because the last bits of products differ; ids always do.
     """
     forms: list[object] = []
     lines = [line.removeprefix("data: ") for line in output.splitlines() if line.strip()]
@@ -90,7 +90,7 @@ def shape(value: object) -> object:
 
 
 def covers(shown: object, real: object) -> bool:
-    """Return whether the form of an output in a document is that of the real one, `...` aside."""
+    """Return whether the form of an output in a document equals the form of the real output, `...` aside."""
     if isinstance(shown, dict) and isinstance(real, dict):
         named = shown.keys() - {"..."}
         if not (named < real.keys() if "..." in shown else named == real.keys()):

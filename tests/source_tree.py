@@ -1,4 +1,4 @@
-"""The source of the project as trees: which files there are, and what each imports."""
+"""The source of the project as trees: its files, and the imports of each."""
 
 import ast
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def python_files(*tops: str) -> list[Path]:
-    # model/fables/recipe.py is kept as it was when it made the weights, and is imported by nothing.
+    # model/fables/recipe.py is kept unchanged since it made the weights; no module imports it.
     return sorted(
         path
         for top in tops
@@ -39,7 +39,7 @@ def imported_names(tree: ast.AST) -> Iterator[str]:
 
 
 def runtime_statements(tree: ast.Module) -> ast.Module:
-    """Return what runs on import: function bodies and `if TYPE_CHECKING` blocks taken out."""
+    """Return the statements that run on import, without function bodies and `if TYPE_CHECKING` blocks."""
 
     class Cut(ast.NodeTransformer):
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None:

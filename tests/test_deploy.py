@@ -106,7 +106,7 @@ def test_the_dockerfile_begins_with_its_base_so_that_builders_may_choose_it() ->
 
 
 def test_a_user_of_any_number_may_write_where_the_image_s_own_may() -> None:
-    """Check for OpenShift, which gives a container a random user of group 0."""
+    """Check for OpenShift, which runs a container as a random user of group 0."""
     (user,) = re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE)
     assert user == "10001:0"
     folders = "/cache /var/lib/lightwell"

@@ -29,7 +29,7 @@ def test_no_place_gains_hits() -> None:
 def test_the_lines_of_a_document_fit_a_window(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     long = [line[:60] for line in text.splitlines() if len(line) > 400]
-    # A patch in docs/extending.md quotes code, whose own limit is 120.
+    # A patch in docs/extending.md quotes code, which has a limit of 120 columns.
     blocks = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     wide = [line[:60] for kind, block in blocks if kind != "diff" for line in block.splitlines() if len(line) > 100]
     assert not long

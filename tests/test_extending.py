@@ -1,4 +1,4 @@
-"""docs/extending.md: each of its changes is applied to a copy of the project, and does there what its section says."""
+"""docs/extending.md: each of its changes is applied to a copy of the project, and has the described effect there."""
 
 import json
 import os
@@ -27,7 +27,7 @@ COPIED = ("model", "server", "clients", "lightwell_command.py", "pyproject.toml"
 
 
 def copy_of_the_project(folder: Path) -> Path:
-    """Return a copy of what runs, the compiled kernels included, without the family of the first section, which the
+    """Return a copy of the running code and its compiled kernels, without the family of the first section, which the
     project has.
     """
     for name in COPIED:
@@ -45,7 +45,7 @@ def apply(heading: str, folder: Path, *options: str) -> None:
 
 
 def python(folder: Path, *arguments: str) -> str:
-    """Run Python in a copy, with its code before any that is installed, and return what it prints."""
+    """Run Python in a copy, with its code before any installed code, and return the output."""
     path = os.pathsep.join([str(folder), str(folder / "clients" / "python")])
     done = subprocess.run(
         [sys.executable, *arguments],

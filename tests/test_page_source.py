@@ -1,4 +1,4 @@
-"""The page's source: its layers, its sizes, and that its scripts never make HTML or code of text."""
+"""The page's source: its layers, its sizes, and that its scripts never build HTML or code from text."""
 
 import re
 from graphlib import CycleError, TopologicalSorter
@@ -9,9 +9,9 @@ from tests.test_source import MAX_FILE_LINES, MAX_FUNCTION_LINES
 
 PAGE = ROOT / "server" / "web" / "page"
 
-MAX_PAGE_COLUMNS = 140  # as ruff holds Python's, with some room for templates
+MAX_PAGE_COLUMNS = 140  # ruff's limit for Python, with some room for templates
 
-# Of the page, from the bottom up; what lies in PAGE itself puts the views together and is imported by none of these.
+# Folders of the page, from the bottom up. The files in PAGE itself import these and are imported by none of them.
 PAGE_LAYERS = ("vendor", "core", "parts", "views")
 
 
@@ -80,7 +80,7 @@ def test_the_pages_imports_point_downwards_only() -> None:
 
 
 def test_no_script_of_the_page_imports_itself_in_a_circle() -> None:
-    """Scripts that are put together run one after another: in a circle one would find nothing of another."""
+    """Combined scripts run one after another: in a circle of imports one would miss the exports of another."""
     imports = {path.relative_to(PAGE).as_posix(): script_imports(path) for path in page_files(".js")}
     circle: list[str] = []
     try:

@@ -1,6 +1,6 @@
-"""README and docs/ are true: their tables are the code's, examples run and print what they say, links lead somewhere.
+"""README and docs/ are true: their tables are the code's, examples run and print the shown output, links have a target.
 
-`python -m tests.readme` rewrites what these tests compare.
+`python -m tests.readme` rewrites the parts that these tests compare.
 """
 
 import re
@@ -66,19 +66,19 @@ NOT_DESCRIBED = {
     ("POST", "/v1/load_lora_adapter"),
     ("POST", "/v1/unload_lora_adapter"),
 }
-"""Routes that the API's description leaves out: its own page, and those that are there for admin keys, or with
---lora-root, alone.
+"""Routes that the API's description leaves out: its own page, and the routes that exist only for admin keys or with
+--lora-root.
 """
 
 
 def test_every_route_that_a_document_names_is_there(server: Server) -> None:
-    """Check against the old failure: docs/inside.md named a route that had been given another path."""
+    """Check for an old error: docs/inside.md named a route with a changed path."""
     described = readme.openapi(server)["paths"]
     there = NOT_DESCRIBED | {(method.upper(), path) for path, methods in described.items() for method in methods}
     known = {(method, re.sub(r"{\w+}", "{}", path)) for method, path in there}
     known |= {("", path) for _, path in known} | {("HEAD", path) for method, path in known if method == "GET"}
     text = TEXT + CLIENTS_README.read_text(encoding="utf-8")
-    text = re.sub(r"^```diff$.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)  # what a reader might add
+    text = re.sub(r"^```diff$.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)  # changes that a reader might add
     named = {(method, re.sub(r"{\w+}", "{}", path)) for method, path in ROUTE.findall(text)}
     assert len(named) > len(described)
     assert not named - known
@@ -89,7 +89,7 @@ NOTES = ROOT / "benchmarks" / "NOTES.md"
 
 
 def headings(path: Path) -> set[str]:
-    """The anchors that GitHub gives to a document's headings."""
+    """The anchors of a document's headings on GitHub."""
     titles = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title).strip().lower().replace(" ", "-") for title in titles}
 

@@ -21,7 +21,7 @@ TOLERANCE = 1e-10
 
 
 def _tokens(count: int, step: int) -> list[int]:
-    """Return tokens that are neither special nor much repeated, and longer than every window."""
+    """Return tokens that are not special and rarely repeat; the sequence is longer than every window."""
     return [(step * i * i + 31 * i + 5) % (tiny.VOCAB_SIZE - 5) + 5 for i in range(count)]
 
 
@@ -84,7 +84,7 @@ def test_hidden_states_equal_those_of_transformers_in_float64(folder: Path) -> N
         expected = (
             *(state[0] for state in expected[:-1]),
             ours.final[None],
-        )  # theirs are of all streams, none made one
+        )  # theirs has all streams, uncombined
     if ours.config.embedding_size is not None:
         expected = (*expected[:-1], ours.final[None])  # theirs is projected to the token table's width
     assert _worst(ours.hidden_states(), expected) <= TOLERANCE

@@ -1,4 +1,4 @@
-"""Rules of the source: libraries that each part may know, no process state, short files that say what they do."""
+"""Rules of the source: libraries that each part may use, no process state, short files that describe themselves."""
 
 import ast
 import re
@@ -81,7 +81,7 @@ def test_policy_needs_no_library_and_its_messages_msgspec_alone(name: str) -> No
 
 
 def loaded_by(start: str) -> set[str]:
-    """Return our modules that importing `start` runs, packages above them included."""
+    """Return our modules that run when `start` is imported, including the packages above them."""
     reached: set[str] = set()
     left = [start]
     while left:
@@ -147,7 +147,8 @@ def test_only_requests_and_observability_know_a_context_variable() -> None:
 
 
 def state_of_the_process(tree: ast.Module) -> Iterator[str]:
-    """What a module keeps where its functions can change it: names that they rebind, and values of no constant's name.
+    """Yield the module's state that its functions can change: names that they rebind, and values without a constant's
+    name.
 
     A container that is empty when the module is loaded is there to be filled.
     """

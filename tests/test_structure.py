@@ -1,7 +1,7 @@
-"""The structure of the repository, read from the source: which way imports point, what each part may know, how long
-files get.
+"""The structure of the repository, read from the source: the direction of imports, the allowed imports of each part,
+the length of files.
 
-It knows nothing of what the code does. A new folder, and an arrow to another, must be named here.
+It does not depend on the code's behaviour. A new folder, and an arrow to another, must be named here.
 """
 
 import ast
@@ -17,7 +17,7 @@ from tests.source_tree import (
     parse,
 )
 
-# Each room of server/ and model/, a folder or a file of theirs, and the rooms that it may import. From the top down.
+# Each room of server/ and model/ (a folder or a file in them) and the rooms that it may import, from the top down.
 MAY_IMPORT = {
     "server.__main__": "",
     "server.cli": "model.analysis model.checkpoint model.tokenization server.config server.lifecycle "
@@ -78,7 +78,7 @@ def room_of(module: str, place: str) -> str | None:
 
 
 def imported_rooms(place: str) -> dict[str, set[str]]:
-    """Return the entries of a folder, each with those of them that it imports."""
+    """Return the entries of a folder, each with the other entries that it imports."""
     rooms: dict[str, set[str]] = {room: set() for module in MODULES if (room := room_of(module, place))}
     for module, names in imports().items():
         here = room_of(module, place)

@@ -1,4 +1,4 @@
-"""What the wheel and the sdist carry."""
+"""The contents of the wheel and the sdist."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Tests that what the checkpoint of the benchmarks generates is text that no engine has a reason to hold back."""
+"""Tests that the benchmarks' checkpoint generates text that no engine has a reason to hold back."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The script that compiles the card's kernels without a card: what it finds fault with, and that it compiles."""
+"""The script that compiles the card's kernels without a card: its checks, and a compilation."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a step of every family asks of a card stays within its budget, and a step that asks for more is found."""
+"""A step of every family stays within its budget of operations on a card, and a step over the budget is found."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""The GPU's benchmark, on a CPU with interpreted kernels: its checks find what is wrong, its run measures every row of
-its table and keeps to its time.
+"""The GPU's benchmark, on a CPU with interpreted kernels: its checks find errors, and its run measures every row of
+its table within its time limit.
 """
 
 import json
@@ -86,7 +86,7 @@ def results() -> Results:
 
 @pytest.fixture(autouse=True)
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make programs and buffers few: the interpreter runs them one by one."""
+    """Reduce the number of programs and buffers: the interpreter runs them one by one."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here, for which the benchmark is")
     monkeypatch.setattr(paged_attention, "SHARES", 1)

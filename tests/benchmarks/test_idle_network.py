@@ -1,4 +1,6 @@
-"""An engine whose network does nothing runs steps as on a card: started ahead, in graphs, a token for each sequence."""
+"""An engine with a network that computes nothing runs steps as on a card: started ahead, in graphs, a token for each
+sequence.
+"""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The load that benchmarks send: when requests go out, and what is counted of the answers."""
+"""The load that benchmarks send: when requests are sent, and which numbers are counted from the answers."""
 
 import asyncio
 import json
@@ -61,7 +61,7 @@ def test_an_open_loop_does_not_wait_for_answers() -> None:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.readuntil(b"\r\n\r\n")
-            await all_here.wait()  # nobody is answered before everybody has asked
+            await all_here.wait()  # answers begin after all requests have arrived
             stream(writer, ANSWER)
 
         arrivals = [0.001 * i for i in range(num_requests)]

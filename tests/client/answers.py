@@ -43,7 +43,7 @@ def as_json(holder: str, *answers: tuple[dict[str, Any], Arrays]) -> Reply:
 
 
 def listed(array: Array) -> Any:
-    """Return nested lists in which what is not finite is null."""
+    """Return nested lists with null for each number that is not finite."""
     return json.loads(json.dumps(array.tolist()).replace("-Infinity", "null"))
 
 

@@ -1,4 +1,4 @@
-"""The client against the real server with the default model: what the wire promises is what arrives."""
+"""The client against the real server with the default model: answers match the documented API."""
 
 import asyncio
 import re
@@ -278,7 +278,7 @@ def test_the_readmes_blocks_run_on_the_real_server(
 
 
 def test_a_view_is_shown_alike_by_both_clients_and_saved(url: str, client: Client, tmp_path: Path) -> None:
-    """Compare all but the times; that a browser shows it is tested in tests/page/test_shown.py."""
+    """Compare everything but the times; tests/page/test_shown.py tests that a browser shows it."""
 
     async def show() -> PageView:
         async with AsyncClient(url, api_key="sk-of-somebody") as other:

@@ -1,4 +1,4 @@
-"""Servers that refuse, drop, stall and break off: what is sent again, what is raised, what is never repeated."""
+"""Servers that refuse, drop, stall and break off: which requests are retried, and which errors are raised."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""trace(), next(), lens() and the rest: arrays with axes and tokens from both forms of the wire, and their pictures."""
+"""trace(), next(), lens() and the rest: arrays with axes and tokens from both response formats, and their pictures."""
 
 import base64
 import html
@@ -165,7 +165,7 @@ def test_every_look_arrives_typed_and_can_be_drawn(
     fields: dict[str, Any],
     arrays: Arrays,
 ) -> None:
-    if method in ("geometry", "weights"):  # which must first ask for the model's name
+    if method in ("geometry", "weights"):  # which first request the model's name
         server.will(Reply(body={"data": [{"id": "org/toy"}]}))
     server.will(write("arrays", (fields_of(0, **fields), arrays)))
     result: Any = ask.call(method, *arguments)
@@ -239,7 +239,7 @@ def test_selections_are_made_by_the_models_own_numbers(client: Client, server: W
     for given in (contributions.by_key(), contributions.by_key(2), contributions.by_key(-1)):
         assert np.allclose(given, CONTRIBUTIONS_ARRAYS["attributions"][1].sum((0, 1))[0])
     with pytest.raises(ValueError, match=r"query is 0; this answer has \[2\]"):
-        contributions.by_key(0)  # it was a place among those asked for
+        contributions.by_key(0)  # the index is a query position, not a place in the request's list
     server.will(as_safetensors("arrays", (fields_of(0, **ROLLOUT), ROLLOUT_ARRAYS)))
     rollout = client.rollout("The fox")
     assert (rollout.matrix(1) == np.tri(3)).all()

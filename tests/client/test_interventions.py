@@ -1,4 +1,4 @@
-"""Interventions of the client: what is sent, and what is refused before anything is."""
+"""Interventions of the client: the bodies that are sent, and the errors that are raised before sending."""
 
 import base64
 from typing import Any
@@ -21,7 +21,7 @@ from tests.client.wire_server import WireServer
 
 
 class Tensor:
-    """A stand-in with what a torch tensor offers, which the client's environment need not have."""
+    """A stand-in with a torch tensor's methods; the client's environment need not have torch."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         self._array = array

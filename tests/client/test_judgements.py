@@ -1,4 +1,4 @@
-"""decisions(), rerank(), score() and classify(): what they send and give back, and how reasons are drawn and shown."""
+"""decisions(), rerank(), score() and classify(): their bodies and results, and how reasons are drawn and shown."""
 
 import re
 from html.parser import HTMLParser
@@ -80,7 +80,7 @@ CASES: dict[str, tuple[tuple[Any, ...], dict[str, Any], str, dict[str, Any]]] = 
         {"data": [{"index": 0, "label": "royal", "probs": [0.75, 0.25], "num_classes": 2}], "usage": USAGE},
     ),
 }
-"""What each method is called with, the body that it sends, the route, and the answer without reasons."""
+"""For each method: its arguments, the body that it sends, the route, and the answer without reasons."""
 
 
 def parts_of(answer: Any) -> Any:
@@ -168,7 +168,7 @@ def test_heads_are_a_map_and_layers_are_stacked() -> None:
     np.testing.assert_array_equal(axes.images[0].get_array(), [[-1.5, -0.5], [0.5, 1.5]])
     check_nothing_is_cut(axes.figure)
     axes = Reasons.model_validate(BY_LAYER).plot()
-    # the mlp of layer 0 stands on its attention, that of layer 1 has the other sign and hangs from 0
+    # The bar of layer 0's mlp starts at the end of its attention's; the bar of layer 1's is negative and starts at 0.
     assert [(bar.get_y(), bar.get_height()) for bar in axes.patches] == [
         (0, 1.0), (0, 0.25), (1.0, 0.5), (0, -1.0), (0, 0.5), (0, 0.0),
     ]  # fmt: skip

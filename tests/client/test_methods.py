@@ -1,4 +1,4 @@
-"""What each method sends and gives back, on both clients."""
+"""The request and the result of each method, on both clients."""
 
 import numpy as np
 import pytest

@@ -22,7 +22,7 @@ from tests.tiny import make_variant
 
 
 class Animal(pydantic.BaseModel):
-    """What the answers of these tests are."""
+    """The type of the parsed answers in these tests."""
 
     kind: Literal["fox", "goose"]
     legs: int = pydantic.Field(ge=0, le=9)
@@ -122,7 +122,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> InlineEngine:
 
 @pytest.fixture
 async def random_network(engine: InlineEngine) -> AsyncIterator[AsyncClient]:
-    """A client of Lightwell's own routes, before a small network whose weights are random."""
+    """A client of Lightwell's own routes, connected to a small network with random weights."""
     async with site(engine.folder, engine, config=engine.model_config) as at:
         yield AsyncClient("http://lightwell", http_client=at.http)
 

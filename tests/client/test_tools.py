@@ -1,4 +1,4 @@
-"""Tool calls and reasoning: what is sent, what an answer has of them, and what the chunks of a stream add up to."""
+"""Tool calls and reasoning: the bodies, the fields of an answer, and the sum of a stream's chunks."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ def chunk(delta: dict[str, Any], index: int = 0, finish_reason: str | None = Non
 
 
 def part(index: int, arguments: str, **named: Any) -> dict[str, Any]:
-    """Return the delta of a call, whose first one has its id and its name."""
+    """Return the delta of a tool call; the first delta of a call also has its id and name."""
     name = {"name": named.pop("name")} if named else {}
     return {"tool_calls": [{"index": index, **named, "function": {**name, "arguments": arguments}}]}
 

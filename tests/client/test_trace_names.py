@@ -32,13 +32,13 @@ CONFIGS = {
 
 
 def meant(config: ModelConfig, names: list[str], layers: Any) -> list[str]:
-    """Return the full names of what the server answers, in its order."""
+    """Return the full names of the points in the server's answer, in its order."""
     request = TraceRequest.model_validate({"input": "x", "points": names, "layers": layers})
     return [one.name for one in choose_points(request, config)]
 
 
 def traced(config: ModelConfig, names: list[str], layers: Any = "all") -> TraceResult:
-    """Return an answer in which the array of each point holds its place."""
+    """Return an answer with an array for each point that holds the point's index."""
     call = TRACE.call(None, {"layers": layers}, input="x", points=names)
     answered = enumerate(meant(config, names, layers))
     body = as_json("points", (fields_of(0), {full: (("d_model",), np.array([i], "f4")) for i, full in answered})).body
@@ -66,10 +66,10 @@ def spellings(config: ModelConfig) -> Iterator[str]:
 
 
 def check(config: ModelConfig, result: TraceResult, name: str, layers: Any) -> None:
-    """Assert that a name means in the result what it meant in the request."""
+    """Assert that a name has the same meaning in the result as in the request."""
     try:
         full_names = meant(config, [name], layers)
-    except BadRequest:  # alone it takes no layers
+    except BadRequest:  # without other names it takes no layers
         full_names = meant(config, [name], "all")
     if len(full_names) == 1:
         assert name in result

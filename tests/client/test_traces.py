@@ -42,8 +42,8 @@ def test_a_trace_brings_each_point_exactly_with_its_axes(ask: Asker, server: Wir
 
 
 def test_heads_layers_and_stacks_of_a_trace_go_by_their_own_names(client: Client, server: WireServer) -> None:
-    """Check that plot(head=5) does not draw place 5 of what was requested, and stacked() does not mix encoder and
-    decoder.
+    """Check that plot(head=5) draws head 5 and not the sixth requested head, and that stacked() does not mix encoder
+    and decoder.
     """
     q, own, cross = draw(3, 2, 4), draw(3, 4), draw(3, 4)
     arrays: Arrays = {

@@ -1,6 +1,6 @@
-"""A small real HTTP server that speaks the wire of the design with a toy model, and fails on request.
+"""A small real HTTP server that implements the HTTP API with a toy model, and fails on request.
 
-It knows nothing of the client or of Lightwell's own server: what is tested against it is the wire.
+It is independent of the client and of Lightwell's own server, so tests against it check the HTTP API itself.
 """
 
 import base64
@@ -18,7 +18,7 @@ import numpy as np
 from safetensors.numpy import save
 
 TEXT = " über den Bach: 🐟!"
-"""What the toy model generates after every prompt."""
+"""The text that the toy model generates after every prompt."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Seen:
 
 @dataclass
 class Reply:
-    """The answer to give. With `pieces` the body goes out chunked, piece by piece."""
+    """The answer to give. With `pieces` the body is sent chunked, piece by piece."""
 
     status: int = 200
     body: Any = None
@@ -42,8 +42,8 @@ class Reply:
     before_piece: Callable[[int], None] = lambda index: None
     """Called with the index of each piece before it is sent, and once after the last."""
     drop: bool = False
-    """Whether to cut the connection instead of ending the answer; with neither body nor pieces, instead of beginning
-    it.
+    """Whether to close the connection before the end of the answer; without a body and pieces, before its
+    beginning.
     """
 
 
@@ -207,7 +207,7 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Send nothing."""
 
     def do_GET(self) -> None:
         self._answer(None)
@@ -235,7 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
         content = reply.body if isinstance(reply.body, bytes) else json.dumps(reply.body).encode()
         self.send_response(reply.status)
         headers = {"Content-Type": "application/json"} | reply.headers
-        # An answer that is to be dropped promises more than it sends.
+        # A dropped answer promises more bytes than it sends.
         headers["Content-Length"] = str(len(content) + (10 if reply.drop else 0))
         self._send_head(headers)
         self.wfile.write(content)

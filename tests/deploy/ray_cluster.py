@@ -63,7 +63,7 @@ class RayCluster:
         self._process.stdin.flush()
 
     def end(self) -> None:
-        """End all of it, also where it does not end by itself."""
+        """End the whole cluster, also if it does not end by itself."""
         self.http.close()
         assert self._process.stdin is not None
         try:
@@ -105,10 +105,10 @@ class RayCluster:
         return {sample.labels["replica"] for sample in self.samples("lightwell_generation_tokens_total")}
 
     def num_running(self) -> dict[str, float]:
-        """Return the number of requests, of each replica whose workers are stopped, that have not ended and cannot."""
+        """Return, for each replica with stopped workers, the number of its requests that cannot end."""
         looks: list[tuple[dict[str, float], float]] = []
 
-        def is_settled() -> bool:  # the replicas may still be reading what their workers sent before
+        def is_settled() -> bool:  # replicas may still be reading earlier output of their workers
             running = {each.labels["replica"]: each.value for each in self.samples(RUNNING)}
             looks.append((running, self.total("lightwell_generation_tokens_total")))
             return looks[-1] in looks[-2:-1]

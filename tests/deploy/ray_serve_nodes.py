@@ -23,7 +23,7 @@ from ray.cluster_utils import Cluster
 from deploy.ray.app import build
 
 STORE_BYTES = 80_000_000
-"""Bytes of each node's object store: about the least that Ray takes."""
+"""Bytes of each node's object store: about the least that Ray accepts."""
 SCALING = {"max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0, "downscale_delay_s": 3600,
            "look_back_period_s": 11}  # fmt: skip
 
@@ -33,7 +33,7 @@ def main() -> None:
     head = {**node, "num_cpus": 0, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(**node, num_cpus=1) for _ in range(2)]
-    # Ray would put the machine's outer address in the loopback's place, where nobody listens.
+    # Ray would replace the loopback address by the machine's outer address, on which nothing listens.
     services.resolve_ip_for_localhost = lambda host: host
     ray.init(address=cluster.address, _node_ip_address="127.0.0.1", log_to_driver=False)
     serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
@@ -54,8 +54,8 @@ def main() -> None:
 
 
 def kill_workers(node: Any) -> None:
-    """Kill the workers as they end with a machine. Those that `remove_node` leaves may go on until they miss their
-    raylet: on a busy machine long enough to end their streams.
+    """Kill the workers as when their machine fails. Workers that `remove_node` leaves run until they notice that their
+    raylet is gone. On a busy machine that is long enough to end their streams.
     """
     (raylet,) = node.all_processes["raylet"]
     for children in Path(f"/proc/{raylet.process.pid}/task").glob("*/children"):
@@ -65,12 +65,12 @@ def kill_workers(node: Any) -> None:
 
 
 def application(**arguments: int) -> serve.Application:
-    # A test lets workers stand still, and a replica end its answers, for as long as a busy machine needs.
+    # Long timeouts: on a busy machine a test may stop workers, and a replica may end its answers, for a long time.
     return build({"threads": 1, "worker_timeout": 600, "shutdown_grace": 600, **arguments})
 
 
 if __name__ == "__main__":
-    # Not where TMPDIR says: the path of a socket has 107 bytes at most.
+    # Not in TMPDIR: the path of a socket has 107 bytes at most.
     with TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as temporary:
         os.environ["RAY_TMPDIR"] = temporary
         main()

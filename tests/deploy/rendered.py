@@ -1,6 +1,4 @@
-"""Renders the chart as Helm does, with values that turn everything on and off once. It knows nothing of what must
-hold.
-"""
+"""Renders the chart with Helm, with values that turn each option on and off once. It checks nothing."""
 
 import json
 import subprocess
@@ -117,7 +115,7 @@ def all_texts() -> dict[str, dict[str, Any]]:
 
 
 def documents(which: str) -> dict[str, Document]:
-    """Return the objects of one entry of VALUES, by kind: the chart makes one of a kind."""
+    """Return the objects of one entry of VALUES by kind; the chart makes one object of each kind."""
     loaded = [yaml.load(text, yaml.CSafeLoader) for name, text in texts(which).items() if name.endswith(".yaml")]
     return {document["kind"]: document for document in loaded}
 

@@ -1,4 +1,4 @@
-"""The values of the chart: what they change, and which are refused."""
+"""The values of the chart: their effect, and the refused ones."""
 
 from typing import Any
 

@@ -22,7 +22,7 @@ VLLM = {
     "vllm:kv_cache_usage_perc": "lightwell_kv_cache_usage_ratio",
     "vllm:cache_config_info": "lightwell_cache_config_info",
 }
-"""What an endpoint picker looks for by default, and what we call it."""
+"""Metric names that an endpoint picker reads by default, and our names of these metrics."""
 
 
 def load(name: str) -> Any:
@@ -45,7 +45,7 @@ def scrape(server: RunningServer) -> dict[str, Metric]:
 
 
 def running_now(server: RunningServer) -> dict[str, Metric]:
-    """Return what is reported while requests run; nothing is reported before."""
+    """Return the metrics that are reported only while requests run."""
     told = scrape(server)
     return told if told["vllm:num_requests_running"].samples[0].value else {}
 
@@ -116,7 +116,7 @@ def test_the_pool_selects_the_pods_and_the_route_leads_to_it() -> None:
 
 
 def test_the_pool_is_one_of_the_api_that_is_generally_available() -> None:
-    """Check for inference.networking.k8s.io/v1, of which no package carries the schema: its fields, and no others."""
+    """Check the fields against inference.networking.k8s.io/v1; no package contains its schema."""
 
     def only(required: list[str], **properties: Any) -> dict[str, Any]:
         return {"type": "object", "additionalProperties": False, "required": required, "properties": properties}

@@ -70,7 +70,7 @@ def test_objects_of_keda_and_the_prometheus_operator_are_valid_for_these() -> No
         read = model.model_validate(document)
         assert (
             read.model_dump(by_alias=True, exclude_unset=True, mode="json") == document
-        )  # what it does not know is lost
+        )  # fields unknown to the schema are lost
 
 
 def test_the_rules_are_those_that_promtool_tests() -> None:
@@ -116,7 +116,7 @@ def test_kubectl_puts_the_components_over_the_plain_manifests(tmp_path: Path) ->
     assert "replicas" not in made["Deployment"]["spec"]
 
 
-# ---- what belongs together
+# ---- relations between objects
 
 
 @every_set
@@ -132,7 +132,7 @@ def test_every_selector_finds_the_pods(which: str) -> None:
     if "PodDisruptionBudget" in made:
         selectors.append(made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])
     for selector in selectors:
-        # Neither version nor chosen labels: the pods before an upgrade are found too, and a Deployment's never changes.
+        # No version and chosen labels: pods from before an upgrade match too, and a Deployment's selector can't change.
         assert selector == {"app.kubernetes.io/name": "lightwell", "app.kubernetes.io/instance": "lightwell"}
         assert selector.items() <= labels_of_the_pods(which).items()
     if "ServiceMonitor" in made:

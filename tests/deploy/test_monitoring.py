@@ -1,6 +1,6 @@
 """Prometheus and Grafana as deploy/ sets them up: a real Prometheus scrapes a real server that had a busy minute.
 
-promtool plays the alerts. Grafana itself is not run: its dashboard's queries are asked of Prometheus instead.
+promtool tests the alerts. Grafana itself is not run: the queries of its dashboard are sent to Prometheus instead.
 """
 
 import itertools
@@ -42,7 +42,7 @@ KEY, SMALL_KEY = "k" * 40, "s" * 40
 
 
 def program(name: str) -> str:
-    """Return the program. Skips, saying where to get it, without the tools of `make test-nightly`."""
+    """Return the program. Skips with the installation command if the tools of `make test-nightly` are missing."""
     found = shutil.which(name)
     if found is None and not os.environ.get("TEST_TOOLS"):
         pytest.skip(f"{name} is missing: Debian's package prometheus has it")
@@ -52,7 +52,7 @@ def program(name: str) -> str:
 
 @dataclass(frozen=True)
 class Monitored:
-    """A server, and the Prometheus that has scraped all that happened to it."""
+    """A server, and the Prometheus that has scraped it from the start."""
 
     server: Server
     prometheus: Server
@@ -64,7 +64,7 @@ class Monitored:
             return json.load(answer)["data"]
 
     def values(self, expr: str) -> list[float]:
-        """Return what the expression is now, without values that are not a number."""
+        """Return the current values of the expression, without NaN."""
         result = self.ask("query", query=expr)["result"]
         return [value for value in (float(each["value"][1]) for each in result) if not math.isnan(value)]
 
@@ -104,7 +104,7 @@ def configuration(folder: Path, server: Server) -> Path:
 
 
 def keep_busy(server: Server) -> None:
-    """Send one of everything: text, a stream, inspection requests, answers that are errors, and kill a worker."""
+    """Send one request of each kind: text, a stream, inspection, requests that fail; and kill a worker."""
     with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {KEY}"}, timeout=60) as client:
 
         def status(path: str, body: dict[str, Any], key: str = KEY) -> int:

@@ -108,7 +108,7 @@ def test_input_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module", params=["llama-gqa", "bert", "bart"])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Site:
-    """The routes in front of an engine, to which the batch gives its rows too."""
+    """The routes in front of an engine; the batch sends its rows to the same routes."""
     folder = tmp_path_factory.mktemp(request.param)
     engine = InlineEngine(folder=make_variant(request.param, folder / "model"))
     return build_site(folder, engine, config=engine.model_config)
@@ -229,7 +229,7 @@ def test_no_more_is_held_than_allowed(site: Site, tmp_path: Path) -> None:
 
     batch = batch_of(site, "trace", options, tmp_path, "parquet", max_bytes=3 * each)
     for given, _ in enumerate(batch.answers(counted())):
-        assert taken - given <= 3 + 1 + 1  # held, planned, and the one that this answer made room for
+        assert taken - given <= 3 + 1 + 1  # 3 held, 1 planned, and 1 that this answer made room for
     assert taken == len(rows)
 
 
@@ -243,7 +243,7 @@ def test_a_shard_that_fails_leaves_nothing_behind(site: Site, tmp_path: Path, fi
     with pytest.raises(OSError, match="the disk is gone"):
         batch.make_shard(0, rows())
     assert not list(tmp_path.iterdir())
-    assert batch.make_shard(0, some_rows(site)).errors == 2  # and the engine goes on
+    assert batch.make_shard(0, some_rows(site)).errors == 2  # and the engine still runs
 
 
 def test_a_shard_that_is_there_is_not_made_again(site: Site, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""A batch job on two Ray nodes: killed and run again it leaves what an undisturbed one does, and what a server answers.
+"""A batch job on two Ray nodes: killed and run again it writes the same files as an undisturbed job, with a server's
+numbers.
 
 Ray runs in processes of its own, as it does for users; and its warnings are not this project's.
 """
@@ -45,8 +46,8 @@ ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     "RAY_worker_niceness": "0",
 }
-"""Environment of the tests. The last but one keeps Ray to the loopback interface, on Linux too. With the last,
-engines are not starved by the other tests that run at the same time: Ray's own is 15.
+"""Environment of the tests. The last but one keeps Ray on the loopback interface, also on Linux. The last sets the
+niceness of workers (Ray's default is 15), so that other tests that run at the same time do not slow engines down.
 """
 PATIENCE = 600.0
 NUM_ROWS = 160
@@ -166,7 +167,7 @@ def check_that_it_goes_on(killed: Batch) -> None:
     assert len(killed.shards) < NUM_SHARDS
     out, log = again.communicate(timeout=PATIENCE)
     assert again.returncode == SOME_ROWS_FAILED, log
-    told = out.splitlines()[-1]  # before it Ray tells of the engine that was killed
+    told = out.splitlines()[-1]  # the lines before it are Ray's messages about the killed engine
     assert told.startswith(f"{NUM_ROWS} rows, ")
     assert f", {len(BAD_ROWS)} errors: " in told
     begun = re.search(rf"(\d+)/{NUM_ROWS}\b", log)
@@ -212,7 +213,7 @@ def test_the_shards_of_one_parquet_row_group_go_to_all_workers(cluster: str, tmp
 def check_against_an_undisturbed_engine(killed: Batch, texts: Path, calm: Path) -> None:
     """Check that the shards have the bytes that one engine writes in this process, without Ray."""
     calm.mkdir()
-    # As many threads as there are: other tests run in this process too.
+    # As many threads as exist now: other tests run in this process too.
     settings = Settings.from_sources({"threads": str(torch.get_num_threads())}, os.environ)
     model = portable_fingerprint(load_model_files(settings).fingerprint)
     job = Job(settings=settings, task="trace", options=OPTIONS, file_format="parquet", folder=str(calm), model=model)
@@ -226,7 +227,7 @@ def check_against_an_undisturbed_engine(killed: Batch, texts: Path, calm: Path) 
 
 
 def check_against_a_server(folder: Path, texts: Path) -> None:
-    """Check that every row is there once; and some of them, bit for bit, equal what POST /v1/trace answers."""
+    """Check that every row is there once, and that some of them equal the answer of POST /v1/trace bit for bit."""
     rows = list(read_shards(folder))
     assert [row.id for row in rows] == list(range(NUM_ROWS))
     assert [row.key for row in rows] == [f"row-{number}" for number in range(NUM_ROWS)]

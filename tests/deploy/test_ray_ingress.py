@@ -1,4 +1,4 @@
-"""How long the ingress of the Ray Serve application lets a request wait, with stand-ins for Ray's handle and status."""
+"""How long the ingress of the Ray Serve application lets a request wait, with fakes of Ray's handle and status."""
 
 import asyncio
 import warnings
@@ -23,7 +23,7 @@ PATIENCE = 60.0
 
 
 class Answer:
-    """What the ingress uses of Ray's answers."""
+    """The attributes of Ray's answers that the ingress uses."""
 
     def __init__(self, begin: asyncio.Event) -> None:
         self._begin = begin
@@ -45,7 +45,7 @@ class Answer:
 
 
 class Engines:
-    """What the ingress uses of Ray's handle for requests; no answer begins before `let_begin`."""
+    """The methods of Ray's handle that the ingress uses; no answer begins before `let_begin`."""
 
     app_name, deployment_name = "lightwell", "Engine"
 

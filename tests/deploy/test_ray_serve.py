@@ -171,8 +171,8 @@ def test_a_killed_node_costs_only_what_it_was_running(cluster: RayCluster) -> No
     assert len(workers) >= 2
 
     def stop_both() -> dict[str, float]:
-        """Send streams and stop the workers. Return what each replica then runs, or nothing where one had ended its
-        own.
+        """Send streams and stop the workers. Return the number of running requests of each replica, or nothing if a
+        replica had ended its own.
         """
         send_signal(workers, signal.SIGCONT)
         streams.extend(threads.submit(cluster.stream, begun) for _ in range(NUM_STREAMS))
@@ -202,8 +202,8 @@ def test_a_killed_node_costs_only_what_it_was_running(cluster: RayCluster) -> No
     wait_for(lambda: len(cluster.replicas()) == 1, "one replica is left", PATIENCE, PAUSE)
     (left,) = cluster.replicas()
     assert len(whole) >= ran.pop(left)
-    assert len(broken) >= sum(ran.values()) > 0  # not only what the workers still ran: also what was on its way
-    for answer in later:  # those that it had just been given are told so; no other is harmed
+    assert len(broken) >= sum(ran.values()) > 0  # running requests of the workers, and requests on their way to them
+    for answer in later:  # requests that the killed replica had just received fail with this error; no other fails
         assert answer.status_code in (200, 503), answer.text
         if answer.status_code == 503:
             assert answer.json()["error"]["type"] == "unavailable_error"
@@ -212,7 +212,7 @@ def test_a_killed_node_costs_only_what_it_was_running(cluster: RayCluster) -> No
 
 
 def test_a_new_version_lets_the_old_one_answer_what_it_was_given(cluster: RayCluster) -> None:
-    """Check on the one node that is left: nothing else runs while the old replica ends."""
+    """Check on the one node that is left; no other request runs while the old replica ends."""
     body = {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "n": NUM_LONG, "temperature": 1, "seed": 1}
     with ThreadPoolExecutor(1) as threads:
         long = threads.submit(cluster.http.post, "/v1/completions", json=body)

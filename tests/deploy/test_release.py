@@ -1,4 +1,4 @@
-"""What a release needs and can rot between two: the version in every file, the changelog's form, what NOTICE lists."""
+"""Parts of a release that become outdated between two: the versions in files, the changelog's form, NOTICE's list."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def test_the_changelog_has_dated_versions_the_newest_first() -> None:
 
 
 def test_notice_lists_every_distribution_that_the_dependencies_bring() -> None:
-    """Names alone: how a distribution words its licence may change with its next release."""
+    """Compare only names: the licence text of a distribution may change with its next release."""
     missing = notice.rows().keys() - notice.listed().keys()
     assert not missing, "python -m deploy.release.notice writes them"
     assert all(licence for _, licence in notice.listed().values())

@@ -1,4 +1,4 @@
-"""The workflows of .github: two linters find nothing, and the script of each step runs."""
+"""The workflows of .github: two linters find no errors, and the script of each step runs."""
 
 import os
 import re
@@ -15,7 +15,7 @@ DOCKER = """#!/bin/sh
 echo "$@" >> "$DOCKER_CALLS"
 case "$*" in *imagetools\\ inspect*) echo '"sha256:'$(printf %064d 7)'"';; esac
 """
-"""Stands for docker, which cannot run inside of a container: it writes down how it is called."""
+"""A fake of docker, which cannot run inside a container: it writes its arguments to a file."""
 
 
 def _scripts() -> list[Any]:

@@ -6,7 +6,7 @@ from typing import Any
 from ray.cluster_utils import Cluster
 
 STORE_BYTES = 80_000_000
-"""Bytes of each node's object store: about the least that Ray takes."""
+"""Bytes of each node's object store: about the least that Ray accepts."""
 
 
 def main() -> None:

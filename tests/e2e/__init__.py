@@ -1,1 +1,1 @@
-"""The whole server as users meet it: a real process, real sockets, clients that are not ours."""
+"""The whole server as users meet it: a real process, real sockets, clients of other projects."""

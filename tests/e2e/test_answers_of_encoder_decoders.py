@@ -1,5 +1,5 @@
-"""Greedy answers of an encoder-decoder by POST /v1/completions equal those of transformers, with a forced first token
-and forbidden tokens.
+"""Greedy answers of an encoder-decoder by POST /v1/completions equal the answers of transformers, with a forced first
+token and forbidden tokens.
 """
 
 import json
@@ -26,7 +26,7 @@ NUM_TOKENS = 12
 
 
 def generated(folder: Path, ids: list[int]) -> list[int]:
-    """Return what follows the start token."""
+    """Return the token ids after the start token."""
     model = tiny.theirs(folder, torch.float32)
     options: dict[str, Any] = {"max_new_tokens": NUM_TOKENS, "do_sample": False, "num_beams": 1, "use_cache": False}
     found: list[int] = model.generate(torch.tensor([ids]), **options)[0].tolist()
@@ -35,7 +35,7 @@ def generated(folder: Path, ids: list[int]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Marian that would generate, by itself, what its files forbid."""
+    """A Marian network with files that forbid its most likely tokens."""
     folder = tiny.make_variant("marian", tmp_path_factory.mktemp("marian"))
     path = folder / "generation_config.json"
     values = json.loads(path.read_text(encoding="utf-8"))
@@ -58,7 +58,7 @@ async def test_answers_are_those_of_transformers(folder: Path) -> None:
         assert answer.status_code == 200, answer.text
         expected = generated(folder, tokenizer(text).input_ids)
         assert expected[0] == 40
-        # Of what transformers says, the forced token is not ours to say, and a text ends without its end token.
+        # Our text lacks the forced first token and the end token of transformers' output.
         said = [token_id for token_id in expected[1:] if token_id != tokenizer.eos_token_id]
         ours = answer.json()["choices"][0]["token_ids"]
         assert [token_id for token_id in ours if token_id != tokenizer.eos_token_id] == said

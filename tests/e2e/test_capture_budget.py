@@ -1,4 +1,4 @@
-"""Many clients trace more than the server may hold: a refused client learns when to come back, and memory is bounded.
+"""Many clients trace more than the server may hold: refused clients get a Retry-After header, and memory is bounded.
 
 One server has a capture budget that holds two of the traces that are requested, by twelve clients at once.
 """
@@ -42,7 +42,7 @@ def captured_bytes(server: Server) -> float:
 
 
 def most_memory(server: Server) -> int:
-    """Return the most bytes that each process of the server has ever held, summed."""
+    """Return the peak memory of each of the server's processes, summed, in bytes."""
     statuses = [Path(f"/proc/{pid}/status").read_text() for pid in descendants(server.pid)]
     return sum(1024 * int(text.partition("VmHWM:")[2].split()[0]) for text in statuses if "VmHWM:" in text)
 

@@ -1,4 +1,4 @@
-"""POST /v1/decisions and /v1/systemone of a real server, by the openai package, against what completions tell."""
+"""POST /v1/decisions and /v1/systemone of a real server, through the openai package, compared with completions."""
 
 import math
 import random
@@ -34,7 +34,7 @@ def decide(server: Server, **body: Any) -> Any:
 
 
 def logprobs_of(server: Server, prompt: str, labels: list[str]) -> list[float]:
-    """Return the log-probability of each label after the prompt, as POST /v1/completions tells it."""
+    """Return the log-probability of each label after the prompt, from POST /v1/completions."""
     found = []
     for label in labels:
         ids = [
@@ -111,7 +111,7 @@ async def test_the_input_is_computed_once() -> None:
     usage, computed = answer.json()["usage"], engine.engine.stats().computed_tokens_total
     read, cached = usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"]
     assert computed <= read - 14 * num_input, "to the token"
-    assert cached >= 14 * (num_input // 32) * 32  # told in whole blocks
+    assert cached >= 14 * (num_input // 32) * 32  # only whole blocks are reported
 
 
 def test_systemone_answers_by_name_with_the_same_numbers(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""The default model is stopped in the middle of 32 streams: each of them is as it would have been."""
+"""The default model is stopped in the middle of 32 streams: each of them ends with its complete text."""
 
 import json
 import signal

@@ -40,8 +40,8 @@ def test_the_traced_logits_choose_the_tokens_that_are_generated(http: httpx.Clie
 
 
 def test_a_patched_prompt_goes_on_as_its_source_and_its_neighbours_go_on_as_before(http: httpx.Client) -> None:
-    """Check that with the source's hidden states in place of the prompt's own the next token is the source's; 7
-    others decode at the same time.
+    """Check that the next token is the source's if the source's hidden states replace the prompt's own; 7 others decode
+    at the same time.
     """
     prompts = [TEXT[: 12 + 4 * i] for i in range(7)]
     alone = [greedy(http, prompt) for prompt in prompts]
@@ -54,7 +54,7 @@ def test_a_patched_prompt_goes_on_as_its_source_and_its_neighbours_go_on_as_befo
 
 
 def test_arrays_cross_the_socket_as_they_are(http: httpx.Client) -> None:
-    value = np.random.default_rng().integers(-99, 99, 256).astype(np.float32)  # which bfloat16 can hold
+    value = np.random.default_rng().integers(-99, 99, 256).astype(np.float32)  # exact in bfloat16
     change = {"point": "blocks.2.hook_resid_mid", "positions": [1, 4], "op": "patch", "value": value.tolist()}
     asked: dict[str, Any] = {"input": TEXT, "points": ["blocks.2.hook_resid_mid"]}
     (clean,), (changed,) = tensors(http, **asked).values(), tensors(http, **asked, interventions=[change]).values()

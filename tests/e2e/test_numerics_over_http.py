@@ -1,8 +1,8 @@
 """The numbers that users receive, end to end: random prompts over HTTP against transformers in this process.
 
-Each family has two servers with small steps (prompts are chunked): one with room, one whose cache holds one context, so
-that requests are preempted. Both get the same requests, alone and eight at once; every answer must be the same bits.
-Other tests may use the roomy server at the same time, but not with these prompts.
+Each family has two servers with small steps, so prompts are chunked. One server has room; the other's cache holds one
+context, so requests are preempted. Both get the same requests, one at a time and eight at once; every answer must have
+the same bits. Other tests may use the server with room at the same time, but not with these prompts.
 """
 
 import random
@@ -45,7 +45,7 @@ Ids = list[int]
 
 @dataclass(frozen=True)
 class Question:
-    """One request: which prompt it is about, what it asks for, and the body."""
+    """One request: the index of its prompt, its kind, and its body."""
 
     prompt: int
     name: tuple[Any, ...]
@@ -55,7 +55,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back: tensors or choices, without ids and times, and how much of the prompt was cached."""
+    """The answer: tensors or choices, without ids and times, and the number of cached prompt tokens."""
 
     tensors: dict[str, Floats]
     choice: dict[str, Any]
@@ -63,7 +63,7 @@ class Answer:
 
     @property
     def bits(self) -> Any:
-        """Return what is equal for two answers exactly when no bit of them differs."""
+        """Return a value that is equal for two answers if and only if all their bits are equal."""
         return {name: value.tobytes() for name, value in self.tensors.items()}, self.choice
 
 
@@ -107,7 +107,7 @@ class Family:
 
     @cached_property
     def alone(self) -> list[Answer]:
-        """Return the answer to each question asked when the server has nothing else to do."""
+        """Return the answer to each question, sent while the server is idle."""
         return [ask(self.tight, question) for question in self.questions]
 
     @cached_property
@@ -129,7 +129,9 @@ class Family:
 
 
 def questions(index: int, prompt: Ids) -> Iterator[Question]:
-    """Return all questions about a prompt; first those that can use a cached prefix, so that they do not when alone."""
+    """Return all questions about a prompt. Questions that can use a cached prefix are first, so that they do not use it
+    when sent one at a time.
+    """
     greedy = {"prompt": prompt, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
     generate = {**greedy, "max_tokens": NUM_GENERATED, "logprobs": NUM_TOP}
     yield Question(index, ("generate",), "/v1/completions", generate)
@@ -154,8 +156,8 @@ def ask(server: httpx.Client, question: Question) -> Answer:
 
 
 def ask_together(server: httpx.Client, asked: list[Question]) -> list[Answer]:
-    """Return all answers, in the order of the questions; they are asked in another order, so that eight of all kinds
-    run at once.
+    """Return all answers, in the order of the questions. The questions are sent in another order, so that eight of all
+    kinds run at once.
     """
     order = random.Random(0).sample(range(len(asked)), len(asked))
     with ThreadPoolExecutor(NUM_PROMPTS) as pool:
@@ -181,7 +183,7 @@ def assert_top(given: dict[str, float], names: list[str], expected: Floats, chos
     """Assert that `given` (by text or id) is the top of `expected` [vocab] and the chosen token, to within the
     tolerance.
 
-    names: each token's own. Of tokens with one text the likeliest goes by it and the others by `token_id:N`.
+    names: each token's own. The likeliest of tokens with one text has the text as its key, the others `token_id:N`.
     """
     likeliest: dict[str, int] = {}
     for token in np.argsort(-expected).tolist():
@@ -279,7 +281,7 @@ def test_answers_after_preemption_are_the_same_bits(family: Family) -> None:
     assert family.alone
     mixed = [i for i, question in enumerate(family.questions) if question.name[0] in ("generate", "attention")]
     num_before = counter(family.tight, "lightwell_num_preemptions_total")
-    for _ in range(5):  # which of them meet in the cache is chance; every round tried preempted two or more
+    for _ in range(5):  # which of them are in the cache together is chance; every round tried preempted two or more
         answers = ask_together(family.tight, [family.questions[i] for i in mixed])
         assert [answer.bits for answer in answers] == [family.alone[i].bits for i in mixed]
         if counter(family.tight, "lightwell_num_preemptions_total") > num_before:

@@ -1,7 +1,7 @@
-"""Runs schemathesis against the default model over HTTP: the OpenAPI document says what the server does; nothing is a
-500.
+"""Runs schemathesis against the default model over HTTP: the server behaves as the OpenAPI document describes, and
+never answers with 500.
 
-All its checks but positive_data_acceptance run: a schema can't know the context's length, nor which tokens there are.
+All its checks but positive_data_acceptance run: a schema can't express the context's length and the set of tokens.
 The variable SCHEMATHESIS_SECONDS bounds each kind of random requests. These tests are nightly; `make test` sends a few
 examples to each operation in process (tests/server/dialects/test_openapi.py).
 """
@@ -25,8 +25,8 @@ SECONDS = int(os.environ.get("SCHEMATHESIS_SECONDS", "20"))
 KEY = "a-key-for-schemathesis"
 HEADERS = {"authorization": f"Bearer {KEY}"}
 MAX_MODEL_LEN = 64
-"""Most tokens of the model: short, as a body without `max_tokens` is answered with as many as fit, which would take
-most of the time.
+"""The model's context length in tokens. It is short, because a body without `max_tokens` gets the largest number of
+tokens that fits, which would take most of the time.
 """
 CONFIG = """
 [parameters]
@@ -39,9 +39,9 @@ expected-statuses = ["400", "401", "403", "404", "405", "406", "409", "413", "41
 include-path = "/"
 checks.unsupported_method.enabled = false
 """
-"""schemathesis's configuration. 504 is the right answer to a `timeout` of 5e-324 seconds, and beside its own list 413
-to more messages than are accepted, of several blocks each, and 431 to a query that is larger than a request's head may
-be. `GET /` is the page, which is no part of the API.
+"""schemathesis's configuration. It adds accepted statuses to schemathesis's own list: 504 answers a `timeout` of 5e-324
+seconds, 413 too many messages of several blocks each, and 431 a query that is larger than the limit of a request's
+head. `GET /` is the page, which is no part of the API.
 """
 
 
@@ -55,7 +55,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def schemathesis(server: Server, folder: Path, *options: str) -> str:
-    """Run schemathesis in `folder` and return what it prints. Fails where it found anything."""
+    """Run schemathesis in `folder` and return its output. Fails if it found an error."""
     (folder / "schemathesis.toml").write_text(CONFIG)
     done = subprocess.run(
         [

@@ -26,7 +26,7 @@ from tests.server.running import ROOT
 from tests.support.shared import shared_server
 
 IN_A_SERVER = "server of "
-"""Prefix of the parameters whose checkpoint a server process serves."""
+"""Prefix of the parameters that a server process serves."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def test_a_selection_is_a_slice_of_the_whole_bit_for_bit(checkpoint: Checkpoint)
 def test_rows_of_generated_tokens_are_those_of_the_exact_pass(checkpoint: Checkpoint) -> None:
     config = checkpoint.config
     if config.kind == "encoder":
-        return  # it generates nothing
+        return  # an encoder generates no text
     (prompt, *_) = parity_numbers.draw_prompts(config, checkpoint.seed)
     body = {"temperature": 0, "max_tokens": 6, "ignore_eos": True, "return_token_ids": True, "attention": {}}
     body["prompt"] = prompt.encoder_ids or prompt.ids
@@ -114,8 +114,8 @@ def _a_layer(config: ModelConfig, stack: Stack, point: Point, rng: random.Random
 
 
 def _drawn(point: Point, whole: torch.Tensor, rng: random.Random) -> tuple[dict[str, list[int]], torch.Tensor]:
-    """Return indices of each axis that can be selected, in any order, some counted from the end; and what they
-    should give.
+    """Return indices of each axis that can be selected, in any order, some counted from the end; and the expected
+    selection.
     """
     fields = {
         "position": "positions",

@@ -1,5 +1,5 @@
-"""Checks that secrets stay between client and server: keys and prompts are in no log line, whatever is requested and
-whatever fails.
+"""Checks that secrets stay between client and server: keys and prompts are in no log line, for every request and every
+error.
 """
 
 import os
@@ -39,7 +39,7 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 def raw(url: str, data: bytes) -> bytes:
-    """Return what the server answers to raw bytes."""
+    """Return the server's answer to raw bytes."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(data)
@@ -119,7 +119,7 @@ def test_no_key_and_no_prompt_is_logged_even_at_debug_whatever_fails(style: str)
         server.wait_ready()
         ask_everything(server.url)
         break_everything(server)
-        for pid in set(descendants(server.process.pid)) - {server.process.pid}:  # workers are not told the keys
+        for pid in set(descendants(server.process.pid)) - {server.process.pid}:  # workers do not receive the keys
             for file in ("environ", "cmdline"):
                 assert KEY.encode() not in Path(f"/proc/{pid}/{file}").read_bytes()
         written = server.output

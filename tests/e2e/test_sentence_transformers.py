@@ -33,7 +33,7 @@ class Options:
     """Most tokens: the longer texts are truncated."""
     lowercase: bool = False
     older: str = ""
-    """The file where versions before 6 wrote length and case; "" is as the installed version writes them."""
+    """The file with the length and case in versions before 6; "" uses the installed version's own files."""
     dense: tuple[int, ...] = ()
     """Widths after each dense layer; all but the last are linear."""
 

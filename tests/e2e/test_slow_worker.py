@@ -19,7 +19,7 @@ from tests.server.running import LOAD_PATIENCE, RunningServer, running_server, w
 from tests.support.processes import worker_pid
 
 TIMEOUT = 3.0
-"""Seconds for `--worker-timeout`, less than a step through all layers takes."""
+"""Seconds for `--worker-timeout`, shorter than a step through all layers."""
 DETECTION = 5.0
 """Seconds after the timeout within which a stopped worker is noticed."""
 

@@ -1,4 +1,4 @@
-"""Programs that are not ours, unmodified, against the running server and the files of deploy/."""
+"""Other projects' programs, unmodified, against the running server and the files of deploy/."""
 
 import json
 import os

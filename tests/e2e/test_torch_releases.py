@@ -1,5 +1,5 @@
 """The network and servers with the oldest and the newest torch that pyproject.toml allows; all other packages are
-those of this environment.
+from this environment.
 """
 
 import os
@@ -23,9 +23,9 @@ TRIED = ("-m", "not nightly", "tests/model", "tests/e2e/test_numerics_over_http.
 
 
 def with_torch(release: str, *arguments: str) -> str:
-    """Return what Python prints with one of the torch releases that tests/tools/install.sh puts under .tools."""
+    """Return Python's output with one of the torch releases that tests/tools/install.sh puts under .tools."""
     python = ROOT / ".tools" / f"torch-{release}" / "bin" / "python"
-    # From the environment alone: without tools, and not as one of this run's processes.
+    # Only from the environment: without tools, and not as one of this run's processes.
     kept = {name: value for name, value in os.environ.items() if name != "TEST_TOOLS" and "XDIST" not in name}
     done = subprocess.run([python, *arguments], cwd=ROOT, env=kept, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]

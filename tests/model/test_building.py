@@ -1,4 +1,4 @@
-"""A network is built out of a dict of weights, which gives up each one as it is packed."""
+"""A network is built from a dict of weights; each weight leaves the dict when it is packed."""
 
 from pathlib import Path
 

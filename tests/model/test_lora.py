@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is d
 
 RANK = 16
 NAMED_APART = {"nomic_bert": 14, "jina_embeddings_v3": 12}
-"""The kinds whose modules transformers names otherwise than the files do, and how many modules an adapter has."""
+"""The kinds with other module names in transformers than in the files, and an adapter's number of modules."""
 VARIANTS = [
     "llama-gqa",
     *(
@@ -32,7 +32,7 @@ VARIANTS = [
         if name.split("-")[0] != "llama" and "long" not in name and name not in NAMED_APART
     ),
 ]
-"""Kinds of checkpoints; what else is left out differs from these in nothing that an adapter changes."""
+"""Kinds of checkpoints; an adapter changes the same parts in all other left-out kinds."""
 
 
 def run(
@@ -104,7 +104,7 @@ def _expected(theirs: Any, model: Transformer, tokens: list[int], encoded: list[
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> tuple[Transformer, Path]:
-    """Return a network, and an adapter of it."""
+    """Return a network and an adapter for it."""
     path = tmp_path_factory.mktemp("llama")
     folder = tiny.make_variant("llama-gqa", path / "model")
     make_adapter(folder, path / "adapter", 0)

@@ -1,6 +1,6 @@
 """Networks of no family: options and sizes drawn at random, every point against the slow reference.
 
-Each family uses a few combinations of what the layers can do; users' checkpoints use others.
+Each family uses a few combinations of the layers' options; users' checkpoints use others.
 """
 
 import random
@@ -123,7 +123,7 @@ def _draw_experts(rng: random.Random, num_layers: int) -> ExpertsConfig:
 
 
 def _draw_recurrence(rng: random.Random, num_layers: int) -> Recurrence | None:
-    """Draw what stands in place of attention in some layers, if in any."""
+    """Draw the recurrence that replaces attention in some layers, or None."""
     layers = tuple(n for n in range(num_layers - 1) if rng.random() < 0.6)
     if not layers:
         return None

@@ -19,7 +19,9 @@ from tests.support.families import is_chosen
 from tests.support.processes import ROOT
 
 COMPUTED_BY_TORCH = "qwen3_5"
-"""The family whose exponentials are torch's, in delta nets and gates: `/v1/capabilities` promises no such thing."""
+"""The family that computes exponentials with torch, in delta nets and gates: `/v1/capabilities` does not promise equal
+bits for it.
+"""
 TORCH_LEVELS = {"avx512": "avx512", "avx512_bf16": "avx512"}
 """Torch's own level at each of our levels below the highest; at others it is torch's lowest."""
 

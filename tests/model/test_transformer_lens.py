@@ -1,7 +1,7 @@
-"""Every point that TransformerLens has too, against its numbers, under both of its names.
+"""Every point that TransformerLens has too, against its numbers, under its names and ours.
 
-The numbers are kept in tests/reference/transformer_lens.safetensors, since TransformerLens needs an environment of its
-own. `make test-nightly` computes them again; `python -m tests.model.test_transformer_lens` saves them.
+The numbers are stored in tests/reference/transformer_lens.safetensors, since TransformerLens needs an environment of
+its own. `make test-nightly` computes them again; `python -m tests.model.test_transformer_lens` saves them.
 """
 
 import json

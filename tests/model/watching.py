@@ -1,4 +1,4 @@
-"""Runs a few sequences through a network while some of them are captured or changed, and gathers the captures."""
+"""Runs a few sequences, with captures and edits in some, through a network and gathers the captures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -41,7 +41,7 @@ def token_ids(count: int) -> list[int]:
 
 
 def points(model: Transformer, stack: Stack) -> list[tuple[Point, int | None]]:
-    """Return all points of the stack with rows of their own: no maps, no logits, nothing in the encoder's rows."""
+    """Return all points of the stack with one row per position: no maps, no logits, no points with encoder rows."""
     found: list[tuple[Point, int | None]] = []
     for point in points_of(model.config, stack):
         if point.name.endswith(MAPS) or point.name == "logits" or point.name in ENCODER_ONLY:
@@ -68,7 +68,7 @@ class Seen:
 
 @dataclass
 class Watched:
-    """A sequence and what is done to it."""
+    """A sequence, with its captures and edits."""
 
     tokens: list[int]
     encoder_tokens: list[int] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Watched:
     kinds: Sequence[str] = ()
     """Kinds of attention to return, of all heads and layers."""
     edits: dict[Key, Edit] = field(default_factory=dict)
-    """Edits of all rows of the sequence, or of `rows` of it."""
+    """Edits of all rows of the sequence, or of `rows`."""
     map_edits: dict[tuple[str, int, bool], Edit] = field(default_factory=dict)
     """Edits by kind (scores or pattern), layer and whether it is cross attention; of `heads`."""
     rows: Sequence[int] | None = None

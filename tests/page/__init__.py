@@ -1,1 +1,1 @@
-"""The page in a real browser: what a person sees and does, compared with what the API answers."""
+"""The page in a real browser: its contents and controls, compared with the API's answers."""

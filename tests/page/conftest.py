@@ -90,7 +90,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(program)
 
 
-@pytest.fixture(scope="package")  # no longer: Playwright's loop runs in this thread, where async tests want their own
+@pytest.fixture(scope="package")  # not for the session: Playwright's loop blocks async tests in this thread
 def browser(chromium: str) -> Iterator[Browser]:
     arguments = [
         "--disable-gpu",  # without one, its emulation takes a fifth of the time
@@ -165,7 +165,7 @@ class Tab:
                 other.close()
         if not self._is_kept:
             page.goto("about:blank")
-        page.unroute_all(behavior="ignoreErrors")  # the page asks beforehand: an answer may still be on its way
+        page.unroute_all(behavior="ignoreErrors")  # requests that the page sends in advance may still be running
         page.mouse.move(0, 0)
         page.emulate_media(color_scheme="light", reduced_motion="no-preference")
         page.context.clear_permissions()
@@ -214,7 +214,7 @@ def open_page(open_tab: Tab, request: pytest.FixtureRequest) -> Iterator[Page]:
 
 @contextmanager
 def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
-    """Yield a tab with a profile of its own, for tests that change what a tab keeps."""
+    """Yield a tab with a profile of its own, for tests that change a tab's stored state."""
     context = browser.new_context(**{"viewport": SIZE, **options})
     context.set_default_timeout(PATIENCE_MS)
     try:
@@ -227,7 +227,7 @@ def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
 
 @pytest.fixture(scope="package")
 def decoder(browser: Browser) -> Iterator[Page]:
-    """A tab that opens pictures: the page's own policy lets none in."""
+    """A tab that opens pictures: the page's own content security policy blocks them."""
     with new_page(browser) as page:
         yield page
 
@@ -257,7 +257,7 @@ def open_view(request: pytest.FixtureRequest, server: Server) -> Open:
     names = request.fixturenames
     page: Page = request.getfixturevalue("kept_page" if "kept_page" in names and "page" not in names else "page")
     if page.url.startswith(f"{server.url}/#"):
-        show(page, server, "stacks")  # what a view keeps outside of the address is gone then
+        show(page, server, "stacks")  # this discards a view's state outside of the address
 
     def open_it(view: str, **state: Any) -> Page:
         return show(page, server, view, **state)
@@ -280,12 +280,12 @@ DRAWN = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame
 
 
 def settle(page: Page) -> None:
-    """Wait until nothing on the page waits for an answer (its policy forbids Playwright's wait_for_function)."""
+    """Wait until the page has no request in flight (its policy forbids Playwright's wait_for_function)."""
     expect(page.locator("[aria-busy=true], .progress.active, .boot")).to_have_count(0)
 
 
 def wait_until(page: Page, holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds that `expect` has no word for; fail if it never does."""
+    """Wait until a condition holds that `expect` cannot express; fail if it never holds."""
     give_up = time.monotonic() + PATIENCE_MS / 1000
     while not holds():
         assert time.monotonic() < give_up
@@ -304,7 +304,7 @@ def slow_answers(page: Page) -> Iterator[None]:
 
 
 def sent_to(server: Server, outer: str, name: str | None = None) -> Callable[[Route], None]:
-    """Return a handler that sends the requests for an address to a server, which says that its model is `name`."""
+    """Return a handler that forwards requests to a server, with `name` as the model's name in its answers."""
 
     def forward(route: Route) -> None:
         assert route.request.url.startswith(outer), f"asked outside of the proxy's path: {route.request.url}"

@@ -1,4 +1,6 @@
-"""Reads lessons as the page does, in a second way: what each step chooses and says of the model that is served."""
+"""Reads lessons as the page does, in a second implementation: the choices and sentences of each step for the served
+model.
+"""
 
 import json
 import math
@@ -76,7 +78,7 @@ NAMES: list[str] = json.loads((FOLDER / "list.json").read_text(encoding="utf-8")
 
 
 def at(value: Any, path: str) -> Any:
-    """Return what stands at a path in an answer, or None."""
+    """Return the value at a path in an answer, or None."""
     for whole, bracketed in re.findall(r"(\[([^\]]*)\]|[^.[\]]+)", path):
         step = bracketed if whole.startswith("[") else whole
         name, is_search, wanted = step.partition("=")
@@ -103,7 +105,7 @@ def places(lists: Any, *before: int) -> list[tuple[float, tuple[int, ...]]]:
 
 @cache
 def answered(server: Server, route: str, body: str) -> Any:
-    """Return the JSON that a route answers to a body, itself as JSON; asked once, as the page asks it."""
+    """Return a route's answer to a body, both as JSON; each request is sent once, as on the page."""
     return ask(server, route, json.loads(body))
 
 
@@ -113,7 +115,7 @@ class Replayed:
     def __init__(self, lesson: dict[str, Any], server: Server) -> None:
         self.lesson = lesson
         self.asked: list[tuple[str, Any, Any]] = []
-        """Route, body and answer of every request, for those who check the numbers in another way."""
+        """Route, body and answer of every request, for tests that check the numbers in another way."""
         self._server = server
         self.value = cache(self._value)
 
@@ -139,7 +141,7 @@ class Replayed:
         except HTTPError as error:
             if error.code >= 429:  # busy, or away
                 raise
-            return None  # refused: this model has no such thing
+            return None  # refused: this model lacks the route or its parts
         start = answer
         if isinstance(answer.get("data"), list) and not given["value"].startswith("data"):
             start = answer["data"][0]
@@ -164,7 +166,7 @@ class Replayed:
         return max((i for i, (first, after) in enumerate(offsets) if first < end and after > first), default=None)
 
     def fill(self, part: Any, write: Callable[[float], str] = str) -> Any:
-        """Return a part of the lesson with what it quotes in place of the quotes, or None if that is not there."""
+        """Return a part of the lesson with its quotes replaced by their values, or None if a value is missing."""
         if isinstance(part, str):
             return self._fill_text(part, write)
         if isinstance(part, dict):
@@ -218,7 +220,7 @@ class Replayed:
         return said
 
     def look(self, step: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of the address that a step chooses, without those whose value is not there."""
+        """Return the fields of the address that a step chooses, without fields that have no value."""
         given = {"text": self.lesson["text"], **self.lesson.get("select", {}), **step.get("select", {})}
         return {field: value for field, inner in given.items() if (value := self.fill(inner)) is not None}
 
@@ -270,7 +272,7 @@ def quoted_in(part: Any) -> set[tuple[str, str | None]]:
 
 
 def problems(lesson: dict[str, Any]) -> list[str]:
-    """Return what is wrong with a lesson, each in a sentence that says where and what would be accepted."""
+    """Return the errors of a lesson, each as a sentence with the place and the accepted values."""
     found = [f"the lesson has no {name!r}" for name in sorted(NAMED - lesson.keys())]
     found += [f"the lesson has {name!r}, which nothing reads" for name in sorted(lesson.keys() - NAMED - OPTIONAL)]
     if found:
@@ -293,7 +295,7 @@ def problems(lesson: dict[str, Any]) -> list[str]:
 
 
 def problems_of_value(name: str, given: dict[str, Any]) -> list[str]:
-    """Return what is wrong with one of a lesson's values."""
+    """Return the errors of one of a lesson's values."""
     keys = given.keys()
     if not any(keys <= kind and next(iter(kind & {"word", "compute", "route"})) in keys for kind in VALUE_KINDS):
         return [f"the value {name!r} is none of a 'word', a 'compute' of values, or a 'value' of a 'route'"]
@@ -305,12 +307,12 @@ def problems_of_value(name: str, given: dict[str, Any]) -> list[str]:
 
 
 def problems_of_fields(where: str, fields: dict[str, Any]) -> list[str]:
-    """Return what is wrong with the fields of the address that a step chooses."""
+    """Return the errors of the fields of the address that a step chooses."""
     return [f"{where} selects {field!r}, which is no field of the address" for field in fields.keys() - known_fields()]
 
 
 def problems_of_step(where: str, step: dict[str, Any]) -> list[str]:
-    """Return what is wrong with a step."""
+    """Return the errors of a step."""
     needed = {"view", "title", "say"}
     found = [f"{where} has no {name!r}" for name in sorted(needed - step.keys())]
     unread = sorted(step.keys() - needed - {"select", "frame", "for"})

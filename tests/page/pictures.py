@@ -15,10 +15,10 @@ from tests.support.processes import ROOT, serve
 FOLDER = ROOT / "docs" / "pictures"
 STORY = "The old fox saw the young fox, and the young fox saw the old"
 QUESTION = "The capital of France is"
-# The head that looks at what came after the same word before, and the one that adds most to the logit of " Paris".
+# The induction head, and the head that adds most to the logit of " Paris".
 INDUCTION = {"text": STORY, "layer": 18, "head": 6, "query": 14, "key": 2}
 PARIS = {"text": QUESTION, "layer": 23, "head": 4, "query": 4, "key": 3}
-# name: the state of the page, light or dark, and the height in pixels, of which the lens needs more for all layers
+# name: (state of the page, colour scheme, height in pixels); the lens needs more height for all layers
 PICTURES = {
     "attention": ({"view": "attention", **INDUCTION}, "light", 820),
     "why": ({"view": "why", **INDUCTION}, "light", 820),
@@ -50,7 +50,7 @@ def draw() -> None:
             page.goto(f"{server.url}/#{urlencode(state)}")
             page.locator(f"#view-{state['view']} h1").wait_for()
             settle(page)
-            page.wait_for_timeout(1000)  # what follows from the first answers is asked, canvases are drawn
+            page.wait_for_timeout(1000)  # until the second requests are sent and canvases are drawn
             settle(page)
             page.locator("h1").first.evaluate("element => element.scrollIntoView()")
             page.wait_for_timeout(300)

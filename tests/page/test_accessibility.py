@@ -17,7 +17,7 @@ NAMED = {
     "application", "button", "checkbox", "combobox", "group", "image", "link", "radio", "region", "slider",
     "spinbutton", "table", "textbox",
 }  # fmt: skip
-"""Roles of the accessibility tree that say nothing without a name."""
+"""Roles of the accessibility tree that need a name."""
 
 
 def test_everything_has_a_name_and_headings_are_in_order(open_view: Open) -> None:
@@ -49,7 +49,7 @@ def opened_views(page: Page) -> Iterator[str]:
 
 
 def nameless(page: Page) -> list[dict[str, str]]:
-    """Return what a screen reader finds without a name that says nothing without one."""
+    """Return the nodes without a name in the accessibility tree that need one."""
     return [node for node in spoken(page) if node["role"] in NAMED and not node["name"]]
 
 
@@ -90,7 +90,7 @@ def lose_the_key(page: Page) -> None:
     page.route("**/v1/attention", lambda route: route.fulfill(status=401, json={"error": error}))
     page.get_by_label("Text", exact=True).fill("The old king")
     expect(page.get_by_label("API key")).to_be_visible()
-    settle(page)  # what is still asked for is pale
+    settle(page)  # an answer is pale while its successor loads
 
 
 def open_term(page: Page) -> None:

@@ -1,4 +1,4 @@
-"""How the page sends requests: none twice at once, again if the server was busy, and all of them if the server was
+"""How the page sends requests: none twice at once, each again if the server was busy, and all again if the server was
 replaced.
 """
 
@@ -27,7 +27,7 @@ def test_a_view_asks_nothing_twice_and_only_what_everyone_may(page: Page, server
     ]
     seen = set()
     for view in VIEWS:
-        page.goto("about:blank")  # what the page keeps of other views is not asked again
+        page.goto("about:blank")  # other views' cached answers would hide requests
         with requests_of(page) as requests:
             show(page, server, view, write_max_tokens=3)
             asked = Counter(f"{each.url} {each.post_data}" for each in requests if each.method == "POST")
@@ -130,7 +130,7 @@ def weight(server: Server) -> str:
 
 
 def test_a_server_that_began_anew_with_other_weights_is_noticed(page: Page, server: Server, another: Server) -> None:
-    """Replace the server by one with the same name; the page requests nothing meanwhile."""
+    """Replace the server by one with the same name; the page sends no request meanwhile."""
     show(page, server, **PLACE)
     before, now = weight(server), weight(another)
     assert now != before

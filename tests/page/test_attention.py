@@ -92,7 +92,7 @@ def box_of(locator: Locator) -> FloatRect:
 
 
 def pointed_at(page: Page) -> str:
-    """Return what the readout says once it follows the mouse: for the pair that is chosen at first it says key 0."""
+    """Return the readout's text once it follows the mouse: for the pair that is chosen at first it names key 0."""
     expect(readout(page)).not_to_contain_text("key 0 ")
     return readout(page).inner_text()
 

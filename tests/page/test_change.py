@@ -31,7 +31,7 @@ NUMBER = r"([−\d][\d.\u202f]*(?:e[−\d]+)?(?:\s?%)?)"
 
 @pytest.fixture(scope="module")
 def interventions(server: Server) -> list[dict[str, Any]]:
-    """Return the changes with the numbers of a trace in place of a factor."""
+    """Return the changes with the numbers of a trace instead of a factor."""
     body = {"input": TEXT, "points": ["hook_mlp_out"], "layers": 0, "positions": 4, "interventions": INTERVENTIONS[:1]}
     half = np.array(only(ask(server, "/v1/trace", body)["data"][0]["points"])["data"]) / 2
     return [INTERVENTIONS[0], {**INTERVENTIONS[1], "value": half.tolist()}]
@@ -53,7 +53,7 @@ def weights(server: Server, *interventions: dict[str, Any], **body: Any) -> Any:
 
 
 def number_in(page: Page, where: str, pattern: str = NUMBER) -> float:
-    """Return the number that stands on the page there."""
+    """Return the number on the page in the element `where`."""
     text = page.locator(where).first.inner_text()
     found = re.search(pattern, text)
     assert found, f"{pattern} in {text}"
@@ -100,7 +100,7 @@ def softmax(logits: Any) -> Any:
 def test_every_view_shows_the_difference_of_two_answers(
     open_view: Open, server: Server, interventions: list[dict[str, Any]]
 ) -> None:
-    """Subtract what the API answers to both requests, and compare with the page and with the Python that it copies."""
+    """Subtract the API's answers to both requests, and compare with the page and with the Python that it copies."""
 
     def both(name: str, read: Any, **body: Any) -> Any:
         return read(entry(server, name, *interventions, **body)) - read(entry(server, name, **body))
@@ -166,7 +166,7 @@ def test_numbers_are_patched_from_a_second_text(open_view: Open, server: Server)
 
 
 def test_attention_has_a_temperature_of_its_own(open_view: Open, server: Server) -> None:
-    """Compute the softmax of the scores over the temperature; at 0 the largest takes all."""
+    """Compute the softmax of the scores over the temperature; at 0 the largest gets all weight."""
     row = entry(server, "attention", kind="scores", layers=LAYER, heads=HEAD)["attention"][0][0][QUERY]
     scores = np.array(row[: QUERY + 1], float)
     for temperature, truth in ((3, softmax(scores / 3)), (0, (scores == scores.max()).astype(float))):

@@ -1,4 +1,4 @@
-"""A film of what a canvas plays: made in the browser, small enough to send, its frames those that were drawn."""
+"""A film of a canvas's animation: made in the browser, small enough to send, with the frames that were drawn."""
 
 import base64
 from typing import Any
@@ -38,9 +38,9 @@ async (seconds) => {
     onEnd=${onEnd} />`, place);
 }
 """
-"""Puts the button on the page, with a canvas of the test's and a film of so many seconds."""
+"""Adds the button to the page, with a canvas of the test and a film of the given number of seconds."""
 LONG = 250
-"""Seconds of a film that does not end within a test, and that the page does not refuse as too large."""
+"""Seconds of a film: too long to end within a test, and short enough for the page to accept it."""
 
 FRAMES = """
 async (base64) => {
@@ -81,7 +81,7 @@ def page(open_page: Page, server: Server) -> Page:
 
 
 def is_near(colour: list[int], wanted: tuple[int, int, int]) -> bool:
-    """Return whether a colour is that one, but for what a codec loses."""
+    """Return whether a colour is `wanted`, within the loss of a codec."""
     return all(abs(one - other) < 24 for one, other in zip(colour, wanted, strict=True))
 
 

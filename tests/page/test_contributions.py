@@ -33,7 +33,7 @@ def own_guess(server: Server) -> int:
 
 
 def readout(page: Page, said: str) -> Locator:
-    """Return the line below a picture that says just this; the tooltip says the same."""
+    """Return the line below a picture that has just this text; the tooltip has the same text."""
     return page.locator(".readout", has_text=re.compile(f"^{re.escape(said)}$"))
 
 

@@ -1,4 +1,4 @@
-"""What "Copy as…" gives runs as it is and gives the page's numbers; its menus leave the keyboard where it was."""
+"""The code from "Copy as…" runs unchanged and prints the page's numbers; its menus do not move the keyboard focus."""
 
 import contextlib
 import io
@@ -30,7 +30,7 @@ STATE = {
 
 
 def copied(page: Page, menu: Locator, what: str) -> str:
-    """Return the text that an entry of this menu gives."""
+    """Return the text that an entry of this menu copies."""
     page.evaluate("navigator.clipboard.writeText('')")
     menu.click()
     menu.locator("xpath=..").get_by_role("button", name=what, exact=True).click()
@@ -49,10 +49,10 @@ def output_of(*command: str, **environment: str) -> str:
 
 
 def run_python(text: str) -> Any:
-    """Return what the copied Python calls its answer, which it has printed too."""
+    """Run the copied Python, check that it prints its answer, and return its `answer`."""
     space: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(text, space)  # in this process: starting another one takes longer than all the rest
+        exec(text, space)  # in this process: starting another one takes longer than the whole test
     space["client"].close()
     assert printed.getvalue().strip()
     return space["answer"]
@@ -66,7 +66,7 @@ class Shown:
     pattern: str
     of_json: Callable[[Any], float]
     of_python: Callable[[Any], float]
-    within: float = 0.0  # besides the digits that the page leaves out
+    within: float = 0.0  # in addition to the digits that the page leaves out
     is_share: bool = False  # a percentage, which has two digits
 
     def on(self, page: Page) -> float:
@@ -95,13 +95,13 @@ def length_of_row(row: int) -> tuple[Callable[[Any], float], Callable[[Any], flo
 
 
 def cosines_of_first(vectors: Any) -> float:
-    """Return the cosine of the first text with the one nearest to it."""
+    """Return the cosine of the first text with its nearest text."""
     unit = np.array(vectors) / np.linalg.norm(vectors, axis=1, keepdims=True)
     return float(np.sort(unit @ unit[0])[-2])
 
 
 def summed_length(vectors: Any) -> float:
-    """Return the length of what the word at position 5 adds in all layers, of vectors [layer, 1, key, d_model]."""
+    """Return the length of the vectors [layer, 1, key, d_model] of the word at position 5, summed over the layers."""
     return float(np.linalg.norm(np.array(vectors, float)[:, 0, 5].sum(0)))
 
 
@@ -165,7 +165,7 @@ SHOWN: dict[str, list[Shown]] = {
         Shown(".weights-view .legend >> text=effective", rf"rank {NUMBER}", *array("ov.effective_rank", 0, 0)),
     ],
 }  # fmt: skip
-"""For each view, a number of what each of its menus copies, in the order of the menus."""
+"""For each view, a number in the code that each of its menus copies, in the order of the menus."""
 
 
 @pytest.mark.parametrize("view", SHOWN)

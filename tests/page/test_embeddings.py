@@ -1,4 +1,4 @@
-"""The embeddings view: cosines are those of the API's vectors, and a click on one text shows its neighbours."""
+"""The embeddings view: its cosines are computed from the API's vectors; a click on one text shows its neighbours."""
 
 import re
 

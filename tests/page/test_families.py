@@ -1,5 +1,5 @@
-"""The page on every family: each view opens, what a model lacks is reported in the server's words, numbers are those
-of transformers.
+"""The page on every family: each view opens, missing parts of a model are reported in the server's words, and numbers
+equal those by transformers.
 """
 
 import re
@@ -37,7 +37,7 @@ NEEDS = {
     "motion": "/v1/contributions", "lens": "/v1/lens", "next": "/v1/next", "heads": "/v1/heads",
     "embeddings": "/v1/embeddings",
 }  # fmt: skip
-"""The route without which a view has nothing to show."""
+"""The route that a view needs for its contents."""
 TEXT, DECODED = "The old king", "and the queen"
 LAYER, HEAD, QUERY, KEY = 1, 2, 3, 1
 
@@ -57,7 +57,7 @@ def open_view(page: Page, number: int) -> None:
     page.locator(".view").wait_for()
     page.evaluate(DRAWN)  # the view has sent its first requests
     settle(page)
-    page.evaluate(DRAWN)  # and those that follow from their answers
+    page.evaluate(DRAWN)  # and pictures that follow from their answers
     settle(page)
 
 
@@ -84,7 +84,7 @@ def family(request: pytest.FixtureRequest) -> Iterator[Family]:
 
 
 def theirs(folder: Path, server: Server) -> tuple[float, float]:
-    """Return the chosen weight, and the length of the chosen vector that enters the block, as transformers has them."""
+    """Return the chosen weight and the length of the chosen vector at the block's input, computed by transformers."""
     told = ask(server, "/v1/capabilities")
     is_pair, place = told["kind"] == "encoder-decoder", told["attention_layers"].index(LAYER)
     inputs = {"input_ids": ids_of(server, {"input": TEXT})}
@@ -113,8 +113,8 @@ def shown(text: str) -> float:
 
 
 def sentence(reason: str) -> str:
-    """Return why a route is missing, as the page says it: instead of the routes that are accepted, it lists its
-    views.
+    """Return the reason of a missing route in the page's words: it lists views instead of the accepted
+    routes.
     """
     said = re.sub(r"; /v1/.* are accepted$", "", reason)
     return f"{said[0].upper()}{said[1:]}."
@@ -131,7 +131,7 @@ def test_all_views_open_and_numbers_are_those_of_transformers(family: Family, pa
         expect(page.locator(f"#view-{view} h1, main.view h1").first).to_be_visible()
         expect(page.locator(".problem"), view).to_have_count(0)
         lack = routes[NEEDS[view]]["reason"] if view in NEEDS else None
-        if view == "stacks":  # opens all the same, and says what one stack has
+        if view == "stacks":  # opens all the same, and reports a model with one stack
             is_pair = ask(family.server, "/v1/capabilities")["kind"] == "encoder-decoder"
             expect(page.locator("main.view > .lack", has_text="no second stack")).to_have_count(0 if is_pair else 1)
         else:
@@ -154,12 +154,12 @@ JOURNEYS = {
     "t5": ("RMSNorm before the attention", "is not scaled in this model; the bias for the distance", "The mask",
            "Cross-attention to the encoder", "The next word"),
 }  # fmt: skip
-"""What the journey says of some families."""
+"""Texts of the journey for some families."""
 UNSAID = {
     "gemma3": (), "gpt2": ("rotated", "shared"), "bert": ("rotated", "Cross"), "bart": ("rotated",),
     "mpnet": ("before the attention", "Cross"), "t5": ("rotated",),
 }  # fmt: skip
-"""What it does not say, since the model has no such part."""
+"""Texts that the journey must not have, since the model has no such part."""
 
 
 @pytest.mark.parametrize("family", chosen(JOURNEYS), indirect=True)
@@ -195,7 +195,7 @@ def test_the_wall_has_the_layers_that_have_attention(family: Family, page: Page)
 @pytest.mark.nightly
 @pytest.mark.parametrize("family", chosen(NO_DECODERS), indirect=True)
 def test_axe_finds_nothing_serious_on_other_kinds_of_models(family: Family, open_page: Page) -> None:
-    """Check light with all rules and dark with that of contrast alone; decoders are checked in the other file. (axe
+    """Check light with all rules, and dark with only the contrast rule; decoders are checked in the other file. (axe
     is a script of the test's: the page's own policy would not allow it.)
     """
     page = open_page

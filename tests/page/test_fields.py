@@ -1,4 +1,4 @@
-"""Text fields of one line: what is typed stays until it is accepted, whatever is drawn meanwhile."""
+"""Text fields of one line: typed text stays until it is accepted, even if the page is drawn again meanwhile."""
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -27,7 +27,7 @@ def draw_again(page: Page) -> None:
 def test_what_is_typed_stays_while_answers_are_drawn(
     view: str, label: str, typed: str, name: str, open_view: Open
 ) -> None:
-    """Check that an answer that draws the field again before Enter no longer discards what is typed."""
+    """Check that an answer that draws the field again before Enter does not discard the typed text."""
     page = open_view(view, query=8)
     field = page.get_by_label(label, exact=True)
     before = field.input_value()

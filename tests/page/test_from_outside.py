@@ -1,4 +1,4 @@
-"""What comes from the model and the server is text, never HTML: their names, tokens and errors may say anything."""
+"""Names, tokens and errors of the model and the server are shown as text, never as HTML; they may have any content."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ def is_only_text(page: Page) -> None:
 
 
 def changed(value: Any, fields: set[str]) -> Any:
-    """Return the JSON with each text below one of these fields made nasty."""
+    """Return the JSON with a hostile string in each text below one of these fields."""
 
     def nasty(inner: Any) -> Any:
         if isinstance(inner, list):

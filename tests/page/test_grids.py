@@ -30,7 +30,7 @@ def wall(page: Page) -> Locator:
 
 
 def drawing(page: Page, folder: Path) -> list[Element]:
-    """Return what the matrix consists of, as its SVG file has it."""
+    """Return the parts of the matrix, from its SVG file."""
     return list(fromstring(save(page, "(SVG)", folder).read_text()).iter())
 
 
@@ -211,14 +211,14 @@ def test_the_wall_of_a_long_text_shows_some_of_its_tokens(open_view: Open, serve
 
 
 def test_many_heads_take_the_full_width_and_stand_apart(page: Page) -> None:
-    """Use a bidirectional model of 96 heads, whose pictures have no empty corner."""
+    """Use a bidirectional model of 96 heads; its pictures have no empty corner."""
     page.set_viewport_size({"width": 1440, "height": 900})
     show(page, family_server("bert"), "attention", layer=3, head=7)
     card, stage, head = (box_of(page.locator(name).first) for name in (".wall", ".stage", ".head-pictures"))
     assert card["width"] > 0.95 * (stage["width"] - 40)
     assert head["y"] >= card["y"] + card["height"]
     expect(page.locator(".wall-name")).to_contain_text("layer 3, head 7 is open")
-    # across the middle of a line of pictures: grounds between them, each at least 5 CSS pixels wide
+    # across the middle of a line of pictures: gaps between them, each at least 5 CSS pixels wide
     box = box_of(wall(page))
     read = """canvas => {
         const raised = canvas.parentElement.querySelector("canvas");

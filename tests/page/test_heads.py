@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("kept_page")
 
 
 def scores(server: Server, text: str | None = None) -> tuple[list[str], list[list[list[float]]]]:
-    """Return names of the measures, and their values [layer][head][measure] in float32, as the API answers them."""
+    """Return names of the measures, and their values [layer][head][measure] in float32, from the API's answer."""
     entry = ask(server, "/v1/heads", {} if text is None else {"input": text})["data"][0]
     return entry["measures"], np.array(entry["arrays"]["scores"]["data"], np.float32).tolist()
 
@@ -86,7 +86,7 @@ def test_a_click_on_a_point_opens_its_head(open_view: Open, server: Server) -> N
         page.get_by_role("button", name="picture (SVG)").click()
     disc = re.search(r'<path d="M([-\d.]+) ([-\d.]+)a', download.value.path().read_text(encoding="utf-8"))
     assert disc, "no head is drawn as a disc"
-    scatter(page).hover(position={"x": float(disc[1]) - 4, "y": float(disc[2])})  # a path begins at the right of it
+    scatter(page).hover(position={"x": float(disc[1]) - 4, "y": float(disc[2])})  # a path begins at its right end
     said = page.locator(".heads-found .readout")
     expect(said).not_to_contain_text("Layer 5, head 7:")
     named = re.match(r"Layer (\d+), head (\d+): ", said.inner_text())

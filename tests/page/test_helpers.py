@@ -40,7 +40,7 @@ def test_a_scale_of_both_signs_reaches_as_far_to_either_side(open_view: Open) ->
 def test_without_a_key_in_the_address_a_view_opens_on_the_strongest_except_the_first_token(
     open_view: Open, server: Server
 ) -> None:
-    """The key is that of the last token, which does not count as a key either."""
+    """The key position is the last token's, which does not count as a key either."""
     weights = np.array(ask(server, "/v1/attention", {"input": TEXT})["data"][0]["attention"])[..., -1, :]
     others = weights[..., 1:-1]
     layer, head = np.argwhere(weights[..., 0] > others.max(-1))[0]

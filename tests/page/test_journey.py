@@ -1,5 +1,5 @@
-"""The journey: the numbers of each stop are those of the weights and of the API, and it can be walked, played and
-opened by keyboard.
+"""The journey: the numbers of each stop come from the weights and the API, and it can be walked, played and opened by
+keyboard.
 """
 
 import re
@@ -37,19 +37,19 @@ def weight() -> Weight:
 
 
 def says(page: Page, stop: str) -> str:
-    """Return the sentences of a stop, with the signs of numbers as Python reads them."""
+    """Return the sentences of a stop, with minus signs that Python can read."""
     return page.locator(".journey-stops li p").nth(STOPS.index(stop)).inner_text().replace("−", "-")
 
 
 def number(text: str, before: str, after: str = "") -> float:
-    """Return the first number of a text that stands between two others."""
+    """Return the first number in a text between `before` and `after`."""
     found = re.search(rf"{re.escape(before)}(-?\d+(?:\.\d+)?(?:e-?\d+)?){re.escape(after)}", text)
     assert found, f"no number after {before!r} in {text!r}"
     return float(found[1])
 
 
 def near(value: float | np.floating[Any]) -> object:
-    """Return what equals `value` as it is written, of numbers that were rounded to bfloat16 on their way."""
+    """Return an object that equals `value` within bfloat16's rounding."""
     return pytest.approx(float(value), rel=6e-3)
 
 
@@ -58,7 +58,7 @@ def point(server: Server, name: str, **more: object) -> np.ndarray:
 
 
 def products(server: Server) -> np.ndarray:
-    """Return q . k of every pair of words, masked ones too, from the queries and keys of the trace."""
+    """Return q . k of every pair of words, also of masked pairs, from the queries and keys of the trace."""
     q, k = (point(server, f"attn.hook_rot_{side}", heads=HEAD)[:, 0] for side in "qk")
     return np.asarray(q @ k.T)
 

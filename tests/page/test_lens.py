@@ -71,7 +71,7 @@ def test_a_long_text_is_shown_up_to_the_chosen_token(open_view: Open, server: Se
     assert 40 < count < 64
     page = open_view("lens", text=text, query=40)
     expect(page.get_by_text(f"positions 9–40 of {count}")).to_be_visible()
-    page.get_by_role("button", name="token 20, ").click()  # it is in sight: nothing moves
+    page.get_by_role("button", name="token 20, ").click()  # it is in view, so nothing moves
     expect(page.get_by_role("heading", name="After", level=2)).to_contain_text("20")
     expect(page.get_by_text(f"positions 9–40 of {count}")).to_be_visible()
     page.get_by_role("button", name="earlier").click()

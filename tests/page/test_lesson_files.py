@@ -1,4 +1,6 @@
-"""The files of lessons: an error in one is told clearly, and what each says of two models is true when recomputed."""
+"""The files of lessons: an error in one is reported clearly, and each sentence about two models is true when
+recomputed.
+"""
 
 import copy
 import json
@@ -39,12 +41,12 @@ def test_every_file_of_the_folder_is_in_the_list() -> None:
 
 
 def say(sentence: object) -> Callable[[dict[str, Any]], object]:
-    """Return what adds a sentence to a lesson's first step."""
+    """Return a change that adds a sentence to a lesson's first step."""
     return lambda lesson: lesson["steps"][0]["say"].append(sentence)
 
 
 def ask_also(value: dict[str, Any]) -> Callable[[dict[str, Any]], object]:
-    """Return what adds a value to a lesson."""
+    """Return a change that adds a value to a lesson."""
     return lambda lesson: lesson["values"].update(more=value)
 
 
@@ -91,7 +93,7 @@ class Recomputed:
         self.checked = 0
 
     def close(self, found: Any, expected: Any) -> None:
-        """Assert that numbers are equal within the tolerance, of the largest of them."""
+        """Assert that numbers are equal within the tolerance times the largest of them."""
         found, expected = np.asarray(found, dtype=float), np.asarray(expected, dtype=float)
         assert np.abs(found - expected).max() <= self.tolerance * max(1.0, np.abs(expected).max())
         self.checked += 1
@@ -109,7 +111,7 @@ class Recomputed:
         return softmax(scores)
 
     def check(self, route: str, body: Any, answer: Any) -> None:
-        """Assert that an answer's numbers are those that are computed here, where this knows how."""
+        """Assert that an answer's numbers equal the numbers computed here, if the route has a method for it."""
         check = getattr(self, f"_{route.strip('/').replace('v1/', '')}", None)
         if check is not None:
             check(body, answer["data"])
@@ -119,7 +121,7 @@ class Recomputed:
         patterns = np.stack([self.pattern(body["input"], layer) for layer in entry["layers"]])[:, entry["heads"]]
         for change in body.get("interventions", []):
             assert change["op"] == "temperature"
-            patterns = patterns ** (1 / change["value"])  # the softmax of the scores divided by it, but for the sum
+            patterns = patterns ** (1 / change["value"])  # softmax of the scores / value, before normalisation
             patterns /= patterns.sum(axis=-1, keepdims=True)
         self.close(entry["attention"], patterns[:, :, entry["query_positions"]][..., entry["key_positions"]])
 
@@ -177,7 +179,7 @@ class Recomputed:
 
 
 class FromWeights(Recomputed):
-    """The same of the built-in model, from its weights alone: everything is computed in float64 by the reference."""
+    """The numbers of the built-in model, from its weights only: everything is computed in float64 by the reference."""
 
     def __init__(self, server: Server) -> None:
         self.config = read_config(FABLES)
@@ -188,7 +190,7 @@ class FromWeights(Recomputed):
 
     def _trace_of(self, text: str, zeroed: tuple[int, int] | None = None) -> reference.Trace:
         weights = dict(self.weights)
-        if zeroed is not None:  # a head that hands on nothing is one whose columns of W_O are zero
+        if zeroed is not None:  # the columns of W_O of that head are set to zero
             name = f"layers.{zeroed[0]}.attn_out.weight"
             weights[name] = weights[name].clone()
             weights[name][:, zeroed[1] * self.config.head_dim :][:, : self.config.head_dim] = 0
@@ -245,7 +247,7 @@ POINTS = ("attn.hook_rot_q", "attn.hook_rot_k", "attn.hook_v", "hook_resid_pre",
 
 
 def traced(server: Server) -> Callable[[str], Points]:
-    """Return what gives the points of a text, of the network that a server runs."""
+    """Return a function that returns the points of a text, from the server's network."""
 
     def points(text: str, zeroed: tuple[int, int] | None = None) -> Points:
         body: dict[str, Any] = {"input": text, "points": POINTS, "dtype": "float32"}
@@ -260,7 +262,7 @@ def traced(server: Server) -> Callable[[str], Points]:
 
 
 def replay(server: Server, numbers: Recomputed) -> None:
-    """Assert of each lesson that all its values are there, and that the answers behind them are those recomputed."""
+    """Assert for each lesson that all its values are found, and that the answers behind them equal recomputed ones."""
     for name in lessons.NAMES:
         replayed = lessons.Replayed(lessons.read(name), server)
         for step in replayed.lesson["steps"]:

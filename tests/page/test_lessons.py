@@ -1,4 +1,4 @@
-"""Lessons: every step opens its view, frames what it speaks of, and says what is true of the served model."""
+"""Lessons: every step opens its view, frames the described part, and has only true sentences about the served model."""
 
 import math
 import re
@@ -22,11 +22,11 @@ PICTURED = {
     "Features that share information": "{features.arrays.strongest_correlations.data[0]}",
     "Without this head": "{without.probability:percent}",
 }
-"""Texts that the view of a step must show, since its sentences speak of them, by the step."""
+"""Texts that the view of a step must show, because its sentences name them, by the step."""
 
 
 def steps_of(replayed: lessons.Replayed) -> list[dict[str, Any]]:
-    """Return the steps whose views the page has."""
+    """Return the steps with views that the page has."""
     return [step for step in replayed.lesson["steps"] if step["view"] in lessons.known_views()]
 
 
@@ -112,7 +112,7 @@ def test_the_functions_relations_and_formats_of_lessons(open_view: Open, server:
     root, e, half = (written(value) for value in (2**0.5, math.e, 0.5**0.5))
     assert told["said"][0] == f"6.5 -3 24 0.125 {root} {e} 5 -5 {half}"
     assert told["said"][1].startswith(f"{percent(0.125)} 0.125 5 ")
-    assert told["left"] == 2  # the third girl, and what is never so
+    assert told["left"] == 2  # the third girl, and the sentence that is never true
     assert told["chosen"] is None  # there is no third girl
     assert chosen["chosen"] == replayed.fill(second["select"])
 
@@ -126,7 +126,7 @@ def test_every_step_says_what_the_api_answers_and_frames_it(name: str, page: Pag
     page.goto(f"{server.url}/#{urlencode({'view': 'server', 'lesson': name})}")
     for place, step in enumerate(steps):
         said = replayed.said(step)
-        # waited for in the page itself: `expect` asks again after up to a second
+        # waited for in the page itself: `expect` checks again only after up to a second
         page.locator(f"{CARD} h2").get_by_text(step["title"], exact=True).wait_for()
         page.locator(f"{CARD} [aria-live] p").filter(has_text=said[-1]).wait_for()
         frame = step.get("frame", f"#view-{step['view']} .card")
@@ -150,7 +150,7 @@ def test_every_step_says_what_the_api_answers_and_frames_it(name: str, page: Pag
 
 
 def assert_the_arrows_can_be_played(page: Page) -> None:
-    """Assert that the whole picture is in sight, and that the card does not lie on what plays it."""
+    """Assert that the whole picture is in sight, and that the card does not cover its controls."""
     expect(page.locator(".motion-figure")).to_be_in_viewport(ratio=0.99)
     settle(page)
 
@@ -225,7 +225,7 @@ def test_the_browsers_back_button_walks_the_steps_and_out_of_the_lesson(open_vie
 
 
 def test_a_sentence_that_is_untrue_of_the_model_is_left_out_and_the_card_says_so(page: Page, server: Server) -> None:
-    """The built-in model has no head that finds what followed a word earlier, of the strength that SmolLM2's has."""
+    """The built-in model has no induction head as strong as SmolLM2's."""
     replayed = lessons.Replayed(lessons.read("tables"), server)
     steps = steps_of(replayed)
     assert len(replayed.said(steps[-1])) == len(steps[-1]["say"]) - 1
@@ -272,13 +272,13 @@ def test_on_a_phone_the_card_leaves_room_for_what_it_speaks_of(open_view: Open) 
     for place in range(4):
         expect(page.locator(CARD)).to_contain_text(f"{place + 1} of 9")
         settle(page)
-        expect(page.locator(".lesson-outline")).to_be_visible()  # what it frames may still be on its way
+        expect(page.locator(".lesson-outline")).to_be_visible()  # the framed element may still be loading
         wait_until(page, lambda: is_above_the_card(page))
         page.keyboard.press("ArrowRight")
 
 
 def is_above_the_card(page: Page) -> bool:
-    """Return whether the frame, or 60 pixels of it, is above the card; it follows the picture frame by frame."""
+    """Return whether the frame, or 60 pixels of it, is above the card; it moves with the picture frame by frame."""
     card = page.locator(CARD).bounding_box()
     frame = page.locator(".lesson-outline").bounding_box()
     assert card is not None

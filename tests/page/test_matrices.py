@@ -1,4 +1,4 @@
-"""Matrices as pictures: sizes of any model, softmax of one's own numbers, and what the pictures say of the weights."""
+"""Matrices as pictures: sizes of any model, softmax of one's own numbers, and the texts about the weights."""
 
 import re
 from typing import Any
@@ -25,7 +25,7 @@ def row(page: Page, table: str, name: str) -> list[str]:
 
 
 def token_ids(page: Page, text: str) -> list[int]:
-    """Return the tokens of a piece of text, asked without the page's script."""
+    """Return the tokens of a text, requested without the page's script."""
     request = {"prompt": text, "add_special_tokens": False}
     ids: list[int] = page.request.post(page.url.partition("#")[0] + "tokenize", data=request).json()["tokens"]
     return ids
@@ -85,7 +85,7 @@ def test_softmax_of_ones_own_logits_at_several_temperatures(open_view: Open) -> 
 
 
 def test_a_matrix_times_a_word_is_its_query(open_view: Open) -> None:
-    """Compare with the weights alone: what the first block reads is the embedding, normalised."""
+    """Compare with a query computed only from weights: the first block reads the normalised embedding."""
     page = open_view("weights", weights_show="product", layer=0, head=6, query=3)
     card = page.locator("section.card").nth(0)
     expect(card).to_contain_text("The vector of “time”, where block 0 begins, has 256 numbers.")
@@ -178,7 +178,7 @@ def test_two_neurons_share_what_their_correlation_says(open_view: Open, server: 
 
 
 def test_one_word_far_from_the_others_is_no_mutual_information(open_view: Open, server: Server) -> None:
-    """Choose the two neurons whose correlation falls most when one word is left out."""
+    """Choose the two neurons with the correlation that falls most when one word is left out."""
     answer = ask(server, "/v1/trace", {"input": TEXT, "points": ["blocks.2.mlp.hook_post"]})
     values = np.array(answer["data"][0]["points"]["blocks.2.mlp.hook_post"]["data"], float)[:, :64]
     without = np.array([np.corrcoef(np.delete(values, word, 0).T) for word in range(len(values))])

@@ -1,4 +1,4 @@
-"""The view Motion: its arrows are the served model's, they sum to its vector, they play, and they are told in words."""
+"""The view Motion: its arrows are the served model's, they sum to its vector, they play, and a text describes them."""
 
 import json
 import re
@@ -21,8 +21,8 @@ HERE = {"layer": 1, "head": 3, "query": QUERY, "key": 6}
 
 @pytest.fixture(scope="module")
 def added(server: Server) -> Any:
-    """What each word adds through each head of each layer to the word that looks, [layer, head, key, d_model]: from the
-    weights in the file and from what the network computed of attention patterns and values.
+    """Vectors that each word adds through each head of each layer to the query, [layer, head, key, d_model]: from the
+    weights in the file and the network's attention patterns and values.
     """
     points = traced(server, ["attn.hook_pattern", "attn.hook_v"], {})
     weights = load_file(ROOT / "model" / "fables" / "model.safetensors")
@@ -43,7 +43,7 @@ def traced(server: Server, points: list[str], more: dict[str, Any]) -> dict[str,
 
 
 def steps(page: Page) -> list[tuple[str, str, str]]:
-    """Return what the table says of each step: what is added, in which layer, how long it is."""
+    """Return the table's rows, one for each step: the name of the added vector, its layer, its length."""
     page.locator(".motion-table").first.wait_for()
     rows = page.locator(".motion-table tbody tr").all()
     told = [(row.locator("th").inner_text(), row.locator("td.number").all_inner_texts()) for row in rows]
@@ -82,7 +82,7 @@ def test_all_arrows_sum_to_the_models_own_vector(open_view: Open, server: Server
 
 
 def test_the_share_of_the_plane_is_that_of_its_axes(open_view: Open, server: Server) -> None:
-    """Compute the axes again: the two directions that hold most of the other words' arrows."""
+    """Compute the axes again: the two directions with most of the other words' arrows."""
     page = open_view("motion", **HERE)
     body = {"input": TEXT, "query_positions": QUERY, "vectors": True, "sum_over": ["layer", "head"]}
     entry = ask(server, "/v1/contributions", body)["data"][0]

@@ -17,7 +17,7 @@ OPTIONS = {"temperature": 0.7, "top_k": 30, "top_p": 0.9, "min_p": 0.02}
 
 
 def fact(page: Page, name: str) -> list[str]:
-    """Return what is shown under that name: the number, and the note below it."""
+    """Return the texts under that name: the number, and the note below it."""
     lines: list[str] = page.locator(".facts > div", has=page.get_by_text(name, exact=True)).inner_text().splitlines()
     return [line for line in lines if line][1:]
 
@@ -46,7 +46,7 @@ def test_the_distribution_is_the_samplers_before_and_after_truncation(open_view:
 
 def test_a_slider_recomputes_in_the_browser_from_the_logits(page: Page, open_view: Open, server: Server) -> None:
     open_view("next")
-    expect(page.locator(".text-score .token").first).to_be_visible()  # the last thing that the view asks for by itself
+    expect(page.locator(".text-score .token").first).to_be_visible()  # the last request of the view itself
     page.wait_for_load_state("networkidle")
     right = ask(server, "/v1/next", {"input": TEXT, "temperatures": [2.0]})["data"][0]["temperatures"][0]
     with requests_of(page) as asked:
@@ -131,7 +131,7 @@ def test_the_curve_is_walked_with_the_keyboard(open_view: Open) -> None:
 
 
 def test_equal_logits_are_said_to_have_no_order(open_view: Open, server: Server) -> None:
-    """In bfloat16 some of the likeliest logits are equal; in float32 none are."""
+    """In bfloat16 some of the largest logits are equal; in float32 none are."""
     dtype = ask(server, "/version")["compute_dtype"]
     found = set()
     for position in range(9):

@@ -184,7 +184,7 @@ def test_the_first_view_is_under_100_kb_and_all_files_under_330_and_browsers_kee
                 assert "immutable" in response.headers["cache-control"]
                 assert response.headers["content-encoding"] == "gzip"
 
-    with new_page(browser) as page:  # a browser that has kept nothing
+    with new_page(browser) as page:  # a browser without stored data
         page.on("requestfinished", lambda request: count(request.response()))
         page.goto(server.url)
         settle(page)
@@ -197,8 +197,8 @@ def test_the_first_view_is_under_100_kb_and_all_files_under_330_and_browsers_kee
 
 
 def test_no_view_scrolls_sideways_when_a_phone_is_turned(open_view: Open) -> None:
-    """Check that pictures below the screen, which are not painted again at once, do not hold the page wide by their
-    canvases.
+    """Check that the canvases of pictures below the screen, which are not painted again at once, do not keep the page
+    wide.
     """
     for view in ("attention", "why", "contributions", "server"):
         page = open_view(view)

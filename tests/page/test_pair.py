@@ -79,7 +79,7 @@ def test_a_word_that_is_pointed_at_may_go_with_a_shorter_text(open_view: Open) -
     page = open_view("stacks", part="encoder", decoder=WRITTEN)
     box = page.locator(".two-lines .canvases").bounding_box()
     assert box is not None
-    for share in (0.55, 0.65, 0.75):  # the later words of the upper line, on whichever a word stands
+    for share in (0.55, 0.65, 0.75):  # the later words of the upper line, at any place that has a word
         page.mouse.move(box["x"] + box["width"] * share, box["y"] + 40)
     page.get_by_label("Text (the encoder reads it)").fill("The king")
     expect(page.get_by_role("group", name="Tokens of the encoder")).not_to_contain_text("girl")

@@ -1,4 +1,4 @@
-"""Tokens that are parts of a character, or nothing that can be seen: each has a name that can be read."""
+"""Tokens that are parts of a character or invisible: each has a readable name."""
 
 import json
 
@@ -36,7 +36,7 @@ def test_the_names_stand_in_the_pictures_and_the_saved_data(open_view: Open) -> 
 
 
 def test_tokens_of_several_bytes_are_cut_as_the_tokenizer_cut_them(open_view: Open, server: Server) -> None:
-    """Use tokens as a vocabulary with longer pieces has them: two thirds of a quotation mark, a space and half an é."""
+    """Use tokens as in a vocabulary with longer pieces: two thirds of a quotation mark, a space and half an é."""
     page = open_view("lens")
     found = ask(server, "/tokenize", {"prompt": "a\u201cb é", "return_token_strs": True})
     asked = []
@@ -64,7 +64,7 @@ def test_tokens_of_several_bytes_are_cut_as_the_tokenizer_cut_them(open_view: Op
 
 
 def test_tokens_that_cannot_be_seen_are_named_by_signs_or_code_points(open_view: Open) -> None:
-    """Check names of control characters: a button with such a text has no name for screen readers, and none to see."""
+    """Check names of control characters: as text they give a button no visible label and no accessible name."""
     unseen = [" ", "\n", "\x0b", "\u00a0", "\u200b", "\x7f\t", " a\n", ""]
     named = open_view("lens").evaluate(
         """async (tokens) => {

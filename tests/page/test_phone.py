@@ -1,4 +1,4 @@
-"""The page on a phone: what is pressed is large enough, the shared bar is one line, a wide table keeps what matters."""
+"""The page on a phone: buttons are large enough, the shared bar is one line, a wide table keeps its main columns."""
 
 import re
 
@@ -12,7 +12,7 @@ from tests.support.processes import Server
 WIDTH, HEIGHT = 390, 844
 SMALLEST = 24  # CSS pixels, WCAG 2.2, 2.5.8
 
-# A link or a word in a sentence is as high as its line, and a checkbox is pressed by its label: 2.5.8 counts neither.
+# WCAG 2.5.8 exempts a link or a word in a sentence, which is as high as its line, and a checkbox with a label.
 SMALL = """(smallest) => [...document.querySelectorAll(
   "button, a, input, select, textarea, summary, label:has([type=checkbox])")]
   .filter((one) => one.checkVisibility() && !one.matches(".skip, [type=checkbox], p > a, .prose button"))
@@ -124,7 +124,7 @@ CHOSEN = """() => {
   const last = data.findLastIndex((value, i) => i % 4 === 3 && value > 0);
   return [Math.floor(last / 4 / width) * canvas.clientHeight / canvas.height, frame.scrollTop, frame.clientHeight];
 }"""
-"""A script that returns where the frame of the chosen head ends, and what is seen of the wall, in CSS pixels."""
+"""A script that returns the end of the chosen head's frame, and the visible range of the wall, in CSS pixels."""
 
 
 def test_the_chosen_row_of_the_wall_is_seen_with_its_frame(phone: Page, open_view: Open) -> None:

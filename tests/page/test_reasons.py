@@ -1,5 +1,5 @@
-"""The reasons of an answer in the view Contributions: parts, sums and what was measured are the API's, of the next word
-and of the labels and scores of models that say no words.
+"""The reasons of an answer in the view Contributions: parts, sums and measurements are the API's, for the next word
+and for the labels and scores of models without generation.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ def card_of(page: Page) -> Locator:
 
 
 def told(server: Server, by: str, verify: int = 0) -> dict[str, Any]:
-    """Return the reasons of the next word, as the page asks for them."""
+    """Return the reasons of the next word, with the request that the page sends."""
     body = {"input": TEXT, "num_tokens": 6, "explain": {"by": by, "verify": verify}}
     reasons = ask(server, "/v1/next", body)["data"][0]["reasons"]
     assert isinstance(reasons, dict)
@@ -72,7 +72,7 @@ def test_what_the_parts_predict_stands_beside_what_was_measured(open_view: Open,
 
 @pytest.fixture(scope="module", params=[pytest.param(3, marks=pytest.mark.nightly), 1])
 def judge(request: pytest.FixtureRequest) -> tuple[int, Server]:
-    """A model that says no words: with a head of three labels, and with one of one label, which scores pairs."""
+    """A model without generation: with a head of three labels, and with one of one label, which scores pairs."""
     num_labels = request.param
     folder = once(("judge", num_labels), lambda folder: tiny.make_classifier("bert", folder, num_labels=num_labels))
     return num_labels, shared_server(str(folder), "--dtype", "float32", "--threads", "1")
@@ -81,7 +81,7 @@ def judge(request: pytest.FixtureRequest) -> tuple[int, Server]:
 def test_a_model_that_says_no_words_tells_why_its_label_or_score_is_what_it_is(
     judge: tuple[int, Server], open_page: Page
 ) -> None:
-    """Check the view on such a model, at the width of a small phone, in dark and light; axe finds nothing."""
+    """Check the view on such a model, at the width of a small phone, in dark and light; axe finds no problem."""
     num_labels, server = judge
     page = open_page
     page.set_viewport_size({"width": 320, "height": 700})

@@ -1,6 +1,6 @@
-"""What the Save menus offer can be read elsewhere: pictures by their formats, the API's numbers as npy and as CSV.
+"""Other programs can read the files of the Save menus: pictures by their formats, the API's numbers as npy and as CSV.
 
-The menus are found on the page, and what is saved is looked up by its file's name: a new entry of a menu fails here
+The menus are found on the page, and a saved array is looked up by its file's name: a new entry of a menu fails here
 until its numbers are listed below.
 """
 
@@ -60,7 +60,7 @@ class Api:
 
 
 def weights(api: Api, kind: str) -> Any:
-    """Return the chosen head's numbers, [query, key]; what is masked is null in JSON."""
+    """Return the chosen head's numbers, [query, key]; masked numbers are null in JSON."""
     found = api.post("attention", input=TEXT, layers=LAYER, heads=HEAD, kind=kind)["attention"][0][0]
     return np.array([[-np.inf if value is None else value for value in row] for row in found])
 
@@ -72,7 +72,7 @@ def attention(api: Api) -> Arrays:
 
 def attention_scores(api: Api) -> Arrays:
     found = np.array(api.post("attention", input=TEXT, kind="scores")["attention"], float)
-    wall = np.where(np.isnan(found), -np.inf, found)  # what is masked is null in JSON
+    wall = np.where(np.isnan(found), -np.inf, found)  # masked numbers are null in JSON
     return {"attention-all-heads": wall, f"layer-{LAYER}-head-{HEAD}": weights(api, "scores")}
 
 
@@ -140,7 +140,7 @@ def lens(api: Api) -> Arrays:
 
 
 def next_token(api: Api) -> Arrays:
-    return {"next-token": [api.probabilities()] * 2}  # nothing is cut: distribution for drawing is the softmax
+    return {"next-token": [api.probabilities()] * 2}  # no filter is set: the distribution for drawing is the softmax
 
 
 def heads(api: Api) -> Arrays:
@@ -188,7 +188,7 @@ def nothing(api: Api) -> Arrays:
 
 @dataclass(frozen=True)
 class Saved:
-    """What a view saves: its arrays by their files' names, the number of menus, and of those `without` a picture."""
+    """The files of a view: its arrays by file name, the number of menus, and of menus `without` a picture."""
 
     arrays: Callable[[Api], Arrays]
     num_menus: int
@@ -235,7 +235,7 @@ def test_all_that_a_view_saves_is_what_it_shows(
 
 
 def check_saved(page: Page, decoder: Page, server: Server, tmp_path: Path, saved: Saved) -> None:
-    """Save all that the page's menus offer, and compare it with what they should hold."""
+    """Save every file that the page's menus offer, and compare it with the expected numbers."""
     menus = page.get_by_role("button", name="Save…")
     expect(menus).to_have_count(saved.num_menus)
     pictures: set[str] = set()
@@ -259,7 +259,7 @@ def check_saved(page: Page, decoder: Page, server: Server, tmp_path: Path, saved
 
 
 DOWNLOAD_MS = 110
-"""Milliseconds between two downloads: Chromium silently drops what a page sends beyond ten in a second."""
+"""Milliseconds between two downloads: Chromium silently drops downloads beyond ten in a second."""
 
 
 def save_all(page: Page, menu: Locator, folder: Path) -> dict[str, Path]:
@@ -288,8 +288,8 @@ def sizes_beside(menu: Locator) -> list[list[int]]:
     return sizes
 
 
-# Draws both files, four pixels of the PNG as one, so that the edges of letters weigh little: the share of pixels that
-# differ from the corner's (what is drawn) and of those that are not alike in both.
+# Draws both files, with four pixels of the PNG as one, so that the edges of letters have little weight. Returns the
+# share of drawn pixels (unlike the corner's colour) and the share of pixels that differ between both files.
 COMPARE = """
 async (files) => {
   const [png, svg] = await Promise.all(["png", "svg+xml"].map(async (type, i) => {
@@ -337,7 +337,7 @@ def check_picture(decoder: Page, png: Path, svg: Path, sizes: list[list[int]]) -
 
 
 def read_both(npy: Path, table: Path) -> Any:
-    """Return the array, after checking that the CSV's last columns hold the same."""
+    """Return the array, after checking that the CSV's last columns have the same numbers."""
     array = np.load(npy)
     with table.open(newline="", encoding="utf-8") as opened:
         lines = list(csv.reader(opened))

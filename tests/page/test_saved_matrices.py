@@ -1,4 +1,4 @@
-"""What the pictures of matrices save is what the built-in model's file holds, and what numpy makes of it."""
+"""Arrays saved from the pictures of matrices equal the weights in the built-in model's file and numpy's results."""
 
 from pathlib import Path
 from typing import Any

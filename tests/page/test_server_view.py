@@ -53,7 +53,7 @@ def total(text: str, name: str) -> float:
 
 
 def quantile(share: float) -> float:
-    """Return the quantile of what the histogram counted between BEFORE and AFTER, linear within a bucket, in
+    """Return the quantile of the histogram's observations between BEFORE and AFTER, linear within a bucket, in
     seconds.
     """
     earlier = {labels["le"]: value for labels, value in samples(BEFORE, f"{HISTOGRAM}_bucket")}
@@ -81,7 +81,7 @@ def test_rates_and_quantiles_are_those_of_prometheus(page: Page, open_view: Open
 
     def answer(route: Route) -> None:
         if route.request.headers["accept"] != "text/plain":
-            route.continue_()  # of the page's frame, which asks when the server began
+            route.continue_()  # from the page's frame, which requests the server's start time
         elif readings:
             route.fulfill(body=readings.pop(0), content_type="text/plain; version=0.0.4")
 
@@ -119,7 +119,7 @@ def test_requests_are_seen_while_they_run(open_view: Open, server: Server) -> No
     is_seen = Event()
 
     def keep_asking() -> None:
-        while not is_seen.is_set():  # a few requests alone may be over before the page looks again
+        while not is_seen.is_set():  # a few requests may end before the page looks again
             ask(server, "/v1/completions", body)
 
     with ThreadPoolExecutor(4) as clients:

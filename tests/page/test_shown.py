@@ -1,4 +1,4 @@
-"""What `client.show` gives a notebook, in Chromium and without a network: each view with the API's numbers."""
+"""The output of `client.show` in a notebook, in Chromium and without a network: each view with the API's numbers."""
 
 import json
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def offline_page(browser: Browser) -> Iterator[Page]:
 
 @pytest.fixture
 def notebook(offline_page: Page) -> Iterator[Page]:
-    """A page without a network that holds what a cell shows; the test fails if a script broke."""
+    """A page without a network that shows a cell's output; the test fails if a script fails."""
     broken: list[str] = []
 
     def add_error(error: Error) -> None:
@@ -58,7 +58,7 @@ def shown(notebook: Page, view: PageView) -> FrameLocator:
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_notebook_shows_a_view_with_all_that_it_asks(notebook: Page, client: Client, view: str) -> None:
-    """Check what server/web/page/requests.json says of the view: what it lacks, the view names as lacking."""
+    """Check the view's entry in server/web/page/requests.json: the view reports a request missing from it."""
     frame = shown(notebook, client.show(view, NASTY, layer=2, head=5, query=7, key=3))
     expect(frame.locator(".problem")).to_have_count(0)
     expect(frame.locator("#mark")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""The view of a model's stacks, of a model that has one: that it has no second, what it is built of, and its mask."""
+"""The stacks view of a model with one stack: the missing second stack, the stack's parts, and its mask."""
 
 import re
 

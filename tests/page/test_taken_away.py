@@ -37,7 +37,7 @@ Opened = Callable[[Path], AbstractContextManager[Page]]
 
 @pytest.fixture
 def opened(offline_tab: Tab, request: pytest.FixtureRequest) -> Opened:
-    """opened(file): the file without a network; it fails if it asked for anything, or if its script broke."""
+    """opened(file): the file without a network; it fails if it sent a request, or if its script failed."""
 
     @contextmanager
     def opened(file: Path) -> Iterator[Page]:
@@ -80,8 +80,8 @@ def test_a_saved_view_shows_the_heads_that_had_come_and_says_what_it_lacks(
 
 
 def test_views_of_every_kind_can_be_saved(open_view: Open, opened: Opened, tmp_path: Path) -> None:
-    """Look at what needs most: several answers at once, and what was written, which no answer repeats. That the code
-    of every view fits is tested in tests/server/dialects/test_one_file.py.
+    """Save the views that need most: several answers at once, and generated text, which no answer repeats. That the
+    code of every view fits is tested in tests/server/dialects/test_one_file.py.
     """
     page = open_view("write", write_max_tokens=4)
     page.locator("#write").click()
@@ -108,7 +108,7 @@ def test_a_saved_view_holds_no_key_and_no_earlier_text_and_its_texts_are_no_mark
     key, private = "sk-of-somebody", "The secret of the zebra"
     nasty = "Once <!-- <script> </script><b id=mark>bold</b> $& \u2028 there"
     page = open_view("attention", text=private)
-    page.wait_for_load_state("networkidle")  # what is asked beforehand, too
+    page.wait_for_load_state("networkidle")  # includes requests that are sent in advance
     error = {"message": "No key.", "type": "authentication_error", "param": None, "code": "invalid_api_key"}
     page.route("**/v1/attention", lambda route: route.fulfill(status=401, json={"error": error}))
     page.get_by_label("Text", exact=True).fill(nasty)
@@ -183,7 +183,7 @@ def test_only_pages_of_named_origins_frame_the_view_and_no_frame_asks_for_a_key(
 
     with new_page(browser) as page:
         page.route("http://*.invalid/*", embed)
-        # Chromium forbids such a page to ask the loopback interface itself.
+        # Chromium forbids such a page to send requests to the loopback interface itself.
         page.route(f"{guarded.url}/**", lambda route: route.fulfill(response=route.fetch()))
         page.goto(f"{FRAMING_ORIGIN}/view.html")
         frame = page.frame_locator("#it")

@@ -1,4 +1,4 @@
-"""Words of the field that explain themselves: pointed at, focused or tapped, in every view."""
+"""Terms with explanations: pointed at, focused or tapped, in every view."""
 
 import re
 
@@ -42,11 +42,11 @@ EXPLAINED = {
     "weights": ["parameters", "Welch bound", "effective rank", "circuits", "singular values"],
     "server": ["KV cache"],
 }
-"""The words that a view explains; none of them twice."""
+"""The terms that a view explains, each once."""
 
 
 def term(page: Page, word: str) -> tuple[str, str]:
-    """Return what the word says to a screen reader, and what is shown."""
+    """Return the word's description for a screen reader, and the visible description."""
     button = page.locator("main .term", has_text=re.compile(f"^{word}$"))
     expect(button).to_have_count(1)
     return button.get_attribute("aria-description") or "", page.locator("main .term-says:visible").inner_text()

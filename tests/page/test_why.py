@@ -118,7 +118,7 @@ def test_views_of_the_whole_text_open_with_what_its_last_token_looks_at(
 
 @pytest.mark.parametrize("first", ["why", "motion"])
 def test_it_opens_with_the_strongest_pair_that_tells_something(open_view: Open, server: Server, first: str) -> None:
-    """Neither the first token, where heads park their weight, nor the query itself."""
+    """The pair's key is not the first token, where heads put unused weight, and not the query itself."""
     page = open_view(first, layer=2, head=5)
     weights = np.array(ask(server, "/v1/attention", {"input": TEXT, "layers": 2, "heads": 5})["data"][0]["attention"])[
         0, 0

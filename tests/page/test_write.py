@@ -1,6 +1,4 @@
-"""The view Write: what is streamed is the API's text, each token shows its probability, and any of them can be
-replaced.
-"""
+"""The view Write: the streamed text is the API's, each token shows its probability, and any of them can be replaced."""
 
 import json
 import math
@@ -26,7 +24,7 @@ def chips(page: Page) -> list[str]:
 
 
 def continued(server: Server, prompt: Any, **changes: Any) -> dict[str, Any]:
-    """Return what the API writes with the same options."""
+    """Return the API's text with the same options."""
     body = {"prompt": prompt, "seed": 7, "temperature": 0.8, "max_tokens": 12, "logprobs": 0, **changes}
     choice: dict[str, Any] = ask(server, "/v1/completions", body)["choices"][0]
     return choice
@@ -200,7 +198,7 @@ def test_a_branch_is_below_the_one_whose_tokens_it_goes_on_with(open_view: Open)
     page = open_view("write", **{**SEEDED, "write_max_tokens": 9})
     write(page)
     force(page, 5, " cat")
-    force(page, 2, " dog")  # before the first fork: the tokens are those of the first branch
+    force(page, 2, " dog")  # before the first fork: the tokens are the first branch's
     force(page, 4, " owl")
     tree = page.locator(".branches > ul > li")
     names = "button .hint"

@@ -44,8 +44,8 @@ class Trace:
         return [self.points[name] for name in names if name in self.points]
 
     def hidden_states(self, stack: str = "decoder") -> list[torch.Tensor]:
-        """Return the hidden states as transformers gives them: the embedding, each block's output, and the last one
-        after the final norm.
+        """Return the hidden states in transformers' form: the embedding, each block's output, and the last one after
+        the final norm.
         """
         last = self.encoded if stack == "encoder" and self.encoded is not None else self.final
         return [*self.of_layers("hook_resid_pre", stack), last]
@@ -65,7 +65,7 @@ def run(
 ) -> Trace:
     """Compute everything for one sequence.
 
-    weights: our names, float64. `encoder_token_ids`: what the encoder of an encoder-decoder reads. `hf_casts`: add the
+    weights: our names, float64. `encoder_token_ids`: the input of an encoder-decoder's encoder. `hf_casts`: add the
     casts to float32 that transformers keeps whatever the model's dtype (RMSNorm, rotary tables and, in some families,
     softmax). `max_len`: the context that rotary frequencies are chosen for (config.max_model_len when None).
     """
@@ -88,8 +88,8 @@ def run(
 
 
 def lens(config: ModelConfig, weights: Weights, stream: torch.Tensor) -> torch.Tensor:
-    """Return the logits [S, vocab] that the residual stream [S, d] after any block would give if it were the last
-    one (nostalgebraist 2020, "interpreting GPT: the logit lens").
+    """Return the logits [S, vocab] of the residual stream [S, d] after any block, as if that block were the last
+    (nostalgebraist 2020, "interpreting GPT: the logit lens").
     """
     stack = Stack(config, weights, prefix="", name="", casts=None, max_len=config.max_model_len)
     return _logits(stack, stack.norm("ln_final", "final_norm", stream) if config.final_norm else stream)

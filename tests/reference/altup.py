@@ -13,10 +13,10 @@ from tests.reference.stack import Stack
 
 
 class StackOfStreams(Stack):
-    """A decoder of which sublayers see the first of several residual streams."""
+    """A decoder with several residual streams; its sublayers see the first of them."""
 
     def blocks(self, x: torch.Tensor, encoded: torch.Tensor | None) -> torch.Tensor:
-        """Return the one vector of all streams behind the last block, from x [S, d]."""
+        """Return the single vector of all streams after the last block, from x [S, d]."""
         assert self.config.altup is not None
         assert self.of_tokens is not None
         count = self.config.altup.num_streams

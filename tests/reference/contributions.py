@@ -1,4 +1,4 @@
-"""Computes what each key adds to a query's residual stream through a head, and to a logit: the vectors themselves,
+"""Computes the contribution of each key to a query's residual stream through a head, and to a logit: the vectors,
 carried forward through every later norm with its scale held. The server never builds them: it has only their lengths
 and products.
 
@@ -20,8 +20,8 @@ _NORMS = {"ln1": "attn_norm", "ln_cross": "cross_norm", "ln2": "mlp_norm"}
 
 class Contributions:
     """The contributions of one attention of a pass: A[h, i, j] v[j] W_O^h (Elhage et al. 2021, "A mathematical
-    framework for transformer circuits"), whose length is that of Kobayashi et al. 2020 (arXiv:2004.10102, section
-    3).
+    framework for transformer circuits"). Their lengths are defined by Kobayashi et al. 2020 (arXiv:2004.10102,
+    section 3).
     """
 
     def __init__(self, trace: Trace, weights: Weights, part: Part) -> None:
@@ -33,8 +33,8 @@ class Contributions:
         self.prefix = "encoder." if two and stack == "encoder" else ""
 
     def vectors(self, layer: int) -> torch.Tensor:
-        """Return what is added to the residual stream, [H, Q, K, d]; if the attention's output is normed before
-        that, its share.
+        """Return the vectors that are added to the residual stream, [H, Q, K, d]; if the attention's output is normed
+        before that, their share of the normed output.
         """
         config, cross = self.config.at(layer), self.part == "cross"
         module = "cross_attn" if cross else "attn"
@@ -56,7 +56,7 @@ class Contributions:
         )
 
     def logits(self, layer: int, token: int) -> torch.Tensor:
-        """Return what the vectors of a layer add to a token's logit before a final cap, [H, Q, K]."""
+        """Return the numbers that the vectors of a layer add to a token's logit before a final cap, [H, Q, K]."""
         config, x = self.config, self.vectors(layer)
         if config.norm_placement == "post":
             points = [point for point in _NORMS if point != "ln_cross" or config.cross_attention]
@@ -84,5 +84,5 @@ class Contributions:
         return x / self.point(f"{point}.hook_scale", layer)[:, None] * gamma
 
     def point(self, point: str, layer: int | None) -> torch.Tensor:
-        """Return a point of the stack that holds the queries."""
+        """Return a point of the stack with the queries."""
         return self.trace.points[self.name + (point if layer is None else f"blocks.{layer}.{point}")]

@@ -1,7 +1,7 @@
 """The formulas of the papers, each by itself, in float64: norms, activations, rotation, buckets of distance, softmax.
 
-`casts` names the family whose rounding to float32 inside float64 models should be copied from transformers; None gives
-the plain formula. Axes: S positions, d width, D head_dim.
+`casts`: a family with rounding to float32 inside transformers' float64 models, which is then copied; None gives the
+plain formula. Axes: S positions, d width, D head_dim.
 """
 
 import math
@@ -17,9 +17,9 @@ SOFTMAX_IN_FLOAT32 = (
     "olmo3", "olmoe", "gpt_neox", "opt", "modernbert",
 )  # fmt: skip
 SOFTMAX_OF_CHOSEN = ("granite4", "granite_moe", "granite_moe_shared")
-"""Families that take the softmax, in float32, of the logits of the chosen experts alone."""
+"""Families that take the softmax, in float32, of only the logits of the chosen experts."""
 GEMMAS = ("gemma2", "gemma3", "gemma3n", "gemma4", "qwen3_5")
-"""Families whose norms add 1 to their weights in float32."""
+"""Families that add 1 to the weights of their norms in float32."""
 
 
 def rms_scale(x: torch.Tensor, eps: float, casts: str | None = None) -> torch.Tensor:
@@ -68,8 +68,8 @@ def activate(x: torch.Tensor, kind: Activation) -> torch.Tensor:
 
 
 def without_small(x: torch.Tensor, share: float) -> torch.Tensor:
-    """Return what of each row is above the quantile `share` of a normal distribution of its mean and deviation; 0 for
-    what is below (Gemma 3n's code, which rounds the quantile's place to float32).
+    """Return x minus a threshold, at least 0. The threshold is the quantile `share` of a normal distribution with each
+    row's mean and deviation (Gemma 3n's code, which rounds the quantile's place to float32).
     """
     normal = torch.distributions.Normal(0.0, 1.0)
     place = normal.icdf(torch.tensor(share, dtype=torch.float32)).double()
@@ -90,7 +90,7 @@ def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = 
         angle = position * radians  # [R / 2]
         cos, sin = (angle.cos() * scaling).double(), (angle.sin() * scaling).double()
         first, second = x[position, :, :half], x[position, :, half : 2 * half]
-        if casts == "modernbert":  # rounds the vectors too
+        if casts == "modernbert":  # also rounds the vectors
             first, second = first.float().double(), second.float().double()
         out[position, :, :half] = first * cos - second * sin
         out[position, :, half : 2 * half] = second * cos + first * sin
@@ -100,7 +100,7 @@ def rotate(x: torch.Tensor, rope: RopeConfig, max_len: int, casts: str | None = 
 def bucket(distance: int, config: PositionBiasConfig) -> int:
     """Return the bucket of key position - query position (Raffel et al. 2020, arXiv:1910.10683, section 2.1).
 
-    Of the buckets of one direction the first half holds one distance each, the second half is spaced by logarithms.
+    In each direction, the first half of the buckets has one distance each; the second half is spaced by logarithms.
     """
     num_buckets, first = config.num_buckets, 0
     if config.bidirectional:
@@ -117,9 +117,9 @@ def bucket(distance: int, config: PositionBiasConfig) -> int:
 
 
 def alibi(num_heads: int, distance: int) -> torch.Tensor:
-    """Return what is added to each head's score of a key at a distance (Press et al. 2021, arXiv:2108.12409): -distance
-    times 2^(-8/n), 2^(-16/n), ... for the greatest power of two n that is not more than `num_heads`; the heads that are
-    left over have the odd ones of 2n, 2^(-4/n), 2^(-12/n), .... [H]
+    """Return the bias of each head for a key at a distance (Press et al. 2021, arXiv:2108.12409): -distance times
+    2^(-8/n), 2^(-16/n), ... for the greatest power of two n that is not more than `num_heads`; the remaining heads have
+    the odd ones of 2n, 2^(-4/n), 2^(-12/n), .... [H]
     """
     n = 2 ** math.floor(math.log2(num_heads))
     powers = [8 * (head + 1) / n if head < n else 4 * (2 * (head - n) + 1) / n for head in range(num_heads)]
@@ -153,8 +153,9 @@ def soft_cap(x: torch.Tensor, cap: float | None) -> torch.Tensor:
 def delta_rule(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, beta: torch.Tensor, decay: torch.Tensor, head: int
 ) -> torch.Tensor:
-    """Return what a head of values reads at each position, [S, d_value]: what a key finds in the head's matrix, after
-    decay, is moved towards the value (Yang et al. 2024, arXiv:2412.06464, equation 10). q, k [S, key heads, d_key].
+    """Return the output of a value head at each position, [S, d_value]. The head's matrix is a state: after decay, the
+    value stored for the key is moved towards the new value (Yang et al. 2024, arXiv:2412.06464, equation 10). q, k
+    [S, key heads, d_key].
     """
     key_head = head * k.shape[1] // v.shape[1]
     matrix, read = v.new_zeros(k.shape[2], v.shape[2]), []

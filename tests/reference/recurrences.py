@@ -1,4 +1,5 @@
-"""Computes what stands in place of attention in some layers, written to be read: one sequence, position by position.
+"""Computes the layers that have a recurrence in place of attention, written to be read: one sequence, position by
+position.
 
 Axes: S positions, d width, C channels.
 """
@@ -39,7 +40,7 @@ def delta_net(stack: "Stack", layer: int, x: torch.Tensor, net: DeltaNetConfig) 
 
 
 def cast(stack: "Stack", x: torch.Tensor, *, widen: bool = True) -> torch.Tensor:
-    """Return x with the digits of float32, if those of transformers are copied, as float64 if `widen`."""
+    """Return x rounded to float32 if transformers' casts are copied, as float64 if `widen`."""
     x = x.float() if stack.casts else x
     return x.double() if widen else x
 

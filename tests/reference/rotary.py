@@ -1,7 +1,7 @@
 """Computes how fast each pair of dimensions rotates under rotary embedding, and under its extensions to longer
 contexts.
 
-Every function is given `waves` [R/2] = theta^(2i/R), of which a full rotation takes 2 pi positions, and returns radians
+Every function is given `waves` [R/2] = theta^(2i/R): a full rotation takes 2 pi * waves positions. It returns radians
 a position (Su et al. 2021, arXiv:2104.09864, section 3.4.3). L is the length that was trained first, s the factor.
 """
 
@@ -13,14 +13,14 @@ from model.config import RopeConfig
 
 
 def turns(rope: RopeConfig, dims: int, max_len: int, dtype: torch.dtype) -> tuple[torch.Tensor, float]:
-    """Return, for `dims` dimensions served to `max_len` positions, radians a position [dims/2], and what cos and sin
-    are multiplied by. float32 rounds as transformers does.
+    """Return, for `dims` dimensions served to `max_len` positions, radians a position [dims/2], and the factor of cos
+    and sin. float32 rounds as transformers does.
     """
     waves = _theta(rope, dims, max_len) ** (torch.arange(0, dims, 2, dtype=dtype) / dims)
     match rope.rope_type:
         case "default" | "dynamic":
             return 1 / waves, 1.0
-        case "proportional":  # the fastest pairs alone: Gemma 4's code
+        case "proportional":  # only the fastest pairs: Gemma 4's code
             stays = torch.arange(dims // 2) >= (rope.dims or dims) // 2
             return (1 / waves).masked_fill(stays, 0) / (rope.factor or 1), 1.0
         case "linear":  # as if positions were s times nearer: Chen et al. 2023, arXiv:2306.15595
@@ -70,7 +70,7 @@ def _llama3(rope: RopeConfig, plain: torch.Tensor) -> torch.Tensor:
 
 
 def _yarn(rope: RopeConfig, waves: torch.Tensor) -> torch.Tensor:
-    """Interpolate from the pair that rotates beta_fast times within L, left alone, to the one that rotates beta_slow
+    """Interpolate from the pair that rotates beta_fast times within L, unchanged, to the one that rotates beta_slow
     times, s times slower, in equal steps (Peng et al. 2023, arXiv:2309.00071, section 3.2; steps by pair as in its
     authors' code).
     """

@@ -18,7 +18,7 @@ Float64 = NDArray[np.float64]
 def edited_logits(
     logits: Sequence[float], params: SamplingParams, prompt: Sequence[int] = (), output: Sequence[int] = ()
 ) -> Float64:
-    """Add biases and ban tokens, then penalize what was written: the logits [V] that temperature and filters see."""
+    """Return the logits [V] before temperature and filters: with biases, bans and penalties for generated tokens."""
     scores = np.array(logits, dtype=np.float64)
     for token_id, bias in params.logit_bias.items():
         scores[token_id] += bias
@@ -55,7 +55,7 @@ def distribution(
 
 
 def draw(probabilities: Float64, uniform: float) -> set[int]:
-    """The tokens that may be drawn with a random number in [0, 1): the first whose cumulated probability exceeds it.
+    """Return the tokens that a random number in [0, 1) may draw: the first with a cumulated probability above it.
 
     It is one token, or the tokens next to each other at a boundary that the number meets within rounding.
     """

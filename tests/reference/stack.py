@@ -114,7 +114,7 @@ class Stack:
         return self.keep("hook_resid_post", x, layer)
 
     def per_layer_inputs(self, token_ids: list[int], x: torch.Tensor) -> torch.Tensor:
-        """Return what each layer gets of the tokens and of their vectors x [S, d]: [S, L, P]."""
+        """Return the per-layer input from the tokens and from their vectors x [S, d]: [S, L, P]."""
         width = self.config.per_layer_size
         assert width is not None
         of_vectors = (self.linear("per_layer_project", x) / math.sqrt(x.shape[-1])).reshape(len(x), -1, width)
@@ -125,7 +125,7 @@ class Stack:
         return (of_vectors + of_tokens.reshape(of_vectors.shape) * math.sqrt(width)) / math.sqrt(2)
 
     def per_layer(self, layer: int, x: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-        """Return what is added of what the layer gets of the tokens, `given` [S, P]: [S, d]."""
+        """Return the vectors [S, d] that the layer adds for its per-layer input, `given` [S, P]."""
         self.keep("hook_per_layer_input", given, layer)
         gate = formulas.activate(self.linear(f"layers.{layer}.per_layer_gate", x), self.config.activation)
         y = self.linear(f"layers.{layer}.per_layer_out", gate * given)
@@ -133,7 +133,7 @@ class Stack:
             "hook_per_layer_out", self.norm("ln_per_layer", f"layers.{layer}.per_layer_post_norm", y, layer), layer
         )
 
-    # Where the norms of a sublayer f stand: pre x + f(norm(x)), post norm(x + f(x)), sandwich x + norm2(f(norm1(x))),
+    # The places of a sublayer f's norms: pre x + f(norm(x)), post norm(x + f(x)), sandwich x + norm2(f(norm1(x))),
     # output x + norm(f(x)).
 
     def before(self, layer: int, point: str, x: torch.Tensor) -> torch.Tensor:
@@ -240,7 +240,7 @@ class Stack:
             dots = q[:, head] @ k[:, kv_head].T
             capped = formulas.soft_cap(dots * config.attention_scale, config.attn_logit_softcap)
             masked = (capped + bias[head]).masked_fill(~visible, -math.inf)
-            if config.attention_sinks and point == "attn":  # one more score, whose weight is dropped
+            if config.attention_sinks and point == "attn":  # one more score; its weight is dropped
                 sink = self.weight(f"layers.{layer}.sinks.weight")[head].expand(len(masked), 1)
                 pattern = formulas.softmax(torch.cat((masked, sink), -1), self.casts)[:, :-1]
             else:

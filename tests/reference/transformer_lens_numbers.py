@@ -1,5 +1,5 @@
-"""Writes what TransformerLens computes for checkpoints: tests/model/test_transformer_lens.py compares our points with
-it.
+"""Writes the numbers that TransformerLens computes for checkpoints: tests/model/test_transformer_lens.py compares our
+points with them.
 
 It imports nothing of ours, since TransformerLens is in an environment of its own. To run it by hand, in a clone:
 
@@ -20,7 +20,7 @@ TOKENS = [5, 9, 200, 7, 30, 11]
 
 
 def numbers(folder: Path) -> dict[str, torch.Tensor]:
-    """Return every point of a checkpoint's first and last block and of what is outside the blocks, for one input."""
+    """Return every point of a checkpoint's first and last block and every point outside the blocks, for one input."""
     bridge = TransformerBridge.boot_transformers(str(folder), device="cpu", dtype=torch.float32)
     bridge.cfg.use_attn_result = True
     logits, cache = bridge.run_with_cache(torch.tensor([TOKENS]))
@@ -31,7 +31,7 @@ def numbers(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def write(folders: list[Path], file: Path) -> None:
-    """Write the numbers of these checkpoints; what has several names is kept once."""
+    """Write the numbers of these checkpoints; a tensor with several names is kept once."""
     tensors: dict[str, torch.Tensor] = {}
     same: dict[str, str] = {}
     for folder in folders:

@@ -56,7 +56,7 @@ class Accuracy:
     largest_difference: float = 0.0
 
     def add(self, logits: torch.Tensor, ids: torch.Tensor, exact: torch.Tensor) -> None:
-        """Add a window: logits and exact [tokens, vocab]; each row but the last is asked for the token after it."""
+        """Add a window: logits and exact [tokens, vocab]; each row but the last predicts the token after it."""
         chances = torch.log_softmax(logits[:-1].double(), -1)
         self.loss -= chances.gather(1, ids[1:, None]).sum().item()
         self.num_tokens += len(ids) - 1

@@ -1,7 +1,7 @@
 """Runs `lightwell serve` around an engine that some tokens break: `python -m tests.support.breakable_server [flags]`.
 
 All else is the real server: only the network is wrapped, so that a prompt can make its own step fail. The environment
-variable SLOWDOWN makes each call of a kernel last that many times as long, and at least LEAST_SECONDS.
+variable SLOWDOWN multiplies the duration of each call of a kernel, which is then at least LEAST_SECONDS.
 """
 
 import os
@@ -18,7 +18,7 @@ from server.lifecycle.app import ServeError, serve
 RAISES = 4001
 """A token on which the forward pass raises, after it has computed everything."""
 ALLOCATES = 4002
-"""A token on which the forward pass asks for more memory than any machine has."""
+"""A token that makes the forward pass allocate more memory than any machine has."""
 POISONS = 4003
 """A token after which every forward pass fails, as after an error of a GPU."""
 STUCK = 4004

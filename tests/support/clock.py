@@ -1,8 +1,8 @@
-"""A clock for objects that are given one: tests with limits of time neither wait nor depend on the machine's speed."""
+"""A clock for objects that take one: tests with time limits do not wait and do not depend on the machine's speed."""
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """Seconds that pass only when a test advances them."""
 
     def __init__(self) -> None:
         self.now = 1000.0

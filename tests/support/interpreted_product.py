@@ -15,7 +15,7 @@ from model.kernels.cuda.interpreter import IS_INTERPRETED
 def multiply_in_one_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let interpreted kernels multiply with `product`. On a GPU this has no effect.
 
-    The replaced method is private in Triton; its name and arguments are those of version 3.7.1.
+    The replaced method is private in Triton; its name and arguments are from version 3.7.1.
     """
     if not IS_INTERPRETED:
         return

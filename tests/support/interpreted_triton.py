@@ -1,4 +1,5 @@
-"""Changes of Triton's interpreter for tests: less repeated work, and products whose bits no shape and no CPU changes.
+"""Changes of Triton's interpreter for tests: less repeated work, and products with the same bits for every shape and
+CPU.
 
 Uses private functions of Triton, checked against version 3.7.1.
 """

@@ -136,7 +136,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    kill(children)  # those that outlived their parent
+    kill(children)  # children that outlived their parent
 
 
 def kill(pids: Sequence[int]) -> None:

@@ -107,7 +107,7 @@ def _start(arguments: Sequence[str], log: Path) -> dict[str, Any]:
     if failure:
         kill(descendants(process.pid))
         return {"failure": failure}
-    process.returncode = 0  # it goes on running; otherwise Python warns of a running process
+    process.returncode = 0  # it keeps running; otherwise Python warns of a running process
     return {"port": port, "pid": process.pid}
 
 

@@ -1,4 +1,4 @@
-"""Follows grammars byte by byte: tells whether one admits a text, and writes texts at random."""
+"""Follows grammars byte by byte: checks whether one admits a text, and writes texts at random."""
 
 import random
 from typing import Any

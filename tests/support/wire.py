@@ -1,7 +1,7 @@
 """A small HTTP/1.1 client over asyncio streams: one connection that can leave at any moment, gently or with a reset.
 
-It has what load generators need and httpx hides: when the head came, each piece of a body, a small receive buffer, RST.
-It knows no route.
+It has the details that load generators need and httpx hides: the time of the head, each piece of a body, a small
+receive buffer, RST. It works with any route.
 """
 
 import asyncio
@@ -75,7 +75,7 @@ class Wire:
     async def send_part(
         self, method: str, path: str, content: bytes, headers: Mapping[str, str] | None, part: float
     ) -> None:
-        """Send the head, and of the body the first `part` (below 1): the rest never comes."""
+        """Send the head, and only the first `part` (below 1) of the body."""
         self.writer.write(_request_head(method, path, content, headers) + content[: int(part * len(content))])
         await self.writer.drain()
 
@@ -115,7 +115,7 @@ class Wire:
         self.writer.close()
 
     def reset(self) -> None:
-        """Close with RST, as a client does whose process or machine is gone."""
+        """Close with RST, as a client does when its process or machine fails."""
         connection = self.writer.get_extra_info("socket")
         if connection.fileno() >= 0:  # not closed already
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -137,8 +137,8 @@ def json_content(body: Any) -> bytes:
 
 
 def samples(text: str) -> dict[str, float]:
-    """Return a Prometheus exposition as values by name and labels, as they are written but for the label that every
-    sample has, the model's name: `a_total{b="c"}`.
+    """Return a Prometheus exposition as values by name and labels, in its own notation without the label of the model's
+    name, which every sample has: `a_total{b="c"}`.
     """
     lines = [line.rpartition(" ") for line in text.splitlines() if line and not line.startswith("#")]
     return {_MODEL_NAME.sub("", name).replace("{}", "").replace(",}", "}"): float(value) for name, _, value in lines}

@@ -50,8 +50,8 @@ _ALIKE = (
     "modernbert-biases", "jina_embeddings_v3",
 )  # fmt: skip
 UNLIKE = tuple(name for name in VARIANTS if name not in _ALIKE)
-"""The names of VARIANTS without those whose networks are put together like another's, of other numbers or out of files
-with other names: what the engine does with them is what it does with those.
+"""The names of VARIANTS with networks of different structure. The left-out variants differ from these only in numbers
+or in the names in their files, so the engine treats both alike.
 """
 
 
@@ -60,7 +60,7 @@ CLASSIFIERS = tuple(
     for name, family in FAMILIES.items()
     if family.kind != "encoder-decoder" and family.classifier is not None and name != "opt"
 )
-"""The names of FAMILIES that have a class of transformers that labels its input, of those that are served."""
+"""The names of the served FAMILIES for which transformers has a class that labels its input."""
 
 
 def make(
@@ -74,7 +74,7 @@ def make(
 ) -> Path:
     """Write a checkpoint of `family` (one of FAMILIES) to folder `path` and return the folder.
 
-    `network` is the class of transformers, if not that of the family; `overrides` are fields of its config, e.g.
+    `network` is the class of transformers, by default the family's; `overrides` are fields of its config, e.g.
     `num_key_value_heads=2`.
     """
     key = (family, network and network.__name__, seed, dtype, sorted(overrides.items()))

@@ -1,4 +1,4 @@
-"""The families, as transformers builds them: and their sizes. It knows no tensors."""
+"""The families, as transformers builds them: and their sizes."""
 
 import re
 from dataclasses import dataclass, field
@@ -37,8 +37,8 @@ class Family:
     1e-5.
     """
     gain_of_values: float | None = None
-    """Factor of matrices other than those of queries and keys, if `gain` is too much for them: it would make all
-    positions alike, since what attention adds is much the same everywhere.
+    """Factor of the matrices except queries' and keys', if `gain` is too large for them. Attention adds nearly the same
+    vector at every position, so a large factor would make all positions alike.
     """
     table: float = 0.5
     """Size of the entries of tables."""
@@ -54,7 +54,7 @@ class Family:
 
     @property
     def generation(self) -> dict[str, Any]:
-        """Return what generation_config.json says."""
+        """Return the fields of generation_config.json."""
         ids = {"eos_token_id": [self.special_ids["eos_token_id"]]} if "eos_token_id" in self.special_ids else {}
         return {**self.special_ids, **ids}
 
@@ -75,7 +75,7 @@ _GROUPED = {**_LLAMA, "num_key_value_heads": 2}
 _EQUAL = {
     name: value for name, value in _LLAMA.items() if name not in ("num_key_value_heads", "head_dim", "rms_norm_eps")
 }
-"""Options of families whose heads divide the width."""
+"""Options of families that need a width divisible by the number of heads."""
 _GPT2: dict[str, Any] = {
     "vocab_size": VOCAB_SIZE,
     "n_embd": 48,
@@ -301,7 +301,7 @@ FAMILIES: dict[str, Family] = {
         "encoder",
         hf.BertConfig,
         JinaBertForMaskedLM,
-        # Six heads: their slopes are those of four, and two of eight.
+        # Six heads: their slopes are the slopes of four heads, and two of eight.
         {**_BERT, "num_attention_heads": 6, "position_embedding_type": "alibi", "feed_forward_type": "geglu"},
         BERT_TEXT,
         {"pad_token_id": 1},

@@ -1,4 +1,4 @@
-"""Jina BERT, version 2, for the tests: transformers' BERT, and what differs by the papers' formulas, since its own code
+"""Jina BERT, version 2, for the tests: transformers' BERT with two changes by the papers' formulas, since its own code
 is in no release of transformers. A bias by distance is added to its scores (Press et al. 2021, arXiv:2108.12409, on
 both sides alike) in place of positions, and feed-forwards are gated (Shazeer 2020, arXiv:2002.05202). Tensors have the
 names of the published checkpoints.
@@ -13,7 +13,7 @@ from torch import nn
 
 
 class NoPositions(nn.Module):
-    """A table of positions that adds nothing, and has no weights."""
+    """A table of positions that adds nothing and has no weights."""
 
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         return torch.zeros((*positions.shape, 1), dtype=torch.get_default_dtype())
@@ -63,8 +63,8 @@ class JinaBertForMaskedLM(hf.BertForMaskedLM):
 
 
 def slopes_of(num_heads: int) -> list[float]:
-    """Return the slope of each head, by the paper: a geometric sequence that starts at its own ratio; for numbers that
-    are no power of 2 those of the next lower power, then every second one of twice as many heads.
+    """Return the slope of each head, by the paper: a geometric sequence that starts at its own ratio. For numbers that
+    are no power of 2: the slopes of the next lower power, then every second one of twice as many heads.
     """
     power = math.log2(num_heads)
     if power == int(power):

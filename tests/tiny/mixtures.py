@@ -1,4 +1,4 @@
-"""The families with mixtures of experts, or whose networks can have such, as transformers builds them."""
+"""The families with mixtures of experts, and families with optional ones, as transformers builds them."""
 
 import transformers as hf
 
@@ -16,7 +16,7 @@ _NO_MAMBA = {
     "shared_intermediate_size": 100,
     "mamba_n_heads": 4,
 }
-"""Options of a Granite 4 whose layers are all attention; the last is checked all the same."""
+"""Options of a Granite 4 with attention in all layers; transformers checks the last option all the same."""
 
 MIXTURES: dict[str, Family] = {
     "qwen2_moe": Family(

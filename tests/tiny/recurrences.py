@@ -1,4 +1,4 @@
-"""The families some of whose layers keep a state in place of keys and values, as transformers builds them."""
+"""The families with some layers that keep a state in place of keys and values, as transformers builds them."""
 
 import transformers as hf
 
@@ -15,7 +15,7 @@ RECURRENCES: dict[str, Family] = {
             **_GROUPED,
             "num_hidden_layers": 5,
             "layer_types": [*["linear_attention", "full_attention"] * 2, "linear_attention"],
-            "rms_norm_eps": 1e-3,  # what a head reads may be near 0: divided by less, float32 shows in it
+            "rms_norm_eps": 1e-3,  # a head's output may be near 0: divided by less, float32 shows in it
             "linear_conv_kernel_dim": 3,
             "linear_key_head_dim": 12,
             "linear_value_head_dim": 10,

@@ -1,7 +1,7 @@
-"""Makes a small checkpoint that says what it is told to: one text where a user spoke last, another where a tool did.
+"""Makes a small checkpoint that generates fixed texts: one text after a user's message, another after a tool's.
 
-Clients that run tools by themselves can be followed with it through a whole turn, whatever they send: its context is
-long, and its network looks at the last token alone.
+Tests can follow clients that run tools by themselves through a whole turn, whatever they send: the context is long,
+and the network looks only at the last token.
 """
 
 import json
@@ -31,8 +31,8 @@ _TEMPLATE = """
 def make_scripted(path: Path, call: Sequence[str], answer: Sequence[str]) -> Path:
     """Write a checkpoint to folder `path` and return it.
 
-    It says `call` in a chat with tools, until a tool has answered, and `answer` otherwise; each is a list of parts, one
-    a token, all of them different.
+    It generates `call` in a chat with tools until a tool has answered, and `answer` otherwise. Each is a list of parts,
+    one a token, all of them different.
     """
     path.mkdir(exist_ok=True)
     tokenizer = _tokenizer(path, [*call, *answer])
@@ -59,8 +59,8 @@ def _tokenizer(path: Path, parts: list[str]) -> Tokenizer:
 
 
 def _network(size_of_vocabulary: int, scripts: list[list[int]]) -> LlamaForCausalLM:
-    """Return a network whose layers add nothing, so that its head sees the last token's embedding, and finds the next
-    one of the script by it.
+    """Return a network with layers that add nothing. Its head sees the last token's embedding, and finds the next token
+    of the script by it.
     """
     config = LlamaConfig(
         vocab_size=size_of_vocabulary,
@@ -78,7 +78,7 @@ def _network(size_of_vocabulary: int, scripts: list[list[int]]) -> LlamaForCausa
     layer = network.model.layers[0]
     embeddings = torch.randn(size_of_vocabulary, _SIZE, generator=torch.Generator().manual_seed(0))
     head = torch.zeros_like(embeddings)
-    embeddings[:, 0], head[scripts[0][-1], 0] = 1.0, _SIZE / 4  # what no script has is followed by the end
+    embeddings[:, 0], head[scripts[0][-1], 0] = 1.0, _SIZE / 4  # the end follows tokens that no script has
     for script in scripts:
         for token, following in pairwise(script):
             head[following] += embeddings[token]

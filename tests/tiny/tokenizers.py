@@ -25,7 +25,7 @@ class Text:
     special: tuple[str, ...]
     """Special tokens; their indices are their ids."""
     template: str
-    """What is put around a text, in the form of tokenizers' TemplateProcessing."""
+    """The tokens around a text, in the form of tokenizers' TemplateProcessing."""
     named: dict[str, str]
     """Field of tokenizer_config.json -> special token."""
     model: Literal["bpe", "wordpiece"] = "bpe"
@@ -67,7 +67,7 @@ def _byte_level(text: Text) -> Tokenizer:
 
 
 def _word_piece(text: Text) -> Tokenizer:
-    """Return a tokenizer of lower case and pieces of words; what it has not seen is [UNK]."""
+    """Return a tokenizer of lower case and pieces of words; unknown characters become [UNK]."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()

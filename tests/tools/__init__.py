@@ -1,1 +1,1 @@
-"""What `make test-nightly` installs, and what it runs outside this environment."""
+"""The tools that `make test-nightly` installs, and the programs that it runs outside this environment."""

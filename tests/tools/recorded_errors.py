@@ -268,4 +268,4 @@ WRONG: tuple[tuple[Any, ...], ...] = (
      {"content": "a"}),
     ("chat", "/detokenize", {}, {"tokens": [99999]}, {"tokens": ["a"]}, {}),
 )  # fmt: skip
-"""Groups of wrong requests: the application, the path, a body, and changes of it, each of which is refused."""
+"""Groups of wrong requests: the application, the path, a body, and its changes; each changed body is refused."""

@@ -17,7 +17,7 @@ from tests.tools.recorded_errors import DIALECTS, WRONG
 from tests.tools.recorded_texts import TIME, Body, Draw, attention, ids, intervention, some, text
 
 KEPT = ("seed", "do_sample")
-"""Fields that `spoiled` leaves alone: without a seed an answer is different each time."""
+"""Fields that `spoiled` does not change: without a seed an answer is different each time."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ SEEN = (
 
 
 def paths_of(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path of each value inside an object, but for those that keep an answer the same each time."""
+    """Yield the path of each value inside an object, except the fields that make answers repeatable."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in entries:
         if key not in KEPT:
@@ -347,7 +347,7 @@ def unreadable_requests() -> list[Request]:
 
 
 def all_requests(total: int = 2000) -> list[Request]:
-    """Return the requests: the valid ones, those that read what there is, and the invalid ones."""
+    """Return the requests: valid ones, GET requests, and invalid ones."""
     seen = [Request(site, path, method="GET") for site in ("chat", "embed", "bart") for path in SEEN]
     made = [*valid_requests(), *seen, *wrong_requests(), *unreadable_requests()]
     made += spoiled_requests(total - len(made))

@@ -42,13 +42,13 @@ def ids(draw: Draw, most: int = 12) -> list[int]:
 
 
 def some(draw: Draw, fields: Body, share: float = 0.3) -> Body:
-    """Return a random part of the fields; a function gives its value."""
+    """Return a random part of the fields; a function returns its value."""
     chosen = {name: value for name, value in fields.items() if draw.random() < share}
     return {name: value() if callable(value) else value for name, value in chosen.items()}
 
 
 def sampling(draw: Draw) -> Body:
-    """Return fields that every body that asks for a text has."""
+    """Return fields of every body that requests a text."""
     if draw.random() < 0.5:
         how: Body = {"temperature": 0}
     else:
@@ -91,7 +91,7 @@ def intervention(draw: Draw) -> Body:
 
 
 def constraint(draw: Draw) -> Body:
-    """Return fields of OpenAI's routes that give the answer its form."""
+    """Return fields of OpenAI's routes that set the answer's form."""
     return draw.choice(
         [
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
@@ -198,7 +198,7 @@ def chat(draw: Draw) -> Body:
 
 
 def scripted_chat(draw: Draw) -> Body:
-    """Return a chat for an engine without a network, which explains nothing."""
+    """Return a chat for an engine without a network, which has no explanations."""
     return {name: value for name, value in chat(draw).items() if name != "explain"}
 
 

@@ -1,6 +1,6 @@
 """Records the answers to 2,000 requests in all dialects: `python -m tests.tools.recorder --out FILE`.
 
-The requests are those of `tests.tools.recorded_requests`. They are sent to the application in this process, with small
+The requests come from `tests.tools.recorded_requests`. They are sent to the application in this process, with small
 random networks and two scripted engines behind it, and float32 kernel arithmetic. FILE has one JSON line for each
 request: its number, site, method, path, body and headers, the status and the answer. Ids, times and durations are
 replaced by placeholders, so two runs of the same code write the same file.
@@ -160,8 +160,8 @@ def word_pieces() -> dict[str, int]:
 
 
 def without_company(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return lines without what may depend on other requests: numbers of cached tokens, and the order in which the
-    choices of a stream come.
+    """Return lines without the fields that may depend on other requests: numbers of cached tokens, and the order of a
+    stream's choices.
     """
     return [{**line, "answer": _by_choice(CACHED.sub(r"\1CACHED", line["answer"]))} for line in lines]
 
@@ -203,7 +203,7 @@ async def send(site: Any, request: Request) -> dict[str, Any]:
 
 
 async def record(sites: dict[str, Any], at_once: int = 1) -> list[dict[str, Any]]:
-    """Return the lines of all requests, `at_once` of which are sent at one time."""
+    """Return the lines of all requests, sent `at_once` at a time."""
     room = asyncio.Semaphore(at_once)
 
     async def one(request: Request) -> dict[str, Any]:
@@ -231,7 +231,7 @@ def run(at_once: int = 1) -> list[dict[str, Any]]:
 
 
 def differences(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield one text for each request whose lines differ, with a short diff of the answers."""
+    """Yield one text for each request with different lines, with a short diff of the answers."""
     for number, (first, second) in enumerate(zip_longest(ours, theirs)):
         if first == second:
             continue

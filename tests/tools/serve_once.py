@@ -2,8 +2,8 @@
 
 The last line printed is JSON: the model, the text, after how many seconds it was ready and had written one token, the
 exit status of the server and of its health check, the user and the capabilities it ran with, whether the root is
-read-only, which files were written outside /tmp and /cache if it is not, and what was left in /tmp. It uses the
-standard library only.
+read-only, the files written outside /tmp and /cache if it is not, and the files left in /tmp. It uses the standard
+library only.
 """
 
 import json
@@ -40,7 +40,7 @@ def complete(max_tokens: int) -> dict[str, str]:
 
 
 def rights(pid: int) -> str:
-    """Return the effective capabilities of a process, as hexadecimal digits: 0 is none."""
+    """Return the effective capabilities of a process, as hexadecimal digits; 0 means none."""
     status = Path(f"/proc/{pid}/status").read_text()
     found: str = re.findall(r"CapEff:\s*0*(\w+)", status)[0]
     return found
@@ -51,7 +51,7 @@ def is_read_only() -> bool:
 
 
 def user_name() -> str:
-    """Return the user's name, or the number of one that has none: `docker run --user 12345`."""
+    """Return the user's name, or the number of a user without a name: `docker run --user 12345`."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -59,7 +59,7 @@ def user_name() -> str:
 
 
 def written_since(begin: float, top: str) -> list[str]:
-    """Return the files that changed since then in a folder and its file system, except those in /tmp and in /cache
+    """Return the files in a folder and its file system that changed since then, except files in /tmp and in /cache
     unless it is that folder.
     """
     device, found = os.stat(top).st_dev, []

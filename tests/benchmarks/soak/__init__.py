@@ -1,1 +1,1 @@
-"""Tests of the soak: that its bookkeeping finds what is wrong, and that a short one finds nothing."""
+"""Tests of the soak: its bookkeeping finds errors, and a short soak finds none."""

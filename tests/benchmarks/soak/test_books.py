@@ -166,18 +166,18 @@ def test_a_path_with_a_model_in_it_is_counted_under_its_template() -> None:
 @pytest.mark.parametrize(
     ("outcome", "line"),
     [
-        # A stream that failed, whose log line tells a good end; and the other way round.
+        # A failed stream with a log line of success, and the reverse.
         (replace(WHOLE, finish=(), error_code="worker_lost"), LINE),
         (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="worker_lost")),
         (WHOLE, replace(LINE, error="worker_lost", finish=())),
         (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="engine_error", finish=())),
-        # Choices that ended otherwise, or that the log does not know; answers without choices.
+        # Choices with another end, or unknown to the log; answers without choices.
         (replace(WHOLE, finish=("length",)), LINE),
         (replace(WHOLE, finish=("stop", "stop")), LINE),
         (replace(WHOLE, finish=("stop", "length")), replace(LINE, engine_requests=2)),
         (replace(WHOLE, finish=()), replace(LINE, finish=("abort",))),
         (replace(WHOLE, finish=()), replace(LINE, finish=())),
-        # Refused, and yet something of it ran and has no end.
+        # Refused, although part of the request ran and has no end.
         (
             replace(WHOLE, status=429, error_code="queue_full", finish=()),
             replace(LINE, status=429, error="queue_full", finish=()),

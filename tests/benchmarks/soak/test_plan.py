@@ -1,4 +1,4 @@
-"""What a soak does: its faults, its acts and how long a worker lives."""
+"""Plan of a soak: its faults, its actions and the lifetime of a worker."""
 
 from itertools import pairwise
 from typing import Any

@@ -1,5 +1,5 @@
-"""A soak of some seconds with one kill: every request accounted for, every answer the same as without load, nothing
-held.
+"""A soak of some seconds with one kill: every request is accounted for, every answer is the same as without load, and
+all resources are released.
 """
 
 import asyncio

@@ -113,8 +113,8 @@ def test_every_weight_of_the_table_is_counted_once(tmp_path: Path) -> None:
 def test_a_t5_has_its_head_once_or_twice_as_its_files_do(
     mlp: str, writer: str, tied: bool, has_own_head: bool, tmp_path: Path
 ) -> None:
-    """Check configs of transformers 5 too, which call every T5 tied; transformers 5 saves the head of those that are
-    not.
+    """Check configs of transformers 5 too. They set tied weights for every T5, and transformers 5 saves the head of
+    a model with untied weights.
     """
     folder = tiny.make("t5", tmp_path, feed_forward_proj=mlp, tie_word_embeddings=tied)
     weights = load_file(folder / "model.safetensors")
@@ -148,7 +148,7 @@ def test_a_t5_without_files_is_counted_as_its_config_says(tmp_path: Path) -> Non
 def test_every_family_has_as_many_parameters_as_transformers_says(name: str, tmp_path: Path) -> None:
     folder = tiny.make_variant(name, tmp_path)
     theirs = tiny.theirs(folder, torch.float32)
-    left_out = ["pooler."]  # it reads the hidden states, and none of what is asked for here reads it
+    left_out = ["pooler."]  # the pooler reads the hidden states; none of the requested points depends on it
     left_out += ["embed_positions."] if name == "marian" else []  # computed, though transformers calls it a parameter
     distinct = {id(each): each for key, each in theirs.named_parameters() if not any(part in key for part in left_out)}
     # The bias of BART's and Marian's logits, and the factors of Gemma 4's stream, are numbers of the checkpoint, though

@@ -25,8 +25,8 @@ def head_by_hand(name: str, layer: int, head: int, module: str = "attn") -> tupl
 
 
 def test_circuits_hold_one_head_at_a_time() -> None:
-    """Guard against holding the float64 factors of all heads together: they are two or four times as large as the
-    attention's weights.
+    """Check that the float64 factors of all heads are never in memory together: they are two or four times as large as
+    the attention's weights.
     """
     config, _, lookup = network("llama-gqa")
     pairs = tuple((0, head) for head in range(config.num_heads))
@@ -68,7 +68,7 @@ def test_composition_is_that_of_the_whole_products() -> None:
         norm = np.linalg.norm
         expected = [norm(ov @ m) / norm(ov) / norm(m) for m in (qk, qk.T, l_v @ l_o)]
         np.testing.assert_allclose(found[i, j], expected, atol=1e-8)
-    assert not found[0, 1].any()  # of one layer: neither reads the other
+    assert not found[0, 1].any()  # heads of the same layer do not read each other
     assert not found[2].any()
 
 
@@ -99,7 +99,7 @@ def test_what_heads_write_towards_a_logit(name: str) -> None:
     np.testing.assert_allclose(found["bias"], np.broadcast_to(added, 3), atol=1e-4)
 
     def behind(vector: np.ndarray, layer: int, sublayer: int) -> np.ndarray:
-        """Apply the norms that follow the sums from this one on, their scales taken as 1 too, and without biases."""
+        """Apply the norms that follow the sums from this one on, with scales of 1 and without biases."""
         if config.norm_placement != "post":
             return vector
         names = ["attn_norm", *(["cross_norm"] if config.cross_attention else []), "mlp_norm"]

@@ -1,4 +1,4 @@
-"""The factored sums against the sums themselves, with everything of width d_model built."""
+"""The factored sums against the full sums, in which every tensor of width d_model is built."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -14,8 +14,8 @@ from model.analysis.contributions import (
 
 
 def test_a_small_weight_on_a_long_vector_can_matter_more() -> None:
-    """Check an example of Kobayashi et al. 2020: the weights favour the second word, the lengths of what is moved
-    the first.
+    """Check an example of Kobayashi et al. 2020: the weights favour the second word, the lengths of the weighted
+    vectors the first.
     """
     values, pattern = np.array([[10.0, 0.0], [0.0, 1.0]]), np.array([[0.2, 0.8]])
     assert np.allclose(value_norms(pattern, values, np.eye(2)), [[2.0, 0.8]])

@@ -15,7 +15,7 @@ from model.analysis.explanation import Observed, differences, explain
 def observe(
     rng: np.random.Generator, keys: int, size: int, width: int, cap: float | None, bias: bool, sink: float | None = None
 ) -> tuple[Any, ...]:
-    """Return what a network would have had, by loops over plain floats, and its W_O."""
+    """Return the points of a network, computed by loops over plain floats, and its W_O."""
     q, k, v = rng.normal(size=size), rng.normal(size=(keys, size)), rng.normal(size=(keys, size))
     w_o, scale = rng.normal(size=(size, width)), 0.7
     distance = rng.normal(size=keys) if bias else np.zeros(keys)
@@ -63,7 +63,7 @@ def test_a_network_that_did_something_else_is_found_out() -> None:
     observed, seen, w_o, scale, _ = observe(np.random.default_rng(0), 6, 4, 5, None, False)
     wrong = differences(explain(observed, seen, w_o, scale * 1.01, None, None), observed)
     assert wrong["scores"] > 1e-3
-    assert max(wrong[name] for name in ("pattern", "z", "result")) < 1e-12  # each from what the network had before it
+    assert max(wrong[name] for name in ("pattern", "z", "result")) < 1e-12  # each from the network's previous point
     moved = replace(observed, pattern=np.roll(observed.pattern, 1))
     far = differences(explain(moved, seen, w_o, scale, None, None), moved)
     assert {name for name, distance in far.items() if distance > 1e-6} == {"pattern", "z"}

@@ -44,7 +44,7 @@ def of(scores: np.ndarray) -> dict[str, float]:
 
 
 def test_uniform_causal_attention_over_four_tokens_twice() -> None:
-    """Check that TransformerLens's diagonal holds 1/4 to 1/8: their mean is 0.176905."""
+    """Check that TransformerLens's diagonal has 1/4 to 1/8: their mean is 0.176905."""
     ids = [1, 2, 3, 4] * 2
     found = of(repeated_text_scores(rows_of(uniform(8), ids, offsets=(3,)), 4))
     assert found["induction"] == pytest.approx(0.176905, abs=5e-7)

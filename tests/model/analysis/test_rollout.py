@@ -76,7 +76,7 @@ def test_a_flow_is_the_smallest_cut(seed: int, layers: int, length: int) -> None
 def test_flows_of_larger_graphs_are_networkxs(layers: int, length: int, is_causal: bool) -> None:
     """Check graphs with paths that go up again, which two or three layers of two or three words hardly have."""
     rng = np.random.default_rng(layers)
-    patterns = rng.random((layers, length, length)) ** 6  # a few large weights: what is full must be gone around
+    patterns = rng.random((layers, length, length)) ** 6  # a few large weights: the flow must avoid full edges
     patterns = np.tril(patterns) if is_causal else patterns
     patterns /= patterns.sum(-1, keepdims=True)
     graph = networkx.DiGraph()

@@ -32,7 +32,7 @@ def by_head(weight: torch.Tensor, heads: int) -> torch.Tensor:
 
 
 def of_llama(theirs: Tensors, config: ModelConfig, layer: int = 0) -> Tensors:
-    """Return what TransformerLens would call the parameters of a block of transformers' Llama, and those outside."""
+    """Return transformers' parameters of a Llama block, and those outside the blocks, by TransformerLens's names."""
     at, to = f"model.layers.{layer}.", f"blocks.{layer}."
     heads, kv_heads = config.num_heads, config.num_kv_heads
     return {
@@ -52,7 +52,7 @@ def of_llama(theirs: Tensors, config: ModelConfig, layer: int = 0) -> Tensors:
 
 
 def of_gpt2(theirs: Tensors, config: ModelConfig) -> Tensors:
-    """Return the same of transformers' GPT-2, whose matrices are [in, out] already."""
+    """Return the same for transformers' GPT-2, with matrices that are already [in, out]."""
     heads, at, to = config.num_heads, "transformer.h.1.", "blocks.1."
     q, _, v = theirs[f"{at}attn.c_attn.weight"].chunk(3, 1)
     biases = theirs[f"{at}attn.c_attn.bias"].chunk(3)
@@ -83,7 +83,7 @@ def of_gemma2(theirs: Tensors, config: ModelConfig) -> Tensors:
 
 
 def of_olmo2(theirs: Tensors, config: ModelConfig) -> Tensors:
-    """Return norms of transformers' OLMo 2, which stand after the sublayers and over all heads of queries."""
+    """Return norms of transformers' OLMo 2, which are applied after the sublayers and over all query heads."""
     at = "model.layers.0."
     return {
         "blocks.0.ln1.w": theirs[f"{at}post_attention_layernorm.weight"],

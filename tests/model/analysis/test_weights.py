@@ -145,7 +145,7 @@ def test_no_n_times_n_matrix_is_ever_in_memory() -> None:
         "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
         "torch.set_num_threads(1)\n"
         "vectors = torch.randn(8000, 16)\n"
-        "geometry(vectors[:3000], lambda: None)\n"  # whatever torch loads for it is loaded
+        "geometry(vectors[:3000], lambda: None)\n"  # first, so that torch has loaded its libraries
         "before = peak()\n"
         "found = geometry(vectors, lambda: None)\n"
         "assert found['counts'].tolist()[-2:] == [8000 * 7999 // 2, 0], 'all pairs were compared'\n"

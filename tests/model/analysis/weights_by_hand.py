@@ -23,7 +23,7 @@ SOME = ("llama-gqa", "gpt2", "gemma2", "olmo2", "bert", "t5-gated-untied", "bart
 
 @cache
 def network(name: str) -> tuple[ModelConfig, dict[str, torch.Tensor], LiveWeights]:
-    """Return the config of a tiny checkpoint, its weights as loaded, and those of a running, packed network."""
+    """Return the config of a tiny checkpoint, its weights as loaded, and the weights of a running, packed network."""
     folder = tiny.make_variant(name, Path(mkdtemp()))
     config = read_config(folder)
     weights = load_weights(folder, config, torch.float32)

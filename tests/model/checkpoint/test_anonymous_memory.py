@@ -1,4 +1,4 @@
-"""Tensors with memory of their own: zero, given back when they go, and touched without being changed."""
+"""Tensors in anonymous memory: zero at first, freed with the tensor, and touched without a change."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How an answer starts, and where positions are counted from, as a checkpoint's files say."""
+"""How an answer starts, and the first position's number, by a checkpoint's files."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""config.json in its spellings -> ModelConfig; what is not built is refused by name."""
+"""config.json in its spellings -> ModelConfig; unsupported options are refused by name."""
 
 import json
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""The fast network against the slow reference, point by point, for every kind of checkpoint, and what must hold between
-the points whatever the numbers are.
+"""The fast network against the slow reference, point by point, for every kind of checkpoint, and the relations between
+points that hold for any numbers.
 """
 
 from functools import cache
@@ -137,7 +137,7 @@ def test_rows_of_a_pattern_and_the_sink_sum_to_one_and_are_the_softmax_of_the_sc
             for name in found.attentions_of(layer):
                 pattern, scores = found.at(f"{name}.hook_pattern", layer), found.at(f"{name}.hook_attn_scores", layer)
                 assert (pattern[scores.isinf()] == 0).all()
-                sinks = torch.full((len(scores),), -torch.inf)  # which take nothing
+                sinks = torch.full((len(scores),), -torch.inf)  # sinks without weight
                 if found.config.attention_sinks:
                     sinks = found.weights[f"layers.{layer}.sinks.weight"]
                     assert (pattern.sum(-1) < 1).all()
@@ -217,7 +217,7 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(every_stack: list[Identiti
             x = found.at("hook_resid_pre", layer)
             if layer > 0:
                 torch.testing.assert_close(x, found.at("hook_resid_post", layer - 1))
-            if config.altup is not None:  # of whose streams one is shown
+            if config.altup is not None:  # only one of its residual streams is shown
                 parts = [found.at(each, layer) for each in ("hook_predicted", "hook_attn_out", "hook_laurel_out")]
                 torch.testing.assert_close(torch.stack(parts).sum(0) / 2**0.5, found.at("hook_resid_mid", layer))
                 x = found.at("hook_resid_mid", layer) + found.at("hook_mlp_out", layer)
@@ -232,7 +232,7 @@ def test_the_stream_is_the_sum_of_what_is_added_to_it(every_stack: list[Identiti
                 if not found.has(added, layer):
                     continue
                 x = x + found.at(added, layer)
-                if is_post:  # what stands in the stream is the normed sum
+                if is_post:  # the stream has the normed sum
                     std = x.var(-1, correction=0, keepdim=True).add(config.norm_eps).sqrt()
                     torch.testing.assert_close(std, found.at(f"{norm}.hook_scale", layer))
                     x = found.at(f"{norm}.hook_out", layer)

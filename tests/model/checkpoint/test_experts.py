@@ -22,7 +22,7 @@ from tests.network import CPU, logits_alone, look_at_everything, worst
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    """Write a gpt-oss whose experts are quantised as OpenAI publishes them."""
+    """Write a gpt-oss with experts that are quantised as OpenAI publishes them."""
     folder = tiny.make("gpt_oss", tmp_path / "mxfp4", hidden_size=64, intermediate_size=32, tie_word_embeddings=False)
     stored = load_file(folder / "model.safetensors")
     for name in [name for name in stored if name.endswith("_proj")]:

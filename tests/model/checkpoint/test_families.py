@@ -1,4 +1,4 @@
-"""Every family's config.json and weights, against what transformers means by them."""
+"""Every family's config.json and weights, compared with transformers' reading of them."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ OWN_SIZES: dict[str, dict[str, Any]] = {
     "t5": {"vocab_size": 50, "d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 6, "num_heads": 4},
     "bart": {"vocab_size": 50, "d_model": 32},
     "marian": {"vocab_size": 50, "d_model": 32},
-    **dict.fromkeys(("mistral", "lfm2"), SIZES | {"num_attention_heads": 8}),  # whose default are 8 key heads
+    **dict.fromkeys(("mistral", "lfm2"), SIZES | {"num_attention_heads": 8}),  # their default is 8 key heads
     "qwen2": SIZES | {"num_attention_heads": 32, "hidden_size": 128},
     "qwen3": SIZES | {"num_attention_heads": 32},
     "qwen2_moe": SIZES | {"num_attention_heads": 16, "num_experts": 9},

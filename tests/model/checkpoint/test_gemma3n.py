@@ -1,4 +1,4 @@
-"""Gemma 3n: its sizes of each layer, what is refused, and the mlps whose gates are mostly closed."""
+"""Gemma 3n: its sizes of each layer, the refused options, and the mlps with mostly closed gates."""
 
 import json
 from pathlib import Path

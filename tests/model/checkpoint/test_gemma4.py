@@ -1,4 +1,4 @@
-"""Gemma 4: whose layers are of several kinds, and may read the keys and values of earlier ones."""
+"""Gemma 4: its layers are of several kinds, and may read the keys and values of earlier layers."""
 
 import json
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_the_text_part_of_one_with_images_is_the_network(folder: Path, tmp_path:
 
 
 def test_fields_of_their_own_and_a_configuration_by_layer_mean_the_same(folder: Path, tmp_path: Path) -> None:
-    """Read the first checkpoints, which name the sizes of heads without a window, and what transformers writes now."""
+    """Read the first checkpoints, which name the sizes of heads without a window, and transformers' current format."""
     now = config_of(folder)
     first = {key: value for key, value in now.items() if key != "per_layer_config"}
     own = now["per_layer_config"][str(now["num_hidden_layers"] - 1)]

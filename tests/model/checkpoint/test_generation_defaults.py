@@ -1,4 +1,4 @@
-"""How a checkpoint's tokens are to be chosen, as generation_config.json says."""
+"""A checkpoint's default sampling parameters, from generation_config.json."""
 
 import json
 from pathlib import Path

@@ -51,7 +51,7 @@ def ours(path: Path, ids: list[int]) -> torch.Tensor:
 
 
 def theirs(network: Any, ids: list[int]) -> torch.Tensor:
-    """Return the same of a network of transformers, whose numbers are widened to float64 for it."""
+    """Return the same from a network of transformers, with its numbers widened to float64."""
     with torch.inference_mode():
         found = network.double()(torch.tensor([ids]))
     result: torch.Tensor = found[0][0]

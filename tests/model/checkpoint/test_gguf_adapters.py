@@ -1,4 +1,4 @@
-"""Adapters of models in GGUF files, whose weights stay quantised, against peft on the numbers that the files hold."""
+"""Adapters of models in GGUF files with quantised weights, against peft on the numbers in the files."""
 
 import random
 from pathlib import Path
@@ -29,7 +29,7 @@ def test_an_adapter_adds_what_peft_adds_to_the_files_numbers(
     architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
-    # Of quantised matrices those stay so that have whole blocks of rows.
+    # Only quantised matrices with whole blocks of rows stay quantised.
     wide = {} if architecture in ("gpt2", "bert") else {"hidden_size": 128, "intermediate_size": 192}
     network, kind = make_network(architecture, **wide), random.choice([Type.Q8_0, Type.Q4_1, Type.F16])
     write_gguf(network, architecture, kind, tmp_path / "a.gguf")

@@ -1,4 +1,4 @@
-"""What the metadata of GGUF files say, against config.json files that `transformers` writes of the same networks."""
+"""The metadata of GGUF files, compared with the config.json files that `transformers` writes of the same networks."""
 
 import math
 from dataclasses import replace
@@ -19,7 +19,7 @@ from model.config import ModelConfig
 pytestmark = pytest.mark.every_family  # each architecture has fields of its own
 
 _EPSILON = 2.0**-17
-"""A number that float32 holds exactly, as the files have it."""
+"""A number that is exact in float32, as in the files."""
 _FIELDS = {
     "embedding_length": 64, "block_count": 6, "context_length": 4096, "feed_forward_length": 160, "rope.freq_base": 5e4,
     "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
@@ -72,7 +72,7 @@ def write(path: Path, architecture: str, fields: dict[str, Any], tensors: dict[s
 
 
 def theirs(folder: Path, name: str, **options: Any) -> ModelConfig:
-    """Return our reading of the config.json that `transformers` writes. name: what its classes begin with."""
+    """Return our reading of the config.json that `transformers` writes. name: prefix of its class names."""
     kind = getattr(transformers, f"{name}Config")
     whole = kind(**{**_CONFIG, "architectures": [f"{name.removesuffix('Text')}ForCausalLM"], **options})
     whole.save_pretrained(folder)

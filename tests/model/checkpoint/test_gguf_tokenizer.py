@@ -1,4 +1,4 @@
-"""Vocabularies of GGUF files against the tokenizers that `transformers` has for them, on drawn texts."""
+"""Vocabularies of GGUF files against the tokenizers of `transformers` for them, on random texts."""
 
 import json
 import re
@@ -49,7 +49,7 @@ PIECES = st.sampled_from(
         "e\u0301",
     )
 )
-"""What texts are put together of, beside any characters: parts that rules for words treat differently."""
+"""Parts of random texts, in addition to any characters: rules for words treat these parts differently."""
 SPELT = ("<|end|>", "<think>", "<s>", "[MASK]")
 TEXTS = st.lists(st.one_of(PIECES, st.sampled_from(SPELT), st.text(max_size=5)), max_size=14).map("".join)
 
@@ -62,7 +62,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def write(path: Path, architecture: str, kind: str, tokens: list[str], types: list[int], **more: Any) -> Path:
-    """Write a file that has a vocabulary, and of a network what its configuration is read from.
+    """Write a file that has a vocabulary and the fields from which a network's configuration is read.
 
     more: fields of the tokenizer, such as `merges`.
     """
@@ -100,7 +100,7 @@ def theirs(path: Path) -> Any:
 
 
 def byte_level(path: Path, architecture: str, pre: str) -> Path:
-    """Write a file with pairs of bytes, trained on words that are cut as the file's `pre` says, more or less."""
+    """Write a file with merged pairs of bytes, trained on words cut roughly by the rule of the file's `pre`."""
     trained = Trained(models.BPE())
     cut = pre_tokenizers.Split(" ", "merged_with_next")  # leaves digits and punctuation together: cutting must show
     trained.pre_tokenizer = pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(False, use_regex=False)])
@@ -160,9 +160,9 @@ def word_pieces(path: Path) -> tuple[Path, dict[str, int]]:
 
 @pytest.fixture(scope="module", params=["llama-bpe", "tekken", "gpt-4o", "qwen2", "gpt-2", "phi3", "gemma2", "bert"])
 def both(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tokenizer, Any]:
-    """The same vocabulary read by us, and what encodes texts with it in `transformers`."""
+    """The same vocabulary read by us, and the tokenizer of `transformers` for it."""
     path = tmp_path_factory.mktemp("vocabulary") / "a.gguf"
-    if request.param == "bert":  # of which transformers reads no files
+    if request.param == "bert":  # transformers reads no such GGUF files
         path, vocabulary = word_pieces(path)
         return ours(path), transformers.BertTokenizer(vocab=vocabulary)
     if request.param in ("phi3", "gemma2"):
@@ -185,7 +185,7 @@ def test_texts_become_the_ids_that_transformers_gives(both: tuple[Tokenizer, Any
     # It composes characters, but not where transformers reads it from a GGUF file.
     if isinstance(reference, transformers.Qwen2Tokenizer):
         text = unicodedata.normalize("NFC", text)
-    text = re.sub(" {9,}", _RUNS[-1], text)  # of more, SentencePiece takes the longest first, and merging pairs
+    text = re.sub(" {9,}", _RUNS[-1], text)  # SentencePiece takes the longest run first, and merging takes pairs
     ids = tokenizer.encode(text).ids
     assert ids == reference(text)["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=False) == reference.decode(ids)
@@ -229,7 +229,7 @@ def test_phi3s_special_tokens_take_the_spaces_that_follow_them(architecture: str
 def test_the_ends_of_turns_are_found_by_their_texts_as_llama_cpp_does(
     texts: list[str], more: dict[str, int], ends: list[str], tmp_path: Path
 ) -> None:
-    """They are special, even if the file has another type for them."""
+    """These tokens are special, even if the file has another type for them."""
     tokens, fields = ["a", "b", "ab", *texts], {"merges": ["a b"], "pre": "gpt-2", "eos_token_id": 0, **more}
     tokenizer = ours(write(tmp_path / "a.gguf", "llama", "gpt2", tokens, [_NORMAL] * len(tokens), **fields))
     assert [tokenizer.token(i) for i in tokenizer.eos_token_ids] == ends

@@ -1,4 +1,4 @@
-"""Quantised checkpoints against `transformers` with the numbers that their files hold, and files that are broken."""
+"""Quantised checkpoints against `transformers` with the numbers in their files, and broken files."""
 
 import json
 from collections.abc import Callable
@@ -41,7 +41,7 @@ KEPT: dict[str, Format] = {
     "mxfp4, compressed": files.mxfp4(is_compressed=True),
     "int8, zeros": files.int_quantized(torch.float16, has_zeros=True),
 }
-"""Formats whose matrices stay quantised."""
+"""Formats with matrices that stay quantised."""
 
 
 def load(folder: Path, dtype: torch.dtype = torch.float32) -> Transformer:
@@ -57,7 +57,7 @@ def ours(model: Transformer, ids: list[int]) -> torch.Tensor:
 
 
 def assert_alike(folder: Path, network: Any, *, kept: bool) -> None:
-    """Compare the logits of a checkpoint with those of a network; `kept`: whether matrices stay quantised."""
+    """Compare the logits of a checkpoint with a network's; `kept`: whether matrices stay quantised."""
     ids = torch.randint(96, (40,)).tolist()
     model = load(folder)
     with torch.inference_mode():
@@ -142,7 +142,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def broken(made: Format, folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> str:
-    """Return what is said of a checkpoint whose tensors were changed."""
+    """Return the error of a checkpoint with changed tensors."""
     tensors = write_checkpoint(make_network("llama", num_hidden_layers=1), made, folder)
     change(tensors)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
@@ -198,7 +198,7 @@ def test_a_part_that_does_not_fit_is_named(
 
 
 def refused(made: Format, folder: Path, **sizes: int) -> str:
-    """Return the error for the checkpoint of a network with sizes that the format cannot hold."""
+    """Return the error for the checkpoint of a network with sizes that the format does not support."""
     write_checkpoint(make_network("llama", num_hidden_layers=1, **sizes), made, folder)
     with pytest.raises(ModelLoadError) as caught:
         load(folder)
@@ -227,7 +227,7 @@ def test_zeros_that_do_not_fit_their_scales_never_reach_a_kernel(tmp_path: Path)
 
 
 def compressed(**changes: Any) -> dict[str, Any]:
-    """Return the fields of a format of compressed-tensors, of which some are changed, also those of its weights."""
+    """Return the fields of a compressed-tensors format with some changes, also of its weights' fields."""
     fields: dict[str, Any] = json.loads(json.dumps(files.packed().fields)) | changes
     for group in fields["config_groups"].values():
         group["weights"] |= changes

@@ -1,4 +1,4 @@
-"""What config.json may ask of a family that is not built: refused by name."""
+"""Options in config.json for unsupported families: refused by name."""
 
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ JINA: dict[str, Any] = {
     **{"architectures": ["JinaBertForMaskedLM"], "model_type": "bert", "vocab_size": 50, "hidden_size": 32},
     **{"num_attention_heads": 4, "position_embedding_type": "alibi", "feed_forward_type": "geglu"},
 }
-"""A Jina BERT of version 2, whose code transformers does not have."""
+"""A Jina BERT of version 2; transformers has no code for it."""
 
 
 @pytest.mark.parametrize(

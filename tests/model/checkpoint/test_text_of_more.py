@@ -1,4 +1,4 @@
-"""Checkpoints that read more than text: their text model is what the larger one of transformers makes of text."""
+"""Checkpoints that read more than text: their text model computes the same as transformers' larger model for text."""
 
 import json
 import random

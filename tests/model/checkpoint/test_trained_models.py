@@ -28,7 +28,7 @@ def folder_of(name: str) -> Path:
 
 @pytest.mark.parametrize("name", ["fables", "minilm", "smollm2"])
 def test_every_point_is_within_the_bound_relative_to_the_largest_of_its_tensor(name: str) -> None:
-    """Check against the old claim: a hidden state of 2.2e4 was said to be right within 1e-4, and missed by 1e-2."""
+    """Check against an old error: a hidden state of 2.2e4 was reported as right within 1e-4, and was off by 1e-2."""
     folder = folder_of(name)
     config = read_config(folder)
     ours = look_at_everything(load_model(folder, config, torch.float32, CPU), TOKENS)

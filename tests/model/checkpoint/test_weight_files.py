@@ -1,4 +1,4 @@
-"""Weights out of every file format, equal to what transformers loads; whatever does not fit is named."""
+"""Weights out of every file format, equal to transformers' weights; names of weights that do not fit are reported."""
 
 import json
 import pickle

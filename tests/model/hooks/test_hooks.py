@@ -1,5 +1,5 @@
-"""Captures and edits of a running network: what is captured, what follows from it, and which sequences are
-unaffected.
+"""Captures and edits of a running network: the captured values, the effects of an edit, and the unaffected
+sequences.
 """
 
 from collections.abc import Callable
@@ -86,7 +86,7 @@ def test_a_change_acts_the_same_in_any_chunks(model: Transformer) -> None:
 def both(
     model: Transformer, one: dict[Key, Edit], other: dict[Key, Edit], key: Key
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what a point holds after either of two interventions on the same sequence."""
+    """Return the values of a point after each of two interventions on the same sequence."""
     each = sequence(model, 19)
     found = []
     for each.edits in (one, other):

@@ -1,5 +1,5 @@
-"""Patterns that attention writes as it computes them: they are the bits of a capture of single rows, in their place
-and nowhere else.
+"""Patterns that attention writes as it computes them: the same bits as a capture of single rows, written only to their
+place.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""Names of points: which ones a model has, how they may be written, what a refusal suggests."""
+"""Names of points: a model's names, their spellings, the suggestions of a refusal."""
 
 from dataclasses import replace
 from typing import Any
@@ -88,7 +88,7 @@ def test_short_names_of_transformer_lens_mean_attention() -> None:
         ({"gated_mlp": False}, "mlp.in.hook_out", "mlp.hook_pre"),
         ({"gated_mlp": False}, "mlp.gate.hook_out", None),
         ({}, "attn.hook_out", "hook_attn_out"),
-        ({"norm_placement": "sandwich"}, "attn.hook_out", None),  # stands before ln1_post, and hook_attn_out behind it
+        ({"norm_placement": "sandwich"}, "attn.hook_out", None),  # is before ln1_post, and hook_attn_out after it
         ({"norm_placement": "sandwich"}, "ln1_post.hook_out", "ln1_post.hook_out"),
         ({"norm_placement": "output"}, "ln1_post.hook_scale", "ln1.hook_scale"),
         ({}, "blocks.0.attn.hook_in", "ln1.hook_out"),
@@ -107,7 +107,7 @@ def test_short_names_of_transformer_lens_mean_attention() -> None:
         ({}, "unembed.hook_in", "ln_final.hook_out"),
         ({"logit_scale": 0.5}, "unembed.hook_in", None),
         ({}, "unembed.hook_out", "logits"),
-        ({"final_logit_softcap": 30.0}, "unembed.hook_out", None),  # stands before the cap
+        ({"final_logit_softcap": 30.0}, "unembed.hook_out", None),  # is before the cap
     ],
 )
 def test_names_of_transformer_lens_4_mean_what_they_mean_there(

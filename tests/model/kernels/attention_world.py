@@ -1,4 +1,4 @@
-"""Sequences whose keys are cached, for the attention kernels, and the formulas in float64."""
+"""Sequences with cached keys, for the attention kernels, and the formulas in float64."""
 
 import math
 import random
@@ -15,7 +15,7 @@ SENTINEL = 7.0
 
 @dataclass
 class World:
-    """Sequences whose keys are all cached, some rows of each, and the keys that each row sees."""
+    """Sequences with all keys cached, some rows of each sequence, and the keys that each row sees."""
 
     dtype: torch.dtype
     group: int = field(default_factory=lambda: random.randint(1, 8))
@@ -40,7 +40,7 @@ class World:
         self.first = np.maximum(positions - (window - 1), 0).astype(np.int64)
         ends = np.array(self.lengths)[self.owners]
         self.last = positions + 1 if self.causal else np.minimum(ends, positions + window).astype(np.int64)
-        if not self.causal and self.may_be_blind and random.random() < 0.3:  # a sequence that sees nothing
+        if not self.causal and self.may_be_blind and random.random() < 0.3:  # a sequence without visible keys
             blind = self.owners == random.randrange(self.num_sequences)
             self.first[blind] = self.last[blind] = random.choice([0, 5]) if ends[blind].min() >= 5 else 0
         self.positions = positions
@@ -79,8 +79,8 @@ class World:
         return np.flatnonzero(self.owners == sequence).tolist()
 
     def items(self, most_rows: int = 8) -> np.ndarray:
-        """Return tiles of at most so many rows: with one head if they have several, of one row with some or all
-        heads.
+        """Return tiles of at most `most_rows` rows: with one head if they have several rows, of one row with some or
+        all heads.
         """
         items = []
         for sequence in range(self.num_sequences):
@@ -137,7 +137,7 @@ class World:
         return scores.masked_fill(self.unseen(sequence), -math.inf)
 
     def pattern(self, sequence: int) -> torch.Tensor:
-        """Return the pattern, [rows, H, S] float64; 0 in rows that see nothing."""
+        """Return the pattern, [rows, H, S] float64; 0 in rows without visible keys."""
         scores, sinks = self.scores(sequence), self.rule.get("sinks")
         sinks = torch.full((self.num_heads,), -math.inf) if sinks is None else sinks
         with_sinks = torch.cat((scores, sinks.double().view(1, -1, 1).expand(len(scores), -1, 1)), -1)
@@ -149,7 +149,7 @@ class World:
         return torch.einsum("qhk,khd->qhd", self.pattern(sequence), v)
 
     def everything(self) -> list[torch.Tensor]:
-        """Return what all four kernels compute from the same inputs, which are the same in every call."""
+        """Return the results of all four kernels for the same inputs, which are the same in every call."""
         rows, heads = self.rows_of(1), list(range(self.num_heads))
         kinds: list[str] = ["pattern", "scores", "dots"]
         hooks = [self.rows(rows, heads, kind) for kind in kinds]

@@ -1,4 +1,4 @@
-"""Draws weights whose inputs share scales in groups."""
+"""Draws weights with scales that groups of inputs share."""
 
 import random
 
@@ -7,7 +7,7 @@ import torch
 from model.quantized import GroupedRows
 
 VALUES = ((*range(16),), (*range(-8, 8),), (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113))
-"""What codes of four bits choose among in some formats."""
+"""Values that the 4-bit codes of some formats stand for."""
 
 
 def draw_grouped(outputs: int, inputs: int, rng: random.Random) -> GroupedRows:

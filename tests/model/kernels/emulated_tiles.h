@@ -1,6 +1,6 @@
-// The tiles of AMX in software, for a machine that has none: given to the compiler by -include, so that the kernels'
-// own sources know nothing of it. As Intel's manual describes the instructions (Software Developer's Manual, volume 2:
-// LDTILECFG, TILELOADD, TILESTORED, TDPBF16PS, TDPBUSD); what they would refuse ends the program.
+// The tiles of AMX in software, for a machine that has none. The compiler gets this file by -include, so that the
+// kernels' own sources need no change. It follows Intel's manual (Software Developer's Manual, volume 2: LDTILECFG,
+// TILELOADD, TILESTORED, TDPBF16PS, TDPBUSD); an operation that these instructions would refuse ends the program.
 #pragma once
 
 #include <immintrin.h>
@@ -76,7 +76,7 @@ inline __m256 odd_of(__m256i pairs) {
   return _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(int32_t(0xFFFF0000))));
 }
 
-// In a function of its own: or the compiler might add before or behind the change of what becomes of small numbers.
+// In a function of its own: otherwise the compiler might move additions across the change of the denormals' mode.
 [[gnu::noinline]] inline void add_pairs(int sums, int rows, int weights) {
   for (int m = 0; m < state.config.rows[sums]; ++m) {
     __m256 even[2] = {}, odd[2] = {}, totals[2];
@@ -96,7 +96,7 @@ inline __m256 odd_of(__m256i pairs) {
 inline void multiply_bfloat16(int sums, int rows, int weights) {
   refuse_unless_they_fit(sums, rows, weights);
   const unsigned before = _mm_getcsr();
-  _mm_setcsr(0x1F80 | 0x8040);  // no exceptions, to the nearest; what is below the normal numbers is 0, read or written
+  _mm_setcsr(0x1F80 | 0x8040);  // no exceptions, round to nearest; denormals are read and written as 0
   add_pairs(sums, rows, weights);
   _mm_setcsr(before);
 }

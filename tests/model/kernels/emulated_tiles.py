@@ -1,4 +1,4 @@
-"""Emulates the level `amx` on a machine without it: a library of that level alone, with tiles in software
+"""Emulates the level `amx` on a machine without it: a library of only that level, with tiles in software
 (`emulated_tiles.h`). As a plugin of pytest this lets the other tests run at that level and no other.
 
     LIGHTWELL_KERNEL_LIBRARY=FILE python -m pytest -p tests.model.kernels.emulated_tiles tests/model/kernels
@@ -42,5 +42,5 @@ def build_library(output: Path, *, sanitize: bool = False, only: tuple[str, ...]
 
 
 def pytest_configure() -> None:
-    """Let tests see that level alone."""
+    """Restrict the tests to that level."""
     library.levels = functools.cache(lambda: (LEVEL,))

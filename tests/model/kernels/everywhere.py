@@ -1,4 +1,6 @@
-"""Runs kernels at every level of CPU that this machine has, and with several numbers of threads. It knows no kernel."""
+"""Runs kernels at every level of CPU that this machine has, and with several numbers of threads. It works with any
+kernel.
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -10,8 +12,8 @@ from tests.model.kernels.levels import at_level
 
 
 def everywhere(compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Return what compute gives, after checking that it gives the same bits at every level and in 1, 2 and 3
-    threads.
+    """Return the tensors that compute returns, after checking that their bits are the same at every level and in 1, 2
+    and 3 threads.
     """
     first, *others = _results(compute)
     for other in others:
@@ -48,9 +50,7 @@ def _bits(x: Tensor) -> Tensor:
 
 
 def draw_numbers(*shape: int, dtype: torch.dtype = torch.float32, special: bool = False, seed: int = 0) -> Tensor:
-    """Draw normal numbers; with special, zeros of both signs, infinities, NaN, a tiny and a huge number are among
-    them.
-    """
+    """Draw normal numbers; with `special`, also zeros of both signs, infinities, NaN, a tiny and a huge number."""
     generator = torch.Generator().manual_seed(seed)
     x = 3 * torch.randn(shape, generator=generator)
     if special and x.numel() > 0:

@@ -23,7 +23,7 @@ NOT_COMPILED = "this level is not compiled: `python model/kernels/build.py --all
 
 @contextmanager
 def at_level(level: str) -> Iterator[None]:
-    """Run this process's kernels at a level, one of `levels()`, as LIGHTWELL_KERNEL_LEVEL has a new process do."""
+    """Run this process's kernels at one of `levels()`, like LIGHTWELL_KERNEL_LEVEL in a new process."""
     with patch.dict(os.environ, {library.LEVEL_VARIABLE: level}):
         library.kernels.cache_clear()
         try:

@@ -21,14 +21,14 @@ _OPTIONS = {
 def sanitizer_variables() -> dict[str, str]:
     """Return variables for a process that loads a library built with `sanitize`."""
     return {
-        # The second for exceptions in torch: when the first is loaded, it looks for the function that throws them.
+        # The second is for exceptions in torch: when the first is loaded, it looks for the function that throws them.
         "LD_PRELOAD": f"{_path_of('libasan.so')} {_path_of('libstdc++.so')}",
         "ASAN_OPTIONS": ":".join(f"{name}={value}" for name, value in _OPTIONS.items()),
     }
 
 
 def sanitized_library() -> Path:
-    """Return the library of the compiled levels with sanitizers. Its build takes minutes, once for the sources."""
+    """Return the library of the compiled levels with sanitizers. The build takes minutes, once for the sources."""
     _LIBRARY.parent.mkdir(exist_ok=True)
     with _LIBRARY.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # several processes of a run need it

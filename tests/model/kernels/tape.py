@@ -1,5 +1,5 @@
 """Records calls of kernels with all the memory that they see, before and after, so that `replay.c` can repeat them on
-another machine and the bits be compared. It knows no kernel: the memory is what the callers' variables hold.
+another machine and the bits be compared. It works with any kernel: it records the memory of the callers' variables.
 
     TAPE=FILE python -m pytest -p tests.model.kernels.tape tests/model/kernels
 """
@@ -75,7 +75,7 @@ class Call:
         return b"".join([*parts, struct.pack(f"<{len(self.floats)}f", *self.floats)])
 
     def differing(self, left: bytes) -> list[str]:
-        """Return what differs in the memory that a replay left."""
+        """Return the differences in the memory after a replay."""
         found, start = [], 0
         for number, memory in enumerate(self.memories):
             if memory.differs(left[start : start + memory.size]):
@@ -116,7 +116,7 @@ class Recorder:
 
 
 def _before(name: str, level: str, types: str, arguments: tuple[Any, ...], frame: FrameType) -> Call | None:
-    """Return the call with its memory as it is, or None if that is too large or cannot be found."""
+    """Return the call with its memory, or None if that is too large or cannot be found."""
     there = sorted({(m.address, m.size): m for m in _memories_of(frame)}.values(), key=lambda m: (m.address, -m.size))
     used: list[Memory] = []
 
@@ -152,7 +152,7 @@ def _before(name: str, level: str, types: str, arguments: tuple[Any, ...], frame
 
 
 def _memories_of(frame: FrameType | None) -> Iterator[Memory]:
-    """Yield all memory that variables of the callers hold."""
+    """Yield the memory of all variables of the callers."""
     for _ in range(_FRAMES):
         if frame is None:
             return
@@ -197,6 +197,6 @@ def pytest_configure() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Write what was recorded."""
+    """Write the recording."""
     with open(os.environ["TAPE"], "wb") as file:
         pickle.dump([call for calls in _recorder.calls.values() for call in calls], file)

@@ -1,5 +1,5 @@
 """Attention over the paged cache against a softmax written out in float64, and its bits at every level of CPU, in any
-number of threads, alone, among others and in chunks.
+number of threads, in any batch and in chunks.
 
 Every draw is fresh. The cache holds NaN wherever nothing was put, so that a read from outside the visible keys shows.
 
@@ -141,7 +141,7 @@ def test_what_is_told_has_the_bits_of_a_look_at_rows_and_changes_nothing(
 def test_patterns_are_rounded_to_float16_as_torch_rounds_them() -> None:
     for _ in range(5):
         world = World(torch.float32, group=1, dim=8, num_sequences=1)
-        world.q *= random.choice([0.1, 10, 100])  # from even patterns to those of tiny numbers
+        world.q *= random.choice([0.1, 10, 100])  # from even patterns to patterns with tiny numbers
         rows, room = world.rows_of(0), torch.zeros(world.num_heads, len(world.q), world.lengths[0], dtype=torch.float16)
         pattern_output = PatternOutput(1, world.num_heads)
         pattern_output.add(0, 0, range(world.num_heads), room)
@@ -163,7 +163,7 @@ def test_infinite_scores_and_no_numbers_make_rows_of_no_numbers_and_touch_no_oth
         if world.first[row] < world.last[row] and not capped:
             sequence = int(world.owners[row])
             scores = world.scores(sequence)[list(world.rows_of(sequence)).index(row), 0]
-            if world.rule["sinks"] is not None and (scores == -math.inf).all():  # then the sink takes the whole weight
+            if world.rule["sinks"] is not None and (scores == -math.inf).all():  # then the sink has the whole weight
                 assert not found[row, 0].any()
             else:
                 assert found[row, 0].isnan().all()

@@ -1,5 +1,5 @@
-"""How kernels are compiled: by which compiler, for which machines, and what happens when that fails. The tests build
-a small kernel: the real ones are compiled before any test runs.
+"""How kernels are compiled: by which compiler, for which machines, and with which errors. The tests build a small
+kernel: the real ones are compiled before any test runs.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ KERNEL = '#include "level.h"\nEXPORT(void, double_f32)(float* x) { *x *= 2; }\n'
 
 @pytest.fixture
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of sources with one small kernel, which is what is built."""
+    """The folder of sources to build, with one small kernel."""
     library.levels()  # loads the library, which checks that it was built from the real sources
     folder = tmp_path / "cpu"
     shutil.copytree(REAL / "threads", folder / "threads")

@@ -33,7 +33,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, vendor: str, family: int, model: in
         (("AuthenticAMD", 25, 17), "avx512_bf16", DOT),  # Genoa
         (("AuthenticAMD", 25, 160), "avx512_bf16", DOT),  # Bergamo
         (("AuthenticAMD", 26, 2), "avx512_bf16", DOT),  # Turin
-        (("AuthenticAMD", 26, 2), "avx512", WIDEN),  # which has no such products
+        (("AuthenticAMD", 26, 2), "avx512", WIDEN),  # no such products
         (("GenuineIntel", 6, 207), "avx512_bf16", WIDEN),  # Emerald Rapids
         (("GenuineIntel", 6, 85), "avx512_bf16", WIDEN),  # Cooper Lake
         (("AuthenticAMD", 99, 2), "avx512_bf16", WIDEN),
@@ -114,8 +114,8 @@ def test_a_choice_that_is_none_is_refused() -> None:
 
 @pytest.fixture
 def choosing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
-    """A function that chooses kernels as a new process does with these variables and, if given, another built library.
-    It returns the arithmetic or the error.
+    """A function that chooses kernels like a new process with these variables and, if given, another built library. It
+    returns the arithmetic or the error.
     """
 
     def forget() -> None:
@@ -148,7 +148,7 @@ def test_a_level_or_a_library_that_is_not_there_is_named_with_what_is(choosing: 
 
 
 def without_kernels(folder: str, names: list[str]) -> list[str]:
-    """Return the files of kernels in a folder of their sources, which take minutes to compile."""
+    """Return the files of kernels in a folder of their own, which take minutes to compile."""
     places = {name: str(Path(folder, name).relative_to(build.SOURCES)) for name in names if name.endswith(".cpp")}
     return [name for name, place in places.items() if place not in build._ONCE]
 

@@ -12,7 +12,7 @@ pytestmark = needs_tools
 
 
 def test_macos_compiles(tmp_path: Path) -> None:
-    """Only compile for macOS: nothing here can run it."""
+    """Only compile for macOS: this machine cannot run the result."""
     run(
         ZIG,
         "model/kernels/build.py",

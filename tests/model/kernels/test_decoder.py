@@ -28,7 +28,7 @@ KINDS = pytest.mark.parametrize(
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Two threads, whatever a test sets meanwhile."""
+    """Begin each test with two threads, and restore the number of threads afterwards."""
     before = library.num_threads()
     library.set_num_threads(2)
     yield

@@ -1,5 +1,5 @@
-"""An encoder's layers in one call: the bits of the single steps' kernels one after the other, of a text alone and among
-others, in any number of threads; attention within texts against float64.
+"""An encoder's layers in one call: the same bits as the single steps' kernels one after the other, for a text in any
+batch, in any number of threads; attention within texts against float64.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ def _encoded(encoder: Encoder, x: Tensor, first_rows: Tensor, *, first_alone: bo
 
 
 def _plainly(qkv: Tensor, first_rows: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Return attention in float64, and what it would be if all values were positive."""
+    """Return attention in float64, and the attention for the values' absolute values."""
     mixed, size = [], []
     for first, end in zip(first_rows.tolist(), first_rows[1:].tolist(), strict=False):
         q, k, v = qkv[first:end].double().unbind(1)

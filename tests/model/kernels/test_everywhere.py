@@ -50,7 +50,7 @@ def foreign(room: Path) -> dict[str, tuple[Path, Path]]:
 
 
 def repeat(calls: list[Call], level: str | None, *command: str | Path) -> list[str]:
-    """Return what differs from the recording when a program repeats the calls, at a level or at the recorded ones."""
+    """Return the differences from the recording when a program repeats the calls, at `level` or the recorded levels."""
     assert calls
     tape = struct.pack("<q", len(calls)) + b"".join(call.write(level or call.level) for call in calls)
     left, start, differing = run(*command, given=tape), 0, []
@@ -62,7 +62,7 @@ def repeat(calls: list[Call], level: str | None, *command: str | Path) -> list[s
 
 
 def test_every_kernel_is_recorded_and_does_something(calls: list[Call]) -> None:
-    """Check that each call changed memory: one that changed none would prove nothing."""
+    """Check that each call changed memory: a call without a change proves nothing."""
     loaded = Path(os.environ.get(library.LIBRARY_VARIABLE, build.LIBRARY)).read_bytes()
     exported = re.findall(rb"\0(\w+)_%b(?=\0)" % LOWEST[build.architecture()].encode(), loaded)
     changing = {call.name for call in calls if any(each.before != each.after for each in call.memories)}
@@ -77,10 +77,10 @@ def test_zig_makes_the_same_bits_at_every_level(calls: list[Call], foreign: dict
 
 @needs_x86
 def test_a_cpu_with_avx2_alone_runs_its_level(calls: list[Call], foreign: dict[str, tuple[Path, Path]]) -> None:
-    """Run AVX2's level on such a CPU: an instruction of a later CPU would end the program."""
+    """Run AVX2's level on a CPU with only AVX2: an instruction of a later CPU would end the program."""
     emulator = "qemu-x86_64", "-cpu", "Haswell"
     assert run(*emulator, *foreign["x86_64"]) == b"1\n"
-    # One thread, whose neighbouring memory can be read: qemu 7 also reads the lanes that a masked load leaves out.
+    # One thread, because its neighbouring memory is readable: qemu 7 also reads the lanes that a masked load omits.
     assert repeat([call for call in calls if call.level == "avx2"], None, *emulator, *foreign["x86_64"], "1") == []
 
 

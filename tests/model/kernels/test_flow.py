@@ -1,4 +1,4 @@
-"""Maximum flows against networkx's, in graphs of layers whose edges are full, empty and few."""
+"""Maximum flows against networkx's, in layered graphs with edges that are full, empty and few."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ def test_a_flow_is_networkxs(layers: int, n: int, largest: int, density: float, 
 
 
 def test_what_a_first_path_took_is_sent_back_up() -> None:
-    """Build s - a - c - t so that it blocks b, which leads to c alone: a's share must go over d."""
+    """Build s - a - c - t so that it blocks b, which leads only to c: a's share must go over d."""
     s, a, b, c, d, t = 0, 0, 1, 0, 1, 0
     capacities = np.zeros((3, 2, 2), np.int32)
     capacities[[2, 2, 1, 1, 1, 0, 0], [s, s, a, a, b, c, d], [a, b, c, d, c, t, t]] = 1

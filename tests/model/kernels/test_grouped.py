@@ -1,4 +1,4 @@
-"""Products with weights whose inputs share scales in groups: the numbers of the weight by hand, and the bits of
+"""Products with weights with scales shared by groups of inputs: the numbers of the weight by hand, and the bits of
 products with the same weight written out.
 
 Axes: R rows, K inputs, N outputs.
@@ -24,7 +24,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def draw() -> tuple[random.Random, list[GroupedRows]]:
-    """Draw a weight of one to three kinds of rows, of which only the last may end within a block."""
+    """Draw a weight of one to three kinds of rows; only the last kind may end within a block."""
     seed = secrets.randbits(32)
     print(seed)  # shown when it fails
     rng = random.Random(seed)
@@ -135,7 +135,7 @@ def test_parts_that_do_not_fit_never_reach_a_kernel(change: dict[str, Any], said
 
 
 def rounded_to_bytes(x: torch.Tensor) -> torch.Tensor:
-    """Return rows [R, K] whose numbers are the nearest whole ones times the largest of their 32 / 127, float64."""
+    """Return rows [R, K], float64, rounded to multiples of (largest absolute value of their 32 inputs) / 127."""
     rows, most = x.float(), torch.tensor(127.0)  # no int, which torch would not divide
     scaled = torch.nn.functional.pad(rows, (0, -x.shape[1] % 32)).reshape(len(x), -1, 32)
     largest = scaled.abs().amax(2, keepdim=True)

@@ -46,14 +46,14 @@ def draw(outputs: int, inputs: int, *, rounds: bool = False) -> tuple[torch.Tens
 
 
 def draw_rows(rows: int, inputs: int, dtype: torch.dtype) -> torch.Tensor:
-    """Draw rows some of which reach the largest digits everywhere, so that sums get as large as they can."""
+    """Draw rows, some with the largest digits everywhere, so that sums get as large as possible."""
     x = torch.randn(rows, inputs)
     x[random.randrange(rows)] = random.choice([-1.0, 1.0]) * random.choice([1e-20, 1.0, 1e20])
     return x.to(dtype)
 
 
 def whole_numbers(x: torch.Tensor, *, rounds: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what the rows of x become: float64 [R, K] integers, and the scale [R] of each row."""
+    """Return the quantised rows of x: float64 [R, K] integers, and the scale [R] of each row."""
     num_digits = 1 if rounds else 3 if x.dtype == torch.float32 else 2
     limit = torch.tensor(127.0 * 256 ** (num_digits - 1))  # no int, which torch would not divide
     largest = x.float().abs().amax(1)
@@ -87,7 +87,7 @@ def test_sums_are_exact_and_scaled_afterwards(
         exact = (whole @ values.double().T) * (scales * row_scales[:, None]).double()  # sums stay below 2**53
         y = weight.multiply(x)
     assert y.dtype == dtype
-    # A sum rounded in float32 once for each digit, two products, and what storing rounds.
+    # A sum rounded in float32 once for each digit, two products, and the rounding of the stored result.
     rtol = 6e-7 if dtype == torch.float32 else 2**-8
     largest = (whole.abs() @ values.double().abs().T) * (scales * row_scales[:, None]).double()
     assert ((y.double() - exact).abs() <= rtol * exact.abs() + 2e-7 * largest).all()

@@ -44,7 +44,7 @@ remainders.
 
 @pytest.fixture(autouse=True)
 def threads() -> Iterator[None]:
-    """Two threads, whatever a test sets meanwhile."""
+    """Begin each test with two threads, and restore the number of threads afterwards."""
     before = library.num_threads()
     library.set_num_threads(2)
     yield
@@ -67,7 +67,7 @@ def _plainly(
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether all bits are the same, those of zeros and NaNs too."""
+    """Return whether all bits are the same, also for zeros and NaNs."""
     bits = torch.int32 if a.dtype == torch.float32 else torch.int16
     return a.dtype == b.dtype and torch.equal(a.view(bits), b.view(bits))
 

@@ -28,9 +28,9 @@ drawn = settings(deadline=None, max_examples=40)
 
 
 def assert_close(found: Tensor, expected: Tensor, parts: Tensor | None = None) -> None:
-    """Compare with what float64 gives.
+    """Compare with the result in float64.
 
-    A sum may be far smaller than its terms: parts are the sizes of those (expected's own unless given).
+    A sum may be far smaller than its terms: `parts` are the sizes of the terms (by default of `expected`).
     """
     size = expected.abs()
     allowed = 2e-6 * (size if parts is None else parts) + ROUNDED[found.dtype] * size

@@ -1,4 +1,4 @@
-"""The tests next to this file with kernels that sanitizers check: no address is outside, nothing is undefined."""
+"""The tests next to this file with kernels that sanitizers check for invalid addresses and undefined behaviour."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ pytestmark = needs_tools
 
 
 def test_no_address_is_outside_and_nothing_is_undefined() -> None:
-    """Run the tests next to this one, with kernels by g++ whose every access is checked."""
+    """Run the tests next to this one, with kernels that g++ compiles with a check of every access."""
     run(
         *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", HERE, f"--ignore={HERE / 'cuda'}"),
         **sanitizer_variables(),

@@ -1,4 +1,4 @@
-"""The reads of AMX tiles, with kernels whose every access is checked."""
+"""The reads of AMX tiles, with kernels that check every access."""
 
 import sys
 from pathlib import Path

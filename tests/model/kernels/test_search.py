@@ -1,4 +1,4 @@
-"""Searches against plain Python, on rows full of ties and with NaN among them."""
+"""Searches against plain Python, on rows with many ties and NaN."""
 
 import math
 

@@ -110,7 +110,7 @@ def test_products_have_the_bits_that_the_manual_describes(outputs: int, inputs: 
 @pytest.mark.parametrize(("outputs", "inputs"), SHAPES)
 def test_a_row_has_the_same_bits_alone_and_among_others(outputs: int, inputs: int) -> None:
     x, weight = draw(130, inputs), BlockedWeight(draw(outputs, inputs), DOT)
-    x[3, inputs // 2] = torch.nan  # of no other row, nor what an earlier product has left in memory
+    x[3, inputs // 2] = torch.nan  # NaN affects no other row, and memory from an earlier product affects none
     BlockedWeight(draw(1, 640), DOT).multiply(torch.full((130, 640), torch.nan, dtype=torch.bfloat16))
     whole = weight.multiply(x)
     assert whole[3].isnan().all()

@@ -12,7 +12,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent.parent
 ZIG = ROOT / ".tools" / "zig" / "bin" / "python"
 LIMIT = 3600
-"""Seconds of a program: the tests of all kernels with sanitizers take a quarter of an hour of CPU time."""
+"""Timeout of a program in seconds: the tests of all kernels with sanitizers take a quarter of an hour of CPU time."""
 
 needs_tools = [
     pytest.mark.tool,
@@ -22,7 +22,7 @@ needs_x86 = pytest.mark.skipif(build.architecture() != "x86_64", reason="levels 
 
 
 def run(*command: str | Path, given: bytes = b"", **environment: str) -> bytes:
-    """Return what a command writes; it must succeed."""
+    """Return the output of a command; it must succeed."""
     wanted = {name: value for name, value in os.environ.items() if name != "TEST_TOOLS"} | environment
     done = subprocess.run(command, input=given, env=wanted, cwd=ROOT, capture_output=True, check=False, timeout=LIMIT)
     assert done.returncode == 0, ((b"" if given else done.stdout[-5000:]) + done.stderr[-5000:]).decode(

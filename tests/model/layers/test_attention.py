@@ -1,4 +1,4 @@
-"""Attention against a softmax written out in float64, and its bits alone, among others and in chunks.
+"""Attention against a softmax written out in float64, and equal bits in any batch and in chunks.
 
 Every draw is fresh: shapes, block sizes, windows, caps, biases. The cache holds NaN wherever nothing was put, so that a
 number read from outside a sequence shows.
@@ -186,7 +186,7 @@ def test_mix_is_a_pattern_times_the_values(kind: Kind, dtype: torch.dtype, bound
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
 def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(kind: Kind, dtype: torch.dtype, bound: float) -> None:
-    """Run two sequences whose encoders' keys are in the same cache as their own."""
+    """Run two sequences with their encoders' keys in the same cache as their own."""
     attention = kind()
     for _ in range(5):
         world = World(dtype, num_sequences=4)  # sequences 2 and 3 play the encoders of 0 and 1

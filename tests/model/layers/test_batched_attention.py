@@ -1,4 +1,4 @@
-"""Many sequences in one operation give what one sequence at a time gives."""
+"""Attention of many sequences in one operation equals the attention of one sequence at a time."""
 
 import math
 import random
@@ -22,11 +22,11 @@ def test_attention_is_the_softmax_written_out(dtype: torch.dtype, causal: bool) 
     attention = BatchedAttention()
     for _ in range(12):
         world = World(dtype, causal=causal, num_sequences=6)
-        if dtype == torch.bfloat16:  # whose dots are rounded to 8 bits: scores must be small to be near
+        if dtype == torch.bfloat16:  # dots are rounded to 8 bits: only small scores are accurate
             world.rule = replace(world.rule, scale=0.1 * world.dim**-0.5, bias=None)
         found: list[list[torch.Tensor]] = [[] for _ in range(6)]
         done = [0] * 6
-        if not causal:  # a row sees what comes behind it: whole sequences alone
+        if not causal:  # a row sees later rows: only whole sequences
             for s, out in enumerate(world.attend(attention, *world.whole(*range(6)))):
                 found[s].append(out)
                 done[s] = len(out)

@@ -35,7 +35,7 @@ def test_the_sum_of_a_row_has_one_order_in_every_batch(
     inputs: int, outputs: int, dtype: torch.dtype, device: str
 ) -> None:
     x, weight = rounding_alone(150, inputs, outputs, dtype)
-    x = x.clamp(-99, 99)  # what float16 holds
+    x = x.clamp(-99, 99)  # within float16's range
     layer = Linear(weight.to(device), torch.randn(outputs).to(device, dtype), kernels=KernelConfig("torch"))
     assert_rows_do_not_depend_on_the_batch(layer, x.to(device))
     assert_rows_do_not_depend_on_the_batch(layer.product, x.to(device))
@@ -87,8 +87,8 @@ def test_a_row_sees_the_same_whatever_rows_heads_and_unseen_keys_stand_beside_it
     q, k, v = (3 * torch.randn(19, n, 20).to(device, dtype) for n in (70, 500, 500))
 
     def attend(heads: slice, rows: slice, num_keys: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Attend with rows that see 300 keys of `num_keys`, through a cap; return patterns, and the values mixed by
-        them.
+        """Attend with rows that see 300 keys of `num_keys`, through a cap; return the patterns and the weighted sums of
+        the values.
         """
         scores = arithmetic.dots(q[heads, rows], k[heads, :num_keys].transpose(1, 2))
         scores = 30 * arithmetic.tanh(scores / 30)

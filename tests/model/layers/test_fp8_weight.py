@@ -1,4 +1,4 @@
-"""Weights of e4m3: how far rounding moves a number, products of what was rounded, and where they are refused."""
+"""Weights of e4m3: the size of their rounding, products of rounded numbers, and where they are refused."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ DTYPES = (torch.bfloat16, torch.float16)
 def test_rounding_moves_a_number_by_a_sixteenth_of_itself_at_most() -> None:
     torch.manual_seed(0)
     rows = torch.randn(50, 300, dtype=torch.float64) * 10.0 ** torch.randint(-20, 20, (50, 1))
-    rows[:, ::7] *= 10.0 ** torch.randint(-9, 0, (50, 43))  # among them numbers that e4m3 has no exponent for
+    rows[:, ::7] *= 10.0 ** torch.randint(-9, 0, (50, 43))  # includes exponents outside e4m3's range
     rows = rows.float().double()
     found = Fp8Rows.quantize(rows.float())
     assert found.values.dtype == torch.float8_e4m3fn
@@ -128,7 +128,7 @@ def test_a_gpu_multiplies_by_the_same_weight(rows: int, inputs: int, outputs: in
     weight, x = torch.randn(outputs, inputs).to(dtype), torch.randn(rows, inputs).to(dtype)
     there, here = (Linear(w, kernels=TORCH, batch_invariant=False, quantize="fp8") for w in (weight.cuda(), weight))
     assert torch.equal(there.to_dense().cpu(), here.to_dense())
-    # By float64, since not every torch multiplies such rows on a CPU.
+    # In float64, since not every torch multiplies such rows on a CPU.
     expected = Fp8Rows.quantize(x).to_dense().double() @ Fp8Rows.quantize(weight).to_dense().double().T
     torch.testing.assert_close(there(x.cuda()).cpu().double(), expected, atol=0.1, rtol=2**-6)
 

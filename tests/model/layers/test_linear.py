@@ -1,4 +1,4 @@
-"""Linear layers and what is built on them: the same numbers as torch, and rows that do not depend on the batch."""
+"""Linear layers and layers built on them: the same numbers as torch, and rows that do not depend on the batch."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Rotary embedding: every scaling as transformers computes it, and a rotation that depends on the position alone."""
+"""Rotary embedding: every scaling as transformers computes it, and a rotation that depends only on the position."""
 
 import math
 from typing import Any
@@ -147,7 +147,7 @@ def test_a_turned_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, head_
     rope = Rope(RopeConfig(max_position=600, original_max_position=600), head_dim, 600, dtype)
 
     def rotate(rows: torch.Tensor) -> torch.Tensor:
-        """Rotate rows whose first column is the position; q and k are views into a wider row, as in a decoder."""
+        """Rotate rows with the position in their first column; q and k are views into a wider row, as in a decoder."""
         parts = torch.split(rows[:, 1:], [5 * head_dim, 2 * head_dim, 2 * head_dim], -1)
         q, k = (part.reshape(len(rows), -1, head_dim) for part in parts[:2])
         turned = rotated(rope, q, k, rows[:, 0].long())

@@ -1,4 +1,4 @@
-"""A table read from a tied head's blocks gives the rows it was made of, bit for bit, and keeps no second copy."""
+"""A table read from a tied head's blocks has the original rows, bit for bit, and keeps no second copy."""
 
 import gc
 import weakref
@@ -11,7 +11,7 @@ from model.layers.token_table import TokenTable
 
 
 def large(dtype: torch.dtype, width: int) -> torch.Tensor:
-    """Return a weight whose number of rows is no multiple of a block's."""
+    """Return a weight with a number of rows that is no multiple of a block's."""
     num_rows = (16 << 20) // (width * dtype.itemsize) + 33
     return torch.randn(num_rows, width, generator=torch.Generator().manual_seed(0)).to(dtype)
 

@@ -1,4 +1,4 @@
-"""Which layers multiply by the card's own kernel, and what they compute."""
+"""Which layers multiply by the card's own kernel, and their results."""
 
 import pytest
 import torch

@@ -34,7 +34,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 def draw_config(rng: random.Random) -> ModelConfig:
-    """Draw a network like Llama, of the options that the one call supports."""
+    """Draw a network like Llama, with options that the one call supports."""
     kv_heads, group, head_dim = rng.choice([1, 2, 4]), rng.choice([1, 2, 3]), rng.choice([16, 32, 48, 64])
     num_layers = rng.randint(1, 4)
     turned = RopeConfig(max_position=CONTEXT, original_max_position=CONTEXT, dims=rng.choice([None, 8]))
@@ -115,7 +115,7 @@ def block_by_block(decoder: Stack) -> Stack:
 
 
 def filled_caches(config: ModelConfig, dtype: torch.dtype, num_blocks: int, copies: int) -> list[KVCache]:
-    """Return caches that hold the same keys and values everywhere."""
+    """Return caches with the same keys and values everywhere."""
     caches = [KVCache(config, num_blocks, BLOCK_SIZE, dtype, CPU) for _ in range(copies)]
     for layers in zip(*(cache.layers for cache in caches), strict=True):
         keys, values = torch.randn(layers[0].keys.shape), torch.randn(layers[0].values.shape)
@@ -126,7 +126,7 @@ def filled_caches(config: ModelConfig, dtype: torch.dtype, num_blocks: int, copi
 
 
 def draw_adapter(rng: random.Random, decoder: Stack, dtype: torch.dtype) -> Adapter:
-    """Draw what an adapter changes of some layers."""
+    """Draw an adapter's weights for some layers."""
 
     def linear(outputs: int, inputs: int) -> Linear:
         return Linear((torch.randn(outputs, inputs) / inputs**0.5).to(dtype))
@@ -176,7 +176,7 @@ def draw_case(dtype: torch.dtype, threads: int, quantize: Quantization = "none")
     torch.manual_seed(seed)
     config, counts = draw_config(rng), draw_counts(rng)
     print(seed, threads, counts, config)  # shown when it fails
-    share_of_narrow = rng.choice([0, 0.5, 1])  # weights that bfloat16 holds are multiplied in another way
+    share_of_narrow = rng.choice([0, 0.5, 1])  # weights that are exact in bfloat16 are multiplied in another way
     weights = {
         name: (weight.bfloat16() if rng.random() < share_of_narrow else weight).to(dtype)
         for name, weight in draw_weights(config).items()
@@ -211,7 +211,7 @@ def assert_same_bits_in_one_call(case: Case) -> None:
 def test_one_call_gives_the_bits_of_the_blocks_one_by_one(
     attempt: int, dtype: torch.dtype, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The layers go in one call, or in one each, as those of large networks do."""
+    """Run the layers in one call, or in one call each, as in large networks."""
     if attempt % 2:
         monkeypatch.setattr(fused_decoder, "_WORK_BETWEEN_CHECKS", 1)
     with at_level(library.levels()[attempt % len(library.levels())]), num_threads(threads), torch.inference_mode():

@@ -1,5 +1,5 @@
-"""Layers of an encoder in one call each: the numbers of the slow reference, and the same bits whatever is captured
-and whatever other texts are in the batch.
+"""Layers of an encoder in one call each: the numbers of the slow reference, and bits that do not depend on captures or
+on the other texts of the batch.
 """
 
 import secrets

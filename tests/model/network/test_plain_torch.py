@@ -1,4 +1,4 @@
-"""A network that is to be computed by torch alone."""
+"""A network that runs with torch only."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Pooling gives the embeddings that its names promise, and each sequence its own."""
+"""Pooling returns the embeddings of each method, and a separate embedding for each sequence."""
 
 import math
 from collections.abc import Sequence

@@ -1,6 +1,4 @@
-"""What a folder's sentence-transformers files say about its embeddings; what is not supported is reported, never
-guessed.
-"""
+"""How a folder's sentence-transformers files define its embeddings; unsupported options are reported, never guessed."""
 
 import json
 from pathlib import Path

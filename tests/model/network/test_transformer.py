@@ -1,5 +1,5 @@
-"""What the network does beside its numbers, for every kind of checkpoint: the largest logit, sequences that need fewer
-layers, the lens, and stacks that are not there.
+"""Behaviour of the network other than its numbers, for every kind of checkpoint: the largest logit, sequences that need
+fewer layers, the lens, and missing stacks.
 
 The numbers are checked in tests/model/checkpoint/test_every_family.py, the bits in batches in tests/server/engine.
 """
@@ -19,7 +19,7 @@ from tests import tiny
 from tests.model.watching import BLOCK, CPU, Watched, load, run, token_ids
 
 ROPES = {f"llama-{name}" for name in tiny.ROPE_VARIANTS} - {"llama-longrope"}
-"""Rope variants that one of them covers: a row's own tables do the rest, and
+"""Rope variants that one of them covers: they differ only in a row's tables, and
 tests/model/checkpoint/test_every_family.py has others.
 """
 
@@ -48,7 +48,7 @@ def test_the_largest_logit_is_the_same_whether_or_not_logits_are_made(
     hidden = torch.randn(70, model.config.hidden_size).to(dtype)
     for rows in (1, 9, 70):
         assert model.largest_logits(hidden[:rows]) == largest(model.logits(hidden[:rows], widen=False))
-    hidden[3] = torch.inf  # the largest of such a row may be no number, which equals nothing
+    hidden[3] = torch.inf  # the largest logit of such a row may be NaN, which equals nothing
     ids, numbers = model.largest_logits(hidden[:9])
     assert ids == largest(model.logits(hidden[:9], widen=False))[0]
     assert not math.isfinite(numbers[3])

@@ -33,7 +33,7 @@ LAYERS = 1 if IS_INTERPRETED else 2
 
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut products into pieces that have programs of their own for up to 4 rows, and take larger tiles for more."""
+    """Cut products into pieces with programs of their own for up to 4 rows, and use larger tiles for more rows."""
     for name, number in {"FILL": 4, "LEAST_PIECE": 16, "_MULTIPLE": 64, "FEW_ROWS": 4}.items():
         monkeypatch.setattr(matmul, name, number)
     assert matmul.piece_length(64, 136) == 128
@@ -55,7 +55,7 @@ class Run:
         self.cache = KVCache(model.cache_config, num_blocks, BLOCK, model.dtype, DEVICE, keys_in_rows=True)
 
     def step(self, counts: dict[int, int]) -> None:
-        """Run the next so many tokens of some sequences, in this order."""
+        """Run the next `counts` tokens of some sequences, in this order."""
         spans = []
         for i, count in counts.items():
             start, first = self.done[i], 1 + BLOCKS * i
@@ -67,7 +67,7 @@ class Run:
             self.hidden[i].append(rows)
 
     def left(self) -> dict[int, int]:
-        """Return how many tokens each sequence still has, of those that have some."""
+        """Return the number of tokens left in each sequence that has any left."""
         return {
             i: len(all_) - done
             for i, (all_, done) in enumerate(zip(self.sequences, self.done, strict=True))
@@ -113,7 +113,7 @@ def test_a_prompt_has_the_same_logits_whole_in_chunks_among_others_and_token_by_
 
 
 def test_patterns_of_a_network_without_a_step_of_its_own_have_the_same_bits_in_pieces(tmp_path: Path) -> None:
-    """Its blocks run one by one, and the patterns that hooks ask for are not the kernels'."""
+    """Run its blocks one by one; hooks do not get their patterns from the kernels."""
     rng = fresh_draw()
     folder = tiny.make_variant("qwen3_moe", tmp_path)
     model = load(folder, rng.choice(DTYPES), DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)

@@ -1,4 +1,4 @@
-"""What the tests of the sampler draw: logits, and rows with any mixture of parameters."""
+"""Random inputs for the tests of the sampler: logits, and rows with any mixture of parameters."""
 
 import random
 from typing import Any
@@ -13,7 +13,7 @@ from server.engine.sampling_params import SamplingParams
 
 
 def params(**options: Any) -> SamplingParams:
-    """Parameters at their neutral values but for `options`."""
+    """Parameters at their neutral values, except `options`."""
     return SamplingParams(**{"max_tokens": 1, "seed": 0, **options})
 
 

@@ -1,4 +1,4 @@
-"""The device's sampler chooses what the plain one does, bit for bit, and never makes a host wait."""
+"""The device's sampler chooses the same tokens as the plain one, bit for bit, and never makes a host wait."""
 
 import random
 from collections.abc import Sequence
@@ -181,7 +181,7 @@ def test_edits_follow_a_growing_history(vocab_size: int, dtype: torch.dtype, see
         places, last_tokens = rng.sample(range(4), 3), [rng.randrange(vocab_size) for _ in range(5)]
         for i, (r, row, edit, history) in enumerate(zip(places, rows, kept, histories, strict=True)):
             plain_edits.add(r, row.params, history, row.num_prompt_tokens)
-            if len(history) > num_read[i] and rng.random() < 0.5:  # only the device knows the newest
+            if len(history) > num_read[i] and rng.random() < 0.5:  # only the device has the newest token
                 last_tokens[r + 1] = history[-1]
                 edits.add(r, edit, [*history[:-1], -1], newest=r + 1)
             else:
@@ -207,14 +207,14 @@ def test_edits_that_do_not_fit_are_refused(capacity: EditCapacity) -> None:
         edits.pack(np.zeros(capacity.packed_size, np.int64), capacity)
 
 
-# --- what a graph may hold ---------------------------------------------------------------------------------------
+# --- operations allowed in a graph -------------------------------------------------------------------------------
 
 WAITING = {
     "_local_scalar_dense", "item", "nonzero", "masked_select", "bincount", "unique", "_unique2", "unique_consecutive",
     "unique_dim", "repeat_interleave", "equal", "is_nonzero", "tensor_split", "lift_fresh", "_to_cpu",
 }  # fmt: skip
-"""Operations that read values on the host, or whose results have sizes that values decide, or that make a tensor of
-numbers of the host.
+"""Operations that read values on the host, that make a tensor from numbers of the host, or with result sizes that
+depend on values.
 """
 
 
@@ -235,7 +235,7 @@ class NothingWaits(TorchDispatchMode):
 
 
 def whole_step(kind: Kind, k: int | None, dtype: torch.dtype, device: torch.device, vocab_size: int) -> torch.Tensor:
-    """One step with edits, on tensors of this device whose values do not matter."""
+    """Run one step with edits, on tensors of this device with arbitrary values."""
     capacity = EditCapacity(3, 4, 5)
     logits = torch.zeros(3, vocab_size, dtype=dtype, device=device)
     packed = torch.zeros(packed_size(3), dtype=torch.int64, device=device)
@@ -249,7 +249,7 @@ def whole_step(kind: Kind, k: int | None, dtype: torch.dtype, device: torch.devi
 @pytest.mark.parametrize("k", [None, 0, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_makes_a_host_wait(kind: Kind, k: int | None, dtype: torch.dtype) -> None:
-    """Check also on the device "meta", whose tensors have no values."""
+    """Check also on the device "meta", which has tensors without values."""
     for vocab_size in (37, 128):
         for name in ("cpu", "meta"):
             result = whole_step(kind, k, dtype, torch.device(name), vocab_size)
@@ -271,7 +271,7 @@ def test_the_check_above_sees_a_read_and_a_mask() -> None:
             x.to("meta")
 
 
-# --- what travels ------------------------------------------------------------------------------------------------
+# --- copies between host and device ------------------------------------------------------------------------------
 
 
 def test_a_kind_serves_all_rows() -> None:

@@ -1,4 +1,4 @@
-"""A graph of the device's sampler, captured once, serves any rows. Without a GPU the function that it holds is called
+"""A graph of the device's sampler, captured once, works for any rows. Without a GPU the captured function is called
 instead of replayed.
 """
 

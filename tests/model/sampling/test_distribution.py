@@ -1,4 +1,4 @@
-"""The next token's distribution: published figures, and those of the reference that the sampler is held against."""
+"""The next token's distribution: published figures, and the figures of the reference for the sampler's tests."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def test_what_is_kept_is_what_the_sampler_draws_from(
     found = distribution(logits, temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     assert np.abs(found.kept - expected).max() < 1e-9
     assert found.kept.sum() == pytest.approx(1)
-    # What passed a filter and those before it is what those filters alone keep.
+    # The tokens that passed a filter and all earlier filters are the tokens that only these filters keep.
     for names in (["top_k"], ["top_k", "min_p"], ["top_k", "min_p", "top_p"]):
         alone = params(temperature=temperature, **{name: getattr(sampling, name) for name in names})
         assert found.num_passed[names[-1]] >= np.count_nonzero(reference.distribution(logits.tolist(), alone))

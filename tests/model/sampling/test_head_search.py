@@ -15,7 +15,7 @@ WEIGHTS = [
     pytest.param((torch.float32, 1.0), id="float32 that bfloat16 holds"),
     pytest.param((torch.bfloat16, 1.0), id="bfloat16"),
 ]
-"""A dtype, and the factor of its whole numbers: some factors make numbers that bfloat16 cannot hold."""
+"""A dtype, and the factor of its whole numbers: some factors make numbers that are not exact in bfloat16."""
 
 
 def _found(head: Linear, x: torch.Tensor) -> tuple[list[int], list[float]] | None:

@@ -1,4 +1,4 @@
-"""Log-probabilities are those of the model's own logits, at every position, and those of the row alone."""
+"""Log-probabilities are computed from the model's own logits, at every position, and do not depend on the batch."""
 
 import random
 

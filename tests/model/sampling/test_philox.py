@@ -1,4 +1,4 @@
-"""Random numbers are those of the paper, and depend on seed and position alone."""
+"""Random numbers equal the paper's, and depend only on seed and position."""
 
 import pytest
 import torch

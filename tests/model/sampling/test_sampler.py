@@ -1,4 +1,4 @@
-"""What a request may expect of its sampling parameters, and that its answer does not depend on the batch."""
+"""The documented effect of each sampling parameter, and that an answer does not depend on the batch."""
 
 import math
 import random
@@ -176,9 +176,9 @@ def test_a_float32_nucleus_holds_top_p_and_not_a_token_more(seed: int, top_p: fl
 def test_kept_tokens_are_those_of_transformers(seed: int, vocab_size: int, dtype: torch.dtype) -> None:
     """Check that the same tokens survive top_k, min_p and temperature, and in float64 top_p.
 
-    Two differences are on purpose: transformers keeps only some of several equal tokens at the edge of top_p, which its
-    unstable sort picks, while we keep all (the logits here have no ties); and its float32 sums move that edge by about
-    1e-6 of the mass, hence float64 there.
+    Two differences are on purpose. transformers keeps only some of several equal tokens at the edge of top_p, chosen by
+    its unstable sort; we keep all (the logits here have no ties). Its float32 sums move that edge by about 1e-6 of the
+    mass; so top_p is compared in float64.
     """
     rng = random.Random(seed)
     logits = make_logits(1, vocab_size, seed, dtype)
@@ -250,12 +250,12 @@ def test_forbidden_tokens_are_as_if_their_logits_were_minus_infinity(vocab_size:
         assert mask is not None or one == other
         banned = (
             mask is not None and mask[other.token_id]
-        )  # where a ban left nothing, there was nothing to compare with
+        )  # a row in which every token is banned has no token to compare with
         assert banned or one.token_id == other.token_id
 
 
 def replace_logprobs(row: SamplerRow) -> SamplerRow:
-    """A row that reports no log-probabilities, which are those of the logits as they came."""
+    """Return the row without a request for log-probabilities, which are computed from the original logits."""
     assert isinstance(row.params, SamplingParams)
     return row._replace(params=replace(row.params, logprobs=None))
 

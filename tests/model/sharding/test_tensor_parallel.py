@@ -1,6 +1,6 @@
-"""One network on two ranks gives the numbers of one process, point by point, whatever is captured or changed.
+"""One network on two ranks computes the numbers of one process, point by point, with every capture and change.
 
-The other rank is a real process, connected through gloo. It is started once and given one checkpoint after another.
+The other rank is a real process, connected through gloo. It is started once and reads one checkpoint after another.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ from tests.model.watching import Edit, Watched, points, run, token_ids
 from tests.network import BLOCK_SIZE, CPU, logits_alone, look_at_everything, worst
 
 EVEN = {"gpt_neox": {"num_attention_heads": 4, "hidden_size": 64}}
-"""Options that give a family a number of heads that two ranks can share."""
+"""Options that set a family's number of heads so that two ranks can share them."""
 ALIKE = ("llama", "llama-gelu", "gpt2-untied", "gpt2-relu-unscaled", *(f"llama-{name}" for name in tiny.ROPE_VARIANTS))
 WHOLE = (
     "qwen2_moe", "qwen3_moe", "olmoe", "mixtral", "gpt_oss", "granite4-experts", "lfm2", "qwen3_5", "gemma4",
@@ -37,7 +37,7 @@ WHOLE = (
 )  # fmt: skip
 """Families that are not divided."""
 NAMES = [name for name in tiny.VARIANTS if name not in (*ALIKE, *WHOLE)]
-"""Variants of every family that can be sharded, except those that differ only in what is not."""
+"""Variants of every family that can be sharded, without variants that differ only in unsharded parts."""
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,8 @@ def last_stack(model: Transformer) -> Stack:
 
 
 def changed_everywhere(model: Transformer) -> Watched:
-    """Return a sequence with every changeable point of a layer changed, scores and patterns of some heads too, and
-    with everything captured that shows it: an error at one point is seen there.
+    """Return a sequence with every changeable point of a layer changed, including scores and patterns of some heads,
+    and with captures at every point, so that an error at one point shows there.
     """
     config, stack = model.config, last_stack(model)
     places = [(point, layer) for point, layer in points(model, stack)]

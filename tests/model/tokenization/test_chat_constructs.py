@@ -1,7 +1,7 @@
-"""The constructs that templates of well-known models use render as in transformers: no limit of the sandbox may lose
-part of a template's output.
+"""The constructs in templates of well-known models render as in transformers: no limit of the sandbox may lose part of
+a template's output.
 
-Each template here is our own, and small; the comment next to it names the models whose templates have such constructs.
+Each template here is our own, and small; the comment next to it names the models with such constructs.
 """
 
 from pathlib import Path
@@ -189,7 +189,7 @@ WORDS = """{%- set text = " the Quick brown Fox, the end " -%}
 {{ range(2, 9, 3) | list }}{% set a, b = (1, 2) %}{{ a + b }}{{ [[1, 2], [3]] | map('length') | list }}
 {{ 1e3 | int }}"""
 
-# Statements that templates of any of them have
+# Statements in templates of these models
 STATEMENTS = """{%- for node in [{'v': 1, 'c': [{'v': 2, 'c': []}]}] recursive %}
 {{ loop.depth }}{{ node.v }}{{ loop(node.c) }}{% endfor %}
 {%- for a, b in [[1, 2], [3, 4]] %}{{ loop.index }}{{ loop.revindex }}{{ loop.index0 }}{{ loop.length }}

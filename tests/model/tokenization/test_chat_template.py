@@ -253,7 +253,7 @@ def test_a_hostile_source_ends_in_an_error(tokenizer: Tokenizer, impatient: Temp
 
 @pytest.mark.parametrize("end", ["{% if tools %}{% endif %}", "{{ functions }}", ""])
 def test_the_longest_source_is_rendered(tokenizer: Tokenizer, end: str) -> None:
-    """The source is searched once for the names of tools: a search from each character would take days."""
+    """The source is searched once for the names of tools: one search from each character would take days."""
     words = "{% if true %}a {% endif %}" * 400
     source = words.ljust(MAX_SOURCE_CHARACTERS - len(end), "x") + end
     assert rendered(tokenizer, source) == "a " * 400 + "x" * (len(source) - len(words) - len(end))

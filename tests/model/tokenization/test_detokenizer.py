@@ -74,7 +74,7 @@ def test_a_completion_is_what_its_tokens_add_to_the_prompt(
 ) -> None:
     for name, tokenizer in tokenizers.items():
         if tokenizer.cleans_up:
-            continue  # cleaning joins words across the cut, so that no text of the completion alone exists
+            continue  # cleaning joins words across the cut, so the completion has no text of its own
         before = tokenizer.encode("The sun" + prompt + " x").ids
         after = tokenizer.encode(completion, add_special_tokens=False).ids
         whole = tokenizer.decode(before + after)

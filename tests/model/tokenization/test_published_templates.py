@@ -1,4 +1,4 @@
-"""Each chat template that llama.cpp ships writes conversations as transformers does, but for the reasons given here."""
+"""Each chat template that llama.cpp ships renders conversations as transformers does, except for the listed reasons."""
 
 import json
 import re
@@ -94,7 +94,7 @@ def sent(body: Row, write: Callable[[Any], Any]) -> Row:
 
 
 async def ours(template: ChatTemplate, body: Row) -> str:
-    """Return the prompt that a chat becomes; arguments of its calls are text, as OpenAI's clients send them."""
+    """Return the prompt for a chat; arguments of its calls are text, as OpenAI's clients send them."""
     context: Any = SimpleNamespace(chat_template=template, model_id="tiny")
     chat = ChatCompletionRequest.model_validate(sent(body, json.dumps))
     rest = (chat.opens_answer, chat.chat_template_kwargs, chat.shown_tools)
@@ -141,11 +141,11 @@ def as_vllm(row: Row) -> Row:
 
 
 def documented(template: ChatTemplate, body: Row, by_transformers: str | None) -> Row | None:
-    """Return the chat with which transformers writes our prompt, or None if it is the same chat.
+    """Return the chat with which transformers renders our prompt, or None if it is the same chat.
 
-    - developer: templates that do not name the role would write it as it is, or refuse it. It is system for them.
-    - text parts: templates that read one text would write Python's list, refuse it or leave it out.
-    - `reasoning`: vLLM gives templates reasoning by this name too, transformers only by the two others.
+    - developer: templates that do not name this role would write it as it is, or refuse it. We change it to system.
+    - text parts: templates that expect one text would write Python's list, refuse it or leave it out.
+    - `reasoning`: vLLM also gives templates the reasoning by this name, transformers only by the two other names.
     """
     roles = {row["role"] for row in body["messages"]}
     if "developer" in roles and "developer" not in template.source:

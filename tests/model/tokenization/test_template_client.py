@@ -1,4 +1,4 @@
-"""The process that renders chat templates holds nothing of its parent's, ends with it, and is replaced when lost."""
+"""The process that renders chat templates inherits nothing from its parent, ends with it, and is replaced if lost."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ def test_two_templates_share_a_process_and_neither_answers_for_the_other(tokeniz
 def test_an_event_loop_goes_on_while_a_template_loops_and_the_next_chat_gets_its_own_answer(
     tokenizer: Tokenizer,
 ) -> None:
-    """The process is stopped until the event loop has had its turns, so that it cannot end before them."""
+    """The process is stopped until the event loop has run, so that it cannot end before."""
     client = TemplateClient(max_seconds=0.1)
     template = ChatTemplate(ON_DEMAND, tokenizer, client)
     stopped = client.pid
@@ -156,7 +156,7 @@ def test_the_process_ends_with_its_parent(killed: bool) -> None:
 def test_chats_that_wait_for_a_stopped_process_take_no_thread_from_others(
     tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is killed and replaced after a while without an answer. Then each chat gets its own answer."""
+    """It is killed and replaced after a timeout without an answer. Then each chat gets its own answer."""
     monkeypatch.setattr("model.tokenization.template_client._MAX_SILENCE", 4.0)  # a busy machine's is longer than 1
     client = TemplateClient()
     template = ChatTemplate(ECHO, tokenizer, client)

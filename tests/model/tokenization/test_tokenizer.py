@@ -1,4 +1,4 @@
-"""The tokenizer gives AutoTokenizer's ids, offsets and text, and says clearly what it cannot load."""
+"""The tokenizer gives AutoTokenizer's ids, offsets and text, and reports clearly which files it cannot load."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Tiny tokenizers made in code, one folder each, in the forms that checkpoints have. It knows no test."""
+"""Tiny tokenizers made in code, one folder each, in the forms of published checkpoints."""
 
 import json
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ LLAMA3_LIKE = (
 
 
 def write(folder: Path, tokenizer: Tokenizer | None, **files: Any) -> Path:
-    """Write a tokenizer folder; `files` are its JSON files by stem, or None for those to leave out."""
+    """Write a tokenizer folder; `files` are its JSON files by stem, or None for omitted files."""
     folder.mkdir(parents=True, exist_ok=True)
     if tokenizer is not None:
         tokenizer.save(str(folder / "tokenizer.json"))
@@ -148,13 +148,13 @@ def words(folder: Path, **files: Any) -> Path:
 
 @dataclass(frozen=True)
 class Shape:
-    """A folder with a tokenizer.json: `name` says what is special about it."""
+    """A folder with a tokenizer.json; `name` describes its special property."""
 
     name: str
     tokenizer: Tokenizer
     tokenizer_config: dict[str, Any] | None
     model_type: str | None = None
-    """The model type that its config.json names, or None if it has none."""
+    """The model type in its config.json, or None."""
     files: dict[str, Any] = field(default_factory=dict)
     """Its other JSON files by stem."""
 
@@ -166,7 +166,7 @@ class Shape:
 
 
 def build_all(root: Path) -> dict[str, Path]:
-    """Write one folder for each kind of tokenizer that checkpoints come with, by a name that says what is special."""
+    """Write one folder for each kind of tokenizer in checkpoints; each name describes the special property."""
     shapes = [*byte_levels(), *byte_levels_of_encoders(), *byte_fallbacks(), *unigrams(), *word_pieces()]
     return {shape.name: shape.write(root) for shape in shapes} | files_of_vocabularies(root)
 
@@ -229,7 +229,7 @@ def byte_levels() -> list[Shape]:
 
 
 def byte_levels_of_encoders() -> list[Shape]:
-    """Return folders of GPT-2's kind, with what encoders write around a text."""
+    """Return folders of GPT-2's kind, with the tokens that encoders write around a text."""
     modern = byte_level(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"))
     modern.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]

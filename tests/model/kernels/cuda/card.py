@@ -1,4 +1,4 @@
-"""Where the card's kernels are tested, and fresh random draws for them."""
+"""The device of the kernels' tests, and random draws for them."""
 
 import random
 import secrets
@@ -29,8 +29,8 @@ def normal(*shape: int, dtype: torch.dtype, scale: float = 1.0) -> torch.Tensor:
 
 
 def assert_close(ours: torch.Tensor, expected: torch.Tensor, roundings: float, scale: float = 1.0) -> None:
-    """Assert that numbers differ by at most so many roundings to their dtype; those below `scale` by as many of
-    float32's at `scale`.
+    """Assert that numbers differ by at most `roundings` roundings to their dtype; numbers below `scale` by at most
+    `roundings` roundings of float32 at `scale`.
     """
     eps, wide_eps = torch.finfo(ours.dtype).eps, torch.finfo(torch.float32).eps
     torch.testing.assert_close(

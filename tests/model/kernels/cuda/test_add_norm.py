@@ -37,7 +37,7 @@ def exact(norm: NormWeights, x: torch.Tensor) -> torch.Tensor:
 
 
 def normed(norm: NormWeights, x: torch.Tensor) -> torch.Tensor:
-    """Return the norm of rows alone, by the card."""
+    """Return the norm of the rows, computed one row at a time by the card."""
     stream, result = add_norm(x, [], before=norm)
     assert stream is x
     assert result is not None

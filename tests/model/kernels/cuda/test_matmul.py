@@ -1,4 +1,4 @@
-"""The card's products: against float64, and the bits of a row alone and in batches of any size."""
+"""The card's products: against float64, and the bits of a row by itself and in batches of any size."""
 
 import math
 
@@ -33,7 +33,7 @@ def assert_near(ours: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) ->
 
 
 def almost_zero(rows: int, inputs: int, outputs: int, dtype: torch.dtype, seed: int) -> tuple[Tensor, Tensor]:
-    """Return x and a weight whose product is 0 but for rounding, within what float16 holds."""
+    """Return x and a weight with a product of 0 except for rounding, within float16's range."""
     x, weight = rounding_alone(rows, inputs, outputs, torch.float32, seed)
     return x.clamp(-6e4, 6e4).to(DEVICE, dtype), weight.to(DEVICE, dtype)
 

@@ -1,4 +1,4 @@
-"""Attention on a card: against a softmax written out in float64, and its bits alone, among others and in chunks.
+"""Attention on a card: against a softmax written out in float64, and equal bits in any batch and in chunks.
 
 Triton interprets the kernels, or a card runs them where there is one. Every draw is fresh. The cache holds NaN wherever
 nothing was put, so that a read from outside the visible keys shows.
@@ -35,7 +35,7 @@ each_world = pytest.mark.parametrize(
     "name", ["window", "all", *(pytest.param(name, marks=pytest.mark.nightly) for name in MORE)]
 )
 ARRIVALS = Arrivals()
-"""Those of all launches here, as of a network's: each must leave them as it found them."""
+"""The counters of all launches here, as in a network: each launch must leave them unchanged."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def some_world(name: str) -> World:
         group, block_size = random.choice([1, 2, 3, 4, 7, 8, PAIRS + 2]), random.choice([16, 32, 48])
         world = World(random.choice([*BOUNDS]), **sizes, group=group, dim=dim, block_size=block_size)
     world.q = world.q.to(world.dtype).float()
-    del world.rule["sinks"]  # which no kernel of a card knows
+    del world.rule["sinks"]  # which no kernel of a card supports
     return world
 
 
@@ -67,7 +67,7 @@ def on_device(numbers: object) -> torch.Tensor:
 
 
 def paged_keys(world: World) -> PagedKeys:
-    """Return the keys of a world, whose blocks stand one after the other, padding between the tables included."""
+    """Return the keys of a world, with its blocks one after the other, including the padding between the tables."""
     starts = np.arange(world.num_sequences) * world.tables.shape[1]
     window = None if world.window == math.inf else int(world.window)
     return PagedKeys(
@@ -81,12 +81,12 @@ def paged_keys(world: World) -> PagedKeys:
 
 
 def few(world: World) -> int:
-    """Return a number of rows that take little time alone."""
+    """Return a number of rows that takes little time."""
     return max(2, min(6, 48 // world.num_heads))
 
 
 def some_rows(world: World, most: int) -> list[int]:
-    """Return up to so many neighbouring rows of each sequence."""
+    """Return up to `most` neighbouring rows of each sequence."""
     rows: list[int] = []
     for sequence in range(world.num_sequences):
         own = world.rows_of(sequence)
@@ -96,7 +96,7 @@ def some_rows(world: World, most: int) -> list[int]:
 
 
 def tiles_of(world: World, rows: list[int], most_rows: int) -> torch.Tensor:
-    """Return tiles of up to so many rows, in any order, with one of padding among them."""
+    """Return tiles of up to `most_rows` rows, in any order, with one of padding among them."""
     found = [(0, 0, 0)]
     for sequence in range(world.num_sequences):
         own = [row for row in rows if world.owners[row] == sequence]
@@ -106,7 +106,7 @@ def tiles_of(world: World, rows: list[int], most_rows: int) -> torch.Tensor:
 
 
 class Asked:
-    """Some of these rows, and heads, whose patterns are asked for, and the room for them."""
+    """Rows and heads with requested patterns, and the buffers for these patterns."""
 
     def __init__(self, world: World, rows: list[int]) -> None:
         num_rows, heads = len(world.positions), world.num_heads
@@ -131,7 +131,7 @@ class Asked:
         )
 
     def check(self, world: World, bound: float) -> None:
-        """Check each pattern, and that nothing was written beside them."""
+        """Check each pattern, and that nothing was written outside of them."""
         left = self.room.cpu().clone()
         for (row, head), (start, length) in self.places.items():
             sequence = int(world.owners[row])
@@ -142,7 +142,7 @@ class Asked:
 
 
 def attend(world: World, rows: list[int], *, are_single: bool, asked: Asked | None = None) -> torch.Tensor:
-    """Return the attention [rows, H, D] of these rows, each alone or in tiles of any size."""
+    """Return the attention [rows, H, D] of these rows, each in a call of its own or in tiles of any size."""
     tiles = tiles_of(world, rows, 1 if are_single else random.randint(1, TILE_ROWS))
     out = torch.full(world.q.shape, SENTINEL, dtype=world.dtype, device=DEVICE)
     if are_single:

@@ -24,7 +24,7 @@ SHAPES = ((4, 2, 64, 64), (3, 3, 80, 32), (9, 1, 40, 40), (0, 2, 32, 16), (2, 2,
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """A product's output, its rows' places, and a cache in which nothing is written yet."""
+    """A product's output, its rows' places, and an empty cache."""
 
     qkv: torch.Tensor
     tables: tuple[torch.Tensor, torch.Tensor] | None
@@ -58,7 +58,7 @@ class World:
 def draw(
     rng: random.Random, shape: tuple[int, int, int, int], dtype: torch.dtype, axis: str = "none", num_rows: int = 5
 ) -> World:
-    """Draw rows, one of which is to be written nowhere, and norms over each head or all heads of a row."""
+    """Draw rows, one of them not stored, and norms over each head or over all heads of a row."""
     num_heads, key_heads, dim, rotated = shape
     size = rng.choice([1, 4, 16])
     num_blocks = 2 + -(-num_rows // size)
@@ -140,7 +140,7 @@ def test_norms_of_queries_and_keys_are_the_layers(axis: str, dtype: torch.dtype)
         world = draw(rng, shape, dtype, axis, num_rows=4)
         q = world.run()
         queries, keys, values = world.parts()
-        # A sum of squares in another order turns a few roundings, each of which the rotation adds to others.
+        # A sum of squares in another order causes a few roundings; the rotation adds each of them to others.
         roundings = 2.1 if dtype != torch.float32 else 10
         bare = replace(world, tables=None).rows(slice(None))
         bare_q = bare.run()
@@ -245,6 +245,6 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def assert_same(ours: torch.Tensor, expected: torch.Tensor) -> None:
-    """Assert that two caches hold the same, nothing where nothing was written."""
+    """Assert that two caches are equal, also in places without writes."""
     assert torch.equal(ours.isnan(), expected.isnan())
     assert torch.equal(ours.nan_to_num(), expected.nan_to_num())

@@ -1,4 +1,4 @@
-"""A step's tokens are its own, or those that the step before has chosen."""
+"""A step's tokens are its own, or the tokens that the previous step has chosen."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Random JSON schemas, and what judges the texts that are written for them: the `jsonschema` package."""
+"""Random JSON schemas, and the judge of the texts that are written for them: the `jsonschema` package."""
 
 from fractions import Fraction
 from typing import Any
@@ -44,7 +44,7 @@ ONCE = st.fixed_dictionaries(
     {"uniqueItems": st.just(True), "items": st.fixed_dictionaries({"enum": st.lists(VALUES, min_size=1, max_size=5)})},
     optional={"minItems": st.integers(0, 5), "maxItems": st.integers(0, 5)},
 )
-"""Schemas of arrays whose items come once."""
+"""Schemas of arrays with unique items."""
 
 LEAVES: st.SearchStrategy[Any] = st.one_of(
     st.booleans(),
@@ -113,7 +113,7 @@ SCHEMAS = st.builds(
     st.recursive(LEAVES, _holding, max_leaves=8),
     LEAVES,
 )
-"""Schemas of every keyword, most of which some value satisfies."""
+"""Schemas of every keyword; some value satisfies most of them."""
 
 
 def _multiple(_: Any, step: Any, value: Any, __: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Arguments with bare names and literal texts: what may be written is read as JSON that the schema admits."""
+"""Arguments with bare names and literal texts: every allowed text is read as JSON that the schema admits."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""docs/structured-outputs.md says what the code honours and refuses."""
+"""docs/structured-outputs.md lists the keywords that the code honours and refuses."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""JSON schemas as grammars: what may be written satisfies the schema, and what is refused names its place."""
+"""JSON schemas as grammars: every allowed text satisfies the schema, and a refusal names the unsupported place."""
 
 import json
 import random
@@ -79,7 +79,7 @@ def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, 
             ['{"a": true}', "[]"],
         ),
         (
-            # the same name written in another way must not replace the first value by one of another type
+            # the same name in another spelling must not replace the first value by a value of another type
             {**PERSON, "additionalProperties": {"type": "integer"}},
             ['{"name": "Ada", "nam": 1}'],
             ['{"name": "Ada", "\\u006eame": 1}', '{"name": "Ada", "name": 1}'],
@@ -158,7 +158,7 @@ def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, 
         ),
         ({"type": "string", "format": "date"}, ['"2024-02-29"'], ['"2023-02-29"', '"24-01-01"']),
         ({"type": "string", "format": "password"}, ['"any"'], ["1"]),
-        # llguidance alone admits the escaped quote
+        # Only llguidance admits the escaped quote.
         ({"type": "string", "pattern": '^[^"]{3}$'}, ['"a]é"'], ['"\\"]]"', '"]]\\""']),
         ({"type": "string", "pattern": r"^[^\\]$"}, ['"a"', '"\\n"'], ['"\\\\"']),
         ({"type": "string", "pattern": "^a|b$"}, ['"ax"', '"xb"'], ['"xax"']),

@@ -46,7 +46,7 @@ def test_lengths_are_checked_before_any_work(kind: Kind, value: Any, whitespace:
 
 
 class TooManyCallsError(Exception):
-    """The work called more functions than it may."""
+    """The work called more functions than allowed."""
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def test_calls_are_counted_to_the_limit() -> None:
     ],
 )
 def test_brackets_and_lines_are_read_once(kind: Kind, value: Any) -> None:
-    """The search of a regular expression is one call: for each place of a grammar it would take minutes here."""
+    """The search of a regular expression is one call; a call for each place of a grammar would take minutes here."""
     with pytest.raises(GrammarError), within(5 * MAX_PATTERN):
         grammar_text(kind, value)
 
@@ -156,7 +156,7 @@ def test_a_long_grammar_is_checked_once() -> None:
 
 
 def test_the_schemas_of_all_tags_together_are_bounded() -> None:
-    """Each is within its own limits: 67 of them are refused, before the grammar of all is tried, and 20 are not."""
+    """Each schema is within its limits: 67 together are refused before their grammar is tried, 20 are accepted."""
     schema = {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(100)}}
     tags = [{"begin": f"<{i}>", "schema": schema, "end": "</>"} for i in range(200)]
     with pytest.raises(GrammarError, match=r"make a grammar of 5[0-9]* characters; at most 500000 are") as caught:

@@ -1,4 +1,4 @@
-"""uniqueItems: arrays whose items are listed come in the order of the list, each item at most once."""
+"""uniqueItems: arrays with listed items have them in the order of the list, each item at most once."""
 
 import enum
 import itertools

@@ -1,4 +1,4 @@
-"""Rules that use each other and themselves, and are written as fewer: what they admit stays the same."""
+"""Rules that use each other and themselves, and their merged form: both admit the same texts."""
 
 import json
 import random
@@ -12,7 +12,7 @@ from tests.support.walking import admits
 
 
 def defined(chance: random.Random, number: int) -> Any:
-    """Draw one of `number` schemas that name each other: null, perhaps pairs of others, perhaps short lists of one."""
+    """Draw one of `number` schemas that refer to each other: null, pairs of others, or short lists of one."""
 
     def ref() -> Any:
         return {"$ref": f"#/$defs/{chance.randrange(number)}"}
@@ -41,7 +41,7 @@ def test_schemas_that_use_each_other_admit_what_they_say(_turn: int) -> None:
     chance = random.Random()
     number = chance.randint(1, 6)
     definitions = {str(each): defined(chance, number) for each in range(number)}
-    if definitions["0"].get("required"):  # or no text of it might end
+    if definitions["0"].get("required"):  # otherwise its texts might have no end
         definitions["0"]["required"] = []
     schema = {"$ref": "#/$defs/0", "$defs": definitions}
     grammar = json_schema_grammar(schema)

@@ -1,4 +1,4 @@
-"""Patterns, choices, GBNF, Lark and structural tags as grammars, judged by texts that are and are not of them."""
+"""Patterns, choices, GBNF, Lark and structural tags as grammars, tested with texts that match and texts that do not."""
 
 import json
 import random
@@ -15,7 +15,7 @@ from model.sampling.grammar.structural_tags import structural_tag_grammar
 from model.sampling.grammar.texts import choice_grammar, lark_or_ebnf_grammar, regex_grammar
 from tests.support.walking import admits, walk
 
-# Each grammar of a feature of GBNF, beside a regular expression of the same texts.
+# Each grammar of a feature of GBNF, with a regular expression of the same texts.
 GBNF = [
     ('root ::= "yes" | "no"', "yes|no"),
     ('root ::= [a-c]+ [^a-z\\n] "\\x41\\u00e9\\n" # a comment with "quotes"\n', "[a-c]+[^a-z\\n]A\u00e9\\n"),
@@ -199,7 +199,7 @@ def test_what_is_not_supported_in_a_structural_tag_is_refused_by_its_place(tag: 
     ],
 )
 def test_parts_in_a_row_that_may_all_be_left_out_are_counted(kind: Kind, one: str, other: str) -> None:
-    """For each of them llguidance looks at all that follow: tens of thousands would take gigabytes."""
+    """llguidance looks at all later entries for each entry: tens of thousands would take gigabytes."""
     part = other.format()
     assert grammar_text(kind, one.format(part * 40))
     with pytest.raises(GrammarError, match="more than 500 parts in a row may be left out"):
@@ -221,7 +221,7 @@ def test_parts_between_others_are_not_in_a_row() -> None:
     "text", ['"' + '\\"' * 90_000, "/" + r"\/" * 90_000, '"a" ' + "<" * 190_000, '"a"{' + "0" * 190_000]
 )
 def test_unclosed_parts_of_a_grammar_are_read_once(text: str) -> None:
-    """Read once for each place, they would take minutes."""
+    """Reading them once for each place would take minutes."""
     with pytest.raises(GrammarError):
         grammar_text("grammar", f"start: {text}")
 

@@ -1,4 +1,4 @@
-"""Small chat templates of our own, each writing tools and calls as a family of models does. It knows no test."""
+"""Small chat templates of our own. Each writes tools and calls as a family of models does."""
 
 HERMES = """{% if tools %}<|im_start|>system
 {{ tools | tojson }}<|im_end|>
@@ -26,7 +26,7 @@ QWEN_3 = """{%- for m in messages %}<|im_start|>{{ m.role }}
 </think>
 
 {% endif %}{% endif %}"""
-"""How Qwen 3 thinks: it opens a thought itself, unless it is told not to."""
+"""Qwen 3's thinking: the template opens a thought itself, unless thinking is disabled."""
 
 OPEN_THOUGHT = """{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}{% endfor %}
 {%- if add_generation_prompt %}<A><think>
@@ -147,7 +147,7 @@ GEMMA_4 = _bare(
     QUOTE='<|"|>', CALL="<|tool_call>", DONE="<tool_call|>", RESULT="<|tool_response>", END="<tool_response|>",
     OPEN="<|turn>", CLOSE="<turn|>",
 )  # fmt: skip
-"""Gemma 4: bare names, texts between tokens, and a token after the calls that says that results follow."""
+"""Gemma 4: bare names, texts between tokens, and a token after the calls that announces results."""
 
 FUNCTION_GEMMA = _bare(
     QUOTE="<escape>", CALL="<start_function_call>", DONE="<end_function_call>", RESULT="<start_function_response>",
@@ -156,7 +156,7 @@ FUNCTION_GEMMA = _bare(
 
 PLAIN = """{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}
 {%- if add_generation_prompt %}<|A|>{% endif %}"""
-"""Templates that know no tools."""
+"""Templates without tools."""
 
 NO_SYSTEM = """{% for m in messages %}
     {%- if m.role == 'system' %}{{ raise_exception('no system message') }}{% endif %}
@@ -187,7 +187,7 @@ SOLAR = """{% if tools %}<|begin|>system<|content|>{{ tools | tojson }}<|end|>{%
         {%- endfor %}<|calls|>
     {%- else %}<|begin|>{{ m.role }}<|content|>{{ m.content }}<|end|>{% endif %}
 {%- endfor %}{% if add_generation_prompt %}<|begin|>assistant{% endif %}"""
-"""Solar Open: calls that hold an id, after a tag that begins like the tag before text."""
+"""Solar Open: calls with an id, after a tag that begins like the tag before text."""
 
 COUNTED = """{% if tools %}{{ tools | tojson }}{% endif %}
 {%- for m in messages %}<|{{ m.role }}|>
@@ -209,7 +209,7 @@ IDS_ONLY = """{% if tools %}{{ tools | tojson }}{% endif %}
         {%- endfor %}<|calls_end|>
     {%- endif %}<|end|>
 {%- endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
-"""Kimi K2: a call's id holds the tool's name, which is written at no other place."""
+"""Kimi K2: the tool's name is written only in the call's id."""
 
 QUEUED_IDS = (
     IDS_ONLY.replace("{% if tools", "{% set queue = namespace(ids=[], n=0) %}{% if tools", 1)
@@ -252,13 +252,13 @@ PYTHON = """{% if tools %}{{ tools | tojson }}{% endif %}
     {%- endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-"""MiniCPM 5: values as Python writes them, and texts that hold tags quoted."""
+"""MiniCPM 5: values as Python writes them, and texts with quoted tags."""
 
 SUFFIXED = HERMES.replace(
     "{{ m.content }}",
     "{{ '<think' ~ ':x>' ~ m.reasoning_content ~ '</think' ~ ':x>' if m.reasoning_content }}{{ m.content }}",
 )
-"""Hy3: tags of reasoning that the template's source does not hold."""
+"""Hy3: tags of reasoning that the template's source does not have."""
 
 NO_OPENING = """{% for m in messages %}<|{{ m.role }}|>
 {{ m.reasoning_content ~ '\n[BEGIN]\n' if m.reasoning_content }}{{ m.content }}
@@ -285,7 +285,7 @@ LFM2 = (
     .replace("START", "<|tool_call_start|>")
     .replace("END", "<|tool_call_end|>")
 )
-"""LFM2.5: calls as Python writes them, with texts as they are."""
+"""LFM2.5: calls as Python writes them, with unescaped texts."""
 
 LLAMA_PYTHON = _IN_PYTHON.replace("VALUE", "'\"' ~ value ~ '\"'").replace("START", "").replace("END", "")
 """vLLM's templates for calls of Llama 3.2 and 4 in Python, without a tag."""

@@ -1,4 +1,4 @@
-"""llguidance holds answers to the grammars: it takes what the parser calls a call, and no call of another kind."""
+"""llguidance holds answers to the grammars: it accepts each text that the parser reads as a call, and no other call."""
 
 import json
 import random
@@ -47,7 +47,7 @@ INTEGER = 'start: %json {"type": "integer"}'
 
 
 class Reader:
-    """A tokenizer as llguidance has it, and what it says of texts."""
+    """A tokenizer in llguidance's form, and llguidance's verdicts on texts."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer = Tokenizer.from_folder(folder)
@@ -73,7 +73,7 @@ class Reader:
         return LLMatcher(self._theirs, grammar, log_level=0)
 
     def written(self, chosen: random.Random, **answers: Any) -> str:
-        """Return what a model writes to which all tokens that are allowed are equally likely."""
+        """Return a random text of a model for which all allowed tokens are equally likely."""
         matcher, ids = self._matcher(**answers), []
         while not matcher.is_stopped():
             mask = matcher.compute_bitmask()
@@ -158,7 +158,7 @@ def test_text_may_come_before_a_call_and_several_calls_where_they_are_allowed(
 @pytest.mark.parametrize("calls", ["auto", "required"])
 @every_syntax
 def test_white_space_after_a_call_asks_for_no_other(reader: Reader, syntax: CallSyntax, calls: str) -> None:
-    """A newline that a model writes out of habit must not be the beginning of a further call alone."""
+    """A newline that a model writes out of habit must not by itself begin a further call."""
     asked = {"syntax": syntax, "tools": TOOLS, "calls": calls}
     one, two = (spelled(syntax, [("get_all", "{}")] * number) for number in (1, 2))
     after = (syntax.next_call or "").removeprefix(syntax.closing)

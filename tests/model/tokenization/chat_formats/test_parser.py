@@ -1,4 +1,4 @@
-"""Messages are read out of their text, however that is cut: no character is lost, and none is read twice."""
+"""The parser reads messages from their text, cut at any places: it loses no character and reads none twice."""
 
 import json
 import re
@@ -118,7 +118,7 @@ def test_a_message_is_the_same_however_its_text_is_cut(
 @pytest.mark.parametrize("syntax", [each for each in SYNTAXES.values() if each.bare is None])
 @given(text=texts, start=st.sampled_from(Start))
 def test_every_character_is_in_the_message_or_in_its_tags(syntax: CallSyntax, text: str, start: Start) -> None:
-    """Take what was read out of the text, in its order: what is left are tags and white space."""
+    """Remove the parsed parts from the text, in their order: only tags and white space are left."""
     message = read(text, syntax, start)
     rest = text
     for part in (message.reasoning, message.content, *(each.arguments for each in message.tool_calls)):

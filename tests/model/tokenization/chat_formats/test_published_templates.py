@@ -140,7 +140,7 @@ def test_the_grammar_admits_calls(path: Path, folder: Path, tokenizer: Tokenizer
     ids, num_admitted = tokenizer.encode(text, add_special_tokens=False).ids, 0
     for number_read, token_id in enumerate(ids, 1):
         if not matcher.try_consume_tokens([token_id]):
-            break  # the rest of the text ends the message
+            break  # the following text ends the message
         num_admitted = number_read if matcher.is_accepting() else num_admitted
     admitted = tokenizer.decode(ids[:num_admitted], skip_special_tokens=False)
     message = read(TaggedText(template.thought_tags, start, use.syntax, answers.tools), [admitted])

@@ -1,4 +1,4 @@
-"""With tools and a form of the text, an answer is calls or a text of that form, and nothing else, in every syntax."""
+"""With tools and a required form of the text, an answer has only calls or a text of that form, in every syntax."""
 
 from pathlib import Path
 from typing import Any

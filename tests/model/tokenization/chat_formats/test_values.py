@@ -1,4 +1,4 @@
-"""Values of arguments that are no JSON: the reader reads each value that the grammar takes."""
+"""Values of arguments that are not JSON: the reader reads each value that the grammar accepts."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Templates that know no tools get them as text, in roles that they take."""
+"""Templates without tools get tools as text, in roles that they accept."""
 
 from typing import Any
 
