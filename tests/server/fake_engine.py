@@ -29,7 +29,7 @@ STUCK_TOKEN = 69
 
 
 def expected_tokens(prompt: tuple[int, ...], count: int) -> list[int]:
-    """Return what the fake generates after a prompt."""
+    """Return the tokens that the fake engine generates after a prompt."""
     return [(sum(prompt) + 7 * i) % 200 for i in range(count)]
 
 

@@ -1,4 +1,4 @@
-"""What request bodies accept, and what their refusals say."""
+"""Schemas of request bodies: the accepted values and the error messages."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -155,7 +155,7 @@ def test_a_worker_is_bound_to_those_of_its_cores_that_are_left(caplog: pytest.Lo
 
 
 def test_cards_are_counted_as_a_worker_would_see_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch  # here alone: the server counts without it
+    import torch  # only in the test: the server counts without torch
 
     (tmp_path / "torch.py").write_text("raise SystemExit('somebody else lies in this folder')")
     monkeypatch.chdir(tmp_path)

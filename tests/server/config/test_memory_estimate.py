@@ -1,4 +1,4 @@
-"""What `lightwell size` estimates, against checkpoints and what the engine's own parts take."""
+"""Estimates of `lightwell size`, compared with checkpoints and with the memory of the engine's parts."""
 
 import re
 from dataclasses import replace
@@ -125,7 +125,7 @@ def test_each_worker_has_its_own_and_ranks_share_one(tmp_path: Path) -> None:
     shared = sizes(config, Settings(tensor_parallel=2))
     assert (three.weights, three.kv_cache, three.captures) == (3 * one.weights, 3 * one.kv_cache, one.captures)
     assert (shared.kv_per_token, shared.kv_cache) == (one.kv_per_token, one.kv_cache)
-    assert one.weights < shared.weights < 1.01 * one.weights  # norms alone stand on both
+    assert one.weights < shared.weights < 1.01 * one.weights  # only norms are stored on both
     assert one.processes < shared.processes < three.processes
     with pytest.raises(SettingsError, match="--devices all"):
         sizes(config, Settings(devices="all"))
@@ -163,7 +163,7 @@ def test_one_key_head_stands_on_every_rank() -> None:
     config = replace(read_config(PACKAGED), num_heads=12, num_kv_heads=1)
     one, four = (sizes(config, Settings(tensor_parallel=ranks)) for ranks in (1, 4))
     assert (four.kv_per_token, four.kv_cache) == (4 * one.kv_per_token, 4 * one.kv_cache)
-    five = replace(config, num_kv_heads=5)  # dealt out to two, one has two and a place to spare
+    five = replace(config, num_kv_heads=5)  # over two ranks, one has two heads and an unused place
     assert kv_bytes_per_token(five, "float32", 2) == 6 * kv_bytes_per_token(config, "float32")
 
 

@@ -1,4 +1,4 @@
-"""Which requests are refused, which are not, and whether the Retry-After that is given then holds."""
+"""Admission: the rejected requests, the accepted ones, and the accuracy of Retry-After."""
 
 import math
 
@@ -23,7 +23,7 @@ def test_retry_after_is_the_time_in_which_enough_requests_end(seconds_each: floa
         queue.admission.check(excess)
     assert caught.value.retry_after is not None
     assert 0.8 * expected - 1 <= caught.value.retry_after <= 1.25 * expected + 1
-    for _ in range(excess):  # who comes back then finds room, if it goes on like that
+    for _ in range(excess):  # at the same pace, a retry at that time is accepted
         queue.end(seconds_each)
     queue.admission.check(excess)
 
@@ -48,7 +48,7 @@ def test_an_idle_night_changes_no_estimate(idle: float, seconds_each: float) -> 
     after = queue.refused().retry_after
     assert before is not None
     assert after is not None
-    assert 0 < after <= before  # eight ended at once, so it went a little faster than before
+    assert 0 < after <= before  # eight ended at once: a little faster than before
 
 
 @given(pauses=st.lists(st.floats(0, 200), min_size=1, max_size=8))
@@ -88,7 +88,7 @@ def test_retry_after_of_tokens_counts_the_tokens_that_end() -> None:
     assert queue.refused(tokens=40, prompt=5).retry_after == pytest.approx(4, abs=1)
 
 
-# --- what is limited ---
+# --- limits ---
 
 
 def test_blocks_are_limited_by_what_the_requests_may_come_to_need() -> None:

@@ -1,4 +1,4 @@
-"""The engine in process: what it computes, what it counts, how requests end."""
+"""The engine in process: its results, its counters and the ends of requests."""
 
 import re
 import time
@@ -76,7 +76,7 @@ def test_attention_equals_transformers(model: Transformer, theirs: Any) -> None:
 def test_embeddings_equal_the_hidden_states_of_transformers(model: Transformer, theirs: Any, layer: int | None) -> None:
     with torch.no_grad():
         states = theirs(torch.tensor([PROMPT]), output_hidden_states=True).hidden_states
-        last: list[torch.Tensor] = []  # what goes into the final norm: transformers returns only what comes out
+        last: list[torch.Tensor] = []  # input of the final norm: transformers returns only its output
         hook = theirs.get_submodule("model.norm").register_forward_pre_hook(lambda _, args: last.append(args[0]))
         theirs(torch.tensor([PROMPT]))
         hook.remove()

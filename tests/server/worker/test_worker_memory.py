@@ -161,7 +161,7 @@ def test_a_worker_on_a_card_is_not_limited(caplog: pytest.LogCaptureFixture) -> 
 def test_of_its_share_a_worker_may_take_what_it_has_not_touched_and_no_more_than_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    free = 1 << 40  # what is really free changes meanwhile
+    free = 1 << 40  # fixed: the real free memory changes meanwhile
     monkeypatch.setattr("server.engine.memory.memory_limit.free_host_memory", lambda: free)
     assert free_in_share(None) == free
     assert free_in_share(1 << 60) == free
