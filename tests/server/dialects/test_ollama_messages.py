@@ -1,4 +1,4 @@
-"""Messages of Ollama's requests and answers: what they become on the way in, and how their parts are written."""
+"""Messages of Ollama's API: requests converted to chats, and answers written in parts."""
 
 import json
 from collections.abc import AsyncIterator
@@ -67,7 +67,7 @@ def test_calls_and_results_of_tools_find_each_other_without_ids() -> None:
 
 
 def written(at: Site, *deltas: MessageDelta) -> LineWriter:
-    """Return what writes these parts of a message."""
+    """Return the writer of these parts of a message."""
 
     async def pieces() -> AsyncIterator[ChatPiece]:
         for delta in deltas:

@@ -58,7 +58,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def stable(response: dict[str, Any]) -> dict[str, Any]:
-    """Return a response without what differs from one to the next."""
+    """Return a response without ids and times."""
     output = [{**item, "id": None} for item in response["output"]]
     return {**response, "id": None, "created_at": None, "completed_at": None, "output": output}
 
@@ -171,7 +171,7 @@ async def test_attention_comes_with_the_text_and_in_a_stream_with_each_delta(pla
     first = expected["attention"]["query_positions"][0]
     assert [row["query_positions"] for row in rows] == [[first], [first + 1], [first + 2]]
     assert rows[0]["prompt"] == expected["attention"]["prompt"]
-    assert "attention" not in events[-1]["response"]["output"][0]["content"][0]  # it was told once
+    assert "attention" not in events[-1]["response"]["output"][0]["content"][0]  # it was sent once
 
 
 async def test_a_large_answer_is_written_in_pieces(tmp_path: Path) -> None:

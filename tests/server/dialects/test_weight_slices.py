@@ -1,4 +1,4 @@
-"""The weights over HTTP: every name, any slice in any format, what is too large, and who may ask."""
+"""The weights over HTTP: every name, any slice in any format, the limit of the size, and the required keys."""
 
 import io
 import tracemalloc
