@@ -70,7 +70,7 @@ class Submitted:
 
 
 class FakeHandle:
-    """Outputs made beforehand; `gate` holds back those from `gate_at` on until it is set."""
+    """Outputs made beforehand; `gate` holds back the outputs from `gate_at` on until it is set."""
 
     def __init__(self, outputs: Sequence[RequestOutput], failure: ApiError | None, gate: asyncio.Event | None) -> None:
         self._outputs = deque(outputs)

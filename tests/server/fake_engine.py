@@ -1,4 +1,4 @@
-"""A real engine without a network: tokens by a rule, tensors of the size asked for, steps as slow as wanted.
+"""A real engine without a network: tokens by a rule, tensors of the requested size, steps of any duration.
 
 It runs in the server's real worker process. These environment variables set how it behaves: FAKE_STEP_SECONDS,
 FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS, FAKE_LOAD_HANGS (a file: the worker that finds it removes it, and

@@ -132,7 +132,7 @@ def test_census_of_what_is_no_configuration_is_one_line_and_status_1(
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_census_for_a_reader_that_has_left_ends_quietly(options: list[str]) -> None:
-    """End quietly, as in `lightwell census ... | head -1`; it ended in a traceback."""
+    """End without a traceback if the output is closed, as in `lightwell census ... | head -1`."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "server", "census", *options, str(PACKAGED)]

@@ -266,7 +266,7 @@ def test_four_workers_give_the_bits_of_one(tmp_path: Path) -> None:
 
 @pytest.mark.nightly  # `test_one_worker_lost_costs_its_own_requests_alone` spreads eight over two workers
 def test_streams_are_spread_evenly() -> None:
-    # Each lasts for some 24 s if it is let: all are there before the first could end.
+    # Each takes about 24 s: all of them run before the first could end.
     body = {"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True, "stream": True}
     command, env = ("--device", "cpu", "--devices", "4"), {"FAKE_STEP_SECONDS": "0.05"}
     with running_server(*command, module="tests.server.fake_lightwell", **env) as server:
@@ -301,7 +301,7 @@ def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
     ends: list[list[Any]] = [[] for _ in range(8)]
 
     def stream(server: RunningServer, lines: list[Any]) -> None:
-        # Each lasts for some 1000 s if it is let: none ends by itself, however slow everything else is.
+        # Each takes about 1,000 s: none ends by itself, even on a slow machine.
         body = {"prompt": [1, 2], "max_tokens": 100_000, "stream": True}
         with httpx.stream("POST", server.url + "/fake", json=body, timeout=PATIENCE) as answer:
             for line in stream_lines(answer):

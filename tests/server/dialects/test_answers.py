@@ -21,7 +21,7 @@ from tests.server.serving import Site
 
 
 async def bodies_of(answer: Response) -> list[bytes]:
-    """Return the pieces of the answer that are sent, and the empty one that ends a stream."""
+    """Return the pieces of the answer that are sent, including the empty piece that ends a stream."""
     sent: list[bytes] = []
 
     async def receive() -> Message:

@@ -1,4 +1,4 @@
-"""Tools in POST /v1/messages, as its own package sends and reads them: a call, and its result."""
+"""Tools in POST /v1/messages, sent and read with the `anthropic` package: a call, and its result."""
 
 from pathlib import Path
 from typing import Any

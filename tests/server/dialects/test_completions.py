@@ -126,7 +126,7 @@ async def test_the_log_has_the_sampling_parameters_of_a_text_at_level_debug(
 
 
 async def test_requests_with_neighbouring_seeds_share_no_choice(plain: Site) -> None:
-    """Check against the old failure: choice k had the seed that choice 0 of seed + k has."""
+    """Check against an old failure: choice k of one seed equalled choice 0 of seed + k."""
     first = random.randrange(2**63 - 16)
     for seed in range(first, first + 8):
         await complete(plain, prompt="a", n=8, seed=seed)

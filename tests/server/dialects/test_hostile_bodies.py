@@ -58,7 +58,7 @@ async def test_interventions_are_planned_once_for_inputs_of_a_length(plain: Site
 
 
 async def test_equal_inputs_of_from_are_one_source(plain: Site) -> None:
-    """Their mean weighs each of them: two of "ab" and one of "cdef" are eight positions."""
+    """Weigh each input by its number of copies in the mean: two of "ab" and one of "cdef" are eight positions."""
     mean = {"point": "resid_pre.0", "op": "mean"}
     many = [{**mean, "from": {"input": ["a"] * 200}}] * 64
     answer = await plain.post("/v1/trace", {"input": "a", "points": ["logits"], "interventions": many})
@@ -193,7 +193,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties
     ],
 )
 async def test_values_of_any_field_are_counted_over_the_whole_body(path: str, body: Any, plain: Site) -> None:
-    """Each list is within the bound of its own field."""
+    """Send lists that are within the limits of their own fields."""
     answer = await plain.post(path, body)
     assert answer.status_code == 413
     assert f"more than {MAX_SCALARS} numbers and words, token ids not counted" in answer.text

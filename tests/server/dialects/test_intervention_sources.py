@@ -20,7 +20,7 @@ async def test_a_patch_takes_the_numbers_of_another_input_by_a_clean_pass(plain:
     assert isinstance(trace.task, TraceTask)
     assert (bytes(trace.prompt_token_ids), trace.interventions) == (b"xyz", ())
     assert trace.capture_bytes == 2 * 1 * 1 * 2 * 4
-    assert plain.engine.held == [4 * tiny_config().vocab_size]  # logits of the answer; the source's numbers were sent on
+    assert plain.engine.held == [4 * tiny_config().vocab_size]  # the answer's logits, not the source's numbers
     assert (first.positions, second.positions) == ((3,), (3,))  # of "abcd"; the source's last one is 2
     assert np.array_equal(numbers(first), clean("attn.hook_z", 0, 3, heads=(1,), positions=(2,)))
     assert np.array_equal(numbers(second), clean("attn.hook_z", 2, 3, heads=(1,), positions=(2,)))

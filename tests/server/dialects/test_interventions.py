@@ -22,7 +22,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 
 
 async def sent(at: Site, *items: dict[str, Any], route: str = "/v1/trace", **body: Any) -> tuple[Intervention, ...]:
-    """Return the interventions of the request itself, which is the last to be submitted."""
+    """Return the interventions of the last submitted request: earlier ones are passes over sources."""
     answer = await at.post(route, {**ROUTES[route], **body, "interventions": list(items)})
     assert answer.status_code == 200, answer.text
     return at.engine.submitted[-1].interventions

@@ -34,7 +34,7 @@ async def test_a_format_is_the_constraint_of_the_text(format: Any, expected: Any
 
 
 async def test_half_a_character_in_a_call_is_refused(plain: Site) -> None:
-    """Check against the old failure: it ended in an internal server error."""
+    """Check against an old failure: such a body caused an internal server error."""
     body = json.dumps({"messages": [call_of("\ud800")]})
     answer = await plain.http.post(CHAT, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
@@ -42,7 +42,7 @@ async def test_half_a_character_in_a_call_is_refused(plain: Site) -> None:
 
 
 def test_a_call_may_hold_any_number() -> None:
-    """Check against the old failure: a whole number of more than 64 bits ended in an internal server error."""
+    """Check against an old failure: an integer of more than 64 bits caused an internal server error."""
     messages = OllamaChatRequest.model_validate({"messages": [call_of(2**70)]}).messages
     (call,) = translated_messages(messages)[0]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"x": 2**70}

@@ -1,4 +1,4 @@
-"""POST /v1/responses, judged by the types of the openai package."""
+"""POST /v1/responses, checked with the types of the openai package."""
 
 import json
 from pathlib import Path
@@ -113,7 +113,7 @@ async def test_an_answer_that_reaches_its_limit_is_incomplete(plain: Site) -> No
 async def test_a_streams_last_event_holds_the_whole_answer(
     more: dict[str, Any], num_tokens: int, tmp_path: Path
 ) -> None:
-    """Stream characters of several tokens too, and an answer of no text at all."""
+    """Also stream characters of several tokens, and an answer without text."""
     body = {"input": "x", "max_output_tokens": 8, **more}
     async with site(tmp_path, FakeEngine(script=tuple("aé世".encode()), eos_after=num_tokens)) as at:
         whole = (await at.post(PATH, body)).json()

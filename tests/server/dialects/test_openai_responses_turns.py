@@ -55,7 +55,7 @@ def chat_of(body: ResponsesRequest) -> dict[str, Any]:
 async def written(
     folder: Path, deltas: Sequence[MessageDelta], finish_reason: str, **fields: Any
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the response made of these deltas, a token for each, and the events of a stream of it."""
+    """Return the response to these deltas, with one token per delta, and the events of its stream."""
     found: list[Any] = []
     for stream in (False, True):
         async with site(folder) as at:

@@ -147,9 +147,9 @@ def test_small_captures_do_not_make_a_budget_that_large_ones_fill_seem_slow() ->
         queue.end(0.3)
     queue.come(capture_bytes=400)
     queue.come(capture_bytes=400)
-    assert queue.refused(capture_bytes=400).retry_after == 1  # at a byte in 0.3 s it would be a minute
+    assert queue.refused(capture_bytes=400).retry_after == 1  # at one byte in 0.3 s it would be a minute
     queue.clock.now += 5
-    assert queue.refused(capture_bytes=400).retry_after == 5  # so long nothing ended
+    assert queue.refused(capture_bytes=400).retry_after == 5  # no request has ended for that time
     for _ in range(20):
         queue.end(8.0)
         queue.come(capture_bytes=400)
@@ -298,4 +298,4 @@ def test_one_slow_first_step_turns_no_burst_away() -> None:
         queue.come(tokens=400, prompt=400)  # at that pace the last of them would wait for 34 s
     queue.clock.now += 5
     queue.admission.note_tokens_read(400)
-    queue.refused(tokens=400, prompt=400)  # it was no accident
+    queue.refused(tokens=400, prompt=400)  # the rejection was no accident

@@ -66,7 +66,7 @@ async def test_what_is_held_counts_until_the_http_request_is_over(client: Engine
     for call in record.at_end:
         call()
     assert client.stats().inflight_capture_bytes == 0
-    client.hold_capture(900, request_context=RequestContext())  # the answer of no client
+    client.hold_capture(900, request_context=RequestContext())  # without a record of a request nothing is held
     assert client.stats().inflight_capture_bytes == 0
 
 
@@ -135,7 +135,7 @@ async def test_the_time_to_wait_follows_from_what_the_worker_ends(client: Engine
     ("seed", "values"),
     [
         (1 << 70, Array("float32", (4,), bytes(16))),  # no integer of the wire
-        (0, Array("float32", (4,), memoryview(bytes(32))[::2])),  # no bytes that a socket takes
+        (0, Array("float32", (4,), memoryview(bytes(32))[::2])),  # a socket cannot send such bytes
     ],
 )
 async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(

@@ -84,7 +84,7 @@ def test_a_silent_worker_is_hung_first_and_killed_once_when_it_stays_so() -> Non
     watched = Watched()
     watched.worker.become_ready(INFO)
     beat(watched.worker)
-    watched.wait(6)  # idle: it should have beaten
+    watched.wait(6)  # idle: a heartbeat is due
     assert watched.hung == [watched.worker]
     watched.wait(54)
     assert not watched.killed

@@ -246,7 +246,7 @@ def test_a_request_that_can_never_fit_is_refused_and_the_next_one_runs(model: Tr
 
 def test_a_request_whose_capture_finds_no_memory_ends_and_the_next_one_runs(model: Transformer) -> None:
     engine = build(model)
-    capture = AttentionCapture(pairs=((0, 0),), top_k=1 << 44)  # 16 TiB to a row, more than a machine can promise
+    capture = AttentionCapture(pairs=((0, 0),), top_k=1 << 44)  # 16 TiB per row, more than a machine can allocate
     engine.add_request(request(0, PROMPT, AttentionTask(capture=capture)))
     assert [output.finish_reason for output in engine.step().outputs] == ["memory"]
     assert not engine.has_work

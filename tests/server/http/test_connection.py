@@ -203,7 +203,7 @@ async def test_a_head_behind_another_request_is_bounded_too(port: int) -> None:
 
 
 async def test_what_comes_together_is_parsed_in_pieces() -> None:
-    """Sixty thousand chunks in one read would otherwise hold up all other clients."""
+    """Read many chunks in pieces: sixty thousand chunks in one read would delay all other clients."""
     sizes: list[int] = []
 
     async def counting(scope: Scope, receive: Receive, send: Send) -> None:

@@ -261,7 +261,7 @@ async def test_spare_connections_that_say_nothing_make_room_again() -> None:
         await counts.clock.move(1.0)
         for reader in silent[1:]:
             assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 503")
-        async with asyncio.timeout(PATIENCE):  # they linger for a second, so that they can read why
+        async with asyncio.timeout(PATIENCE):  # they stay open for a second, so that clients can read why
             await counts.clock.move(1.0)
             while (await exchange(port, request))[1] != b"ok":
                 await asyncio.sleep(0.01)

@@ -79,7 +79,7 @@ async def test_a_foreign_origin_gets_no_header_and_no_preflight(origin: str, wit
     preflight = await with_cors.options("/v1/completions", headers={"origin": origin, **PREFLIGHT})
     assert (answer.status_code, cors_headers(answer)) == (200, {})
     assert (preflight.status_code, cors_headers(preflight)) == (405, {})
-    assert "origin" in answer.headers["vary"].lower()  # or a cache would hand the allowed origin's answer to others
+    assert "origin" in answer.headers["vary"].lower()  # or a cache would send the allowed origin's answer to others
 
 
 async def test_receive_stays_the_servers_own() -> None:

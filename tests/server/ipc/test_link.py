@@ -1,4 +1,4 @@
-"""Frames over a Unix socket: whole whatever the cuts, in order, and never a hang when one end is gone."""
+"""Frames over a Unix socket: complete for any cuts, in order, and without a hang when one end is closed."""
 
 import asyncio
 import socket

@@ -111,7 +111,7 @@ def test_sizes_that_nobody_set_are_not_held_against_a_small_container(tmp_path: 
     check_sizes(Settings(), tmp_path)
     with pytest.raises(SettingsError, match=r"--max-body-bytes 65MiB .* 67108864 bytes \(0\.1 GiB\); at most that is"):
         check_sizes(Settings(max_body_bytes=65 << 20), tmp_path)
-    check_sizes(Settings(kv_cache_memory=1 << 40), tmp_path)  # a card's, perhaps: the worker knows
+    check_sizes(Settings(kv_cache_memory=1 << 40), tmp_path)  # may fit on a GPU: only the worker can check it
 
 
 def test_more_threads_than_the_cores_can_run_are_refused(folder: Path) -> None:

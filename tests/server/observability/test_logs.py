@@ -1,4 +1,4 @@
-"""Lines of the log: no line can be forged, nothing waits for a slow reader, and no loss is silent."""
+"""Lines of the log: no line can be forged, a slow reader delays nothing, and lost lines are reported."""
 
 import fcntl
 import json

@@ -21,7 +21,7 @@ from tests.support.panics import PanicException
 
 
 class Gate:
-    """Holds a network's next pass at its beginning until it is let in."""
+    """Holds a network's next pass at its beginning until the test releases it."""
 
     def __init__(self) -> None:
         self.is_reached = threading.Event()

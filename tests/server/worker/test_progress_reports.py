@@ -1,4 +1,4 @@
-"""Reports of progress: one after work was done, none while nothing happens, whichever thread is alive."""
+"""Reports of progress: one after work was done, and none while no work is done, whichever thread is alive."""
 
 import socket
 import threading

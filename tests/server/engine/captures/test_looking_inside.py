@@ -36,7 +36,7 @@ def text(length: int) -> list[int]:
 
 
 def ask(model: Transformer, uid: int, length: int, task: TraceTask | LensTask | AttentionTask) -> EngineRequest:
-    """Return a request for a text of this length and, of an encoder-decoder, another text that is encoded."""
+    """Return a request with a text of this length and, for an encoder-decoder, another text for the encoder."""
     encoded = text(length + 7) if model.config.kind == "encoder-decoder" else ()
     return request(uid, text(length), task, encoded=encoded)
 

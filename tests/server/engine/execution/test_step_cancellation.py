@@ -160,7 +160,7 @@ def crowd(model: Transformer, draw: random.Random) -> list[EngineRequest]:
 
 
 def leavers(model: Transformer, draw: random.Random, count: int) -> list[EngineRequest]:
-    """Return requests to be cancelled: long prompts, as those are read for long; some of them captured."""
+    """Return requests to be cancelled: long prompts, which take long to read; some of them with captures."""
     tasks: list[Task] = [everything(model.config)]
     if model.config.kind != "encoder":
         tasks += [generate(30), generate(30, prompt_logprobs=1)]

@@ -1,4 +1,4 @@
-"""How many threads compute."""
+"""The number of threads that compute."""
 
 import logging
 from collections.abc import Iterator

@@ -48,7 +48,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ranks, lis
     lost: list[str] = []
 
     def note(loss: str) -> None:
-        time.sleep(0.1)  # as long as a log may take
+        time.sleep(0.1)  # as long as writing a log line may take
         lost.append(loss)
 
     folder = tmp_path_factory.mktemp("anybodys")
@@ -226,7 +226,7 @@ def test_a_rank_that_cannot_load_says_why(ranks: tuple[Ranks, list[str]], tmp_pa
 def test_a_pass_that_fails_on_one_rank_ends_the_worker_as_the_end_of_a_rank_does(
     ranks: tuple[Ranks, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that nothing that isolates failures runs the step again: the other rank still waits inside it."""
+    """Check that the step is not run again to isolate the failure: the other rank still waits inside it."""
     (others, lost) = ranks
     engine = build(load_shared(tiny.make_variant("llama-gqa", tmp_path), others))
     (rank,) = others.pids
