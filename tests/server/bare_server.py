@@ -1,4 +1,4 @@
-"""A server of our HTTP protocol around a bare application, one exchange with it over a socket, and a clock to move."""
+"""A server of our HTTP protocol around a bare application, one exchange over a socket, and a clock that tests move."""
 
 import asyncio
 import time
@@ -17,10 +17,10 @@ _ROUNDS = 3
 
 
 class Clock:
-    """The time of the running event loop, which a test can move forward: all its timers are then due at once.
+    """Clock of the running event loop, which a test can move forward so that timers become due at once.
 
-    So a test with a timeout neither waits for it nor depends on the speed of the machine. Timers of the test itself
-    (`asyncio.sleep`, `asyncio.timeout`) are moved too.
+    A test of a timeout then needs no wait and does not depend on the speed of the machine. Timers of the test itself
+    (`asyncio.sleep`, `asyncio.timeout`) move too.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Clock:
         return self._ahead
 
     async def move(self, seconds: float) -> None:
-        """Move the time forward by `seconds`, and let the loop run what is due."""
+        """Move the time forward by `seconds`, and run the loop until the callbacks that are due have run."""
         self._ahead += seconds
         for _ in range(_ROUNDS):
             await asyncio.sleep(0)
@@ -84,7 +84,7 @@ async def serving(app: Callable[..., Awaitable[None]], protocol: Callable[..., H
 
 
 async def exchange(port: int, *parts: bytes) -> tuple[bytes, bytes]:
-    """Return head and body of the answer to what is sent; a body without a length ends with the connection."""
+    """Send the parts, and return head and body of the answer; a body without a length ends with the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for part in parts:
         writer.write(part)

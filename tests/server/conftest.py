@@ -1,4 +1,4 @@
-"""The application that most tests of the server send requests to."""
+"""The application of most tests of the server."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

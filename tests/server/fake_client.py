@@ -42,7 +42,7 @@ INFO = EngineInfo(max_model_len=64, num_blocks=8, block_size=16, dtype="float32"
 
 @dataclass
 class Submitted:
-    """What the routes submitted."""
+    """A request as the routes submitted it."""
 
     task: Task
     prompt_token_ids: tuple[int, ...]
@@ -70,7 +70,7 @@ class Submitted:
 
 
 class FakeHandle:
-    """Outputs made beforehand; `gate` holds back those from `gate_at` on until it is set."""
+    """Outputs made beforehand; `gate` holds back the outputs from `gate_at` on until it is set."""
 
     def __init__(self, outputs: Sequence[RequestOutput], failure: ApiError | None, gate: asyncio.Event | None) -> None:
         self._outputs = deque(outputs)
@@ -128,7 +128,7 @@ class FakeEngine:
     full_of_text: ApiError | None = None
     """Error that `check_room` raises for requests that do more than capture."""
     admission: Admission = field(default_factory=lambda: Admission.of(Settings(), 1))
-    """The counters that the routes look at; `submit` counts nothing."""
+    """The counters that the routes read; `submit` does not change them."""
     fail_after: int | None = None
     """Number of tokens after which to fail with `failure`, or None."""
     failure: ApiError | None = None
@@ -261,8 +261,8 @@ class FakeEngine:
 
 
 def logprobs(token_id: int, num_top: int, wanted: Sequence[int] = ()) -> TokenLogprobs:
-    """Return logprobs in which the token itself is the likeliest, at -0.5; then come the ids from 65 on, or those that
-    are wanted.
+    """Return logprobs in which the token itself is the likeliest, at -0.5. The next ones are `wanted`, or the ids from
+    65 on.
     """
     if wanted:
         return TokenLogprobs.of(token_id, -0.5, 1, tuple((each, -1.5 - i) for i, each in enumerate(wanted)))
@@ -280,7 +280,7 @@ def _array(value: np.ndarray) -> Array:
 
 
 def traced(config: ModelConfig, capture: PointCapture, length: int, encoder_length: int = 0) -> np.ndarray:
-    """Return what the fake network has at a point: 1000 (layer + 1) plus the number's place in the whole array,
+    """Return the values of the fake network at a point: 1000 (layer + 1) plus the index in the flattened array,
     divided by 8 (exact in float16 for small arrays); scores of later keys are masked.
     """
     point = BY_NAME[capture.point]

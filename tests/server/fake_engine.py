@@ -1,4 +1,4 @@
-"""A real engine without a network: tokens by a rule, tensors of the size asked for, steps as slow as wanted.
+"""A real engine without a network: tokens by a rule, tensors of the requested size, steps of any duration.
 
 It runs in the server's real worker process. These environment variables set how it behaves: FAKE_STEP_SECONDS,
 FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS, FAKE_LOAD_HANGS (a file: the worker that finds it removes it, and
@@ -29,7 +29,7 @@ STUCK_TOKEN = 69
 
 
 def expected_tokens(prompt: tuple[int, ...], count: int) -> list[int]:
-    """Return what the fake generates after a prompt."""
+    """Return the tokens that the fake engine generates after a prompt."""
     return [(sum(prompt) + 7 * i) % 200 for i in range(count)]
 
 

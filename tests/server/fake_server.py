@@ -94,7 +94,7 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
         async def pieces() -> AsyncIterator[bytes]:
             while True:
                 yield bytes(1 << 18)
-                await asyncio.sleep(0)  # nobody waits for a client that left
+                await asyncio.sleep(0)  # without this, the loop would never yield after the client has left
 
         client.hold_capture(HELD_BYTES, request_context=RequestContext(current_record.get()))
         return StreamingResponse(pieces())

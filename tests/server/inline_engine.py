@@ -113,7 +113,7 @@ class RunningHandle(FakeHandle):
 
 @dataclass
 class BatchedEngine(InlineEngine):
-    """An engine whose requests run together, as in a worker."""
+    """An engine that runs its requests together, as a worker does."""
 
     running: dict[int, RunningHandle] = field(default_factory=dict, kw_only=True)
     most_running: int = field(default=0, kw_only=True)

@@ -29,7 +29,7 @@ ONE = EngineRequest(prompt_token_ids=(1,), task=generate())
 
 
 class PlayedWorker:
-    """A worker that sends what the test makes it send."""
+    """A worker that sends the messages that the test chooses."""
 
     def __init__(self, client: EngineClient, worker_id: int = 0) -> None:
         self.client = client

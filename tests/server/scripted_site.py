@@ -25,7 +25,7 @@ LENGTH = 2048
 async def messages_of(
     folder: Path, template: str, text: str, special: Sequence[str], body: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the only choice of an answer with this text, after checking that a stream brings the same."""
+    """Send `body` to a model that writes this text, check that a stream gives the same, and return the only choice."""
     async with scripted_site(folder, template, text, special, body) as at:
         answer = await at.post(PATH, {"temperature": 0, "max_tokens": 800, **body})
         assert answer.status_code == 200, answer.text
@@ -66,7 +66,7 @@ async def scripted_site(
 
 
 def network(size: int, length: int, script: list[int]) -> GPT2LMHeadModel:
-    """Return a network that says a script after a prompt of this length, and then its last token again and again."""
+    """Return a network that writes a script after a prompt of this length, and then repeats its last token."""
     config = GPT2Config(
         vocab_size=size, n_embd=size + size % 2, n_positions=LENGTH, n_layer=1, n_head=2, eos_token_id=END_OF_TEXT
     )

@@ -104,7 +104,7 @@ def tiny_config() -> ModelConfig:
 
 
 def tiny_encoder() -> ModelConfig:
-    """Return the config of a BERT-like variant of it."""
+    """Return the config of a BERT-like variant of the fake network."""
     return replace(
         tiny_config(),
         architecture="BertModel",
@@ -119,7 +119,7 @@ def tiny_encoder() -> ModelConfig:
 
 
 def tiny_classifier(*labels: str) -> ModelConfig:
-    """Return the config of a variant of it that labels its input."""
+    """Return the config of a variant of the fake network that labels its input."""
     head = ClassifierConfig(labels=labels or ("LABEL_0",), state="last")
     return replace(tiny_config(), architecture="GPT2ForSequenceClassification", has_head=False, classifier=head)
 
@@ -130,7 +130,7 @@ def tiny_masked_lm() -> ModelConfig:
 
 
 def tiny_encoder_decoder() -> ModelConfig:
-    """Return the config of a BART-like variant of it, whose encoder has another number of layers and heads."""
+    """Return the config of a BART-like variant; its encoder and decoder differ in the numbers of layers and heads."""
     encoder = replace(tiny_encoder(), num_layers=2, num_heads=2, num_kv_heads=2, head_dim=4, max_model_len=40)
     return replace(
         tiny_config(),
@@ -146,7 +146,7 @@ def tiny_encoder_decoder() -> ModelConfig:
 
 @dataclass
 class Site:
-    """A running application and what is behind it."""
+    """A running application, its engine and its context."""
 
     app: Any
     engine: FakeEngine
@@ -184,7 +184,7 @@ HUGGING_FACE = (
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:
-    """Return the error object, after checking its shape, which is that of the path's API."""
+    """Check that the error object has the shape that the path's API uses, and return it."""
     assert answer.headers["content-type"] == "application/json"
     told = answer.json()
     if answer.request.url.path.startswith("/v1/messages"):
@@ -223,7 +223,7 @@ _assets = cache(WebAssets)
 
 
 def quick_routes(context: AppContext) -> list[BaseRoute]:
-    """Return the routes, in a sixth of the time.
+    """Return the routes in a sixth of FastAPI's time.
 
     It replaces private names of FastAPI (checked with 0.165.0). With a version that lacks them, it takes longer.
     """
@@ -248,8 +248,8 @@ def build_site(
     max_model_len: int = INFO.max_model_len,
     **settings: Any,
 ) -> Site:
-    """Build an application around `engine`. The folder receives a tokenizer, unless it has one; `config` is the tiny
-    one's if not given.
+    """Build an application around `engine`. A tokenizer is written to the folder, unless it has one. Without `config`,
+    the tiny config is used.
     """
     if not (folder / "tokenizer.json").exists():
         write_tokenizer(folder)

@@ -132,7 +132,7 @@ def test_census_of_what_is_no_configuration_is_one_line_and_status_1(
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_census_for_a_reader_that_has_left_ends_quietly(options: list[str]) -> None:
-    """End quietly, as in `lightwell census ... | head -1`; it ended in a traceback."""
+    """End without a traceback if the output is closed, as in `lightwell census ... | head -1`."""
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "server", "census", *options, str(PACKAGED)]
@@ -268,8 +268,8 @@ def test_health_reads_the_flags_of_the_oldest_server(tmp_path: Path) -> None:
 def test_health_asks_the_server_where_its_flags_say_it_listens(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: int, exit_status: int
 ) -> None:
-    """Check against the old failure: the image's health check knew the variable alone, and with --port 9000 a
-    container was unhealthy for ever.
+    """Check against an old failure: the image's health check read only the environment variable, so that a container
+    with `--port 9000` was never healthy.
     """
     paths: list[str] = []
 

@@ -1,4 +1,4 @@
-"""What request bodies accept, and what their refusals say."""
+"""Schemas of request bodies: the accepted values and the error messages."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -153,7 +153,7 @@ INNER: list[tuple[type[RequestModel], Callable[[dict[str, Any]], dict[str, Any]]
 def test_what_other_servers_requests_hold_is_known_by_name(
     model: type[RequestModel], body: Callable[[dict[str, Any]], dict[str, Any]]
 ) -> None:
-    """Send fields that change nothing, and nulls, for which unmodified clients were refused."""
+    """Send fields that change nothing, and nulls; an old version rejected unmodified clients because of them."""
     plain = model.model_validate(body({}))
     for name in model.IGNORED:
         assert model.model_validate(body({name: [{"a": 1}]})) == plain
@@ -186,7 +186,7 @@ def test_values_that_ask_for_nothing_are_accepted() -> None:
 
 
 def test_an_embedding_takes_no_notice_of_how_text_would_be_sampled() -> None:
-    """Accept what `vllm bench serve --backend openai-embeddings --ignore-eos` sends."""
+    """Accept the body of `vllm bench serve --backend openai-embeddings --ignore-eos`."""
     sampling = {"ignore_eos": True, "temperature": 0.5, "max_tokens": 32, "stop": ["."], "seed": 1}
     without = EmbeddingRequest.model_validate({"input": "x"})
     assert EmbeddingRequest.model_validate({"input": "x", **sampling}) == without
@@ -288,7 +288,7 @@ def num_errors(model: type[RequestModel], body: dict[str, Any]) -> int:
 @pytest.mark.parametrize("items", [[[1]] * 5000, ["a"] * 5000, [{}] * 5000, [None] * 5000, [0.5] * 5000])
 @pytest.mark.parametrize("model", list(request_models()), ids=lambda model: model.__name__)
 def test_a_long_list_is_left_at_its_first_wrong_item(model: type[RequestModel], items: list[Any]) -> None:
-    """Check against the old failure: all of 16,384 lists in `heads` were described, each by an error, while every
-    stream waited for half a second.
+    """Check against an old failure: each of 16,384 wrong lists in `heads` got its own error, which blocked every stream
+    for half a second.
     """
     assert max(num_errors(model, {field: items}) for field in {**model.model_fields, "other": None}) < 100

@@ -1,6 +1,4 @@
-"""Nothing that comes from outside is unpickled or run, and no secret is compared in a time that reveals it. The
-tests read the source, so that it stays so.
-"""
+"""No data from outside is unpickled or run, and secrets are compared in constant time. The tests check the source."""
 
 import ast
 from collections.abc import Iterator

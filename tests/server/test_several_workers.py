@@ -1,5 +1,5 @@
-"""Several workers behind one API process: the numbers of one, work that is shared out, and a loss that stays
-partial.
+"""Several workers behind one API process give the numbers of one worker and share the work. The loss of a worker
+affects only its own requests.
 """
 
 import json
@@ -51,7 +51,7 @@ def metric(server: RunningServer, name: str) -> list[float]:
 
 
 def hits(server: RunningServer) -> np.ndarray:
-    """Return the prompt tokens that the caches held, and those that the API process expected there."""
+    """Return the numbers of prompt tokens that were found in the caches, and that the API process expected there."""
     names = ("lightwell_prefix_cache_hits_total", "lightwell_routed_prefix_tokens_total")
     return np.array([metric(server, name)[0] for name in names])
 
@@ -122,7 +122,7 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
         return chosen, client.counts.routed_prefix_tokens - before
 
     async def left_of_a_request_with_the_prefix(chosen: int) -> list[int]:
-        """Return what the worker has to do: when given it, once it wrote a token, and at its end."""
+        """Return the tokens left for the worker: after the request is sent, after its first token, and at its end."""
         worker = client.workers[chosen]
         handle = await client.submit(
             EngineRequest(prompt_token_ids=tuple(range(40)), task=generate(4)), RequestContext()
@@ -156,7 +156,7 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
 
 
 FREE = 1 << 36
-"""Bytes of memory that are free in these tests; what is really free changes while they run."""
+"""Bytes of free memory in these tests. They are fixed, since the real free memory changes while tests run."""
 
 
 def test_several_workers_share_what_is_free_and_one_has_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +189,7 @@ Answer = Callable[[Client], Any]
 
 
 def completions(prompts: list[Any], **fields: Any) -> Answer:
-    """Return what is generated, without what names the answer."""
+    """Return a function that gets the choices of a completion, without the id and time of the answer."""
     body = {"prompt": prompts, "max_tokens": 16, "logprobs": 3, "ignore_eos": True, **fields}
 
     def answer(server: Client) -> Any:
@@ -248,7 +248,7 @@ def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_
                 assert two.post("/v1/completions", body).status_code == 200
             found, expected = (hits(two) - before).tolist()
             assert expected == 3 * 192
-            assert expected <= found < expected + 3 * 32  # a block that begins as the prompt goes on is found besides
+            assert expected <= found < expected + 3 * 32  # plus the equal beginning of a partly equal block
 
 
 @pytest.mark.nightly
@@ -266,7 +266,7 @@ def test_four_workers_give_the_bits_of_one(tmp_path: Path) -> None:
 
 @pytest.mark.nightly  # `test_one_worker_lost_costs_its_own_requests_alone` spreads eight over two workers
 def test_streams_are_spread_evenly() -> None:
-    # Each lasts for some 24 s if it is let: all are there before the first could end.
+    # Each takes about 24 s: all of them run before the first could end.
     body = {"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True, "stream": True}
     command, env = ("--device", "cpu", "--devices", "4"), {"FAKE_STEP_SECONDS": "0.05"}
     with running_server(*command, module="tests.server.fake_lightwell", **env) as server:
@@ -301,7 +301,7 @@ def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
     ends: list[list[Any]] = [[] for _ in range(8)]
 
     def stream(server: RunningServer, lines: list[Any]) -> None:
-        # Each lasts for some 1000 s if it is let: none ends by itself, however slow everything else is.
+        # Each takes about 1,000 s: none ends by itself, even on a slow machine.
         body = {"prompt": [1, 2], "max_tokens": 100_000, "stream": True}
         with httpx.stream("POST", server.url + "/fake", json=body, timeout=PATIENCE) as answer:
             for line in stream_lines(answer):

@@ -1,4 +1,4 @@
-"""Values of flags and variables that no operator means: a start ends in one short line that names the flag."""
+"""Strange values of flags and environment variables: a start ends with one short line that names the flag."""
 
 import os
 from pathlib import Path
@@ -110,7 +110,7 @@ def test_two_dashes_after_an_equals_sign_are_the_value() -> None:
 
 @pytest.fixture
 def unreadable(tmp_path: Path) -> list[str]:
-    """Return paths of no end, of no content, and of no text."""
+    """Return paths that are no text of bounded size: devices, a long name, a pipe, a folder, bytes and a long file."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "bytes").write_bytes(b"\xff\xfe")
     (tmp_path / "long").write_text(" " * 5_000_000)

@@ -1,4 +1,4 @@
-"""Where the workers of `--devices` run: on cores without a GPU, on cards by torch's own count."""
+"""Places of the workers of `--devices`: on cores without a GPU, or on the GPUs that torch counts."""
 
 import logging
 import os
@@ -135,7 +135,7 @@ NO_CORE = 1 << 13
 
 
 def bound_to(*cores: int) -> set[int]:
-    """Return the cores that a thread, which has cores of its own, may use after it was bound."""
+    """Return the cores that a thread with its own set of cores may use after it was bound."""
 
     def bind() -> set[int]:
         bind_to_cores(cores)
@@ -155,7 +155,7 @@ def test_a_worker_is_bound_to_those_of_its_cores_that_are_left(caplog: pytest.Lo
 
 
 def test_cards_are_counted_as_a_worker_would_see_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch  # here alone: the server counts without it
+    import torch  # only in the test: the server counts without torch
 
     (tmp_path / "torch.py").write_text("raise SystemExit('somebody else lies in this folder')")
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""What `lightwell size` estimates, against checkpoints and what the engine's own parts take."""
+"""Estimates of `lightwell size`, compared with checkpoints and with the memory of the engine's parts."""
 
 import re
 from dataclasses import replace
@@ -41,7 +41,7 @@ def test_weights_and_cache_take_what_is_foretold(family: str, tmp_path: Path) ->
     stored = sum(tensor.nbytes for tensor in load_file(folder / "model.safetensors").values())
     assert weight_bytes(config, "bfloat16", "none") == stored
     assert weight_bytes(config, "float32", "none") == 2 * stored
-    settings = Settings(max_num_seqs=3, block_size=16, max_model_len=40)  # three blocks a context
+    settings = Settings(max_num_seqs=3, block_size=16, max_model_len=40)  # three blocks per context
     found = sizes(config, settings)
     assert 16 * found.kv_per_token == KVCache.bytes_per_block(config, 16, torch.bfloat16)
     engine = EngineConfig(model=folder, max_num_seqs=3, block_size=16)
@@ -77,7 +77,7 @@ def test_int4_keeps_half_a_byte_and_scales_of_groups(intermediate_size: int, tmp
             grouped = GroupedRows.quantize(tensor)
             expected += grouped.codes.nbytes // 2 + grouped.scales.nbytes
     config = read_config(folder)
-    head = GroupedRows.quantize(torch.randn(config.vocab_size, 64))  # it is tied, and not the embedding's any more
+    head = GroupedRows.quantize(torch.randn(config.vocab_size, 64))  # tied, but with its own memory
     expected += head.codes.nbytes // 2 + head.scales.nbytes
     assert weight_bytes(config, "bfloat16", "int4") == expected
 
@@ -125,7 +125,7 @@ def test_each_worker_has_its_own_and_ranks_share_one(tmp_path: Path) -> None:
     shared = sizes(config, Settings(tensor_parallel=2))
     assert (three.weights, three.kv_cache, three.captures) == (3 * one.weights, 3 * one.kv_cache, one.captures)
     assert (shared.kv_per_token, shared.kv_cache) == (one.kv_per_token, one.kv_cache)
-    assert one.weights < shared.weights < 1.01 * one.weights  # norms alone stand on both
+    assert one.weights < shared.weights < 1.01 * one.weights  # only norms are stored on both
     assert one.processes < shared.processes < three.processes
     with pytest.raises(SettingsError, match="--devices all"):
         sizes(config, Settings(devices="all"))
@@ -163,7 +163,7 @@ def test_one_key_head_stands_on_every_rank() -> None:
     config = replace(read_config(PACKAGED), num_heads=12, num_kv_heads=1)
     one, four = (sizes(config, Settings(tensor_parallel=ranks)) for ranks in (1, 4))
     assert (four.kv_per_token, four.kv_cache) == (4 * one.kv_per_token, 4 * one.kv_cache)
-    five = replace(config, num_kv_heads=5)  # dealt out to two, one has two and a place to spare
+    five = replace(config, num_kv_heads=5)  # over two ranks, one has two heads and an unused place
     assert kv_bytes_per_token(five, "float32", 2) == 6 * kv_bytes_per_token(config, "float32")
 
 
@@ -173,7 +173,7 @@ def test_gate_and_up_are_read_and_packed_as_one(tmp_path: Path) -> None:
 
 
 def test_a_load_that_takes_more_than_serving_is_what_counts(tmp_path: Path) -> None:
-    """Load int8, which is made of weights that are read whole."""
+    """Load with int8 weights, which are quantized from weights that are read as a whole."""
     config = read_config(make("llama", tmp_path, hidden_size=1024, intermediate_size=4096, dtype=torch.bfloat16))
     settings = Settings(dtype="bfloat16", quantize="int8", kv_cache_memory=1 << 20, max_capture_bytes=1)
     found = sizes(config, settings)

@@ -1,4 +1,4 @@
-"""Gauges under other names, for a scheduler that looks for those of another server."""
+"""Gauges under other names, for a scheduler that reads the gauges of another server."""
 
 import argparse
 
@@ -23,7 +23,7 @@ def engine(num_blocks: int) -> EngineInfo:
 
 
 def shown(metrics: Metrics) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Return labels and values by name, of what /metrics says."""
+    """Return the labels and values of /metrics by name."""
     families = text_string_to_metric_families(metrics.render().decode())
     return {family.name: [(each.labels, each.value) for each in family.samples] for family in families}
 

@@ -1,4 +1,4 @@
-"""Settings: where they come from, what is refused and how the refusal reads."""
+"""Settings: their sources, the rejected values and the error messages."""
 
 import argparse
 import re

@@ -31,7 +31,7 @@ async def at(request: pytest.FixtureRequest, engines: dict[str, InlineEngine], t
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Site]:
-    """Each family's application and engine, made when they are first asked for."""
+    """Each family's application and engine, made at the first use."""
 
     class Made(dict[str, Site]):
         def __missing__(self, name: str) -> Site:

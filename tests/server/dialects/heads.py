@@ -1,5 +1,5 @@
-"""What the tests of rerank, score, classify and predict share: applications around real networks of folders that
-sentence-transformers or transformers saved, and what these libraries give.
+"""Helpers for the tests of rerank, score, classify and predict: applications around models that sentence-transformers
+or transformers saved, and the expected numbers of these libraries.
 """
 
 from dataclasses import replace
@@ -41,7 +41,9 @@ def by_index(answered: dict[str, Any]) -> list[float]:
 
 
 def classifier(top: Path, family: str = "bert", **options: Any) -> Path:
-    """Make a folder as transformers saves it, whose tokenizer tells the texts of a pair apart if the network does."""
+    """Make a folder as transformers saves it. The tokenizer gives the texts of a pair different token types if the
+    network has token types.
+    """
     folder = tiny.make_classifier(family, top / family, **options)
 
     def pair_up(file: dict[str, Any]) -> None:

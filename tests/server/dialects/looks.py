@@ -1,5 +1,5 @@
-"""What the tests of the routes that explain a pass share: one small text, and a small network behind the routes. Their
-numbers are checked in the tests of every family.
+"""Helpers for the tests of the routes that explain a pass: one small text, and a small network behind the routes. The
+numbers of these routes are checked in the tests of every family.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ TEXT = "abcab"
 IDS = list(TEXT.encode())
 LAYERS, HEADS = 2, 4
 NEEDED: dict[str, dict[str, Any]] = {"explain": {"layer": 0, "head": 0}}
-"""Fields without which a route refuses, by route."""
+"""Required fields, by route."""
 
 
 def engine_of() -> InlineEngine:
@@ -30,7 +30,7 @@ def at_site(folder: Path, engine: InlineEngine, **settings: Any) -> Any:
 
 
 async def ask(at: Site, route: str, **body: Any) -> dict[str, Any]:
-    """Return the one entry of the answer; about `TEXT`, unless the body names another input."""
+    """Return the only entry of the answer. The input is `TEXT` unless the body has another one."""
     answer = await at.post(f"/v1/{route}", {"input": TEXT, **NEEDED.get(route, {}), **body})
     assert answer.status_code == 200, answer.text
     (entry,) = answer.json()["data"]

@@ -1,4 +1,4 @@
-"""How an answer is sent, by its size."""
+"""The ways in which an answer is sent, by its size."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from tests.server.serving import Site
 
 
 async def bodies_of(answer: Response) -> list[bytes]:
-    """Return the pieces of the answer that are sent, and the empty one that ends a stream."""
+    """Return the pieces of the answer that are sent, including the empty piece that ends a stream."""
     sent: list[bytes] = []
 
     async def receive() -> Message:
@@ -48,7 +48,7 @@ async def test_a_small_answer_says_how_long_it_is(path: str, body: dict[str, obj
 
 
 async def test_rows_are_made_when_they_are_written() -> None:
-    """Thousands of rows in one turn would hold the event loop for a second."""
+    """Write thousands of rows in pieces: at once they would block the event loop for a second."""
     made: list[int] = []
     made_by_turn = [0]
 
@@ -74,8 +74,8 @@ async def test_rows_are_made_when_they_are_written() -> None:
     "route", ["attention", "trace", "embeddings", "next", "lens", "heads", "rollout", "trajectory"]
 )
 async def test_every_answer_that_looks_inside_tells_the_precision_that_computed_it(route: str, tmp_path: Path) -> None:
-    """Check the precision: the dtype of the numbers only said how they were sent: float32, of a network that
-    computed in bfloat16.
+    """Check the field `compute_dtype`, since the dtype of the numbers is only the format in which they are sent: a
+    network that computes in bfloat16 may send float32.
     """
     body = {"input": "abcab", **({"points": ["hook_embed"]} if route == "trace" else {})}
     engine = engine_of()

@@ -30,7 +30,7 @@ def of_user(*blocks: Any) -> dict[str, Any]:
 
 
 async def prompt_of(folder: Path, body: dict[str, Any], template: str | None = None) -> str:
-    """Return what the model reads."""
+    """Return the prompt that the model gets."""
     async with site(folder, template=template or TEMPLATE) as at:
         answer = await at.post(PATH, {**BODY, **body})
         assert answer.status_code == 200, answer.text
@@ -48,7 +48,7 @@ async def test_a_message_has_anthropics_shape(plain: Site) -> None:
         "content": [{"type": "text", "text": "hihi"}],
         "stop_reason": "max_tokens",
         "stop_sequence": None,
-        # Of 8 tokens, the fake says of 2 that they came from the cache.
+        # The fake engine reports 2 of 8 tokens as cached.
         "usage": {
             "input_tokens": len("<user>U<A>") - 2,
             "cache_read_input_tokens": 2,
@@ -97,7 +97,7 @@ async def test_thinking_and_effort_are_told_to_the_template(
 
 
 async def test_what_claude_code_sends_is_taken(plain: Site) -> None:
-    """A body of its form, but for the tools; it says how many tokens it would have, whatever the context's length."""
+    """Send a body of Claude Code without tools. Its `max_tokens` may be larger than the context."""
     body = {
         "model": "org/tiny",
         "messages": [{"role": "user", "content": [{**TEXT, "cache_control": EPHEMERAL}]}],
@@ -249,7 +249,7 @@ async def test_what_is_wrong_with_the_chat_is_told_in_the_names_of_this_api(tmp_
         error = await at.error(PATH, {**BODY, "system": "S"}, 400)
         assert error["message"].startswith("messages: the chat template refuses them: ")
     many = {"role": "user", "content": [RESULT] * 256}
-    async with site(tmp_path) as at:  # more messages of a chat than it may have
+    async with site(tmp_path) as at:  # more messages than a chat may have
         error = await at.error(PATH, {**BODY, "messages": [many] * 17}, 400)
     assert error["param"].startswith("messages")
 

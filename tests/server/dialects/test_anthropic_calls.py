@@ -1,4 +1,4 @@
-"""Tools in POST /v1/messages, as its own package sends and reads them: a call, and its result."""
+"""Tools in POST /v1/messages, sent and read with the `anthropic` package: a call, and its result."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ ASKED: Any = {"model": "org/tiny", "max_tokens": 500, "tools": [TOOL]}
 
 @pytest.mark.parametrize("thought", ["", "<think>\nHm.\n</think>\n\n"])
 async def test_a_call_and_its_result(thought: str, tmp_path: Path) -> None:
-    """Answer the call, and send all of it back, with what the model thought."""
+    """Send the call's result with all earlier messages, including the model's thinking."""
     async with (
         tool_site(tmp_path, f"{thought}I look.\n{HERMES_CALL}", THINKS) as at,
         serving(at.app, HttpProtocol) as port,

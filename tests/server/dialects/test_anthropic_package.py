@@ -28,7 +28,7 @@ EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
 async def client(
     folder: Path, engine: FakeEngine | None = None, **options: Any
 ) -> AsyncIterator[tuple[anthropic.AsyncAnthropic, Site]]:
-    """Open a client of a server on a port of its own, whose key is `key`."""
+    """Open a client of a new server on its own port. The API key is `key`."""
     async with site(folder, engine, api_key=("key",)) as at, serving(at.app, HttpProtocol) as port:
         asked = {"api_key": "key", "max_retries": 0, **options}
         async with anthropic.AsyncAnthropic(base_url=f"http://127.0.0.1:{port}", **asked) as api:
@@ -65,8 +65,8 @@ async def test_a_stream_adds_up_to_the_message(tmp_path: Path) -> None:
 async def test_tokens_that_are_written_as_they_come_are_events_like_the_others(
     more: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Compare a stream over a socket with the same in process, where nothing is written past the application; there,
-    half a character is no event.
+    """Compare a stream over a socket with the same stream in process, where the application writes all tokens and half
+    a character gives no event.
     """
     body: Any = {"model": MODEL, "max_tokens": 9, "messages": [USER], "stream": True}
     engine = FakeEngine(script=tuple("Grüße ".encode()))
@@ -134,7 +134,7 @@ async def test_errors_arrive_as_the_packages_own(what: str, tmp_path: Path) -> N
             await api.messages.create(**{"model": MODEL, "max_tokens": 2, "messages": [USER], **more})
     assert str(caught.value.type) == name
     assert caught.value.request_id
-    if name != "request_too_large":  # which the package's types do not know
+    if name != "request_too_large":  # missing in the package's types
         assert ErrorResponse.model_validate(caught.value.body).request_id == caught.value.request_id
 
 

@@ -1,4 +1,4 @@
-"""Tools, thinking and formats in Anthropic's API: how a body becomes a chat, and a chat's answer its blocks."""
+"""Tools, thinking and formats in Anthropic's API: bodies converted to chats, and answers converted to blocks."""
 
 import json
 from typing import Any
@@ -70,7 +70,7 @@ def write(deltas: tuple[MessageDelta, ...], *, streams: bool, **options: Any) ->
 
 
 def accumulated(events: list[Any]) -> list[Any]:
-    """Return the content that Anthropic's package makes of the events, each of which must be one that it knows."""
+    """Return the content that Anthropic's package builds from the events, which must have types of the package."""
     message: Any = None
     buffers: dict[int, bytes] = {}
     for event in ({"type": "message_start", "message": BEGUN}, *events):
@@ -152,7 +152,7 @@ def test_a_schema_becomes_the_constraint_of_the_text(asked: dict[str, Any]) -> N
 async def test_the_text_keeps_to_a_schema_or_the_schema_is_refused_by_its_path(
     engines: dict[str, InlineEngine],
 ) -> None:
-    """Let a network of random weights write, which writes no JSON of its own accord."""
+    """Generate with random weights, which give no JSON without a grammar."""
     engine = engines["llama-gqa"]
     choices = {"type": "object", "properties": {"fox": {"enum": ["red", "grey"]}}, "required": ["fox"]}
     schema = {**choices, "additionalProperties": False}

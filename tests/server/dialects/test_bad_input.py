@@ -1,4 +1,4 @@
-"""Bad input on every route: a 4xx in the one shape that names field, value and what is accepted; the next request
+"""Bad input on every route: a 4xx error that names the field, the value and the accepted values. The next request
 works.
 """
 
@@ -89,7 +89,7 @@ async def test_every_route_refuses_what_it_cannot_read(path: str, tmp_path: Path
 
 @pytest.mark.parametrize("path", GOOD)
 async def test_a_client_that_is_no_browser_may_leave_the_content_type_out(path: str, tmp_path: Path) -> None:
-    """Send what a browser's page can send without asking first, too: a Blob without a type, which has an Origin."""
+    """Also send a request that a web page can send without a CORS preflight: a Blob without a type, with an Origin."""
     body = json.dumps(GOOD[path]).encode()
     async with at_path(tmp_path, path) as at:
         assert (await at.http.post(path, content=body)).status_code == 200
@@ -103,7 +103,7 @@ async def test_every_route_refuses_unknown_fields_models_and_methods(path: str, 
     async with at_path(tmp_path, path) as at:
         unknown = await at.error(path, {**GOOD[path], "no_such_field": 1}, 400)
         assert "no_such_field" in unknown["message"]
-        if path not in (SPARSE, "/predict"):  # Text Embeddings Inference's errors have a message and a type alone
+        if path not in (SPARSE, "/predict"):  # errors of Text Embeddings Inference have only a message and a type
             assert (unknown["param"], unknown["code"]) == ("no_such_field", "unknown_field")
         model = await at.error(path, {**GOOD[path], "model": "gpt-4"}, 404)
         if path not in (SPARSE, "/predict"):
@@ -308,7 +308,7 @@ WIDE: dict[str, bytes] = {
     "metadata": b'{"prompt": "x", "metadata": [' + b",".join([b"{}"] * 20_000) + b"]}",
     "lists": b'{"prompt": [' + b",".join([b"[]"] * 20_000) + b"]}",
 }
-"""Bodies that took up to seven seconds to read, in which no stream went on; these are a fraction of that size."""
+"""Small variants of bodies that once blocked all streams for up to seven seconds while they were read."""
 
 
 @pytest.mark.parametrize("shape", WIDE)

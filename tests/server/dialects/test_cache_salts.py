@@ -1,4 +1,4 @@
-"""Which requests share cached prefixes: those with the same API key and the same `cache_salt`."""
+"""Requests share cached prefixes only with the same API key and the same `cache_salt`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +29,7 @@ def served(folder: Path, tmp_path: Path, **options: Any) -> Any:
 
 
 async def cached(at: Site, path: str, *requests: tuple[str, dict[str, Any]]) -> Sequence[int]:
-    """Return how many cached tokens each request used, which is sent with a key and further fields."""
+    """Send requests, each with a key and further fields, and return the number of cached tokens that each used."""
     body, place = ASKED[path]
     found = []
     for key, fields in requests:

@@ -1,4 +1,4 @@
-"""GET /v1/capabilities: what it promises is kept, and what it denies is refused with the same words."""
+"""GET /v1/capabilities: routes follow it, and reject unsupported requests with the reason that it gives."""
 
 from dataclasses import replace
 from pathlib import Path

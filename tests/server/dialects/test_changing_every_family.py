@@ -1,6 +1,6 @@
-"""Traces and interventions over HTTP on a small random checkpoint of every family: each point is where it says.
+"""Traces and interventions over HTTP on a small random checkpoint of every family, to check the place of each point.
 
-What is written at a point must be read there, nothing before it may change, and what follows from it must follow.
+A value written at a point must be read there, no earlier value may change, and later values must follow from it.
 """
 
 import base64
@@ -28,7 +28,7 @@ LENGTH = 19
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Site]:
-    """Each family's application and engine, made when it is first asked for."""
+    """Each family's application and engine, made at the first use."""
 
     class Made(dict[str, Site]):
         def __missing__(self, name: str) -> Site:
@@ -53,7 +53,7 @@ def ids(config: ModelConfig, length: int = LENGTH) -> list[int]:
 
 
 def reading(config: ModelConfig) -> dict[str, Any]:
-    """Return the input fields of a request: what the encoder reads is shorter than what the decoder does."""
+    """Return the input fields of a request: the encoder's input is shorter than the decoder's."""
     if config.kind == "encoder-decoder":
         return {"input": ids(config, LENGTH - 4), "decoder_input": ids(config)}
     return {"input": ids(config)}
@@ -70,7 +70,7 @@ async def trace(at: Site, names: list[str], **body: Any) -> dict[str, Any]:
 
 
 def places(config: ModelConfig) -> list[tuple[str, Point]]:
-    """Return a full name of every point of every stack, of a random layer that has it."""
+    """Return the full names of all points of all stacks, each in a random layer that has the point."""
     found = []
     for stack in stacks(config):
         for point in points_of(config, stack):
@@ -116,7 +116,7 @@ async def test_what_is_written_at_a_point_is_read_there_and_nowhere_else(at: Sit
 
 
 async def exponential_of_sink(at: Site, body: dict[str, Any], name: str, head: int) -> float:
-    """Return exp of the sink of a head, whose temperature stays 1, or 0 if it has none. name: of its pattern."""
+    """Return exp(sink) of a head at temperature 1, or 0 without a sink. `name` is the full name of its pattern."""
     if not at.context.config.attention_sinks:
         return 0.0
     answer = await at.post("/v1/explain", {**body, "layer": int(name.split(".")[1]), "head": head})
@@ -164,7 +164,7 @@ async def test_patterns_can_be_set_scaled_and_softened(at: Site) -> None:
         assert np.array_equal(patched[scores_name], clean[scores_name]), name
 
 
-# In these the tokens reach later layers beside the stream too.
+# In Gemma 4 E2B and Gemma 3n, tokens reach later layers also outside the residual stream.
 @every(*(name for name in EVERY if name not in ("gemma4-e2b", "gemma3n")))
 async def test_with_the_whole_stream_of_another_input_the_rest_of_the_pass_is_that_inputs(at: Site) -> None:
     """Patch activations at their strongest: from the patched block on, every bit is the source's."""

@@ -30,7 +30,7 @@ async def test_messages_become_the_prompt_that_the_template_writes(plain: Site) 
 
 
 async def test_the_template_reads_what_a_client_tells_it(tmp_path: Path) -> None:
-    """Turn off a Qwen3's thinking by a template argument, which was refused as an unknown field."""
+    """Turn off Qwen3's thinking by a template argument, which an old version rejected as an unknown field."""
     template = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}|quiet{% endif %}"
     body = {"messages": MESSAGES[1:], "max_tokens": 1}
     async with site(tmp_path, template=template) as at:
@@ -43,7 +43,7 @@ async def test_the_template_reads_what_a_client_tells_it(tmp_path: Path) -> None
 
 
 async def test_half_a_character_told_to_the_template_is_refused(tmp_path: Path) -> None:
-    """Check against the old failure: it ended in an internal server error."""
+    """Check against an old failure: such a text caused an internal server error."""
     async with site(tmp_path, template="{{ x }}") as at:
         for path in (PATH, "/tokenize"):
             body = json.dumps({"messages": MESSAGES, "chat_template_kwargs": {"x": "\ud800"}})

@@ -1,4 +1,4 @@
-"""POST /v1/classify, /classify and /predict: labels are those of transformers' pipeline and of CrossEncoder."""
+"""POST /v1/classify, /classify and /predict: labels equal the labels of transformers' pipeline and of CrossEncoder."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Attention rows in completions: one with each token, those of the prompt, and their limits."""
+"""Attention rows in completions: one row with each token, the rows of the prompt, and their limits."""
 
 import base64
 from pathlib import Path

@@ -99,7 +99,7 @@ async def test_of_a_prompt_the_last_tokens_are_kept(prompt: Any, number: int, id
 
 
 async def test_what_a_request_does_not_say_is_the_models(tmp_path: Path) -> None:
-    """Apply defaults of generation_config.json as vLLM does; what the request says overrides them."""
+    """Apply the defaults of generation_config.json as vLLM does; fields of the request override them."""
     own = SamplingDefaults(temperature=0.6, top_p=0.9, top_k=20, min_p=0.1, repetition_penalty=1.1)
     said = {"temperature": 1, "top_p": 1, "top_k": 0, "min_p": 0, "repetition_penalty": 1}
     async with site(tmp_path, sampling_defaults=own) as at:
@@ -126,7 +126,7 @@ async def test_the_log_has_the_sampling_parameters_of_a_text_at_level_debug(
 
 
 async def test_requests_with_neighbouring_seeds_share_no_choice(plain: Site) -> None:
-    """Check against the old failure: choice k had the seed that choice 0 of seed + k has."""
+    """Check against an old failure: choice k of one seed equalled choice 0 of seed + k."""
     first = random.randrange(2**63 - 16)
     for seed in range(first, first + 8):
         await complete(plain, prompt="a", n=8, seed=seed)
@@ -217,8 +217,8 @@ async def test_streamed_logprobs_joined_are_those_of_one_piece(tmp_path: Path) -
 
 @pytest.mark.parametrize("echo", [False, True])
 async def test_the_offset_of_a_token_is_where_its_character_begins(echo: bool, tmp_path: Path) -> None:
-    """Check against the old failure: offsets ran ahead after each character of several tokens, which were counted as
-    so many characters.
+    """Check against an old failure: a character of several tokens was counted as several characters, so that later
+    offsets were too large.
     """
     prompt, answer = ("".join(random.choices("aü世🎉 ", k=10)) for _ in range(2))
     num_bytes = len(answer.encode())

@@ -1,4 +1,4 @@
-"""Correlations over a text, over HTTP, against those of the traced numbers."""
+"""Correlations over a text, over HTTP, compared with correlations of the traced numbers."""
 
 import math
 import random
@@ -17,8 +17,8 @@ def ids(at: Site, length: int) -> list[int]:
 
 
 SURE = 1 - 1e-6
-"""Squared correlation above which few digits of the distance from 1 are known, and so few of the information, 6.9
-nats and more. Two neurons that only one of the samples excites have such a one.
+"""Squared correlation above which the mutual information (6.9 nats and more) is inexact, since few digits of the
+distance from 1 are known. Two neurons that are active in the same single sample reach it.
 """
 
 
@@ -68,8 +68,8 @@ async def test_correlations_of_chosen_heads_and_units(at: Site) -> None:
 
 
 async def test_correlations_capture_no_more_than_the_units_that_are_asked_for(at: Site) -> None:
-    """Check the units captured: every unit of the point was taken from the worker, and so the whole point had to fit
-    in the capture budget.
+    """Check that only the selected units are captured. In an old version the worker sent every unit, so that the whole
+    point had to fit into the capture budget.
     """
     prompt = ids(at, 20)
     body = {"input": prompt, "point": "attn.hook_z", "layer": 0, "heads": [3, 1]}
@@ -111,8 +111,8 @@ async def test_one_unit_has_no_pair_and_so_no_mean(at: Site) -> None:
 
 
 async def test_too_many_pairs_are_refused_however_few_the_samples(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check the work by pairs: it was counted as samples times pairs, and with 8 samples a large vocabulary's pairs
-    would have taken minutes.
+    """Check that the work is limited by pairs. In an old version the limit was samples times pairs, which allowed
+    minutes of work for a large vocabulary with 8 samples.
     """
     monkeypatch.setattr("server.dialects.inspect.correlations.MAX_PRODUCTS", 200 * 100)
     body = {"input": ids(at, 8), "point": "blocks.0.hook_resid_post"}

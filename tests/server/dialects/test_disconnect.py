@@ -1,6 +1,4 @@
-"""A client that disconnects frees its place in the engine, whatever stage its request is at. The tests use bare
-ASGI.
-"""
+"""A client that disconnects frees its place in the engine at any stage of its request. The tests use bare ASGI."""
 
 import asyncio
 import json
@@ -22,7 +20,7 @@ ATTENTION = ("/v1/attention", {"input": ["ab", "cd"]})
 
 
 class Visitor:
-    """One HTTP request whose client can disconnect at any time."""
+    """One HTTP request; its client can disconnect at any time."""
 
     def __init__(self, at: Site, path: str, body: dict[str, Any], spec_version: str = "2.3") -> None:
         self.at = at
@@ -102,7 +100,7 @@ async def test_leaving_between_two_tokens_frees_every_choice(spec_version: str, 
 
     def leave_at_the_first_token(message: Any) -> bool:
         is_token = bool(message.get("body", b"").startswith(b"data: "))
-        if is_token and spec_version == "2.3":  # such servers swallow what is sent to nobody
+        if is_token and spec_version == "2.3":  # such servers drop data without a client
             gate.clear()
         return is_token
 

@@ -219,7 +219,7 @@ async def test_a_cut_keeps_the_special_tokens_at_both_ends(tmp_path: Path) -> No
 
 
 async def test_token_ids_are_warned_of_once(plain: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """langchain's OpenAIEmbeddings sends ids of tiktoken, whose vectors mean nothing here."""
+    """Warn because langchain's OpenAIEmbeddings sends tiktoken's ids, which are wrong for this model."""
     _warn_of_ids.cache_clear()
     for value in ("a text", [1, 2], [[1, 2], [3]], [1]):
         assert (await plain.post("/v1/embeddings", {"input": value})).status_code == 200

@@ -1,4 +1,4 @@
-"""Generation and attention of encoder-decoders and encoders: which stack reads what, and which keys a row has."""
+"""Generation and attention of encoder-decoders and encoders: the input of each stack, and the keys of each row."""
 
 import math
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""POST /v1/explain and /v1/contributions: which parts are selected, and what is refused."""
+"""POST /v1/explain and /v1/contributions: the selected parts, and the rejected requests."""
 
 from pathlib import Path
 

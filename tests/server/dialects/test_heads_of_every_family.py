@@ -1,4 +1,4 @@
-"""Head scores of every family: those of their patterns, and induction on repeated random tokens."""
+"""Head scores of every family: scores of the patterns, and induction on repeated random tokens."""
 
 import random
 from typing import Any
@@ -27,8 +27,8 @@ def measured(patterns: Any) -> dict[str, Any]:
 
 
 def induction(patterns: Any, tokens: list[int]) -> Any:
-    """Return, as [layer, head], the weight on what followed earlier copies of a token, mean over the queries that
-    have some.
+    """Return the attention weight on the tokens after earlier copies of the query's token, `[layer, head]`: the mean
+    over the queries with such copies.
     """
     found = []
     for query, token in enumerate(tokens):
@@ -75,7 +75,7 @@ async def test_scores_of_heads_are_those_of_their_patterns(family: Site) -> None
 
 @every_family(*ROWS)
 async def test_random_tokens_written_twice_show_induction(family: Site) -> None:
-    """Compare with TransformerLens's score: the mean of the diagonal that is one key less than the first copy back."""
+    """Compare with TransformerLens's score: the mean of the diagonal at distance `repeat_length - 1`."""
     config, half = family.context.config, 5
     for part in parts(config):
         if part == "cross":

@@ -1,4 +1,4 @@
-"""POST /v1/heads and /v1/rollout: the patterns of all heads in a few numbers, and multiplied through the layers."""
+"""POST /v1/heads and /v1/rollout: scores of all heads' patterns, and patterns multiplied through the layers."""
 
 import io
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Bodies within the limits that would take long: refused before the work, or worked on in pieces, between which the
-event loop serves others.
+"""Bodies within the limits that would take long. They are rejected before the work, or processed in pieces, so that the
+event loop serves other requests in between.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ ZERO = {"point": "attn.hook_z", "layer": "all", "op": "zero"}
 
 
 async def turns_of(at: Site, path: str, body: Any) -> tuple[httpx.Response, int]:
-    """Return the answer, and how many turns the event loop gave to others until it was there."""
+    """Return the answer, and the number of iterations of the event loop until it arrived."""
     answering = asyncio.create_task(at.post(path, body))
     turns = 0
     while not answering.done():
@@ -58,7 +58,7 @@ async def test_interventions_are_planned_once_for_inputs_of_a_length(plain: Site
 
 
 async def test_equal_inputs_of_from_are_one_source(plain: Site) -> None:
-    """Their mean weighs each of them: two of "ab" and one of "cdef" are eight positions."""
+    """Weigh each input by its number of copies in the mean: two of "ab" and one of "cdef" are eight positions."""
     mean = {"point": "resid_pre.0", "op": "mean"}
     many = [{**mean, "from": {"input": ["a"] * 200}}] * 64
     answer = await plain.post("/v1/trace", {"input": "a", "points": ["logits"], "interventions": many})
@@ -131,7 +131,7 @@ def test_part_of_a_text_has_the_tokens_of_the_whole_text(keep: Keep) -> None:
 
 
 async def test_large_bodies_of_a_key_do_not_hold_up_those_of_another(tmp_path: Path) -> None:
-    """Of one key, bodies are read in their order, and other keys' have their turns between them."""
+    """Check that bodies of one key are read in order, and that bodies of other keys are read between them."""
     order: list[str] = []
     async with site(tmp_path, api_key=("a" * 20, "b" * 20)) as at:
 
@@ -193,7 +193,7 @@ TOOL = {"type": "function", "function": {"name": "f", "parameters": {"properties
     ],
 )
 async def test_values_of_any_field_are_counted_over_the_whole_body(path: str, body: Any, plain: Site) -> None:
-    """Each list is within the bound of its own field."""
+    """Send lists that are within the limits of their own fields."""
     answer = await plain.post(path, body)
     assert answer.status_code == 413
     assert f"more than {MAX_SCALARS} numbers and words, token ids not counted" in answer.text
@@ -267,7 +267,7 @@ async def test_a_long_list_of_tokens_is_written_in_pieces(plain: Site) -> None:
 async def test_memory_is_given_back_once_for_all_answers_of_a_moment(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small body may have a large answer: its size does not tell."""
+    """Return memory to the system after any request: a small body may have a large answer."""
     given_back = []
     monkeypatch.setattr("server.dialects.auth_route.give_back_memory", lambda: given_back.append(1))
     monkeypatch.setattr("server.dialects.auth_route._GIVE_BACK_AFTER", 0.0)
@@ -293,7 +293,7 @@ def test_the_text_of_a_message_is_taken_as_a_whole() -> None:
 
 
 async def test_tokens_that_an_answer_names_are_bounded_in_every_format(tmp_path: Path) -> None:
-    """All of their text is in memory at once: of 128 inputs at 64 temperatures it was 1 GB."""
+    """Limit the tokens, since their whole text is in memory at once: 1 GB for 128 inputs at 64 temperatures."""
     body = {"input": ["a"] * 128, "temperatures": [1.0] * 64, "num_tokens": 1024}
     async with site(tmp_path, max_num_queued_requests=4096) as at:
         for accept in ("application/json", "application/vnd.safetensors"):

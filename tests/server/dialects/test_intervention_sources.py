@@ -1,4 +1,4 @@
-"""Interventions whose numbers come from other inputs: patches, means and their bounds."""
+"""Interventions with numbers from other inputs: patches, means and their limits."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ async def test_a_patch_takes_the_numbers_of_another_input_by_a_clean_pass(plain:
     assert isinstance(trace.task, TraceTask)
     assert (bytes(trace.prompt_token_ids), trace.interventions) == (b"xyz", ())
     assert trace.capture_bytes == 2 * 1 * 1 * 2 * 4
-    assert plain.engine.held == [4 * tiny_config().vocab_size]  # the answer's logits; the source's numbers went on
+    assert plain.engine.held == [4 * tiny_config().vocab_size]  # the answer's logits, not the source's numbers
     assert (first.positions, second.positions) == ((3,), (3,))  # of "abcd"; the source's last one is 2
     assert np.array_equal(numbers(first), clean("attn.hook_z", 0, 3, heads=(1,), positions=(2,)))
     assert np.array_equal(numbers(second), clean("attn.hook_z", 2, 3, heads=(1,), positions=(2,)))
@@ -90,7 +90,7 @@ async def test_many_inputs_capture_a_source_once_and_count_positions_each_for_it
 
 
 async def test_one_pass_takes_all_that_is_wanted_of_equal_inputs(plain: Site) -> None:
-    """Count passes: sixty-four changes from one text, or of the input's own mean, were as many passes over it."""
+    """Check that several changes from one text, or from the input's own mean, need only one pass over it."""
     same = {"input": "xyz"}
     changes = await sent(
         plain,

@@ -25,7 +25,7 @@ async def test_numbers_come_as_lists_or_base64(plain: Site) -> None:
     assert (listed.op, decoded.op) == ("add", "set")
     assert np.array_equal(numbers(listed), np.array(vector, np.float32))
     assert np.array_equal(numbers(decoded), half.astype(np.float32))
-    assert decoded.positions is None  # one vector for every position, those of generated tokens too
+    assert decoded.positions is None  # one vector for every position, also of generated tokens
 
 
 SCORES = {"point": "attn.hook_attn_scores", "layer": 0, "op": "patch"}
@@ -34,7 +34,7 @@ SCORES = {"point": "attn.hook_attn_scores", "layer": 0, "op": "patch"}
 @pytest.mark.parametrize("point", ["attn.hook_attn_scores", "hook_attn_scores", "attn_scores"])
 @pytest.mark.parametrize("is_encoded", [False, True])
 async def test_masked_scores_are_put_back_as_they_were_told(point: str, is_encoded: bool, plain: Site) -> None:
-    """Send minus infinity, which is null in lists, and was refused as a number that is not finite."""
+    """Send minus infinity, which is null in lists. An old version rejected it as a number that is not finite."""
     scores = np.where(np.tri(4, dtype=bool), np.arange(16, dtype="<f4").reshape(4, 4), -np.inf)
     value: Any = [[None if number == -np.inf else number for number in row] for row in scores.tolist()]
     if is_encoded:
@@ -86,7 +86,7 @@ async def test_a_list_of_too_many_numbers_is_refused_by_its_name(plain: Site) ->
 
 
 async def test_other_long_lists_of_that_name_are_no_values(plain: Site) -> None:
-    """Its numbers were counted as those of an intervention."""
+    """Check against an old failure: the numbers of such a list were counted as numbers of an intervention."""
     body = {"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"value": [0] * 20_000}}
     assert (await plain.post("/v1/chat/completions", body)).status_code == 200
 

@@ -1,4 +1,4 @@
-"""Interventions in request bodies: what reaches the engine, and what is refused before anything runs."""
+"""Interventions in request bodies: the arguments of the engine, and requests that are rejected before any pass."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +22,7 @@ ROUTES: dict[str, dict[str, Any]] = {
 
 
 async def sent(at: Site, *items: dict[str, Any], route: str = "/v1/trace", **body: Any) -> tuple[Intervention, ...]:
-    """Return the interventions of the request itself, which is the last to be submitted."""
+    """Return the interventions of the last submitted request: earlier ones are passes over sources."""
     answer = await at.post(route, {**ROUTES[route], **body, "interventions": list(items)})
     assert answer.status_code == 200, answer.text
     return at.engine.submitted[-1].interventions
@@ -34,7 +34,7 @@ def numbers(change: Intervention) -> Any:
 
 
 def clean(point: str, layer: int | None, length: int, **selection: Any) -> Any:
-    """Return what the fake network has there."""
+    """Return the values of the fake network at a point without interventions."""
     capture = PointCapture(name="x", stack="decoder", layer=layer, point=point, **selection)
     return traced(tiny_config(), capture, length)
 
@@ -199,8 +199,8 @@ async def test_there_is_a_bound_on_their_number(plain: Site) -> None:
 
 
 async def test_there_is_a_bound_on_how_often_attention_is_changed(plain: Site) -> None:
-    """Check the bound: sixty-four changes of every pattern of a long prompt took tens of seconds of one step, for
-    all requests in it.
+    """Check the limit. Without it, 64 changes of every pattern of a long prompt made one step take tens of seconds,
+    for all its requests.
     """
     everywhere = {"point": "pattern", "layer": "all", "op": "scale", "value": 0.5}
     one_head = {"point": "attn_scores.0", "head": 1, "op": "temperature", "value": 2}

@@ -1,4 +1,4 @@
-"""POST /v1/decisions and /v1/systemone: how questions are written, and what is refused."""
+"""POST /v1/decisions and /v1/systemone: the prompts of questions, and the rejected requests."""
 
 import math
 from dataclasses import replace

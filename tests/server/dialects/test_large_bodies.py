@@ -40,7 +40,7 @@ from tests.server.serving import Site, error_of
     ],
 )
 def test_a_wrong_entry_ends_the_reading_of_an_object(schema: type[BaseModel], body: dict[str, Any]) -> None:
-    """pydantic makes a description of each wrong entry, and one of each of them is compared with the others."""
+    """End validation early, since pydantic describes each wrong entry and compares the descriptions with each other."""
     with pytest.raises(ValidationError) as caught:
         schema.model_validate(body)
     assert len([each for each in caught.value.errors() if each["loc"][0] in body]) < 400

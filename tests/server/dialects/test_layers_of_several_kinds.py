@@ -1,5 +1,5 @@
-"""Routes on a model whose layers have heads of several sizes, some with keys and values of other layers; and on one
-with several residual streams.
+"""Routes on a model with heads of several sizes and layers that share keys and values, and on a model with several
+residual streams.
 """
 
 from pathlib import Path

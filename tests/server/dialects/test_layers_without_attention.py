@@ -1,4 +1,4 @@
-"""Routes of attention where only some layers have it: "all" is those layers, and another one is refused by name."""
+"""Routes of attention if only some layers have attention: "all" selects these layers; other layers are rejected."""
 
 import random
 from typing import Any
@@ -83,7 +83,7 @@ async def test_capabilities_say_which_layers_have_attention(family: Site) -> Non
     assert told["attention_layers"] == told["stacks"]["decoder"]["attention_layers"] == attending
     assert without in told["stacks"]["decoder"]["recurrence"]["layers"]
     assert told["prefix_caching"] is False
-    if told["stacks"]["decoder"]["recurrence"]["kind"] == "gated delta net":  # some of it is torch's arithmetic
+    if told["stacks"]["decoder"]["recurrence"]["kind"] == "gated delta net":  # torch computes a part of it
         assert told["same_bits_across"] is None
     assert not told["routes"]["/v1/rollout"]["works"]
     patterns = next(point for point in told["points"] if point["short"] == "attn.hook_pattern")

@@ -16,10 +16,10 @@ from tests.server.serving import write_tokenizer
 
 LENGTH = 1000
 IDS = [97 + i % 26 for i in range(LENGTH)]
-"""Letters, as ids of the tests' tokenizer, whose ids are bytes."""
+"""Token ids of letters: an id of the tests' tokenizer is a byte."""
 SCORED = [TokenLogprobs.of(token_id, -0.5, 1, ((token_id, -0.5), (65, -1.5))) for token_id in IDS]
 MANY_TURNS = 15
-"""Iterations of the event loop, for so many positions: more than for the one piece that few make."""
+"""Iterations of the event loop for `LENGTH` positions: more than for a short prompt, which is one piece."""
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def tokenizer(tmp_path: Path) -> Tokenizer:
 
 
 async def turns_during(work: Awaitable[Any]) -> tuple[int, Any]:
-    """Return how often another task could run while the work was done, and the work's result, as a client reads it."""
+    """Return how often another task could run during the work, and the result of the work, as a client reads it."""
     turns = 0
 
     async def other() -> None:
@@ -100,7 +100,7 @@ async def test_nothing_to_write_is_an_empty_list(form: str, tokenizer: Tokenizer
 
 
 async def test_two_tokens_of_one_text_are_both_among_the_likeliest(tokenizer: Tokenizer) -> None:
-    """Check tokens that are parts of characters: all have the text U+FFFD, and one of them was lost."""
+    """Check tokens that are parts of characters. All of them have the text U+FFFD; an old version lost one of them."""
     top = ((0xC3, -0.5), (0xE4, -1.0), (97, -1.5))
     entries = [TokenLogprobs.of(token_id, logprob, 1, top) for token_id, logprob in top]
     written = LegacyLogprobs(tokenizer, 3, Detokenizer(tokenizer))

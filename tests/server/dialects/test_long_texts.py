@@ -58,7 +58,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
 
 
 def kind_of(path: str) -> str:
-    """Return which models have the route."""
+    """Return the models that have the route."""
     return "masked" if path == SPARSE else "classifier" if path in (*SCORINGS, *CLASSIFICATIONS) else "decoder"
 
 
@@ -69,7 +69,7 @@ KINDS = {
 
 
 class Lines:
-    """Counts how often each line of ours runs in this thread, which is the event loop's."""
+    """Counts how often each line of Lightwell runs in the thread of the event loop."""
 
     def __init__(self) -> None:
         self.found: Counter[str] = Counter()
@@ -160,7 +160,7 @@ async def test_no_error_repeats_a_long_value(plain: Site) -> None:
     ],
 )
 async def test_many_inputs_are_planned_in_turns(path: str, fields: dict[str, Any], tmp_path: Path) -> None:
-    """A turn of the event loop runs less than 100,000 lines of ours, which take some 10 ms."""
+    """Check that an iteration of the event loop runs less than 100,000 lines of Lightwell, which take about 10 ms."""
     inputs = [[1] * (1 + i % 60) for i in range(2048)]
     most = 0
     async with site(tmp_path, max_num_queued_requests=4096) as at:

@@ -1,4 +1,4 @@
-"""What all routes that explain a pass share: many inputs, formats, budgets, errors, and threads of their own."""
+"""Common behaviour of all routes that explain a pass: many inputs, formats, budgets, errors, and separate threads."""
 
 import asyncio
 import json
@@ -46,7 +46,7 @@ async def test_many_inputs_come_in_order_and_in_any_format(route: str, tmp_path:
 
 
 def entries_of(ndjson: str) -> list[dict[str, Any]]:
-    """Return the entries as JSON has them, from a line each and a line for each of their arrays."""
+    """Return the entries in the form of the JSON answer, from one line per entry and one line per array."""
     entries: list[dict[str, Any]] = []
     for line in map(json.loads, ndjson.splitlines()):
         if "array" in line:
@@ -72,7 +72,7 @@ async def test_a_full_budget_is_429_and_too_large_an_answer_413(route: str, tmp_
 
 @pytest.mark.parametrize("route", sorted(set(ROUTES) - {"lens"}))
 async def test_inputs_that_capture_too_much_together_are_413_before_any_runs(route: str, tmp_path: Path) -> None:
-    """Send inputs each of which fits: what is captured of the first stays in memory until the last is there."""
+    """Send inputs that fit one by one, but not together: all captures stay in memory until the last input has run."""
     engine = engine_of()
     body = {"input": ["a" * 60] * 12, **NEEDED.get(route, {})}
     async with at_site(tmp_path, engine) as at:
@@ -88,7 +88,7 @@ async def test_inputs_that_capture_too_much_together_are_413_before_any_runs(rou
 
 @pytest.mark.parametrize("route", ["explain", "contributions"])
 async def test_what_is_asked_of_the_weights_counts_before_anything_runs(route: str, tmp_path: Path) -> None:
-    """Check the order: it was counted, and refused, only after the passes over the inputs were done."""
+    """Check that the request is rejected before the passes over its inputs; an old version rejected it after them."""
     engine = engine_of()
     body = {"input": TEXT, **NEEDED.get(route, {})}
     async with at_site(tmp_path, engine) as at:
@@ -141,7 +141,7 @@ PATIENCE = 60.0
 
 
 class Watched:
-    """An inspection request whose client disconnects when `leaves` is set; `endless` is what it computes."""
+    """An inspection request that computes `endless`. Its client disconnects when `leaves` is set."""
 
     def __init__(self) -> None:
         self.leaves = asyncio.Event()
@@ -168,7 +168,7 @@ async def test_looks_that_take_long_hold_up_nobody_elses_prompt_and_end_when_the
     running = [asyncio.create_task(each.look.compute(map(Watched.endless, [each]))) for each in watched]
     try:
         await asyncio.wait_for(asyncio.to_thread(watched[0].has_begun.wait), PATIENCE)
-        assert not all(each.has_begun.is_set() for each in watched)  # the others wait: there are not so many threads
+        assert not all(each.has_begun.is_set() for each in watched)  # the others wait for a free thread
     finally:
         for each in watched:
             each.leaves.set()

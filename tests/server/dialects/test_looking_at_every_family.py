@@ -1,4 +1,4 @@
-"""Inspection requests over HTTP on a small random checkpoint of every family: what belongs together must add up.
+"""Inspection requests over HTTP on a small random checkpoint of every family: parts must sum to their total.
 
 The numbers of a pass are checked elsewhere; these tests check that each route's arithmetic is right for every shape of
 network: grouped heads, caps, biases by distance, windows, norms before and after, parallel blocks, cross attention.
@@ -26,7 +26,7 @@ from tests.tiny import ENCODERS, MASKED_LMS
 
 GENERATING = tuple(name for name in ROWS if name not in ENCODERS)
 SUMMED = tuple(name for name in GENERATING if name != "gemma3n")
-"""Those whose logits are made of one residual stream."""
+"""Families with logits that come from one residual stream."""
 PREDICTING = tuple(name for name in ROWS if name in (*SUMMED, *MASKED_LMS))
 LENGTH = 20
 """Tokens: longer than the windows."""
@@ -41,7 +41,7 @@ def ids(config: ModelConfig, length: int = LENGTH) -> list[int]:
 
 
 def reading(config: ModelConfig) -> dict[str, Any]:
-    """Return the input fields of a request: what the encoder reads is shorter than what the decoder does."""
+    """Return the input fields of a request: the encoder's input is shorter than the decoder's."""
     if config.kind == "encoder-decoder":
         return {"input": ids(config, LENGTH - 3), "decoder_input": ids(config)}
     return {"input": ids(config)}
@@ -133,9 +133,7 @@ async def test_an_intervention_shows_in_the_one_step_that_it_changes(family: Sit
 
 @every_family("llama-gqa", "mistral", "t5", "mpnet")
 async def test_temperature_zero_empties_keys_and_masks_none(family: Site) -> None:
-    """Check that all but one score is minus infinity then, as if those keys were masked; what leads to the scores is
-    not.
-    """
+    """Check that temperature 0 sets all scores but one to minus infinity, and does not change the parts of scores."""
     cold = {"point": "attn.hook_attn_scores", "layer": 0, "op": "temperature", "value": 0}
     body = {**reading(family.context.config), "layer": 0, "head": 1, "query_position": 8}
     plain, changed = await ask(family, "explain", **body), await ask(family, "explain", **body, interventions=[cold])
@@ -169,8 +167,8 @@ async def test_the_parts_of_a_logit_sum_to_it(family: Site) -> None:
 
 @every_family(*ROWS)
 async def test_what_each_key_adds_is_what_the_formulas_say(family: Site) -> None:
-    """Compare every query, key and head of every layer: the length of pattern * v W_O, and its product with the
-    logit.
+    """Compare every query, key and head of every layer: the norm of pattern * v W_O, and its dot product with the
+    logit's direction.
     """
     config = family.context.config
     body = reading(config)
@@ -243,7 +241,7 @@ async def test_a_trajectory_ends_where_the_last_block_does(family: Site) -> None
 
 
 OVERFLOW = {"point": "blocks.0.hook_resid_post", "positions": 3, "op": "scale", "value": 3e38}
-"""Intervention that makes the residual stream of one position infinite from then on, and what is made of it NaN."""
+"""Intervention that makes the residual stream of one position infinite, and later values NaN."""
 
 
 @every_family("llama-gqa")
@@ -260,8 +258,8 @@ OVERFLOW = {"point": "blocks.0.hook_resid_post", "positions": 3, "op": "scale", 
 async def test_what_cannot_be_made_of_an_overflow_is_refused(
     family: Site, route: str, fields: dict[str, Any], says: str
 ) -> None:
-    """Check against the old failure: NaN was ranked first by the lens, called constant by the geometry, and let
-    nothing flow.
+    """Check against an old failure: the lens ranked NaN first, the geometry reported it as constant, and the flow of
+    the rollout was 0.
     """
     body = {"input": ids(family.context.config, 6), **fields}
     error = await family.error(f"/v1/{route}", {**body, "interventions": [OVERFLOW]}, 400)

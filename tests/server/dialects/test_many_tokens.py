@@ -80,7 +80,7 @@ async def test_texts_without_room_are_rejected_before_all_are_tokenised(path: st
         assert 10 < counting.num_texts < 400
         field = "input" if path == "/v1/embeddings" else "prompt"
         assert (await at.error(path, {field: texts}, 429))["code"] == "queue_tokens_full"
-        for accepted in (texts[:10], ["a" * 200] * 1000):  # of many short texts only those count that run at once
+        for accepted in (texts[:10], ["a" * 200] * 1000):  # of many short texts, only the ones that run at once count
             assert (await at.post(path, {field: accepted})).status_code == 200
     assert len(at.engine.submitted) == 1010
 

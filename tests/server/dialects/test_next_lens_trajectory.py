@@ -1,4 +1,4 @@
-"""POST /v1/next, /v1/lens and /v1/trajectory: what comes next, and the residual stream on its way there."""
+"""POST /v1/next, /v1/lens and /v1/trajectory: the next token, and the residual stream of each layer."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +67,7 @@ async def test_next_gives_the_whole_vocabulary_when_asked(tmp_path: Path) -> Non
 async def test_a_logit_of_minus_infinity_is_a_token_that_cannot_come(
     plain: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rule out tokens as a checkpoint may; it is no overflow."""
+    """Suppress tokens as a checkpoint may do: their logits of minus infinity are no overflow."""
 
     def ruled_out(*given: Any) -> np.ndarray:
         logits = traced(*given) % 7

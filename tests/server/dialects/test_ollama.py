@@ -40,7 +40,7 @@ def text_of(answer: dict[str, Any]) -> str:
 
 
 async def prompts(at: Site, path: str, *bodies: dict[str, Any]) -> list[bytes]:
-    """Return what the model read for each body."""
+    """Return the prompt that the model gets for each body."""
     begin = len(at.engine.submitted)
     for body in bodies:
         answer = await at.post(path, {"options": {"num_predict": 1}, "stream": False, **body})

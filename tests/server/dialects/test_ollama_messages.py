@@ -1,4 +1,4 @@
-"""Messages of Ollama's requests and answers: what they become on the way in, and how their parts are written."""
+"""Messages of Ollama's API: requests converted to chats, and answers written in parts."""
 
 import json
 from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ async def test_a_format_is_the_constraint_of_the_text(format: Any, expected: Any
 
 
 async def test_half_a_character_in_a_call_is_refused(plain: Site) -> None:
-    """Check against the old failure: it ended in an internal server error."""
+    """Check against an old failure: such a body caused an internal server error."""
     body = json.dumps({"messages": [call_of("\ud800")]})
     answer = await plain.http.post(CHAT, content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
@@ -42,7 +42,7 @@ async def test_half_a_character_in_a_call_is_refused(plain: Site) -> None:
 
 
 def test_a_call_may_hold_any_number() -> None:
-    """Check against the old failure: a whole number of more than 64 bits ended in an internal server error."""
+    """Check against an old failure: an integer of more than 64 bits caused an internal server error."""
     messages = OllamaChatRequest.model_validate({"messages": [call_of(2**70)]}).messages
     (call,) = translated_messages(messages)[0]["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"x": 2**70}
@@ -67,7 +67,7 @@ def test_calls_and_results_of_tools_find_each_other_without_ids() -> None:
 
 
 def written(at: Site, *deltas: MessageDelta) -> LineWriter:
-    """Return what writes these parts of a message."""
+    """Return the writer of these parts of a message."""
 
     async def pieces() -> AsyncIterator[ChatPiece]:
         for delta in deltas:

@@ -64,7 +64,7 @@ async def test_a_file_is_made_once_and_not_by_the_event_loop(plain: Site, monkey
         return one_file(*arguments)
 
     monkeypatch.setattr("server.dialects.ops.web_assets.one_file", noted)
-    serving._assets.cache_clear()  # sites share what was made for another one
+    serving._assets.cache_clear()  # sites share files that another site has made
     for encoding in ("gzip", "identity", "gzip"):
         answer = await plain.http.get("/web/saved/motion.html", headers={"accept-encoding": encoding})
         assert answer.headers.get("content-encoding", "identity") == encoding

@@ -1,4 +1,4 @@
-"""Models, health, metrics, version and pages; and which of them need a key."""
+"""Models, health, metrics, version and pages, and the keys that they need."""
 
 import re
 from pathlib import Path

@@ -34,8 +34,8 @@ async def test_models(tmp_path: Path) -> None:
 
 
 async def test_an_answer_goes_back_as_it_came_for_a_second_turn(tmp_path: Path) -> None:
-    """Send back what was refused for `refusal: null` and its like; litellm adds provider_specific_fields, others
-    cache_control.
+    """Send an answer back with its null fields such as `refusal`, which were once rejected, with litellm's
+    `provider_specific_fields`, and with `cache_control`.
     """
     async with client(tmp_path) as api:
         answer = await api.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=4)
@@ -49,8 +49,8 @@ async def test_an_answer_goes_back_as_it_came_for_a_second_turn(tmp_path: Path) 
 
 
 async def test_what_the_package_parsed_goes_back_as_it_came(tmp_path: Path) -> None:
-    """Send a message with what `parse` read out of it: the package takes it off in responses alone, and from objects
-    alone.
+    """Send a message with the fields that `parse` adds. The package removes them only in responses, and only from
+    objects.
     """
     function: Any = {"name": "f", "arguments": "{}", "parsed_arguments": {}}
     call: Any = {"type": "function", "id": "c", "function": function}

@@ -1,4 +1,4 @@
-"""POST /v1/responses, judged by the types of the openai package."""
+"""POST /v1/responses, checked with the types of the openai package."""
 
 import json
 from pathlib import Path
@@ -58,7 +58,7 @@ def events_of(text: str) -> list[dict[str, Any]]:
 
 
 def stable(response: dict[str, Any]) -> dict[str, Any]:
-    """Return a response without what differs from one to the next."""
+    """Return a response without ids and times."""
     output = [{**item, "id": None} for item in response["output"]]
     return {**response, "id": None, "created_at": None, "completed_at": None, "output": output}
 
@@ -113,7 +113,7 @@ async def test_an_answer_that_reaches_its_limit_is_incomplete(plain: Site) -> No
 async def test_a_streams_last_event_holds_the_whole_answer(
     more: dict[str, Any], num_tokens: int, tmp_path: Path
 ) -> None:
-    """Stream characters of several tokens too, and an answer of no text at all."""
+    """Also stream characters of several tokens, and an answer without text."""
     body = {"input": "x", "max_output_tokens": 8, **more}
     async with site(tmp_path, FakeEngine(script=tuple("aé世".encode()), eos_after=num_tokens)) as at:
         whole = (await at.post(PATH, body)).json()
@@ -171,7 +171,7 @@ async def test_attention_comes_with_the_text_and_in_a_stream_with_each_delta(pla
     first = expected["attention"]["query_positions"][0]
     assert [row["query_positions"] for row in rows] == [[first], [first + 1], [first + 2]]
     assert rows[0]["prompt"] == expected["attention"]["prompt"]
-    assert "attention" not in events[-1]["response"]["output"][0]["content"][0]  # it was told once
+    assert "attention" not in events[-1]["response"]["output"][0]["content"][0]  # it was sent once
 
 
 async def test_a_large_answer_is_written_in_pieces(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""Reasoning and calls of tools in responses: what a parser finds is fed to the writer, and the items go back as
-input.
+"""Reasoning and tool calls in responses: the deltas of a parser are passed to the writer, and the items are sent back
+as input.
 """
 
 import time
@@ -55,7 +55,7 @@ def chat_of(body: ResponsesRequest) -> dict[str, Any]:
 async def written(
     folder: Path, deltas: Sequence[MessageDelta], finish_reason: str, **fields: Any
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Return the response made of these deltas, a token for each, and the events of a stream of it."""
+    """Return the response to these deltas, with one token per delta, and the events of its stream."""
     found: list[Any] = []
     for stream in (False, True):
         async with site(folder) as at:
@@ -117,7 +117,7 @@ async def test_their_events_build_up_the_same_items(tmp_path: Path) -> None:
 
 async def test_tokens_around_a_thought_and_a_call_are_no_part_of_what_is_said(tmp_path: Path) -> None:
     thought, said, call = TURN[0], TURN[2], TURN[7]
-    nothing = MessageDelta()  # what opens and closes a thought and a call
+    nothing = MessageDelta()  # the tokens that open and close a thought and a call
     turn = (nothing, thought, nothing, said, nothing, nothing, call, nothing, said, nothing)
     whole, events = await written(tmp_path, turn, "stop", include=[LOGPROBS])
     assert [item["type"] for item in whole["output"]] == ["reasoning", "message", "function_call", "message"]
@@ -128,7 +128,7 @@ async def test_tokens_around_a_thought_and_a_call_are_no_part_of_what_is_said(tm
 
 
 async def test_a_call_names_the_namespace_of_its_function(tmp_path: Path) -> None:
-    """Let two namespaces and none have a function of one name; the search, which is not there, is not told."""
+    """Use one function name in two namespaces and without one. The answer leaves the unsupported web search out."""
     here, there = ({"type": "namespace", "name": name, "description": "", "tools": [WEATHER]} for name in "ab")
     calls = [
         MessageDelta(tool_calls=(ToolCallDelta(index=i, id=f"call_{i}", name=name, arguments="{}"),))

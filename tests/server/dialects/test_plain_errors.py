@@ -1,4 +1,4 @@
-"""Errors about bodies are in terms of JSON, and hold no message of a library."""
+"""Errors about bodies use the terms of JSON, and contain no message of a library."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Answers that continue a text of the client's: in chats, and for clients of Anthropic and Ollama."""
+"""Answers that continue a text of the client: in chats, and for clients of Anthropic and Ollama."""
 
 import json
 from collections.abc import AsyncIterator
@@ -158,7 +158,7 @@ async def test_a_grammar_goes_on_where_the_text_ends(at: Site, known: str) -> No
 
 
 async def test_a_text_that_the_grammar_does_not_allow_is_refused(at: Site) -> None:
-    for _ in range(2):  # the second finds the grammar compiled
+    for _ in range(2):  # at the second request the grammar is compiled
         error = await at.error(CHAT, continued("Here it is: ", guided_json=SCHEMA, max_tokens=60), 400)
         assert (error["param"], error["code"]) == ("messages", "grammar_refused")
         assert "continues the last message" in error["message"]

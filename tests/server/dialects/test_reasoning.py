@@ -1,4 +1,4 @@
-"""Reasoning in POST /v1/chat/completions: told apart from the answer, whole and in a stream."""
+"""Reasoning in POST /v1/chat/completions: separated from the answer, whole and in a stream."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The field `explain` of the routes that have it: what is compared, what the answers hold, and what is refused."""
+"""The field `explain` of requests: its comparisons, its answers, and the rejected requests."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Reasons of answers on a small random checkpoint of every family: the parts must sum to what the network gave."""
+"""Reasons of answers on a small random checkpoint of every family: the parts must sum to the network's output."""
 
 import random
 import time
@@ -38,7 +38,7 @@ async def reasons(at: Site, asked: ExplainedLogit, **options: Any) -> dict[str, 
 
 
 async def check_sums(at: Site, asked: ExplainedLogit, bound: float) -> None:
-    """Check that the parts sum to the logit, however it is split."""
+    """Check that the parts sum to the logit for every way to split it."""
     found = [await reasons(at, asked, by=by) for by in ("word", "head", "layer")]
     assert max(abs(part["value"]) for part in found[0]["parts"]) > 1e-3
     for each in found:
@@ -83,7 +83,7 @@ async def test_a_head_may_read_the_mean_of_all_states(tmp_path: Path) -> None:
 
 
 def masked(at: Site, taken: Sequence[int], prompt: Prompt) -> dict[str, torch.Tensor]:
-    """Return what transformers is given: the attention mask is 0 at what is taken out, and no position moves."""
+    """Return the arguments of transformers: the attention mask is 0 at removed tokens, and no position changes."""
     length = len(prompt.ids)
     mask = torch.tensor([[int(position not in taken) for position in range(length)]])
     found = {"input_ids": torch.tensor([prompt.ids]), "attention_mask": mask}
@@ -161,7 +161,9 @@ async def test_an_embedding_is_set_to_the_mean_of_the_table(
 
 
 def check_taken_out(found: dict[str, Any], count: int) -> None:
-    """Check that the largest words are taken out, each alone and then together, and what is predicted of them."""
+    """Check that the words with the largest parts are removed, first one by one and then together, and check the
+    predicted values.
+    """
     alone, together = found["verify"][:-1], found["verify"][-1]
     assert len(alone) == count
     assert together["words"] == [row["words"][0] for row in alone]

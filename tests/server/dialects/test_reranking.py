@@ -1,4 +1,4 @@
-"""POST /v1/rerank, /v2/rerank, /rerank, /v1/score and /score: scores are those of sentence-transformers."""
+"""POST /v1/rerank, /v2/rerank, /rerank, /v1/score and /score: scores equal the scores of sentence-transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ async def test_scores_and_order_are_those_of_the_library(family: str, options: d
 
 
 async def test_two_texts_of_a_pair_reach_the_network_as_two(tmp_path: Path) -> None:
-    """Networks with types of tokens give another score if the second text is of the first's type."""
+    """Check the token types: with the type of the first text, the second one would get another score."""
     async with served(save("bert", tmp_path)) as at:
         await answer(at, "/v1/rerank", query="The wolf", documents=["The pig", "a"])
         first, second = (each.second_segment for each in at.engine.submitted)
@@ -147,7 +147,9 @@ async def test_score_pairs_one_with_many_either_way_or_each_with_its_own(tmp_pat
 
 
 async def test_a_pair_that_is_too_long_is_cut_where_its_api_cuts_and_else_named(tmp_path: Path) -> None:
-    """Folders that sentence-transformers saved are cut as it cuts; Cohere's second API cuts always, TEI's never."""
+    """Truncate pairs as sentence-transformers does for folders that it saved, always in Cohere's second API, and never
+    in the API of Text Embeddings Inference.
+    """
     bare, declared = classifier(tmp_path, num_labels=1), save("bert", tmp_path / "saved", max_length=30)
     documents = ["a", "b", LONG]
     logits = [logits_of(bare, QUERY, each, truncation=True, max_length=80).item() for each in documents]

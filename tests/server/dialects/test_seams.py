@@ -1,6 +1,6 @@
-"""Grammars, reasoning, tools and tokens that take no step, all at once, with a real engine whose network is random.
+"""Grammars, reasoning, tools and forced tokens together, with a real engine and random weights.
 
-Each test is about a fault that another server had where these meet.
+Each test checks a combination that failed in another server.
 """
 
 import json
@@ -23,9 +23,9 @@ OPEN_THOUGHT = templates.HERMES.replace("{{ m.content }}", "{{ (m.content or '')
     "<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n{% if enable_thinking | default(true) %}<think>\n"
     "{% else %}<think>\n\n</think>\n\n{% endif %}{% endif %}"
 )  # fmt: skip
-"""A template that knows tools and opens a thought itself."""
+"""A template that writes tools and opens a thought."""
 SPECIAL = ("</think>", "<tool_call>", "</tool_call>")
-"""Tokens as models that think and call have them."""
+"""Special tokens of models with reasoning and tool calls."""
 LENGTH = 4096
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -65,7 +65,7 @@ async def at(engine: InlineEngine) -> AsyncIterator[Site]:
 
 
 def body_of(at: Site, seed: int, **more: Any) -> dict[str, Any]:
-    """Ask a model that soon ends its thought, and soon its answer where it may."""
+    """Return a body that makes the model end its thought soon, and its answer as soon as the grammar allows it."""
     ids = at.context.tokenizer.ids_of_special
     bias = {str(ids["</think>"]): 6.0, str(ids["<|end|>"]): 3.0}
     sampled = {"temperature": 1.0, "seed": seed, "logit_bias": bias}
@@ -73,7 +73,7 @@ def body_of(at: Site, seed: int, **more: Any) -> dict[str, Any]:
 
 
 async def message_of(at: Site, body: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the message and why it ended, after checking that a stream brings the same."""
+    """Check that a stream gives the same message, and return the message and its finish reason."""
     answer = await at.post(PATH, body)
     assert answer.status_code == 200, answer.text
     (choice,) = answer.json()["choices"]
@@ -103,8 +103,8 @@ def check_calls(message: dict[str, Any]) -> list[str]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_call_that_is_required_comes_after_the_thought_and_comes_to_an_end(at: Site, seed: int) -> None:
-    """A server that took several tokens a step lost the place in its grammar at the end of the thought, and then
-    failed or called for ever.
+    """Check against a failure of a server with several tokens per step: it lost its position in the grammar at the end
+    of the thought, and then failed or wrote calls for ever.
     """
     forced = at.engine.engine.stats().forced_tokens_total
     body = body_of(at, seed, **ONE_CALL, tool_choice="required")
@@ -120,8 +120,8 @@ async def test_a_call_that_is_required_comes_after_the_thought_and_comes_to_an_e
 async def test_the_grammar_of_required_calls_has_room_for_a_thought_where_there_is_one(
     at: Site, choice: Any, thinks: bool
 ) -> None:
-    """A server's grammar began with the call, whether or not the prompt had opened a thought, and refused the token
-    that ended it.
+    """Check against a failure of another server: its grammar always began with the call, and rejected the end of a
+    thought that the prompt had opened.
     """
     more = {**ONE_CALL, "tool_choice": choice, "chat_template_kwargs": {"enable_thinking": thinks}}
     for seed in SEEDS:
@@ -134,8 +134,8 @@ async def test_the_grammar_of_required_calls_has_room_for_a_thought_where_there_
 
 @pytest.mark.parametrize("choice", ["auto", "required"])
 async def test_strict_tools_are_held_to_their_schemas_beside_reasoning(at: Site, choice: str) -> None:
-    """A server whose templates had both reasoning and calls left strict without effect: misspelt and unknown names
-    reached the client.
+    """Check against a failure of another server: with templates for both reasoning and calls, `strict` had no effect,
+    and misspelt or unknown names reached the client.
     """
     called = 0
     for seed in SEEDS:
@@ -150,7 +150,7 @@ async def test_strict_tools_are_held_to_their_schemas_beside_reasoning(at: Site,
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_no_mark_of_a_call_or_a_thought_is_left_in_texts(at: Site, seed: int) -> None:
-    """A server's parser of reasoning kept the calls that followed: they came as text, and as no calls."""
+    """Check against a failure of another server: its reasoning parser returned the calls after the thought as text."""
     body = body_of(at, seed, tools=TOOLS)
     body["logit_bias"][str(at.context.tokenizer.ids_of_special["<tool_call>"])] = 9.0
     message, end = await message_of(at, body)
@@ -162,7 +162,9 @@ async def test_no_mark_of_a_call_or_a_thought_is_left_in_texts(at: Site, seed: i
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_schema_holds_from_the_first_character_after_the_thought(at: Site, seed: int) -> None:
-    """A server that took several tokens a step wrote the first of the answer twice, or let it be free: two braces."""
+    """Check against a failure of a server with several tokens per step: it wrote the first token of the answer twice,
+    or did not apply the grammar to it, which gave two braces.
+    """
     form = {"type": "json_schema", "json_schema": {"name": "plan", "schema": SCHEMA, "strict": True}}
     message, end = await message_of(at, body_of(at, seed, response_format=form))
     assert end == "stop"
@@ -173,7 +175,7 @@ async def test_a_schema_holds_from_the_first_character_after_the_thought(at: Sit
 
 @pytest.mark.parametrize("bias", [0.0, 12.0])
 async def test_with_tools_and_a_schema_an_answer_is_calls_or_text_of_the_schema(at: Site, bias: float) -> None:
-    """A server left the schema without effect where there were tools, or made calls impossible."""
+    """Check against a failure of another server: with tools, the schema had no effect, or calls were impossible."""
     form = {"type": "json_schema", "json_schema": {"name": "plan", "schema": SCHEMA, "strict": True}}
     ends = set()
     for seed in SEEDS:

@@ -1,4 +1,4 @@
-"""From selectors to absolute indices, and the size of what they ask for."""
+"""Conversion of selectors to absolute indices, and the size of the selected values."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Answers that keep to a form, with a tokenizer that marks spaces in front of words, as Llama 2's does."""
+"""Structured outputs with a tokenizer that marks spaces in front of words, as Llama 2's does."""
 
 import json
 from collections.abc import AsyncIterator

@@ -80,7 +80,7 @@ async def test_a_model_without_such_vectors_says_why(is_refused: bool, tmp_path:
 async def test_an_answer_that_is_too_large_is_refused(tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_masked_lm(), max_response_bytes=100) as at:
         error = await at.error(ROUTE, {"inputs": ["abc"] * 200}, 413)
-        assert len(at.engine.submitted) <= 64  # how many words it has is known when inputs were computed
+        assert len(at.engine.submitted) <= 64  # the size of the answer is known only after inputs were computed
     assert "--max-response-bytes" in error["message"]
 
 

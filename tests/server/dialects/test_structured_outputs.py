@@ -1,4 +1,4 @@
-"""Answers that keep to a schema, a pattern, a choice or a grammar, by every name that clients use, from a network."""
+"""Structured outputs: schemas, patterns, choices and grammars, by every name that clients use, with a real network."""
 
 import json
 import re

@@ -111,7 +111,7 @@ async def test_a_reranker_takes_a_query_and_texts_at_the_root(tmp_path: Path) ->
 
 
 async def test_huggingface_hub_embeds_compares_and_labels(engine: InlineEngine, tmp_path: Path) -> None:
-    """Use the package unmodified, as a server's users do: `InferenceClient(model=url)`."""
+    """Use huggingface_hub unmodified, as users of a server do: `InferenceClient(model=url)`."""
     at = build_site(engine.folder, engine, config=engine.model_config)
     async with listening(at) as url, AsyncInferenceClient(model=url, provider="hf-inference") as client:
         vector = await client.feature_extraction(TEXTS[0], normalize=True, truncate=True, truncation_direction="left")

@@ -97,7 +97,7 @@ async def test_developer_is_system_for_a_template_that_does_not_name_it(tmp_path
 
 
 async def test_half_a_character_in_arguments_is_refused_where_it_is(tmp_path: Path) -> None:
-    """Check against the old failure: the error blamed chat_template_kwargs."""
+    """Check against an old failure: the error named chat_template_kwargs as the cause."""
     arguments = ["{}", '{"a": "\\ud83d"}']
     calls = [{"id": f"call_{i}", "function": {"name": "f", "arguments": each}} for i, each in enumerate(arguments)]
     template = "{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% endfor %}"

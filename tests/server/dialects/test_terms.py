@@ -1,4 +1,4 @@
-"""How long a request may take, its priority, and what clients get from a full queue."""
+"""Timeouts and priorities of requests, and the answers of a full queue."""
 
 import asyncio
 import re
@@ -55,7 +55,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/api/embed": {"input": ["abc", "de"]},
     "/api/embeddings": {"prompt": "abc"},
 }
-"""Every route that runs the model, and a body that it takes."""
+"""Every route that runs the model, with a valid body."""
 RUN_NOTHING: dict[str, Any] = {
     "/tokenize": {"prompt": "abc"},
     "/detokenize": {"tokens": [97]},
@@ -63,7 +63,7 @@ RUN_NOTHING: dict[str, Any] = {
     "/admin/keys/reload": None,
     "/api/show": {},
 }
-"""The other routes that are posted to."""
+"""The other POST routes."""
 
 
 def site_of(folder: Path, path: str) -> Any:
@@ -131,7 +131,7 @@ async def test_a_header_that_is_no_time_is_refused_by_its_name(tmp_path: Path, v
 
 
 async def test_an_answer_that_is_not_there_in_time_is_a_504_and_the_engine_is_told(tmp_path: Path) -> None:
-    for seconds in (0.5, 2, 8, 32):  # on a machine that is busy it may be over before the engine is asked
+    for seconds in (0.5, 2, 8, 32):  # on a busy machine it may end before the engine gets the request
         engine = FakeEngine(gate=asyncio.Event())
         async with site(tmp_path, engine) as lightwell:
             error = await lightwell.error("/v1/completions", {"prompt": "abc", "timeout": seconds}, 504)
@@ -148,7 +148,7 @@ async def test_a_time_that_is_over_before_the_engine_is_asked_is_told_as_it_was_
 ) -> None:
     async with site_of(tmp_path, path) as lightwell:
         error = await lightwell.error(path, {**body, "timeout": 1e-6}, 504)
-        # The second is said where reading took half a second more: on a machine that is busy.
+        # The second text is for a busy machine, where reading the body takes half a second longer.
         reached = "(it was still being read|its answer was not ready to be sent)"
         assert re.search(f"within 1e-06 s: {reached}", error["message"])
         assert not lightwell.engine.submitted

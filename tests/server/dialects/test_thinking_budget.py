@@ -1,4 +1,4 @@
-"""How much a model thinks before it answers: the thinking budget and the effort, for every dialect's clients."""
+"""Length of the reasoning before an answer: the thinking budget and the effort, in every dialect."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -51,7 +51,7 @@ async def answered(at: Site, **more: Any) -> tuple[list[int], dict[str, Any]]:
         str(i): -100.0
         for i in range(tokenizer.vocab_size)
         if not (text := bytes(tokenizer.token_bytes(i) or b"<")).isascii() or b"<" in text
-    }  # no closing tag, nor a part of a character, which would have to be finished first
+    }  # no closing tag and no part of a character, since a character must be complete before a tag
     fixed = {"messages": USER, "return_token_ids": True, "seed": 5, "logit_bias": forbidden}
     answer = await at.post(CHAT, {"max_tokens": 40, **fixed, **more})
     assert answer.status_code == 200, answer.text

@@ -1,4 +1,4 @@
-"""Tools in POST /v1/chat/completions: how they reach the model, and how its calls are answered."""
+"""Tools in POST /v1/chat/completions: their form in the prompt, and the model's calls in the answer."""
 
 import gc
 import json
@@ -44,7 +44,7 @@ async def tool_site(
     special: Sequence[str] = SPECIAL,
     **options: Any,
 ) -> AsyncIterator[Site]:
-    """Run a site whose model answers every chat with this text."""
+    """Run a site with a model that answers every chat with this text."""
     write_tokenizer(folder, special)
     ids: list[int] = []
     for part in re.split(f"({'|'.join(map(re.escape, special))})", answer):
@@ -103,7 +103,7 @@ async def test_a_stream_names_a_call_and_then_sends_its_arguments(tmp_path: Path
 
 
 async def test_every_token_of_a_call_has_its_id_and_its_number(tmp_path: Path) -> None:
-    """Ask for what comes with each token: it comes with tokens that are held back, too."""
+    """Check that ids, log-probabilities and usage also cover tokens that are held back."""
     more = {"stream": True, "return_token_ids": True, "logprobs": True, "stream_options": {"include_usage": True}}
     async with tool_site(tmp_path, HERMES_CALL) as at:
         data = events_of(await at.post(PATH, body(**more)))
@@ -138,7 +138,7 @@ async def test_openais_client_parses_a_streamed_call_and_sends_its_result(tmp_pa
     tools = [openai.pydantic_function_tool(Weather, name="get_weather")]
     turns: list[Any] = list(MESSAGES)
     async with tool_site(tmp_path, HERMES_CALL) as at:
-        http: Any = at.http  # of httpx, from which this package's own differs by its name alone
+        http: Any = at.http  # a client of httpx; the package expects its own copy, which differs only in name
         api = openai.AsyncOpenAI(base_url="http://lightwell/v1", api_key="none", http_client=http)
         async with api.chat.completions.stream(model="org/tiny", messages=turns, tools=tools) as stream:
             answer = await stream.get_final_completion()

@@ -1,4 +1,4 @@
-"""The plan of a trace: the size that is computed before anything runs is the size of what is planned."""
+"""The plan of a trace: the size computed before the pass equals the size of the planned captures."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_the_estimate_is_the_size_of_the_plans(config: ModelConfig, data: st.Dat
 
 
 def test_inputs_of_one_length_share_a_plan(config: ModelConfig) -> None:
-    """Share plans: a request may have thousands of inputs and points, and a plan for each pair would take minutes."""
+    """Share plans, since a request may have thousands of inputs and points: a plan for each pair would take minutes."""
     asked = TraceRequest.model_validate({"input": "x", "points": ["hook_resid_post"]})
     chosen = choose_points(asked, config)
     plans = plan_inputs(asked, chosen, config, [Lengths(5, 6), Lengths(7, 6), Lengths(5, 6)])

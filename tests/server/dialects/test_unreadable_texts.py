@@ -20,7 +20,7 @@ LABELS = {"type": "choice", "name": "c", "instructions": "x", "choices": CHOICES
 
 
 class Panic(BaseException):
-    """As Rust code raises it: no Exception."""
+    """A panic as Rust code raises it: not a subclass of Exception."""
 
 
 def write_slow_pattern(folder: Path) -> None:

@@ -1,5 +1,5 @@
-"""The vectors of POST /v1/contributions on a small random checkpoint of every family: what each key adds through each
-head is what the formulas say, and with all else that is added it sums to the residual stream.
+"""The vectors of POST /v1/contributions on a small random checkpoint of every family: the vector of each key and head
+follows the formulas, and all vectors and other additions sum to the residual stream.
 """
 
 import itertools
@@ -68,13 +68,13 @@ async def test_what_is_added_is_named_by_where_it_comes_from(family: Site) -> No
 
 
 def bias_of(own: Contributions, name: str) -> Any:
-    """Return what an attention's bias adds, [Q, d_model]; of families without a norm behind it."""
+    """Return the bias of an attention's output, `[query, d_model]`, for families without a norm after it."""
     layer, output = name.split(".")[-3], "cross_out" if ".cross_attn." in name else "attn_out"
     return own.weights[f"{own.prefix}layers.{layer}.{output}.bias"].expand(len(QUERIES), -1).numpy()
 
 
 def change_of(own: Contributions, name: str) -> Any:
-    """Return what a norm after a sum makes of the sum, less the sum: BERT's have no other sublayers."""
+    """Return the difference between a sum and the output of the norm after it, for BERT."""
     layer, norm = int(name.split(".")[1]), name.split(".")[2]
     before, added, after = {
         "ln1": ("hook_resid_pre", "hook_attn_out", "hook_resid_mid"),
@@ -100,7 +100,7 @@ async def test_sums_over_axes_are_the_vectors_summed(family: Site) -> None:
 
 @every_family("llama-gqa", "bert", "gemma3")
 async def test_what_was_not_asked_for_is_a_part_of_its_own(family: Site) -> None:
-    """Check that the sum holds for a choice of layers, heads and keys, and what stands in for the others."""
+    """Check the sum for a selection of layers, heads and keys, and the entry that holds the rest."""
     config = family.context.config
     body = reading(config)
     trace, weights = exactly(family, body)
@@ -120,7 +120,7 @@ async def test_what_was_not_asked_for_is_a_part_of_its_own(family: Site) -> None
 
 
 def changes_of(config: ModelConfig, part: Part, layer: int) -> dict[str, list[dict[str, Any]]]:
-    """Return interventions by what they do, to a layer with attention: to its head 1, its outputs, and its stream."""
+    """Return interventions by name, for a layer with attention: on its head 1, its outputs and its residual stream."""
     stack = stack_of(part)
     of = stack_config(config, stack)
     module, output = ("cross_attn", "hook_cross_attn_out") if part == "cross" else ("attn", "hook_attn_out")
@@ -150,7 +150,7 @@ def changes_of(config: ModelConfig, part: Part, layer: int) -> dict[str, list[di
     *("gpt2", "opt-post", "bert", "t5", "bart"),
 )
 async def test_a_change_is_in_what_is_added_and_never_in_rounding(family: Site) -> None:
-    """Ask for a changed pass in two ways: what is added sums to the changed stream and to the changed logits."""
+    """Check that the additions of a changed pass sum to the changed stream and to the changed logits."""
     config, body = family.context.config, reading(family.context.config)
     for part in parts(config):
         own, prefix = stack_config(config, stack_of(part)), full_name(config, stack_of(part), "", None)
@@ -177,7 +177,7 @@ async def test_a_change_is_in_what_is_added_and_never_in_rounding(family: Site) 
 
 
 def check_logits(entry: dict[str, Any], logits: Any, config: ModelConfig, what: str) -> None:
-    """Check that the parts of a changed pass's logits sum to them, and those of the keys to those of the heads."""
+    """Check that the components of a changed pass sum to its logits, and the parts of keys to the heads' components."""
     names, components = entry["component_names"], array(entry, "components")
     cap, sums = config.final_logit_softcap, components.sum(-1)
     assert len(names) == len(set(names))
@@ -186,7 +186,7 @@ def check_logits(entry: dict[str, Any], logits: Any, config: ModelConfig, what: 
     module, prefix = ("cross_attn" if entry["part"] == "cross" else "attn"), full_name(config, "decoder", "", None)
     for (place, head), added in np.ndenumerate(array(entry, "attributions").sum(-1)[..., 0]):
         column = names.index(f"{prefix}blocks.{entry['layers'][place]}.{module}.head.{head}")
-        if what not in ("mean", "replaced"):  # where the head adds what no key gave it
+        if what not in ("mean", "replaced"):  # there the head's output does not come from keys
             assert np.isclose(added, components[0, column], atol=1e-4), what
 
 

@@ -1,4 +1,4 @@
-"""The weights over HTTP: every name, any slice in any format, what is too large, and who may ask."""
+"""The weights over HTTP: every name, any slice in any format, the limit of the size, and the required keys."""
 
 import io
 import tracemalloc
@@ -129,7 +129,7 @@ def bearer(key: str) -> dict[str, str]:
 
 
 async def statuses(at: Site, *keys: str | None) -> list[tuple[int, int, bool]]:
-    """Return the status of the list and of a weight, and whether capabilities say that they work, for each key."""
+    """Return for each key the status of the list and of a weight, and whether /v1/capabilities reports them."""
     found = []
     for key in keys:
         headers = {} if key is None else bearer(key)

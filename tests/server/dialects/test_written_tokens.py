@@ -1,4 +1,4 @@
-"""Streams whose tokens are written as they come, past the application: over a socket, as they are in a real server."""
+"""Streams of tokens that are written directly to the connection, past the application, over a real socket."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "ab"}]
 
 
 async def both_ways(folder: Path, engine: FakeEngine, path: str, body: dict[str, Any]) -> list[list[Any]]:
-    """Return the events of a stream over a socket, and of the same stream with nothing written past the application."""
+    """Return the events of a stream over a socket, and of the same stream with all tokens sent by the application."""
     body = {"max_tokens": 24, "stream": True, "stream_options": {"include_usage": True}, **body}
     async with (
         site(folder, engine) as at,
@@ -49,7 +49,7 @@ async def test_streams_that_bring_more_than_text_are_left_to_the_application(
     more: dict[str, Any], tmp_path: Path
 ) -> None:
     written, sent = await both_ways(tmp_path, FakeEngine(script=SCRIPT), COMPLETION[0], {**COMPLETION[1], **more})
-    assert sorted(map(str, written)) == sorted(map(str, sent))  # choices take turns as they like
+    assert sorted(map(str, written)) == sorted(map(str, sent))  # the order of the choices may differ
 
 
 async def test_tokens_that_are_written_count_in_the_metrics(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A queue of requests at the admission, whose time passes when a test says so."""
+"""A queue of requests at the admission, with a clock that the test advances."""
 
 import pytest
 
@@ -43,14 +43,14 @@ class Queue:
             self.come()
 
     def end(self, seconds: float = 0.0) -> None:
-        """End the oldest request after so long."""
+        """Advance the clock by the given seconds, and end the oldest request."""
         self.clock.now += seconds
         cost, client = self.held.pop(0)
         self.admission.release(cost, client, was_read=self.reads_at_once)
         self.admission.release_capture(cost.capture_bytes)
 
     def flow(self, num_requests: int, seconds_each: float) -> None:
-        """Submit and end so many requests, one after the other, with the queue as long as it is."""
+        """Submit and end `num_requests` requests, one after the other; the length of the queue does not change."""
         for _ in range(num_requests):
             self.end(seconds_each)
             self.come()

@@ -1,4 +1,4 @@
-"""Which requests are refused, which are not, and whether the Retry-After that is given then holds."""
+"""Admission: the rejected requests, the accepted ones, and the accuracy of Retry-After."""
 
 import math
 
@@ -23,7 +23,7 @@ def test_retry_after_is_the_time_in_which_enough_requests_end(seconds_each: floa
         queue.admission.check(excess)
     assert caught.value.retry_after is not None
     assert 0.8 * expected - 1 <= caught.value.retry_after <= 1.25 * expected + 1
-    for _ in range(excess):  # who comes back then finds room, if it goes on like that
+    for _ in range(excess):  # at the same pace, a retry at that time is accepted
         queue.end(seconds_each)
     queue.admission.check(excess)
 
@@ -48,7 +48,7 @@ def test_an_idle_night_changes_no_estimate(idle: float, seconds_each: float) -> 
     after = queue.refused().retry_after
     assert before is not None
     assert after is not None
-    assert 0 < after <= before  # eight ended at once, so it went a little faster than before
+    assert 0 < after <= before  # eight ended at once: a little faster than before
 
 
 @given(pauses=st.lists(st.floats(0, 200), min_size=1, max_size=8))
@@ -88,7 +88,7 @@ def test_retry_after_of_tokens_counts_the_tokens_that_end() -> None:
     assert queue.refused(tokens=40, prompt=5).retry_after == pytest.approx(4, abs=1)
 
 
-# --- what is limited ---
+# --- limits ---
 
 
 def test_blocks_are_limited_by_what_the_requests_may_come_to_need() -> None:
@@ -147,9 +147,9 @@ def test_small_captures_do_not_make_a_budget_that_large_ones_fill_seem_slow() ->
         queue.end(0.3)
     queue.come(capture_bytes=400)
     queue.come(capture_bytes=400)
-    assert queue.refused(capture_bytes=400).retry_after == 1  # at a byte in 0.3 s it would be a minute
+    assert queue.refused(capture_bytes=400).retry_after == 1  # at one byte in 0.3 s it would be a minute
     queue.clock.now += 5
-    assert queue.refused(capture_bytes=400).retry_after == 5  # so long nothing ended
+    assert queue.refused(capture_bytes=400).retry_after == 5  # no request has ended for that time
     for _ in range(20):
         queue.end(8.0)
         queue.come(capture_bytes=400)
@@ -298,4 +298,4 @@ def test_one_slow_first_step_turns_no_burst_away() -> None:
         queue.come(tokens=400, prompt=400)  # at that pace the last of them would wait for 34 s
     queue.clock.now += 5
     queue.admission.note_tokens_read(400)
-    queue.refused(tokens=400, prompt=400)  # it was no accident
+    queue.refused(tokens=400, prompt=400)  # the rejection was no accident

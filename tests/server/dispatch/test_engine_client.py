@@ -85,7 +85,7 @@ async def test_tokens_that_come_alone_are_taken_at_once_while_the_reader_waits(
             taken.append(token_id)
         return is_wanted
 
-    worker.step(RequestOutput(uid=handle.uid, token_id=1))  # nobody waits yet
+    worker.step(RequestOutput(uid=handle.uid, token_id=1))  # no reader waits yet
     await until(lambda: handle.num_generated_tokens == 1)
     handle.on_token = take
     reading = asyncio.create_task(outputs_of(handle))
@@ -275,7 +275,7 @@ async def test_each_failure_is_counted_once_by_its_code_when_its_reader_sees_it(
     worker.link.close()
     with pytest.raises(WorkerLost):
         await outputs_of(lost)
-    left.close()  # it failed as well, but its reader had left: that end is counted where readers are
+    left.close()  # it failed too, but its reader had left: failures are counted by readers
     lost.close()
     assert client.counts.requests_submitted == 3
     assert client.counts.request_failed == {"request_refused": 1, "worker_lost": 1}

@@ -1,4 +1,4 @@
-"""What the engine client refuses, what it counts for that, and when it has room again; against a played worker."""
+"""Limits of the engine client, with a played worker: rejected requests, their costs, and the end of a rejection."""
 
 import pytest
 
@@ -31,7 +31,7 @@ async def test_the_queue_limit_counts_unfinished_requests(client: EngineClient, 
 async def test_the_token_limit_counts_prompts_and_answers(client: EngineClient, worker: PlayedWorker) -> None:
     first = await client.submit(
         EngineRequest(prompt_token_ids=(1,) * 20, task=generate(max_tokens=90)), RequestContext()
-    )  # over the limit, and alone
+    )  # over the limit, but no other request runs
     with pytest.raises(QueueFull, match="110 tokens"):
         await client.submit(ONE, RequestContext())
     first.close()
@@ -66,7 +66,7 @@ async def test_what_is_held_counts_until_the_http_request_is_over(client: Engine
     for call in record.at_end:
         call()
     assert client.stats().inflight_capture_bytes == 0
-    client.hold_capture(900, request_context=RequestContext())  # the answer of no client
+    client.hold_capture(900, request_context=RequestContext())  # without a record of a request nothing is held
     assert client.stats().inflight_capture_bytes == 0
 
 
@@ -117,9 +117,7 @@ async def test_a_full_queue_says_so_before_anything_is_known_of_a_request(
 
 
 async def test_the_time_to_wait_follows_from_what_the_worker_ends(client: EngineClient, worker: PlayedWorker) -> None:
-    """Use a worker that has one slot and ends nothing: the second request would wait for as long as the first did in
-    vain.
-    """
+    """Reject the next request if the first has waited longer than `max_queue_time` and no request has ended."""
     admission, now = client.admission, [100.0]
     for timed in (admission, admission.requests, admission.tokens, admission.blocks, admission.capture):
         timed._clock = lambda: now[0]
@@ -137,7 +135,7 @@ async def test_the_time_to_wait_follows_from_what_the_worker_ends(client: Engine
     ("seed", "values"),
     [
         (1 << 70, Array("float32", (4,), bytes(16))),  # no integer of the wire
-        (0, Array("float32", (4,), memoryview(bytes(32))[::2])),  # no bytes that a socket takes
+        (0, Array("float32", (4,), memoryview(bytes(32))[::2])),  # a socket cannot send such bytes
     ],
 )
 async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
@@ -156,7 +154,7 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
     assert (client.num_inflight, client.counts.requests_submitted, record.prompt_tokens) == (0, 0, 0)
     handle = await client.submit(
         EngineRequest(prompt_token_ids=(1,), task=generate(), capture_bytes=900), RequestContext()
-    )  # the link goes on, and there is room
+    )  # the link still works, and there is room
     while not isinstance(message := await worker.receive(), EngineRequest):
         pass
     assert message.uid == handle.uid

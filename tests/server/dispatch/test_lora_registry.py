@@ -48,7 +48,7 @@ async def load(client: EngineClient, workers: list[PlayedWorker], name: str = "o
 
 
 async def told_to_load(worker: PlayedWorker) -> int:
-    """Return the number of the adapter that a worker is told to load."""
+    """Return the adapter number in the worker's next LoadAdapter message."""
     message = await worker.receive()
     assert isinstance(message, LoadAdapter)
     assert Path(message.folder) == FOLDER

@@ -1,4 +1,4 @@
-"""Which worker gets a request, against an obvious account of what each has to do and has cached."""
+"""The worker that gets a request, compared with a simple model of the workers' load and caches."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""When a worker counts as hung and when it is killed: the tests give the watch its time, none passes."""
+"""The times at which a worker counts as hung and is killed. The tests set the watchdog's clock and do not wait."""
 
 from collections import deque
 from collections.abc import Callable
@@ -19,7 +19,7 @@ INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32
 
 
 class Watched:
-    """A worker under watch, and what was done about it."""
+    """A worker under a watchdog, and the watchdog's actions."""
 
     def __init__(self, load_timeout: float = 60.0, clock: SimpleNamespace | None = None) -> None:
         self._clock = clock or SimpleNamespace(now=0.0)
@@ -84,7 +84,7 @@ def test_a_silent_worker_is_hung_first_and_killed_once_when_it_stays_so() -> Non
     watched = Watched()
     watched.worker.become_ready(INFO)
     beat(watched.worker)
-    watched.wait(6)  # idle: it should have beaten
+    watched.wait(6)  # idle: a heartbeat is due
     assert watched.hung == [watched.worker]
     watched.wait(54)
     assert not watched.killed
@@ -101,7 +101,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def test_a_worker_that_hangs_again_and_again_is_given_up(clock: SimpleNamespace) -> None:
-    # Once the silence until it was killed counted as time that it was ready: each life was long enough to go on.
+    # In an old version the silence before a kill counted as ready time, so each life seemed long enough for a restart.
     watched = Watched(clock=clock)
     lives = deque[float](maxlen=MAX_FAILURES)
     for _ in range(MAX_FAILURES):
@@ -128,12 +128,12 @@ def test_a_worker_that_hung_and_answered_again_was_ready_all_the_time(clock: Sim
 
 
 def answer(worker: WorkerState) -> None:
-    """Note what its client notes of a message."""
+    """Update the worker's state as the engine client does for a message."""
     worker.silent_for, worker.is_hung = 0.0, False
 
 
 def beat(worker: WorkerState) -> None:
-    """Note what its client notes of the beat of a worker without work."""
+    """Update the worker's state as the engine client does for the heartbeat of an idle worker."""
     answer(worker)
     worker.note_beat()
 

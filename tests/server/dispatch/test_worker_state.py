@@ -1,4 +1,4 @@
-"""When a worker is expected to take requests: what a 503 tells clients about when to retry."""
+"""The time at which a worker is expected to take requests: the Retry-After of a 503."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def lost_after_loading(clock: SimpleNamespace, seconds: float, delay: float = 0.0) -> WorkerState:
-    """Return a worker that took so long to load, served for a while, and is to be started again after a delay."""
+    """Return a worker that loaded in `seconds`, served for 1,000 s, was lost, and starts again after `delay`."""
     worker = WorkerState(0)
     clock.now += seconds
     worker.become_ready(INFO)

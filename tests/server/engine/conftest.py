@@ -1,4 +1,4 @@
-"""Tiny networks, each loaded once for all tests of the engine that ask for it."""
+"""Tiny networks, each loaded once for all tests of the engine."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Requests with LoRA adapters in one engine: the same bits in any company, and adapters that come and go meanwhile."""
+"""Requests with LoRA adapters in one engine: the same bits in any batch, and adapters loaded and removed meanwhile."""
 
 import threading
 from pathlib import Path

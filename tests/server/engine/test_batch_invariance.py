@@ -1,4 +1,6 @@
-"""On a CPU an answer has the same bits alone, in a crowd, in chunks, after a prefix hit and after preemption."""
+"""On a CPU an answer has the same bits without other requests, in a batch, in chunks, after a prefix hit and after
+preemption.
+"""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Every family answers each request with the same bits alone and in a crowd, whatever is asked."""
+"""Every family answers each kind of request with the same bits, with and without other requests in the batch."""
 
 import random
 from pathlib import Path
@@ -96,7 +96,7 @@ def test_every_family_does_so_without_compiled_kernels_when_asked(name: str, tmp
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")
 @pytest.mark.parametrize("name", tiny.UNLIKE)
 def test_every_family_does_so_on_a_gpu_when_asked(name: str, tmp_path: Path) -> None:
-    """Test what the card's kernels serve: where any other number than a pattern is read, all go block by block."""
+    """Test the kernels of a GPU. Left out are tasks that read values other than patterns: they run block by block."""
     folder = tiny.make_variant(name, tmp_path)
     model = load(folder, _in_turn(DTYPES_OF_A_GPU, name), torch.device("cuda"), batch_invariant=True)
     crowd = [each for each in _crowd_of(model) if not _reads_streams(each.task)]
@@ -104,7 +104,7 @@ def test_every_family_does_so_on_a_gpu_when_asked(name: str, tmp_path: Path) -> 
 
 
 def _reads_streams(task: Task) -> bool:
-    """Return whether a task reads numbers between two blocks, or scores."""
+    """Return whether a task reads values between two blocks, or attention scores."""
     return isinstance(task, TraceTask | LensTask | HeadScoresTask) or (
         isinstance(task, EmbedTask) and task.layer is not None
     )
@@ -124,7 +124,7 @@ def _answer_alike(model: Transformer, crowd: list[EngineRequest] | None = None, 
     arrivals = sorted(random.randrange(9) for _ in crowd)
     order = random.sample(crowd, len(crowd))
     assert_same(run(tight, order, arrivals=arrivals), expected)
-    if config.kind != "encoder":  # which reads an input whole
+    if config.kind != "encoder":  # an encoder reads its whole input in one step
         assert 1 < max(step_sizes) < longest, "no prompt was read in pieces"
     again = [replace(each, uid=each.uid + 100) for each in order]
     found = run(tight, again)

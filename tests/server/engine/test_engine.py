@@ -1,4 +1,4 @@
-"""The engine in process: what it computes, what it counts, how requests end."""
+"""The engine in process: its results, its counters and the ends of requests."""
 
 import re
 import time
@@ -76,7 +76,7 @@ def test_attention_equals_transformers(model: Transformer, theirs: Any) -> None:
 def test_embeddings_equal_the_hidden_states_of_transformers(model: Transformer, theirs: Any, layer: int | None) -> None:
     with torch.no_grad():
         states = theirs(torch.tensor([PROMPT]), output_hidden_states=True).hidden_states
-        last: list[torch.Tensor] = []  # what goes into the final norm: transformers returns only what comes out
+        last: list[torch.Tensor] = []  # input of the final norm: transformers returns only its output
         hook = theirs.get_submodule("model.norm").register_forward_pre_hook(lambda _, args: last.append(args[0]))
         theirs(torch.tensor([PROMPT]))
         hook.remove()
@@ -246,7 +246,7 @@ def test_a_request_that_can_never_fit_is_refused_and_the_next_one_runs(model: Tr
 
 def test_a_request_whose_capture_finds_no_memory_ends_and_the_next_one_runs(model: Transformer) -> None:
     engine = build(model)
-    capture = AttentionCapture(pairs=((0, 0),), top_k=1 << 44)  # 16 TiB to a row, more than a machine can promise
+    capture = AttentionCapture(pairs=((0, 0),), top_k=1 << 44)  # 16 TiB per row, more than a machine can allocate
     engine.add_request(request(0, PROMPT, AttentionTask(capture=capture)))
     assert [output.finish_reason for output in engine.step().outputs] == ["memory"]
     assert not engine.has_work

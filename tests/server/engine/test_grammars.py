@@ -1,6 +1,6 @@
-"""Texts that keep to a grammar, in the engine: what they are, that nothing else changes them, and how they end.
+"""Texts that follow a grammar, in the engine: their content, their independence of other requests, and their end.
 
-What a grammar allows is decided here by `re` and `jsonschema`, not by the library that the engine uses.
+The tests check the texts with `re` and `jsonschema`, not with the library that the engine uses.
 """
 
 import json
@@ -42,7 +42,7 @@ REGEX, LONG = grammar_text("regex", DATE), grammar_text("regex", LETTERS)
 EOS = 1
 """The end-of-text id of the tiny tokenizers."""
 ROOM = 150
-"""Tokens that every text of these grammars has room in: the tokenizer has tokens of single bytes."""
+"""Number of tokens that is enough for every text of these grammars: the tokenizer has tokens of single bytes."""
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +74,7 @@ def answered(model: Transformer, folder: Path, requests: Sequence[EngineRequest]
 
 
 def drained(engine: Engine) -> list[RequestOutput]:
-    """Run the engine until it has nothing to do, and return what it reports."""
+    """Run the engine until it has no work, and return its outputs."""
     outputs: list[RequestOutput] = []
     while engine.has_work:
         outputs += engine.step().outputs
@@ -132,7 +132,7 @@ def test_nothing_beside_a_request_changes_its_bits(model: Transformer, folder: P
     assert run(build(model, folder=folder), order, arrivals=arrivals) == expected
     engine = build(model, folder=folder, num_blocks=25, max_num_seqs=8, max_num_batched_tokens=9)
     assert run(engine, order, arrivals=arrivals) == expected
-    copies = [replace(each, uid=each.uid + 8 * i) for i in range(4) for each in order]  # so many that memory is short
+    copies = [replace(each, uid=each.uid + 8 * i) for i in range(4) for each in order]  # more than fit into memory
     found = run(engine, copies)
     for i in range(4):
         assert {uid: found[uid + 8 * i] for uid in expected} == expected

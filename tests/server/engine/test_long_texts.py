@@ -61,7 +61,7 @@ def test_a_text_has_the_factors_of_its_length_also_where_it_outgrows_them(
 
 
 def test_short_and_long_texts_share_a_batch_and_no_cached_prefix(both: tuple[Transformer, Any]) -> None:
-    """All begin alike, so that a wrong prefix would be found; in a small cache some are preempted too."""
+    """Use texts with the same beginning, so that a wrong prefix is detected; in a small cache some are preempted."""
     model, network = both
     text = prompt(60)
     lengths = (20, MOST - 4, MOST - 1, MOST, MOST + 1, 48, 60)

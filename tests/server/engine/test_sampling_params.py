@@ -1,4 +1,4 @@
-"""What ends a request: the model's end-of-text tokens and the request's own stop tokens."""
+"""Tokens that end a request: the model's end-of-text tokens and the request's own stop tokens."""
 
 import pytest
 

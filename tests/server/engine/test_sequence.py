@@ -1,4 +1,4 @@
-"""What a task needs to have computed, and when it is complete."""
+"""The layers and tokens that a task needs, and the step that completes it."""
 
 import pytest
 
@@ -84,7 +84,7 @@ def test_layers_follow_what_is_asked_and_only_complete_ones_are_shared(task: Tas
         (attend(), False),
         (trace("hook_resid_pre", "attn.hook_k", "attn.hook_pattern"), False),
         (trace("attn.hook_pattern", "attn.hook_z"), True),
-        (trace("ln1.hook_out"), True),  # where the norm comes last, it stands behind the attention
+        (trace("ln1.hook_out"), True),  # in a post-norm model this norm follows the attention
     ],
 )
 def test_a_last_block_is_left_with_its_keys_where_nothing_behind_them_is_asked_for(

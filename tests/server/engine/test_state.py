@@ -1,4 +1,4 @@
-"""What an engine reports that it is doing, and that its counters are compared in every way they could disagree."""
+"""The reported state of an engine, and the checks that its counters agree with each other."""
 
 import json
 from collections.abc import Callable

@@ -1,5 +1,5 @@
-"""Networks whose layers keep a state of each sequence: who has which state, how much memory they take, and what is
-refused because of them.
+"""Networks with recurrent layers, which keep a state of each sequence: owners of the states, their memory, and the
+requests that such networks reject.
 """
 
 import random
@@ -39,7 +39,7 @@ def writers(count: int, prompt: int, tokens: int) -> list[EngineRequest]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_states_go_from_sequence_to_sequence_and_nothing_of_the_last_one_stays(model_of: Load, name: str) -> None:
-    """Run more requests than there are states, most of which are aborted at any time, with nothing between two."""
+    """Run more requests than there are states, and abort most of them at any time: freed states are reused at once."""
     model = model_of(name)
     staying = writers(6, 13, 9)
     expected = alone(model, staying)
@@ -81,7 +81,7 @@ def test_the_attention_of_a_layer_that_has_none_is_refused(model_of: Load, name:
 
 
 def states_of(config: ModelConfig, num_sequences: int) -> int:
-    """Return the bytes of all states, without that of no sequence."""
+    """Return the bytes of all states, without the reserved state 0."""
     cache = KVCache(config, 3, 8, torch.float32, CPU, num_sequences=num_sequences)
     states = [layer.states for layer in cache.layers if layer.states is not None]
     tensors = [tensor for each in states for tensor in (each.inputs, each.memory) if tensor is not None]

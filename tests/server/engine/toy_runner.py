@@ -1,9 +1,8 @@
-"""A network small enough to follow by hand, run over a paged cache that notices every wrong read and write.
+"""A toy network over a paged cache that detects every wrong read and write.
 
-Its K/V of a position are the position, the token and the number of layers that were run. The next token is a digest of
-all tokens that it finds in the cache, so one wrong block gives a wrong answer. Of an encoder-decoder it also finds what
-the encoder read, in blocks of its own. It knows nothing of the policy that it
-checks.
+The K/V of a position are the position, the token and the number of layers that were run. The next token is a digest of
+all tokens in the cache, so one wrong block gives a wrong answer. For an encoder-decoder the digest also covers the
+tokens of the encoder, which have their own blocks. The toy network is independent of the scheduler that it checks.
 """
 
 from collections import Counter
@@ -52,9 +51,7 @@ def sequence(
     adapter: int = 0,
     cache_salt: str = "",
 ) -> Sequence:
-    """Return a sequence of a decoder; of an encoder-decoder, if `encoded` is what its encoder reads; or of an
-    encoder.
-    """
+    """Return a sequence of a decoder; of an encoder-decoder if `encoded` has tokens; or of an encoder."""
     encoder_token_ids = tuple(encoded)
     if is_encoder:
         stacks = Stacks(decoder=0, encoder=NUM_LAYERS)
@@ -108,7 +105,7 @@ def next_token(tokens: list[int]) -> int:
 
 
 def answer_alone(prompt: Iterable[int], task: GenerateTask, encoded: Iterable[int] = ()) -> list[int]:
-    """Return what the toy network generates without any cache, batch or scheduler."""
+    """Return the tokens that the toy network generates without any cache, batch or scheduler."""
     tokens, encoded = list(prompt), list(encoded)
     num_prompt_tokens = len(tokens)
     while len(tokens) - num_prompt_tokens < task.sampling.max_tokens:
@@ -126,7 +123,7 @@ class Slot(NamedTuple):
 
 
 class ToyRunner:
-    """Computes schedules, and keeps what was captured of each sequence."""
+    """Computes schedules, and stores the captured positions of each sequence."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler

@@ -1,4 +1,4 @@
-"""What the server does around any route: large heads, bytes that are no HTTP, chunks written past the application."""
+"""Connections of any route: large heads, bytes that are no HTTP, and chunks that bypass the application."""
 
 import asyncio
 import json
@@ -56,7 +56,7 @@ async def test_a_request_has_one_host_header(
 
 
 async def test_a_client_that_closes_its_sending_half_counts_as_gone() -> None:
-    """Check that such a client ends its request: until something is written to it, it cannot be told from one that
+    """Check that such a client ends its request. Until the server writes to it, it looks the same as a client that
     closed both halves.
     """
     asked, gone = asyncio.Event(), asyncio.Event()
@@ -80,7 +80,7 @@ async def test_a_client_that_closes_its_sending_half_counts_as_gone() -> None:
 
 @pytest.mark.parametrize("connection", ["", "connection: keep-alive\r\n"])
 async def test_an_http_1_0_client_gets_a_stream_as_it_is_and_its_end_with_the_connections(connection: str) -> None:
-    """Check that such a client gets no chunks, whose sizes it would take for a part of the answer."""
+    """Check that such a client gets no chunked encoding: it would read the chunk sizes as a part of the answer."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -203,7 +203,7 @@ async def test_a_head_behind_another_request_is_bounded_too(port: int) -> None:
 
 
 async def test_what_comes_together_is_parsed_in_pieces() -> None:
-    """Sixty thousand chunks in one read would otherwise hold up all other clients."""
+    """Read many chunks in pieces: sixty thousand chunks in one read would delay all other clients."""
     sizes: list[int] = []
 
     async def counting(scope: Scope, receive: Receive, send: Send) -> None:

@@ -30,7 +30,7 @@ STEP = TIMEOUT / 8
 
 
 class Counts:
-    """How many connections were ended, and for what."""
+    """Numbers of ended connections, by reason."""
 
     def __init__(self) -> None:
         self.slow = self.refused = 0
@@ -51,7 +51,7 @@ class Counts:
 
 
 async def trickle(clock: Clock, port: int, start: bytes, piece: bytes) -> bytes:
-    """Return what comes back on a connection on which a piece is sent after each `STEP`, until it ends."""
+    """Send `start`, then `piece` after each `STEP` until the connection ends, and return the bytes received."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     answer = asyncio.create_task(reader.read())
     writer.write(start)
@@ -178,7 +178,7 @@ async def test_an_application_that_takes_long_is_not_the_clients_fault() -> None
 
 
 class Answering:
-    """An application that answers in chunks, the first of which is written at once and the last when it may end."""
+    """An application that sends one chunk at once and the last chunk when `may_end` is set."""
 
     def __init__(self) -> None:
         self.may_end, self.gone = asyncio.Event(), asyncio.Event()
@@ -261,7 +261,7 @@ async def test_spare_connections_that_say_nothing_make_room_again() -> None:
         await counts.clock.move(1.0)
         for reader in silent[1:]:
             assert (await asyncio.wait_for(reader.read(), PATIENCE)).startswith(b"HTTP/1.1 503")
-        async with asyncio.timeout(PATIENCE):  # they linger for a second, so that they can read why
+        async with asyncio.timeout(PATIENCE):  # they stay open for a second, so that clients can read why
             await counts.clock.move(1.0)
             while (await exchange(port, request))[1] != b"ok":
                 await asyncio.sleep(0.01)

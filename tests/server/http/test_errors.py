@@ -1,4 +1,4 @@
-"""The error tree and its one shape on the wire."""
+"""The error classes, and the JSON shape of all errors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The reader returns what Python's parser returns, whatever the size of its pieces, and refuses the same."""
+"""The reader returns the same values as Python's parser for any size of pieces, and rejects the same texts."""
 
 import json
 from typing import Any
@@ -11,7 +11,7 @@ from server.http import json_reader
 from server.http.errors import PayloadTooLarge
 from server.http.json_reader import MAX_CONTAINERS, MAX_TEXTS, Integers, JsonReader
 
-PIECES = st.integers(80, 400)  # of which the longest number drawn fits in one
+PIECES = st.integers(80, 400)  # the longest number drawn fits in one piece
 scalars = (
     st.none()
     | st.booleans()

@@ -1,4 +1,4 @@
-"""The headers for browsers on every answer, and which origins' pages may read one."""
+"""The headers for browsers on every answer, and the origins with pages that may read answers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,7 +35,7 @@ async def test_every_answer_carries_the_security_headers(tmp_path: Path) -> None
         assert SECURITY_HEADERS.keys() <= answer.headers.keys(), answer.url
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
         assert "server" not in answer.headers
-    assert "script-src 'self'" in answers[0].headers["content-security-policy"]  # the page's own rules stand
+    assert "script-src 'self'" in answers[0].headers["content-security-policy"]  # the page keeps its own policy
 
 
 async def test_answers_of_the_api_are_never_stored(plain: Site) -> None:
@@ -79,7 +79,7 @@ async def test_a_foreign_origin_gets_no_header_and_no_preflight(origin: str, wit
     preflight = await with_cors.options("/v1/completions", headers={"origin": origin, **PREFLIGHT})
     assert (answer.status_code, cors_headers(answer)) == (200, {})
     assert (preflight.status_code, cors_headers(preflight)) == (405, {})
-    assert "origin" in answer.headers["vary"].lower()  # or a cache would hand the allowed origin's answer to others
+    assert "origin" in answer.headers["vary"].lower()  # or a cache would send the allowed origin's answer to others
 
 
 async def test_receive_stays_the_servers_own() -> None:

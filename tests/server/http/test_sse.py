@@ -1,4 +1,4 @@
-"""Server-sent events: what stands on one line is one line for every reader."""
+"""Server-sent events: one line of data is one line for every reader."""
 
 import asyncio
 import random
@@ -28,7 +28,9 @@ async def test_httpx_reads_an_event_as_one_line(text: str) -> None:
 
 
 async def test_an_answer_of_ours_that_is_wrong_is_no_error_of_the_client() -> None:
-    """Check that a stream in another API's terms takes no pydantic error of our own objects for one of its body."""
+    """Check that a stream of another API does not report a pydantic error of the server's own objects as an error of
+    the request body.
+    """
 
     class Answer(BaseModel):
         number: int

@@ -53,12 +53,12 @@ class LargeAnswer:
 
 
 def reading(on_end: OnEnd) -> Callable[..., HttpProtocol]:
-    """Return the protocol of a server whose clients have `TIMEOUT` seconds to read something."""
+    """Return the protocol of a server that gives clients `TIMEOUT` seconds to read something."""
     return http_protocol(ConnectionLimits(send_timeout=TIMEOUT), on_end)
 
 
 def small_client(port: int, path: bytes) -> socket.socket:
-    """Return a client that has requested the path, and holds little of what it does not read."""
+    """Return a client that has requested the path, with a small receive buffer."""
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     client.connect(("127.0.0.1", port))

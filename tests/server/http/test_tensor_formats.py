@@ -1,4 +1,4 @@
-"""Arrays on the wire, read back by other libraries than ours."""
+"""Arrays in answers, read back by other libraries."""
 
 import base64
 import io

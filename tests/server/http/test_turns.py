@@ -1,4 +1,4 @@
-"""Long loops give the event loop its turn, and clients get turns by their shares."""
+"""Long loops yield to the event loop, and clients get turns in proportion to their shares."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Frames over a Unix socket: whole whatever the cuts, in order, and never a hang when one end is gone."""
+"""Frames over a Unix socket: complete for any cuts, in order, and without a hang when one end is closed."""
 
 import asyncio
 import socket
@@ -86,7 +86,7 @@ def read_frames(connected: socket.socket, count: int) -> list[Frame]:
 def test_a_large_tensor_does_not_hold_up_the_sender(pair: tuple[WorkerLink, socket.socket]) -> None:
     link, theirs = pair
     large = bytes(range(256)) * 100_000
-    link.send(b"large", [large])  # nobody reads yet: this must return all the same
+    link.send(b"large", [large])  # returns at once, although the other end does not read yet
     link.send(b"small")
     assert not link.flush(timeout=0)
     first, second = read_frames(theirs, 2)

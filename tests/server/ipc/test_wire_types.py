@@ -126,7 +126,7 @@ def test_a_request_reaches_the_worker_as_it_was(sent: EngineRequest) -> None:
 
 def after_the_wire(sent: EngineRequest) -> EngineRequest:
     header, buffers = messages.encode(sent)
-    frames = [bytes(buffer) for buffer in buffers]  # what the socket carries
+    frames = [bytes(buffer) for buffer in buffers]  # as the socket sends them
     received = messages.decode_to_worker(header, frames)
     assert isinstance(received, EngineRequest)
     return received
@@ -162,7 +162,7 @@ LAST_TOKEN = RequestOutput(uid=4, token_id=6, finish_reason="length")
 @settings(max_examples=MAX_EXAMPLES)
 def test_a_step_reaches_the_api_process_as_it_was(sent: StepOutput) -> None:
     header, buffers = messages.encode(messages.step_message(sent))
-    frames = [bytes(buffer) for buffer in buffers]  # what the socket carries
+    frames = [bytes(buffer) for buffer in buffers]  # as the socket sends them
     message = messages.decode_from_worker(header, frames)
     assert isinstance(message, messages.StepMessage)
     assert repr(message.stats) == repr(sent.stats)
@@ -173,8 +173,8 @@ def test_a_step_reaches_the_api_process_as_it_was(sent: StepOutput) -> None:
 
 
 def is_token(output: RequestOutput) -> bool:
-    """Return whether the output brings a token and nothing else. What came from the prefix cache is in the first and
-    the last output of a request, what stopped it in the last.
+    """Return whether the output holds only a token. `num_cached_tokens` and `stop_token_id` are ignored: the first is
+    set in the first and last output of a request, the second in the last.
     """
     alone = RequestOutput(uid=output.uid, token_id=output.token_id)
     return output.token_id is not None and structs.replace(output, num_cached_tokens=0, stop_token_id=None) == alone

@@ -1,4 +1,4 @@
-"""Calls that run in the background while a test does something to the server, and questions to its log."""
+"""Calls that run in the background while a test acts on the server, and functions that read its metrics and log."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ def in_background(call: Callable[[], Any]) -> "Call":
 
 
 class Call:
-    """A call in a thread, whose result is waited for."""
+    """A call in a thread. The test waits for its result."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._result: Any = None

@@ -1,4 +1,4 @@
-"""How the server ends: it drains on the first signal, ends at once on the second, and leaves no process."""
+"""Ends of the server: it drains on the first signal, ends at once on the second, and leaves no process."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in(n
         server.wait_ready()
         url, worker = server.url, server.worker_pid()
         assert kept.get(url + "/health/ready").status_code == 200
-        os.kill(worker, signal.SIGSTOP)  # so that nothing ends before the drain was looked at
+        os.kill(worker, signal.SIGSTOP)  # so that no request ends before the test has checked the drain
         calls = [in_background(lambda: server.post("/fake", body)) for _ in range(8)]
         streams = [in_background(lambda: server.post("/fake", {**body, "stream": True})) for _ in range(8)]
         wait_inflight(server, 16)

@@ -1,4 +1,4 @@
-"""What happens to a real server, around the fake engine, when its workers or its surroundings fail."""
+"""Failures of the workers and the surroundings of a real server around the fake engine."""
 
 import contextlib
 import os
@@ -166,7 +166,7 @@ def test_a_silent_worker_makes_the_server_unready_and_one_that_is_stuck_is_repla
         server.wait_ready()
         assert server.worker_pid() != before
         url = server.url
-        os.kill(server.worker_pid(), signal.SIGSTOP)  # it does not see that it is to leave: it is waited for
+        os.kill(server.worker_pid(), signal.SIGSTOP)  # it does not see the request to end: the server waits for it
         server.signal(signal.SIGTERM)
         wait_for(lambda: not list(server.tmp.glob("lightwell-*")), "the server has ended but for its worker")
         with contextlib.suppress(ProcessLookupError):
@@ -191,7 +191,7 @@ def test_the_worker_leaves_when_the_api_process_is_killed_and_the_port_is_free()
 
 
 def assert_dumps_show_where_it_is_stuck(server: RunningServer, worker: int) -> None:
-    """Check what SIGUSR1 makes the server write about a worker within a step, and about one that is stopped."""
+    """Check the dump after SIGUSR1 for a worker within a step, and for a worker that is stopped."""
 
     def within_step() -> dict[str, Any] | None:
         (shown,) = dump(server)["workers"]
@@ -285,7 +285,7 @@ def test_a_client_that_reads_nothing_gives_its_captured_bytes_back() -> None:
 
 
 class Elsewhere(RunningServer):
-    """A server whose address is known without its output."""
+    """A server with a known address, so that its output is not read."""
 
     address = ""
 

@@ -101,7 +101,7 @@ def test_a_capture_over_the_budget_is_refused(shared: RunningServer) -> None:
     assert answer.status_code == 413
 
 
-# ---- what the operator sees
+# ---- dumps and log lines
 
 
 def test_a_dump_shows_requests_in_flight_to_the_worker(shared: RunningServer) -> None:

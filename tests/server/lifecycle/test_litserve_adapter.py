@@ -18,7 +18,7 @@ from tests.server.running import PATIENCE
 
 @dataclass
 class Diary:
-    """A worker that writes down what is done with it."""
+    """A worker that records the calls that it gets."""
 
     path: Path
 

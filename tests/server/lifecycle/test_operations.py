@@ -47,7 +47,7 @@ def test_a_drain_answers_a_request_of_many_inputs_whole_and_sends_the_last_trace
     inputs = [[token] for token in range(1, 13)]
     (worker,) = (each["pid"] for each in dump(traced)["workers"])
     url = traced.url
-    os.kill(worker, signal.SIGSTOP)  # so that nothing ends before the drain
+    os.kill(worker, signal.SIGSTOP)  # so that no request ends before the drain
     with ThreadPoolExecutor(1) as background:
         embeddings = background.submit(traced.post, "/v1/embeddings", {"input": inputs})
         wait_for(lambda: metric(traced, "lightwell_requests_submitted_total") == submitted + 2, "two of its inputs run")

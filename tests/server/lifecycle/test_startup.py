@@ -1,4 +1,4 @@
-"""How `lightwell serve` starts, or ends with one line: the real command, the real engine where it matters."""
+"""Starts of `lightwell serve`, and starts that end with one line: the real command, partly with the real engine."""
 
 import json
 import os
@@ -30,7 +30,7 @@ from tests.support.shared import shared_server
 
 MODULE = "tests.server.lightwell_command"
 KERNEL_FIELDS = ("kernels", "kernel_level", "kernel_arithmetic", "same_bits_across")
-"""Fields of the capabilities that tell what computes."""
+"""Fields of the capabilities that describe the kernels."""
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_a_start_that_fails_prints_one_line_and_a_warning_before_it_where_there_
 
 
 def refused(*arguments: str) -> str:
-    """Return why a start in this process fails, before it starts any other process."""
+    """Return the error of a start in this process, which fails before it starts any other process."""
     settings = from_arguments(build_parser().parse_args(["serve", "--port", "0", *arguments]), {})
     with patch("server.lifecycle.app.configure_logging"), pytest.raises(ServeError) as caught:
         serve(settings, engine_factory="none:none")
@@ -111,7 +111,7 @@ def test_sizes_that_nobody_set_are_not_held_against_a_small_container(tmp_path: 
     check_sizes(Settings(), tmp_path)
     with pytest.raises(SettingsError, match=r"--max-body-bytes 65MiB .* 67108864 bytes \(0\.1 GiB\); at most that is"):
         check_sizes(Settings(max_body_bytes=65 << 20), tmp_path)
-    check_sizes(Settings(kv_cache_memory=1 << 40), tmp_path)  # a card's, perhaps: the worker knows
+    check_sizes(Settings(kv_cache_memory=1 << 40), tmp_path)  # may fit on a GPU: only the worker can check it
 
 
 def test_more_threads_than_the_cores_can_run_are_refused(folder: Path) -> None:
@@ -321,7 +321,7 @@ def test_a_start_runs_no_foreign_code_leaves_no_file_and_does_without_kernels(
         subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
         with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
             wheel.extractall(ours)
-        for name in ("argparse", "statistics"):  # as PyPI has them, beside us where pip puts packages
+        for name in ("argparse", "statistics"):  # names of packages on PyPI, which pip installs next to lightwell
             (ours / f"{name}.py").write_text(mark)
     else:
         fresh_clone(ours)

@@ -23,7 +23,7 @@ PATIENCE = 60.0
     "error", [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), RuntimeError("can't start new thread"), MemoryError()]
 )
 def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again(error: Exception) -> None:
-    # Once the error was lost with the task that met it: the server stayed alive and was never ready again.
+    # In an old version the error was lost with its task: the server kept running and was never ready again.
     given_up: list[str] = []
     launches = 0
     running = asyncio.Event()

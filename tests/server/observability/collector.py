@@ -19,7 +19,7 @@ def plain(value: Any) -> Any:
 
 
 class Collector:
-    """An OTLP receiver over HTTP. `spans` are those that came, as plain data."""
+    """An OTLP receiver over HTTP. `spans` holds the received spans as plain data."""
 
     def __init__(self) -> None:
         self.spans: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The log line of a request: what it says, and what no client can make it say."""
+"""The log line of a request: its fields, and text that no client can insert into it."""
 
 import json
 import logging

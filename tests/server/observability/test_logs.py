@@ -1,4 +1,4 @@
-"""Lines of the log: no line can be forged, nothing waits for a slow reader, and no loss is silent."""
+"""Lines of the log: no line can be forged, a slow reader delays nothing, and lost lines are reported."""
 
 import fcntl
 import json
@@ -20,7 +20,7 @@ log = logging.getLogger("test")
 
 
 def output_of(code: str, style: str = "json", level: str = "info") -> list[str]:
-    """Return what a process whose log is set up writes to stderr while it runs the code."""
+    """Set up the log in a new process, run the code there, and return the lines of its stderr."""
     script = f"{SET_UP}\nconfigure_logging({level!r}, {style!r}, 'worker-0')\n{code}"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     return done.stderr.splitlines()
@@ -122,7 +122,7 @@ def test_a_reader_that_stalls_holds_nobody_up_and_is_told_how_much_it_missed(tmp
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
-        num_dropped = int(process.stdout.readline())  # it comes although nobody reads the log
+        num_dropped = int(process.stdout.readline())  # the log is not read, and the process still runs
         assert num_dropped > 0
         _, log = process.communicate("go on\n", timeout=60)
     messages = [json.loads(line)["message"] for line in log.splitlines()]

@@ -1,4 +1,4 @@
-"""Traces as a collector receives them, and what a missing collector costs: nothing."""
+"""Traces as a collector receives them; a missing collector does not delay or break answers."""
 
 import socket
 import subprocess
@@ -31,7 +31,7 @@ BODY = {"prompt": "hello", "max_tokens": 3}
 async def answer_to(
     tracing: Tracing, folder: Path, engine: FakeEngine | None = None, headers: dict[str, str] | None = None
 ) -> httpx.Response:
-    """Return what a traced application answers to a completion."""
+    """Return the answer of a traced application to a completion."""
     async with site(folder, engine or FakeEngine(), on_end=[tracing.record]) as at:
         await at.http.get("/health/live")
         return await at.post("/v1/completions", BODY, headers=headers)
@@ -123,7 +123,7 @@ async def test_a_dead_collector_costs_a_request_nothing(
             silent.listen()
         tracing = Tracing(f"http://127.0.0.1:{silent.getsockname()[1]}", "org/tiny", {})
         assert (await answer_to(tracing, tmp_path)).status_code == 200
-        tracing.shut_down()  # comes back, though nothing was sent
+        tracing.shut_down()  # returns, although nothing was sent
     # An exporter that still tries draws random delays, which the property tests after this one would see.
     for thread in set(threading.enumerate()) - before:
         thread.join(PATIENCE)

@@ -21,7 +21,7 @@ from tests.support.panics import PanicException
 
 
 class Gate:
-    """Holds a network's next pass at its beginning until it is let in."""
+    """Holds a network's next pass at its beginning until the test releases it."""
 
     def __init__(self) -> None:
         self.is_reached = threading.Event()
@@ -45,7 +45,7 @@ class Api:
         self._socket.sendall(b"".join(part for each in said for part in frame_parts(*messages.encode(each))))
 
     def ends(self, count: int) -> dict[int, str]:
-        """Return how the next requests end, as soon as that many have."""
+        """Wait until `count` requests have ended, and return their finish reasons by uid."""
         found: dict[int, str] = {}
         while len(found) < count:
             for step in self._steps():
@@ -130,8 +130,8 @@ def test_a_panic_as_a_request_begins_fails_that_request(api: Api, gate: Gate, mo
 
 
 def test_an_abort_overtakes_nothing_but_the_step(api: Api, gate: Gate) -> None:
-    """Check that a request that came and was aborted within a step that is given up reaches the engine in that
-    order, and so ends.
+    """Check that a request that arrives and is aborted within a stopped step reaches the engine in that order, and
+    therefore ends.
     """
     api.say(request(1, [5] * 60, generate(4)))
     assert gate.is_reached.wait(30)

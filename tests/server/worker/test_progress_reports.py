@@ -1,4 +1,4 @@
-"""Reports of progress: one after work was done, none while nothing happens, whichever thread is alive."""
+"""Reports of progress: one after work was done, and none while no work is done, whichever thread is alive."""
 
 import socket
 import threading
@@ -25,7 +25,7 @@ class Pauses:
         assert self._ended.acquire(timeout=60)
 
     def pass_one(self) -> None:
-        """End the present pause, and wait for the next."""
+        """End the current pause, and wait for the next one."""
         self._ended.release()
         self.wait()
 
@@ -37,7 +37,7 @@ class Pauses:
 
 
 class Reports:
-    """What the other end of the link has received."""
+    """Messages at the other end of the link."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected

@@ -61,12 +61,12 @@ def test_a_server_computes_with_the_kernels_and_the_level_that_it_is_told_to_and
 
 
 def test_a_look_without_memory_gets_503_and_its_neighbours_keep_their_bits(server: RunningServer) -> None:
-    """The worker is bounded unless told otherwise; here the test lowers the bound."""
+    """Lower the memory limit of the worker, which it has by default."""
     worker = worker_pid(server.process.pid)
     assert worker is not None
     limit, _ = resource.prlimit(worker, resource.RLIMIT_DATA)
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    assert 0 < limit < 2 * machine  # what it has taken counts untouched memory too
+    assert 0 < limit < 2 * machine  # the limit includes memory that is reserved but untouched
     quiet = text(server)
     leave_room(server.process.pid, 64 << 20)
     with ThreadPoolExecutor(4) as pool:

@@ -119,7 +119,7 @@ def test_a_limit_that_is_used_up_by_the_model_is_refused() -> None:
 
 
 def test_a_model_that_leaves_nothing_for_requests_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that such a worker no longer reports a room below zero, and then fails at its first thread."""
+    """Check against an old failure: such a worker reported negative room, and then failed at its first thread."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
     monkeypatch.setattr("server.engine.memory.memory_limit.free_host_memory", lambda: 0)
     with pytest.raises(ValueError, match=r"^the model and its KV cache take \d+ MiB.*set a smaller --kv-cache-memory$"):
@@ -161,7 +161,7 @@ def test_a_worker_on_a_card_is_not_limited(caplog: pytest.LogCaptureFixture) -> 
 def test_of_its_share_a_worker_may_take_what_it_has_not_touched_and_no_more_than_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    free = 1 << 40  # what is really free changes meanwhile
+    free = 1 << 40  # fixed: the real free memory changes meanwhile
     monkeypatch.setattr("server.engine.memory.memory_limit.free_host_memory", lambda: free)
     assert free_in_share(None) == free
     assert free_in_share(1 << 60) == free

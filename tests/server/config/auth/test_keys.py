@@ -1,4 +1,4 @@
-"""API keys: the file that holds them, its changes while the server runs, and what one key may use."""
+"""API keys: the file that holds them, its changes while the server runs, and the limits of a key."""
 
 import hmac
 import os
@@ -39,9 +39,7 @@ def test_a_made_key_is_found_by_its_entry(file: Path) -> None:
 
 
 def test_the_time_of_a_look_up_tells_nothing_about_the_keys(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that the digest of whatever is given is compared with every key's, by the one comparison that takes the
-    same time for any two.
-    """
+    """Check that the digest of any given text is compared with the digest of every key, in constant time."""
     compare, compared = hmac.compare_digest, list[tuple[bytes, bytes]]()
 
     def watched(given: bytes, known: bytes) -> bool:
@@ -199,7 +197,7 @@ def test_retry_after_of_a_full_key_is_the_time_in_which_its_own_requests_end() -
     clock = Clock()
     use = limited(clock, max_requests=2)
     use.begin(takes_tokens=False)
-    for _ in range(10):  # one at a time beside the first, 8 seconds each
+    for _ in range(10):  # one at a time while the first runs, 8 seconds each
         use.begin(takes_tokens=False)
         clock.now += 8
         use.end()
@@ -207,7 +205,7 @@ def test_retry_after_of_a_full_key_is_the_time_in_which_its_own_requests_end() -
     with pytest.raises(LimitReached) as raised:
         use.begin(takes_tokens=False)
     assert raised.value.retry_after == pytest.approx(8, abs=4)
-    clock.now += 60  # none ended since: nobody who comes back in eight seconds would find room
+    clock.now += 60  # no request has ended since: after 8 seconds the limit would still be reached
     with pytest.raises(LimitReached) as raised:
         use.begin(takes_tokens=False)
     assert raised.value.retry_after >= 60
@@ -225,7 +223,7 @@ def test_a_key_in_debt_is_let_in_exactly_when_retry_after_is_over() -> None:
     clock.now += wait - 1
     with pytest.raises(LimitReached):
         use.begin(takes_tokens=True)
-    use.begin(takes_tokens=False)  # what takes no tokens has nothing to wait for
+    use.begin(takes_tokens=False)  # a request without tokens does not wait
     clock.now += 1
     use.begin(takes_tokens=True)
 
@@ -282,7 +280,7 @@ def test_limits_that_are_read_again_fill_no_bucket_and_what_accrued_before_is_at
 def test_a_key_whose_limit_was_lowered_waits_until_as_many_end_as_are_too_many() -> None:
     clock = Clock()
     use = limited(clock)
-    for _ in range(40):  # one ends each second, beside three others
+    for _ in range(40):  # one ends each second while three others run
         for _ in range(4 - use.num_requests):
             use.begin(takes_tokens=False)
         clock.now += 1

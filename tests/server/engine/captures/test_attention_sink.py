@@ -1,4 +1,4 @@
-"""A sink gives the same answer for rows that come layer by layer, all together, or into its own memory."""
+"""A sink gives the same answer for rows that arrive layer by layer, all together, or directly in its own memory."""
 
 from typing import Any
 

@@ -37,7 +37,7 @@ def make(name: str, path: Path) -> Path:
 
 
 def crowd_of(config: ModelConfig) -> list[EngineRequest]:
-    """Return requests with drawn prompts; where types of tokens tell texts apart, some of them are pairs."""
+    """Return requests with random prompts; if the model has token types, every second request is a pair of texts."""
     prompts = [torch.randint(5, tiny.VOCAB_SIZE, (length,)).tolist() for length in LENGTHS]
     crowd = [request(uid, prompt, ClassifyTask()) for uid, prompt in enumerate(prompts)]
     if config.num_token_types < 2:

@@ -1,6 +1,6 @@
-"""What the files of a CrossEncoder say about its scores; what is not supported is reported, never guessed.
+"""Settings of scores in the files of a CrossEncoder; an unsupported setting is an error, never guessed.
 
-Their scores are compared with sentence-transformers in tests/server/dialects/test_reranking.py.
+tests/server/dialects/test_reranking.py compares the scores with sentence-transformers.
 """
 
 import json
@@ -62,7 +62,7 @@ def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
 
 
 def _pair(template: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what stands around two texts: the special tokens that stand around one, and after the second its last."""
+    """Return the template of a pair: the template of one text, then the second text and its end token."""
     single: list[dict[str, Any]] = template["single"]
     end = [{"SpecialToken": {**single[-1]["SpecialToken"], "type_id": 1}}] if "SpecialToken" in single[-1] else []
     return [*single, {"Sequence": {"id": "B", "type_id": 1}}, *end]

@@ -1,4 +1,4 @@
-"""Interventions change what they name, in every chunk and after preemption alike, and nothing of any other request."""
+"""Interventions change the named values, in every chunk and after preemption, and no value of any other request."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +29,7 @@ def trace(model: Transformer, *interventions: Intervention, prompt: tuple[int, .
 
 
 def changeable(model: Transformer) -> list[tuple[Stack, int | None, str]]:
-    """Return (stack, layer, point) of everything that may be changed, one layer of each."""
+    """Return (stack, layer, point) of every value that may be changed, one layer of each."""
     return [
         (stack, (1 if point.in_block else None), point.name)
         for stack in stacks_of(model.config)
@@ -150,7 +150,7 @@ _NUMPY_OPS: dict[Op, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
 
 @pytest.mark.parametrize("point", ["attn.hook_z", "attn.hook_pattern", "hook_resid_post"])
 def test_interventions_at_one_point_are_applied_in_their_order(model_of: Load, point: str) -> None:
-    """Apply twenty with overlapping heads and positions, some with a value for each position, in any chunks."""
+    """Apply twenty interventions with overlapping heads and positions, some with one value per position."""
     model, random = model_of("llama-gqa"), np.random.default_rng(0)
     name = f"blocks.1.{point}"
     expected = run(build(model), [trace(model)])[0].array(name).copy()
@@ -185,7 +185,7 @@ def test_interventions_at_one_point_are_applied_in_their_order(model_of: Load, p
 def test_maps_are_changed_in_pieces_of_rows_with_the_same_bits(
     model_of: Load, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Change a long prompt's rows, which as a whole would take more memory than was reserved."""
+    """Change the rows of a long prompt; all of them at once would need more memory than was reserved."""
     model = model_of(name)
     rows = np.random.default_rng().uniform(0, 1, (1, 4, LENGTH)).astype(np.float32)
     maps: tuple[tuple[str, Op, dict[str, Any]], ...] = (

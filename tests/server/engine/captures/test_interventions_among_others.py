@@ -48,8 +48,8 @@ def looked_at(task: Task, config: ModelConfig) -> Task:
 
 
 def draw_change(data: st.DataObject, model: Transformer, donor: Answer) -> Intervention:
-    """Draw any operation at any point; with a number, or with numbers of its own for each position, those of another
-    text if it has them.
+    """Draw any operation at any point, with one number or with numbers for each position, taken from `donor` if it
+    captures the point.
     """
     stack, layer, point = data.draw(st.sampled_from(changeable(model)))
     if point.endswith("hook_attn_scores") and data.draw(st.booleans()):

@@ -1,4 +1,4 @@
-"""Vectors of each token are those of sentence-transformers' MultiVectorEncoder (ColBERT), the same bits in any
+"""Vectors of each token equal the vectors of sentence-transformers' MultiVectorEncoder (ColBERT), the same bits in any
 batch.
 """
 
@@ -21,7 +21,7 @@ LENGTHS = (5, 40, 17, 1)
 
 
 def save(top: Path, **mask: list[str]) -> tuple[Path, MultiVectorEncoder]:
-    """Save a folder as the library does, and return it and what it reads there."""
+    """Save a model with sentence-transformers, and return the folder and the model that the library loads from it."""
     torch.manual_seed(3)
     body = Transformer(str(tiny.make("bert", top / "raw")))
     dense = Dense(

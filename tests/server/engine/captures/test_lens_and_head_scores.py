@@ -56,7 +56,7 @@ def test_the_lens_reads_each_state_through_the_final_norm_and_the_head(
         expected = reference.lens(config, weights, states[layer][positions]).log_softmax(-1)
         ids = torch.from_numpy(found.array("lens.ids")[row].copy()).long()
         assert all(len(set(likeliest)) == 5 for likeliest in ids.tolist())
-        # Two that are as likely but for rounding may change places.
+        # Two tokens with probabilities that differ only by rounding may be swapped.
         assert np.allclose(expected.gather(1, ids), expected.topk(5).values, atol=CLOSE)
         assert np.allclose(found.array("lens.logprobs")[row], expected.topk(5).values, atol=CLOSE)
         assert np.allclose(found.array("lens.entropy")[row], -(expected.exp() * expected).sum(-1), atol=CLOSE)

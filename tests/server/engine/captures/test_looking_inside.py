@@ -36,7 +36,7 @@ def text(length: int) -> list[int]:
 
 
 def ask(model: Transformer, uid: int, length: int, task: TraceTask | LensTask | AttentionTask) -> EngineRequest:
-    """Return a request for a text of this length and, of an encoder-decoder, another text that is encoded."""
+    """Return a request with a text of this length and, for an encoder-decoder, another text for the encoder."""
     encoded = text(length + 7) if model.config.kind == "encoder-decoder" else ()
     return request(uid, text(length), task, encoded=encoded)
 
@@ -49,8 +49,8 @@ UP_TO_THE_KEYS = {
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_block_that_is_left_after_its_keys_shows_what_it_would_show_otherwise(model_of: Load, name: str) -> None:
-    """Check that nothing after the keys is computed for a request alone; next to a text stream it is, for the
-    stream's sake.
+    """Check that the last block stops after its keys if no other request runs; next to a text stream it is computed
+    to the end, since the stream needs it.
     """
     model = model_of(name)
     whole = everything(model.config)
@@ -141,8 +141,8 @@ def test_a_trace_holds_what_was_asked_for_in_the_order_asked_for(model_of: Load)
 def test_logits_are_made_of_no_rows_before_the_first_that_is_asked_for(
     model_of: Load, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Count the rows of logits: a large vocabulary's of a whole prompt cost as much as many layers, the last
-    position's nothing.
+    """Count the rows of logits. With a large vocabulary the logits of a whole prompt cost as much as many layers; the
+    logits of the last position cost almost nothing.
     """
     model = model_of("llama-gqa")
     make, rows = model.logits, []
@@ -170,7 +170,7 @@ def test_what_was_asked_for_is_computed_though_the_prefix_is_cached(model_of: Lo
 
 @pytest.mark.parametrize("name", [*tiny.DECODERS, *tiny.ENCODER_DECODERS])
 def test_the_rows_of_generated_tokens_are_those_of_a_trace(model_of: Load, name: str) -> None:
-    """Run sixteen at once, in chunks; those that need no rows of the prompt begin with what the prefix cache holds."""
+    """Run sixteen at once, in chunks; requests without rows of the prompt start from the prefix cache."""
     model, config = model_of(name), model_of(name).config
     parts: list[Part] = ["decoder", "cross"] if config.cross_attention else ["decoder"]
     shared, encoded = text(24), text(25) if config.cross_attention else ()
@@ -200,8 +200,8 @@ def test_the_rows_of_generated_tokens_are_those_of_a_trace(model_of: Load, name:
 
 @pytest.mark.parametrize("name", ALL)
 def test_an_inspection_of_everything_gives_the_numbers_of_inspections_of_single_rows(model_of: Load, name: str) -> None:
-    """Compare whole prompts, whose attention writes its weights as it makes them, with single rows, which are
-    computed a second time.
+    """Compare whole prompts with single rows: attention writes the weights of whole prompts directly, and single rows
+    are computed a second time.
     """
     model = model_of(name)
     config = model.config

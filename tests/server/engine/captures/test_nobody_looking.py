@@ -38,7 +38,7 @@ Operation = tuple[str, tuple[tuple[int, ...], ...]]
 
 
 class Dispatched(TorchDispatchMode):
-    """Notes each operation that torch dispatches while it is entered."""
+    """Records each operation that torch dispatches while it is entered."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ def test_a_step_dispatches_the_operations_that_it_would_without_captures(
     model_of: Load, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = model_of(name)
-    steps_of(network, *usual(network))  # an encoder keeps its scratch from now on
+    steps_of(network, *usual(network))  # an encoder allocates its scratch memory here and keeps it
     with_them = steps_of(network, *usual(network))
     without_captures(monkeypatch)
     assert steps_of(network, *usual(network)) == with_them

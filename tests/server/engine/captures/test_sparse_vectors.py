@@ -1,5 +1,5 @@
-"""Weights of words are those of sentence-transformers' SparseEncoder, for every encoder with a masked language model's
-head, the same bits in any batch.
+"""Weights of words equal the weights of sentence-transformers' SparseEncoder, for every encoder with a head of a masked
+language model, the same bits in any batch.
 """
 
 import json
@@ -45,7 +45,7 @@ def theirs(model: SparseEncoder, ids: tuple[int, ...]) -> np.ndarray:
 
 
 def save(raw: Path, folder: Path, **options: Any) -> SparseEncoder:
-    """Save a folder as the library does, and return what it reads there."""
+    """Save a model with sentence-transformers, and return the model that the library loads from the folder."""
     modules = [Transformer(str(raw), transformer_task="fill-mask"), SpladePooling(**options)]
     SparseEncoder(modules=modules, device="cpu").save(str(folder))
     return SparseEncoder(str(folder), device="cpu", local_files_only=True).eval()

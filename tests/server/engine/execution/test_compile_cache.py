@@ -1,4 +1,4 @@
-"""The folder for compiled code: the one that is told, unless it cannot be written."""
+"""The folder for compiled code: the given folder, unless it is not writable."""
 
 import mmap
 import os

@@ -1,6 +1,6 @@
-"""Steps that a card runs, from one upload to one read-back, answer as plain torch does.
+"""Steps that run on a GPU, from one upload to one read-back, give the answers of plain torch.
 
-Without a card Triton interprets the kernels, and what a graph holds is called, not replayed; all else is the same.
+Without a GPU Triton interprets the kernels, and the functions of a graph are called instead of replayed.
 """
 
 import random
@@ -40,7 +40,7 @@ LATE_STEP = 20
 
 @pytest.fixture(autouse=True)
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make programs and buffers few: the interpreter runs them one by one."""
+    """Reduce the number of programs and buffers: the interpreter runs them one by one."""
     if IS_INTERPRETED:
         patch_the_language_once(monkeypatch)
         monkeypatch.setattr(paged_attention, "SHARES", 4)
@@ -50,9 +50,9 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _crowd() -> list[EngineRequest]:
-    """Return requests with prompts of all lengths: greedy, drawn, with edits, log-probabilities and captures. The last
-    two are a long answer and a short prompt that comes at `LATE_STEP`, while only that runs: a mixed step, whatever
-    else is drawn.
+    """Return requests with prompts of all lengths: greedy, sampled, with edits, log-probabilities and captures. The
+    last two are a long answer and a short prompt that arrives at `LATE_STEP`, when only the long answer still runs:
+    there is at least one mixed step.
     """
     options: list[dict[str, Any]] = [
         {"temperature": 0.9, "top_p": 0.95, "logprobs": 2},
@@ -69,7 +69,7 @@ def _crowd() -> list[EngineRequest]:
         looking = None
         if uid in (0, 3, 5):
             pairs = tuple((random.randrange(2), random.randrange(2)) for _ in range(random.randint(1, 5)))
-            kind: AttentionKind = "scores" if uid == 5 else "pattern"  # which attention does not write
+            kind: AttentionKind = "scores" if uid == 5 else "pattern"  # attention does not write scores
             dtype: CaptureDtype = "float16" if uid == 0 else "float32"
             looking = AttentionCapture(pairs=pairs, kind=kind, top_k=(None, 3)[uid == 3], dtype=dtype)
         given = {"seed": uid} | given
@@ -83,8 +83,8 @@ def _crowd() -> list[EngineRequest]:
 
 
 def _ways(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Count the steps of decodes and the mixed ones that were graphs, those that ran kernel by kernel, those that
-    neither served, and those that were started while another ran.
+    """Count the steps: graphs of decodes, graphs of mixed steps, steps kernel by kernel, steps that the device runner
+    does not serve, and steps that were started while another ran.
     """
     runner = engine._runner._on_device
     assert runner is not None
@@ -134,7 +134,7 @@ def _assert_alike(found: dict[int, Answer], expected: dict[int, Answer]) -> None
 
 
 def _one_with_a_step_of_its_own(names: tuple[str, ...], path: Path) -> tuple[Path, Transformer]:
-    """Return a checkpoint of one of the families, drawn among those that the device serves, and its network."""
+    """Return a checkpoint and the network of a random family that has a Triton step."""
     for name in random.sample(names, len(names)):
         folder = tiny.make_variant(name, path / name)
         model = load(folder, device=DEVICE, kernels=KernelConfig("triton"))
@@ -163,7 +163,7 @@ def test_any_traffic_is_answered_as_by_plain_torch(
 
 @pytest.mark.parametrize("name", ["llama-gqa", "bert", "t5"])
 def test_patterns_are_those_of_plain_torch_where_nobody_needs_a_layer_s_output(name: str, tmp_path: Path) -> None:
-    """The deepest layer that is looked at is needed for its pattern alone."""
+    """Capture patterns only: the deepest captured layer needs no output."""
     folder = tiny.make_variant(name, tmp_path)
     config = read_config(folder)
     part: Part = "encoder" if config.kind == "encoder" else "decoder"
@@ -225,7 +225,7 @@ def test_a_mixed_step_has_the_least_graph_with_room_for_it(tmp_path: Path, monke
         return packing and (packing.shape.rows, packing.shape.long > 0)
 
     assert shape_of([1, 1, 1], [0, 1, 2]) == (4, False)
-    assert shape_of([1, 1, 1], [0, 2]) == (8, True)  # as the last token of a prompt whose logits nobody wants
+    assert shape_of([1, 1, 1], [0, 2]) == (8, True)  # as the last token of a prompt without requested logits
     assert shape_of([1, 7], [0]) == (8, True)
     assert shape_of([9], []) == (16, True)
     assert shape_of([2, 2, 2], [1, 3, 5]) == (40, True)  # the graphs of few rows have too few tiles
@@ -247,7 +247,7 @@ def test_graphs_of_mixed_steps_are_few_and_hardly_larger_than_a_step(
 
 
 def test_mixed_graphs_have_the_bits_of_steps_kernel_by_kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also a piece of a prompt alone, which chooses no token."""
+    """Also run a step that holds only a piece of a prompt and samples no token."""
     options: dict[str, Any] = {"block_size": 16, "max_num_seqs": 2, "max_num_batched_tokens": 14}
     folder = tiny.make("llama", tmp_path / "llama")
     model = load(folder, device=DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)

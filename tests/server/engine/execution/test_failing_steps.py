@@ -33,13 +33,13 @@ MARK = 97
 
 
 class Failing(RuntimeError):
-    """What a marked network raises."""
+    """The error that a marked network raises."""
 
 
 @pytest.fixture
 def mark(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A function that makes a network fail on passes that hold MARK, once all has run and been delivered: the worst
-    moment.
+    """A function that makes a network fail on passes that contain MARK, after the pass has run and its captures were
+    delivered: the worst moment.
     """
 
     def patch(model: Transformer, error: BaseException | None = None) -> None:
@@ -60,7 +60,7 @@ def _failing(method: Callable[..., torch.Tensor], error: BaseException) -> Calla
 
 
 def crowd(model: Transformer) -> list[EngineRequest]:
-    """Return requests of each kind, those whose answers are summed or appended to among them."""
+    """Return requests of each kind, including requests with answers that are summed or appended to."""
     config = model.config
     tasks: list[Task]
     if config.kind == "encoder":

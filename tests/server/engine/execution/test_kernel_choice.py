@@ -1,4 +1,4 @@
-"""What an engine computes with: what was asked for, or an error, or a warning."""
+"""Kernels of an engine: the requested ones, or an error, or a warning."""
 
 import logging
 from pathlib import Path

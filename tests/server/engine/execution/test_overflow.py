@@ -1,4 +1,4 @@
-"""Numbers that overflow end their own request with words, or are returned as they are, and reach no other request."""
+"""Numbers that overflow end their own request with an error or are returned unchanged, and affect no other request."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ def scaled(point: str, factor: float, layer: int | None = 1, **where: tuple[int,
 def test_a_request_that_overflows_ends_with_words_and_its_neighbours_keep_their_bits(
     model_of: Load, name: str, options: dict[str, Any]
 ) -> None:
-    """Check also the requests that get its cache blocks after it: what it left there must not count."""
+    """Also check the requests that reuse its cache blocks: the old numbers there must not affect them."""
     model = model_of(name)
     encoded = PROMPT if model.config.encoder else ()
     others = [replace(each, encoder_token_ids=encoded) for each in OTHERS]

@@ -1,4 +1,4 @@
-"""A step that hardly any request needs is given up: cancelled requests end at once, the others get the same bits."""
+"""Cancelled steps: a step that few requests still need is stopped, and the remaining requests get the same bits."""
 
 import random
 import time
@@ -29,7 +29,7 @@ def asks_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Asked:
-    """A step of three sequences with 1, 2 and 6 tokens, and an encoder's 3; checked as time goes by."""
+    """The cancellation check of a step with 12 tokens: 1, 2 and 6 of three sequences, and 3 of an encoder."""
 
     def __init__(self, *, must_complete: bool = False, deadline: float | None = None) -> None:
         seqs = [toy_runner.sequence(uid, range(9), deadline=deadline if uid == 3 else None) for uid in (1, 2, 3)]
@@ -61,7 +61,7 @@ def test_a_step_is_given_up_once_more_than_half_of_its_tokens_are_nobodys() -> N
     step = Asked()
     assert not step.is_given_up()
     assert not step.is_given_up(3)  # 6 of 12
-    assert not step.is_given_up(77)  # nobody here
+    assert not step.is_given_up(77)  # not in this step
     assert step.is_given_up(1)
     assert step.wanted.aborted == {1, 3, 77}
 
@@ -129,14 +129,14 @@ class Leaving:
                 self.answers[output.uid].add(output)
                 self.num_ends[output.uid] += output.finish_reason is not None
             self.engine.check_integrity()
-            for uid in self._told:  # the messages that were looked at come in their turn
+            for uid in self._told:  # these messages were only read ahead; they are handled in their order
                 self.engine.abort(uid)
         return self.answers
 
 
 def crowd(model: Transformer, draw: random.Random) -> list[EngineRequest]:
-    """Return the requests that stay: of each kind, those whose answers are summed or appended to among them; some
-    share a prefix.
+    """Return requests of each kind that are not cancelled, including requests with answers that are summed or
+    appended to; some share a prefix.
     """
     config = model.config
     tasks: list[Task] = [EmbedTask(pooling="mean"), EmbedTask(pooling="none")]
@@ -160,7 +160,7 @@ def crowd(model: Transformer, draw: random.Random) -> list[EngineRequest]:
 
 
 def leavers(model: Transformer, draw: random.Random, count: int) -> list[EngineRequest]:
-    """Return requests to be cancelled: long prompts, as those are read for long; some of them captured."""
+    """Return requests to be cancelled: long prompts, which take long to read; some of them with captures."""
     tasks: list[Task] = [everything(model.config)]
     if model.config.kind != "encoder":
         tasks += [generate(30), generate(30, prompt_logprobs=1)]
@@ -206,7 +206,7 @@ def test_who_stays_is_not_starved_by_those_who_come_and_leave(model_of: Load, as
     engine = build(model, max_num_batched_tokens=96)
     stream = request(0, [5, 6, 7], generate(12, ignore_eos=True))
     expected = alone(model, [stream])[0]
-    engine.watch_aborts(lambda: [uid])  # whoever came last leaves at once, in every step
+    engine.watch_aborts(lambda: [uid])  # the newest request is aborted at once, in every step
     engine.add_request(stream)
     uid, answer = 0, Answer()
     budget = engine.state()["capture_budget"]
@@ -219,9 +219,7 @@ def test_who_stays_is_not_starved_by_those_who_come_and_leave(model_of: Load, as
         engine.abort(uid)
         assert uid <= 2 * 12 + 1
         if not answer.tokens:
-            assert (
-                engine.state()["capture_budget"] == budget
-            )  # a step that was given up says nothing of what steps take
+            assert engine.state()["capture_budget"] == budget  # a stopped step is no measurement of the time of steps
     assert answer == expected
     assert engine.stats().steps_abandoned_total == engine.state()["num_steps_abandoned"] == 12
 
@@ -229,7 +227,7 @@ def test_who_stays_is_not_starved_by_those_who_come_and_leave(model_of: Load, as
 def test_a_deadline_that_passes_within_a_step_ends_it(
     model_of: Load, asks_everywhere: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Let the engine see a time before the deadline until the step has begun, and then the real one."""
+    """Show the engine a time before the deadline until the step has begun, and then the real time."""
     engine = build(model_of("llama-gqa"))
     clock = SimpleNamespace(monotonic=lambda: 0.0)
     monkeypatch.setattr(engine_module, "time", clock)

@@ -1,4 +1,4 @@
-"""How many threads compute."""
+"""The number of threads that compute."""
 
 import logging
 from collections.abc import Iterator
@@ -54,8 +54,8 @@ def test_a_small_model_is_not_spread_over_many_cores(monkeypatch: pytest.MonkeyP
 def test_a_containers_cpu_quota_bounds_the_threads_and_is_told(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Set a quota, which hides no cores: with as many threads as cores, all waited for the one whose time was used
-    up.
+    """Set a CPU quota, which hides no cores: with one thread per core, all waited for the thread that had used up its
+    time.
     """
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))

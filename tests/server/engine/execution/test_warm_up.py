@@ -1,4 +1,4 @@
-"""A warm engine: the same tokens by our kernels and by torch."""
+"""A warm engine: the same tokens with Lightwell's kernels and with torch."""
 
 import subprocess
 import sys

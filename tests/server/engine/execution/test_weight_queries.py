@@ -18,7 +18,7 @@ PATIENCE = 60.0
 
 
 class Asked:
-    """An inspector whose question "wait" is answered when `go` is set, and a count of what it wakes."""
+    """An inspector that answers the question "wait" when `go` is set, and a semaphore of its wake-ups."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -46,7 +46,7 @@ class Asked:
         )
 
     def ends(self, count: int) -> list[RequestOutput]:
-        """Return the next results, once that many have been announced."""
+        """Wait until `count` results were announced, and return them."""
         for _ in range(count):
             assert self.woken.acquire(timeout=PATIENCE)
         return self.inspector.take_results()

@@ -1,4 +1,4 @@
-"""How a card's memory is divided: by numbers of cards that there are not, and by networks that a CPU runs."""
+"""Division of a GPU's memory, with the numbers of fake GPUs and with networks that run on a CPU."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -27,18 +27,18 @@ CPU = torch.device("cpu")
 ALONE = CardUse(
     total=80 * GIB, utilization=0.9, free=64 * GIB, weights=15 * GIB, activations=2 * GIB, other=GIB // 2, graphs=GIB
 )
-"""A card that nobody else uses: CUDA has taken half a GiB of it, and libraries another half."""
+"""Memory of a GPU without other processes: CUDA takes half a GiB of it, and libraries another half."""
 
 
 @dataclass
 class FakeCard:
-    """A card whose numbers are written down: tensors take what a step says, and go when it has run."""
+    """A GPU with fixed numbers of bytes: each step states the bytes of its tensors, which are freed after it."""
 
     size: int = 80 * GIB
     others: int = 0
     weights: int = 0
     kept: int = 0
-    """What libraries took beside torch."""
+    """Bytes that libraries other than torch have taken."""
     highest: int = 0
     cached: int = 0
 
@@ -98,7 +98,7 @@ def test_peaks_are_measured_step_by_step_beside_the_weights() -> None:
     card = FakeCard(others=GIB)
     memory = CardMemory(card, 0.9)
     assert memory.before_loading().kv_cache == 72 * GIB
-    card.weights, card.cached = 15 * GIB, 3 * GIB  # what loading has left for later goes back first
+    card.weights, card.cached = 15 * GIB, 3 * GIB  # the bytes that loading left in torch's cache are freed first
     use = memory.measure(lambda: card.step(2 * GIB, libraries=GIB // 2), lambda: card.step(GIB), 100 * MIB)
     assert (use.weights, use.activations, use.other) == (15 * GIB, 2 * GIB, GIB // 2)
     assert use.graphs == CAPTURE_BYTES + GIB + 100 * MIB
@@ -122,7 +122,7 @@ def test_graphs_keep_what_the_largest_leaves_and_the_drivers_part_of_each() -> N
     config = read_config(PACKAGED)
     row = 4 * config.vocab_size + 2 * config.hidden_size
     few, many = (kept_bytes(config, torch.bfloat16, rows, 8) for rows in (8, 16))
-    parts = many - few - 8 * row  # those of one more number of rows
+    parts = many - few - 8 * row  # the bytes of one more number of rows
     assert 0 < parts < few
     assert kept_bytes(config, torch.bfloat16, 256, 8) == few + (256 - 8) * row + 31 * parts  # 16, 24 ... 256
     longer = kept_bytes(config, torch.bfloat16, 8, 128) - few - 120 * 2 * config.hidden_size
@@ -179,13 +179,13 @@ def test_an_encoder_needs_no_cache_but_room_for_its_steps(tmp_path: Path) -> Non
 
 
 Steps = list[tuple[list[int], int]]
-"""The rows of each sequence of a step, and the most keys that one has."""
+"""The rows of each sequence of a step, and the largest number of keys of a sequence."""
 SHARED, LONGEST = ([11, 11, 10], 11), ([32], 40)
 
 
 @pytest.fixture
 def watch(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tuple[Transformer, Steps]]:
-    """A function that returns a network and its steps, which are written down as they go to it."""
+    """A function that returns a network and the list of its steps, which grows as they run."""
 
     def watched(name: str) -> tuple[Transformer, Steps]:
         model, steps = model_of(name), []
@@ -210,7 +210,7 @@ def watch(model_of: Load, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], tu
     [
         ("llama", [SHARED, LONGEST]),
         ("gemma2", [SHARED, LONGEST]),
-        ("bert", [([40], 40), SHARED]),  # what an encoder reads is never split
+        ("bert", [([40], 40), SHARED]),  # the input of an encoder is never split
         ("t5", [([40], 40), SHARED, SHARED, LONGEST]),
     ],
 )

@@ -50,7 +50,7 @@ def test_the_least_of_a_group_and_those_above_it_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("top", ["/", "/docker/abc"])
 def test_version_1_is_read_in_and_outside_of_a_container(top: str, tmp_path: Path) -> None:
-    """Read both: inside, the container's own group is mounted as the top; 900 MiB were taken for 15 GiB."""
+    """Read both limits: in a container, its own group is mounted as the top. An old version took 900 MiB for 15 GiB."""
     own = "docker/abc/" if top == "/" else ""
     files = {
         f"cpu,cpuacct/{own}cpu.cfs_quota_us": "100000\n", f"cpu,cpuacct/{own}cpu.cfs_period_us": "50000\n",
@@ -94,7 +94,7 @@ def test_the_less_of_machine_and_container_counts(tmp_path: Path) -> None:
 
 
 def test_lines_of_other_forms_are_left_out(tmp_path: Path) -> None:
-    """Check that a name that is no UTF-8, or an empty line, no longer ends the start."""
+    """Check that a name that is not UTF-8, or an empty line, does not end the start."""
     odd = "\n40 31 0:9 / /mnt/\udcff rw - ext4\n41 31\n"
     root = machine(tmp_path, "0::/\n", V2_MOUNT + odd, {"cpu.max": "150000 100000\n"})
     with (root / "proc/self/cgroup").open("a") as file:

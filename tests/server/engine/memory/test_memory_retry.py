@@ -1,6 +1,4 @@
-"""Memory that other requests hold is no reason to refuse a request: which wait, which are retried, and which are
-refused.
-"""
+"""Requests without memory: which ones wait or are retried until other requests free memory, and which ones fail."""
 
 import pytest
 
@@ -45,7 +43,7 @@ def test_two_too_large_together_begin_one_after_the_other_and_who_comes_waits_be
     aside.forget(1)
     assert begun(aside) == 2
     aside.forget(2)
-    assert [begun(aside), begun(aside, is_anyone_gathering=True)] == [3, 4]  # nothing stands against those at once
+    assert [begun(aside), begun(aside, is_anyone_gathering=True)] == [3, 4]  # both may start at once
     assert not aside.is_memory_short
 
 

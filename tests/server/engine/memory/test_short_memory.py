@@ -1,5 +1,5 @@
-"""When memory is short: requests that could be answered alone are answered, with the same bits, and only others
-fail.
+"""Short memory: a request that fits into the memory without other requests is answered, with the same bits. Only
+larger requests fail.
 """
 
 import random
@@ -29,7 +29,7 @@ Limit = Callable[[Engine, int], None]
 
 @pytest.fixture
 def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
-    """A function that lets no pass of the network find its memory while captures hold more than that many bytes."""
+    """A function that makes each pass of the network raise MemoryError while captures hold more than `most` bytes."""
 
     def patch(engine: Engine, most: int) -> None:
         model = engine._model
@@ -159,7 +159,7 @@ def test_whoever_leaves_or_is_late_meanwhile_each_is_told_its_end_once(
             if output.finish_reason is not None:
                 ends[output.uid].append(output.finish_reason)
         engine.check_integrity()
-        for uid in requeued:  # the messages that were looked at come in their turn
+        for uid in requeued:  # these messages were only read ahead; they are handled in their order
             engine.abort(uid)
     assert all(len(reasons) == 1 for reasons in ends.values()), ends
     assert not engine.state()["set_aside"]

@@ -1,4 +1,4 @@
-"""Blocks have one owner or an exact count of them, and a prefix hit is worth exactly what is shared."""
+"""Blocks have one owner or an exact count of owners, and a prefix hit counts exactly the shared tokens."""
 
 from array import array
 
@@ -106,7 +106,7 @@ def test_with_copies_a_hit_is_the_longest_beginning_that_any_block_holds(
     }
     for holder in holders if not lives else ():
         blocks.free(holder)
-    # While its owner lives, a block that is not full yet is written to, and nobody else's.
+    # A block that is not full yet belongs to one owner only, which writes to it while it runs.
     kept = [prompt[: len(prompt) // BLOCK_SIZE * BLOCK_SIZE] if lives else prompt for prompt in old]
     shared = [
         next((i for i, (a, b) in enumerate(zip(p, new, strict=False)) if a != b), min(len(p), len(new))) for p in kept
@@ -255,7 +255,7 @@ def test_the_end_of_a_prefix_that_lost_its_beginning_is_found_again_once_the_beg
     blocks.free(filler)
     computed(blocks, sequence(5, range(4)))
     assert blocks.match_prefix(sequence(4, range(13))) == 12
-    blocks.check_integrity()  # without the tables: that of `seq` was cut by hand
+    blocks.check_integrity()  # without the tables: the test has cut the table of `seq`
 
 
 def test_the_blocks_of_what_an_encoder_read_are_taken_once_and_given_back() -> None:

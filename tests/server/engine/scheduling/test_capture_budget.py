@@ -1,4 +1,4 @@
-"""What captures may take of steps whose cost is known: a machine of plain arithmetic, so that no clock is involved."""
+"""Share of captures in the time of steps. A formula gives the seconds of each step, so that no clock is involved."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ import pytest
 from server.engine.scheduling.capture_budget import SHARE, CaptureBudget, StepWork
 
 PLAIN = 0.020
-"""Seconds of a step of the streams alone."""
+"""Seconds of a step that holds only the streams."""
 
 
 @dataclass
 class Run:
-    """Steps in which captures took all that they were given."""
+    """Steps in which captures used their whole budget."""
 
     capture_tokens: list[int]
     seconds: list[float]
@@ -25,7 +25,7 @@ class Run:
 
 
 def run(budget: CaptureBudget, num_steps: int, cost: Callable[[int], float], *, only_decodes: bool = True) -> Run:
-    """Run steps of 8 streams whose captures of n tokens cost `cost(n)` seconds."""
+    """Run steps of 8 streams with captures of n tokens, which cost `cost(n)` seconds."""
     done = Run([], [])
     for _ in range(num_steps):
         n = budget.tokens
@@ -83,7 +83,7 @@ def test_a_step_that_the_machine_held_up_does_not_keep_inspections_waiting_for_l
 
 
 def test_inspections_get_their_share_of_steps_that_read_prompts_without_pause() -> None:
-    """Run steps that do not show what captures cost; their share of the tokens is as good an estimate as any."""
+    """Run steps that do not show the cost of captures, so that it is estimated by their share of the tokens."""
     done = run(CaptureBudget(2048), 1000, lambda n: PLAIN * n / 8, only_decodes=False)
     assert 0.5 * SHARE < done.share <= SHARE + 0.005
 
@@ -91,6 +91,6 @@ def test_inspections_get_their_share_of_steps_that_read_prompts_without_pause() 
 def test_a_pause_is_not_saved_up_for_a_rush() -> None:
     budget = CaptureBudget(32)
     run(budget, 100, lambda n: 1e-3 * n)
-    for _ in range(10_000):  # nobody looks
+    for _ in range(10_000):  # no request captures
         budget.note(PLAIN, StepWork(8, 0, True))
     assert run(budget, 500, lambda n: 1e-3 * n).share < SHARE + 0.005

@@ -1,4 +1,4 @@
-"""The deadlines that are kept come out in order, whatever the order of their requests."""
+"""Stored deadlines are returned in order of time, for any order of their requests."""
 
 import itertools
 

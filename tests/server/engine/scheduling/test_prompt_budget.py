@@ -1,4 +1,4 @@
-"""How prompts are cut next to streams whose steps have a known cost: plain arithmetic, so that no clock is involved."""
+"""Pieces of prompts next to streams. A formula gives the seconds of each step, so that no clock is involved."""
 
 from collections.abc import Callable
 
@@ -7,13 +7,13 @@ import pytest
 from server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU, PromptBudget, PromptLimits
 
 PLAIN = 0.020
-"""Seconds of a step of the streams alone."""
+"""Seconds of a step that holds only the streams."""
 Cost = Callable[[int, int], float]
-"""Seconds of some tokens from a position on."""
+"""Function that returns the seconds of a number of tokens that start at a position."""
 
 
 def settled(cost: Cost, limits: PromptLimits = ON_A_CPU) -> PromptBudget:
-    """Return the budget after a prompt that ran alone, and steps of the streams."""
+    """Return the budget after one step with a prompt only, and 20 steps with streams only."""
     budget = PromptBudget(limits)
     budget.note(cost(0, 128), 0, 128)
     for _ in range(20):
@@ -22,8 +22,8 @@ def settled(cost: Cost, limits: PromptLimits = ON_A_CPU) -> PromptBudget:
 
 
 def read(budget: PromptBudget, num_tokens: int, cost: Cost) -> list[float]:
-    """Return seconds of the steps in which a prompt is read next to 8 streams, as many tokens at once as it may
-    have.
+    """Return the seconds of the steps that read a prompt next to 8 streams, with the most tokens that the budget
+    gives.
     """
     position, seconds = 0, []
     while position < num_tokens:
@@ -132,7 +132,7 @@ def test_a_step_of_few_streams_is_not_taken_for_one_of_many() -> None:
 
 
 def test_one_slow_step_of_a_number_of_streams_that_hardly_comes_does_not_make_prompts_free() -> None:
-    """Each prompt joins 8 streams, so that steps without a prompt have 9: but for one, which something held up."""
+    """Add each prompt to 8 streams, so that steps without a prompt have 9 streams, except for a few slow steps."""
     budget = settled(lambda position, n: 1e-4 * n)
     for _ in range(9):
         budget.note(PLAIN, 9, 0)

@@ -1,6 +1,6 @@
-"""The next step may be scheduled while one runs, before anybody knows which tokens that samples.
+"""The next step may be scheduled while one runs, before the tokens of the running step are known.
 
-Every answer stays what it is alone, whatever stops, is aborted or is preempted meanwhile.
+Each answer equals the answer without other requests, also if requests stop, are aborted or are preempted meanwhile.
 """
 
 import random
@@ -23,7 +23,7 @@ from tests.server.engine.toy_runner import (
 
 
 class Device:
-    """Runs steps in the order in which they were started; it knows each token, the host only later."""
+    """Runs steps in the order in which they were started. It has each token at once; the host gets it later."""
 
     def __init__(self, sched: Scheduler) -> None:
         self.runner = ToyRunner(sched)

@@ -1,4 +1,4 @@
-"""Which tokens each step computes, and in which order requests are served."""
+"""The tokens of each step, and the order in which requests are served."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ def test_a_long_prompt_does_not_stall_a_running_stream() -> None:
 
 
 def prompt_tokens_of_a_step(num_streams: int, num_prompts: int, prompt_tokens: int) -> int:
-    """Return how many tokens of prompts of 40 run in a step of some streams."""
+    """Return the number of prompt tokens in a step with some streams and prompts of 40 tokens."""
     sched = scheduler(budget=1000, max_num_seqs=64, num_blocks=1000)
     runner = ToyRunner(sched)
     for uid in range(num_streams):
@@ -215,9 +215,7 @@ def test_a_step_with_text_may_have_no_tokens_for_inspections_and_one_without_tex
 
 
 def test_inspections_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_inspections() -> None:
-    """Check that each, which is a whole pass of the encoder, has its own step: several in one step held the streams
-    up.
-    """
+    """Check that each pass of the encoder has its own step: several passes in one step would delay the streams."""
     sched = scheduler(budget=64, capture_tokens=3)
     runner = ToyRunner(sched)
     sched.add(sequence(0, [1, 2], generate(max_tokens=40), encoded=[3] * 5))

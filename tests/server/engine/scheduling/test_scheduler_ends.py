@@ -1,4 +1,4 @@
-"""How each sequence ends: with its tokens, a stop, an abort or a deadline, and once."""
+"""Ends of sequences: by the number of tokens, a stop, an abort or a deadline, and only once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which sequences get a slot and blocks, which give them back for which, and which tokens the prefix cache saves."""
+"""Slots and blocks of sequences, preemption of sequences for others, and the tokens that the prefix cache saves."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Whatever arrives, and however small the cache: every request ends, correctly, and none waits for ever."""
+"""With any requests and any size of the cache, every request ends with a correct answer, and none waits for ever."""
 
 import pytest
 from hypothesis import settings
@@ -160,11 +160,10 @@ class AnyTraffic(RuleBasedStateMachine):
             self.ended.add(seq.uid)
 
     def check_last_tokens(self, need_one: list[Sequence], schedule: Schedule) -> None:
-        """Check that of those that needed only one more token, every stream has it in this step, unless it was
-        preempted.
+        """Check that this step holds every stream that needed only one more token, unless the stream was preempted.
 
-        The last token of a prompt is no stream's, since nothing was written yet. It may wait, but only in a full step
-        whose other prompts all rank before its own, or if it is an inspection's and text is being generated.
+        A sequence that needs the last token of its prompt is no stream yet. It may wait only if the step is full and
+        all its other prompts have a better rank, or if the sequence only captures and text is being generated.
         """
         streams = [seq for seq in need_one if generated(seq)]
         prompts = [seq for seq in schedule.sequences if seq not in streams]
@@ -178,8 +177,8 @@ class AnyTraffic(RuleBasedStateMachine):
                 assert all(other.rank < seq.rank for other in prompts), "a prompt's last token was left for a later one"
 
     def check_budget(self, schedule: Schedule) -> None:
-        """Check that a step holds no more tokens than its budget, unless one sequence that cannot be split is
-        larger: then it has the step to itself and those that decode.
+        """Check that a step holds no more tokens than its budget. The exception is one input of an encoder that is
+        larger and cannot be split: it shares the step only with sequences that decode.
         """
         encoded = [len(seq.encoder_token_ids) for seq in schedule.encodes]
         assert sum(chunk.num_tokens for chunk in schedule.chunks) + sum(encoded) == schedule.num_tokens
@@ -188,9 +187,7 @@ class AnyTraffic(RuleBasedStateMachine):
             assert all(chunk.num_tokens == 1 for chunk in schedule.chunks)
 
     def check_shares(self, schedule: Schedule) -> None:
-        """Check that the first in rank of those that read their prompts has at least half of what is left for
-        prompts.
-        """
+        """Check that the first sequence in rank that reads its prompt gets at least half of the tokens for prompts."""
         read = [chunk for chunk in schedule.chunks if chunk.sequence.num_uncomputed_tokens > 1]
         if not read or schedule.encodes:
             return

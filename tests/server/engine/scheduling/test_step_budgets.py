@@ -1,4 +1,4 @@
-"""How the seconds of steps bound later steps: a machine of plain arithmetic, without a clock."""
+"""Limits of steps by the seconds of earlier steps. A formula gives the seconds, so that no clock is involved."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ from server.engine.scheduling.step_budgets import StepBudgets
 from tests.server.engine.toy_runner import ToyRunner, generate, scheduler, sequence
 
 PLAIN, PER_TOKEN = 0.020, 0.001
-"""Seconds of a step of the streams alone, and of each token of a prompt beside them."""
+"""Seconds of a step that holds only the streams, and seconds of each additional token of a prompt."""
 
 
 def test_a_long_prompt_makes_no_step_of_the_streams_more_than_twice_as_long() -> None:

@@ -1,7 +1,7 @@
-"""Clients that each send their next request when their last is answered: what their streams see, by plain arithmetic.
+"""Delays of streams if each client sends its next request after the answer to its last one.
 
-Requests of equal lengths that began together end together, so prompts come in waves. The scheduler and its budgets
-are the real ones; a step takes what a formula says, so that no clock is involved.
+Requests of equal lengths that begin together end together, so prompts arrive in waves. The scheduler and its budgets
+are the real ones; a formula gives the seconds of each step, so that no clock is involved.
 """
 
 from heapq import heappop, heappush
@@ -20,15 +20,15 @@ ROUND_TRIP = 0.007
 
 
 def step_seconds(num_decodes: int, num_prompt_tokens: int) -> float:
-    """Return seconds as measured for 124M parameters in bfloat16 on two cores: the weights are read once, by many
-    rows once more.
+    """Return seconds as measured for 124M parameters in bfloat16 on two cores: the weights are read once, and once
+    more if there are many rows.
     """
     many_rows = num_prompt_tokens > 0 and num_decodes + num_prompt_tokens > 64
     return 0.0066 + 0.00065 * num_decodes + 0.006 * many_rows + 0.0003 * num_prompt_tokens
 
 
 def closed_loop(num_clients: int, num_requests: int, apart: float) -> tuple[list[list[float]], float]:
-    """Return when the tokens of each request came, and seconds in all. Requests come at least `apart` seconds apart."""
+    """Return the times of each request's tokens, and the total seconds; requests are at least `apart` seconds apart."""
     sched = scheduler(budget=2048, max_num_seqs=64, num_blocks=2048, block_size=32, caching=False)
     budgets = StepBudgets(None, ON_A_CPU)
     budgets.note(step_seconds(0, 128), Schedule([], 128))  # it has served before

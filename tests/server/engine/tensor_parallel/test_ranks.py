@@ -1,4 +1,4 @@
-"""How the processes that hold one model fail together. A process is in one group at a time: this file has its own."""
+"""Failures of the processes that share one model. A process is in one group at a time, so this file has its own."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ from tests.server.running import ROOT, wait_for
 
 @pytest.fixture(scope="module", autouse=True)
 def _patience() -> Iterator[None]:
-    """Let the threads that watch ranks take long: on a busy machine a second may pass before they run."""
+    """Delay the threads that watch ranks: on a busy machine a second may pass before they run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranks_module, "_LAST_WORDS", 60.0)
         yield
@@ -42,13 +42,13 @@ def _patience() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ranks, list[str]]]:
-    """Ranks, and what was reported of their loss; started in a folder with a module that has the name of one of
-    ours.
+    """Ranks, and the reports of their loss. They start in a folder with a foreign module `model`, which they must not
+    import.
     """
     lost: list[str] = []
 
     def note(loss: str) -> None:
-        time.sleep(0.1)  # as long as a log may take
+        time.sleep(0.1)  # as long as writing a log line may take
         lost.append(loss)
 
     folder = tmp_path_factory.mktemp("anybodys")
@@ -61,7 +61,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ranks, lis
 
 
 def test_a_rank_that_ends_before_all_have_met_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check that torch does not wait for it for minutes, with the worker started again and again."""
+    """Check that torch does not wait for minutes for such a rank."""
     stores: list[Path] = []
 
     def join(store: Path, *_: object) -> None:
@@ -92,7 +92,7 @@ def test_three_meet() -> None:
 
 
 class Process(subprocess.Popen[bytes]):
-    """A process that does nothing but live until it is killed. It counts the limits of the waits for its end.
+    """An idle process that lives until it is killed. It counts the limits of the waits for its end.
 
     A wait with a limit returns at once: `clock` is advanced instead.
     """
@@ -117,7 +117,7 @@ class Process(subprocess.Popen[bytes]):
 
 @dataclass
 class Played:
-    """Ranks that do nothing but live, and the ends of the pipes that they would have."""
+    """Idle processes in place of ranks, and the ends of the pipes that ranks would have."""
 
     clock: SimpleNamespace = field(default_factory=lambda: SimpleNamespace(now=1000.0))
     """The time, in seconds, that `Ranks` sees."""
@@ -226,13 +226,13 @@ def test_a_rank_that_cannot_load_says_why(ranks: tuple[Ranks, list[str]], tmp_pa
 def test_a_pass_that_fails_on_one_rank_ends_the_worker_as_the_end_of_a_rank_does(
     ranks: tuple[Ranks, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Check that nothing that isolates failures runs the step again: the other rank still waits inside it."""
+    """Check that the step is not run again to isolate the failure: the other rank still waits inside it."""
     (others, lost) = ranks
     engine = build(load_shared(tiny.make_variant("llama-gqa", tmp_path), others))
     (rank,) = others.pids
 
     def fail(*_: object) -> None:
-        os.kill(rank, signal.SIGKILL)  # that it has ended is known before anybody hears of the pass
+        os.kill(rank, signal.SIGKILL)  # the end of the rank is known before the failure of the pass
         raise MemoryError("no memory in the middle of a layer")
 
     monkeypatch.setattr(Mlp, "apply_gate", fail)

@@ -1,6 +1,6 @@
-"""An engine whose model is held by two processes answers as one of one process does, and serves, fails and recovers so.
+"""An engine with a model in two processes gives the answers of one process, and its server fails and recovers as well.
 
-The second rank is a real process; in the first half it is started once and given one checkpoint after another.
+The second rank is a real process. In the first half of the file it starts once and loads one checkpoint after another.
 """
 
 import contextlib
@@ -94,7 +94,7 @@ def test_a_crowd_is_answered_as_by_one_process(name: str, ranks: Ranks, tmp_path
 def test_ranks_with_a_cards_kernels_run_the_same_steps(
     ranks: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Graphs and steps kernel by kernel, drawn tokens and penalties, and beside them what the blocks alone serve."""
+    """Run graphs, steps kernel by kernel and steps block by block, with sampled tokens and penalties."""
     pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
     patch_the_language_once(monkeypatch)
     monkeypatch.setattr(cuda_graphs, "PATTERN_BYTES", 1 << 16)
@@ -131,7 +131,7 @@ def test_ranks_with_a_cards_kernels_run_the_same_steps(
 
 
 def assert_near(found: Answer, expected: Answer) -> None:
-    """Assert that the tokens are the same, and numbers as near as those of two correct programs."""
+    """Assert that the tokens are the same, and that numbers differ only by rounding."""
     assert (found.tokens, found.finish_reason, found.error) == (expected.tokens, expected.finish_reason, None)
     for event, (ours, theirs) in enumerate(zip(found.tensors, expected.tensors, strict=True)):
         assert ours.keys() == theirs.keys()
@@ -142,7 +142,7 @@ def assert_near(found: Answer, expected: Answer) -> None:
 
 
 def crowd_of(model: Transformer) -> list[EngineRequest]:
-    """Return requests of each kind, some of which change something."""
+    """Return requests of each kind, some with interventions."""
     config = model.config
     looking = AttentionCapture(pairs=PAIRS, part="encoder" if config.kind == "encoder" else "decoder")
     tasks: list[Task] = [everything(config), AttentionTask(capture=looking)]
@@ -300,7 +300,7 @@ def test_a_server_tells_what_one_process_would_and_outlives_its_ranks(server: Ru
 
 
 def test_no_rank_outlives_its_worker(server: RunningServer) -> None:
-    """The server is told to end while it replaces the worker."""
+    """End the server while it replaces the worker."""
     server.wait_ready()
     (rank,) = ranks_of(server)
     os.kill(worker_of(rank), signal.SIGKILL)
