@@ -1,6 +1,6 @@
-"""A server that is to be broken, for `benchmarks.faults`: started, watched, and gone afterwards.
+"""The server under test of `benchmarks.faults`: started, watched and removed.
 
-It knows no fault (`benchmarks.faults`) and no client (`benchmarks.fault_load`).
+Independent of the faults (`benchmarks.faults`) and of the clients (`benchmarks.fault_load`).
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def wait_for(condition: Callable[[], T | None], what: str) -> T:
 
 @dataclass
 class Subject:
-    """A server that is to be broken."""
+    """A server under fault injection."""
 
     process: subprocess.Popen[bytes]
     port: int

@@ -1,7 +1,7 @@
-"""Throws attacks at a server over raw sockets and judges what comes back.
+"""Sender of attacks over raw sockets, and the checks of the answers.
 
-Whatever is sent, the server answers it or closes the connection, in bounded time; never with a status of 500 or more,
-never with more answers than there were requests, and each refusal in the one shape of errors.
+The server must answer every attack or close the connection in bounded time. It must not return a status of 500 or
+more, or more answers than requests, and each rejection must be a JSON error in the server's format.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ _CHUNKED = re.compile(rb"(?im)^transfer-encoding: *chunked\r?$")
 
 @dataclass(frozen=True)
 class Parsed:
-    """The answers in what came on one connection."""
+    """The answers received on one connection."""
 
     statuses: tuple[int, ...]
     bodies: tuple[bytes, ...]
@@ -38,7 +38,7 @@ class Parsed:
 
 @dataclass
 class Verdicts:
-    """What became of all attacks, by their groups."""
+    """Results of all attacks, by group."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     statuses: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -146,7 +146,7 @@ def _unchunked(content: bytes) -> tuple[bytes, int | None]:
 
 
 def problems(attack: Attack, parsed: Parsed) -> list[str]:
-    """Return what is wrong, in words."""
+    """Return the problems of an answer as text."""
     found = [f"status {status}" for status in parsed.statuses if status >= 500]
     if len(parsed.statuses) > attack.most_answers:
         found.append(f"{len(parsed.statuses)} answers {parsed.statuses}, at most {attack.most_answers}")

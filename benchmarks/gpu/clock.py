@@ -53,7 +53,7 @@ def device_seconds(function: Callable[[], object], device: torch.device, *, repe
 
 
 class Clock:
-    """A run that must end in time: what no longer fits is left out and named."""
+    """The deadline of a run: measurements that no longer fit are skipped and listed."""
 
     def __init__(self, limit: float) -> None:
         """Set the limit in seconds."""

@@ -34,7 +34,7 @@ TINY = Network(
         "num_attention_heads": 8,
         "num_key_value_heads": 2,
         "vocab_size": 1000,
-        "initializer_range": 0.15,  # large, so that what attention adds decides
+        "initializer_range": 0.15,  # large, so that attention decides the next token
     },
 )
 SMALL = Network(

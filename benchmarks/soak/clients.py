@@ -1,6 +1,6 @@
-"""One client of the soak: performs act after act, and notes what became of each request.
+"""One client of the soak: performs actions one after another and records the outcome of each request.
 
-It judges nothing but whether a whole answer is the right one: the outcomes are compared elsewhere.
+It only checks that a complete answer is the right one; other modules compare the outcomes.
 """
 
 import asyncio

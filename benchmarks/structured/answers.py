@@ -1,11 +1,11 @@
-"""Asks for thousands of answers under random schemas over HTTP, and has each judged by the `jsonschema` package.
+"""Request thousands of answers under random schemas over HTTP, and validate each with the `jsonschema` package.
 
     python -m benchmarks.structured.answers --suite jsonschema-4.26.0/json/tests
 
 A checkpoint with random weights and SmolLM2 answer at four temperatures, streamed and not, some with n. Half of the
-schemas are those of random pydantic models, the others keywords drawn at random and those of the official suite
-(`benchmarks.structured.suite` says where it is from). Prints what was invalid, with the schema and the body, and ends
-with status 1 where a bar is missed.
+schemas come from random pydantic models; the others have random keywords or come from the official suite
+(`benchmarks.structured.suite` describes its source). Prints invalid answers with the schema and the body; the exit
+status is 1 if a bar is missed.
 """
 
 import argparse
@@ -37,7 +37,7 @@ PATIENT = ("--max-queue-time", "600")
 """Flags of the server: a slow machine is no reason to refuse."""
 MODELS, KEYWORDS, SUITE = "pydantic models", "keywords at random", "official suite"
 MOST_REFUSED = 0.05
-"""Most of the schemas of pydantic models that may be refused: the others try what no grammar can hold on purpose."""
+"""Maximum share of rejected schemas of pydantic models. The other schemas test unsupported keywords on purpose."""
 LEAST_ENDED = 0.95
 """Least of the answers that must end by themselves."""
 
@@ -58,7 +58,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Case:
-    """A schema, and how it is asked about."""
+    """A schema and the options of its request."""
 
     number: int
     source: str
@@ -174,7 +174,7 @@ async def ask(http: httpx.AsyncClient, case: Case, chat: bool, tally: Tally) -> 
 
 
 def fault(text: str, schema: Any) -> str | None:
-    """Return what is wrong with an answer, or None."""
+    """Return the problem of an answer as text, or None."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -191,7 +191,7 @@ def tell(kind: str, case: Case, body: dict[str, Any], what: str) -> None:
 
 
 async def measure(url: str, chat: bool, answers: int, seed: int, suite: Path | None) -> dict[str, Tally]:
-    """Ask one server until it gave so many answers."""
+    """Send requests to one server until it has given `answers` answers."""
     tallies = {MODELS: Tally(), KEYWORDS: Tally()} | ({SUITE: Tally()} if suite else {})
     waiting = cases(answers, seed, suite)
 
