@@ -143,8 +143,8 @@ class InProcess:
 def in_process(
     name: str, folder: Path, dtype: str, home: Path, *, module: str = "embed", onnx: Path | None = None
 ) -> Iterator[InProcess]:
-    """Run a peer, of a module of benchmarks.peers, in a process of its own. onnx: the exported model, if not the one
-    kept in `home`. Raises Absent.
+    """Run a peer from a module of benchmarks.peers in a separate process. onnx: the exported model, if not the one in
+    `home`. Raises Absent.
     """
     command = [sys.executable, "-m", f"benchmarks.peers.{module}", str(folder), "--dtype", dtype]
     environment = dict(os.environ)

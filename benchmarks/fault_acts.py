@@ -71,7 +71,7 @@ def remove_socket_and_kill(subject: Subject) -> None:
 
 
 def overwrite_weights(subject: Subject) -> None:
-    """Overwrite the weights in place, like `cp`. A running server must not be affected; a new one must refuse them."""
+    """Overwrite the weights in place, like `cp`. A running server must not be affected; a new one must reject them."""
     weights = subject.model / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-(1 << 20) :] = bytes(1 << 20)

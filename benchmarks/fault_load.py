@@ -49,9 +49,7 @@ _EVENT = "200 with error event"
 
 
 def error(status: int, code: str) -> frozenset[Outcome]:
-    """Return the two ways in which an error is reported: by the answer's status, or by the last event of a stream
-    that was begun.
-    """
+    """Return the two outcomes of an error: the answer's status, or the last event of a stream that has begun."""
     return frozenset({Outcome(str(status), code), Outcome(_EVENT, code)})
 
 
@@ -83,7 +81,7 @@ LOOK = (
 )
 EVERYTHING = DECODE + PREFILL + LOOK
 PICTURES = _ask("/v1/attention", input=list(_LONG), layers="all", heads="all", encoding_format="base64")
-"""A request with an answer that no socket's buffer holds."""
+"""A request with an answer larger than a socket's buffer."""
 CULPRIT = {
     "raises": _write((*_PROMPT, RAISES), 4),
     "allocates": _write((*_PROMPT, ALLOCATES), 4),

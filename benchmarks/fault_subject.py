@@ -110,8 +110,8 @@ def start(
     is_disk_full: bool = False,
     port: int | None = None,
 ) -> Iterator[Subject]:
-    """Start a server with a model and a folder of temporary files of its own, and wait until it is ready; it is gone
-    afterwards.
+    """Start a server with a model and a separate folder of temporary files, wait until it is ready, and stop it at the
+    end.
 
     `room`: as for `leave_room`. `is_disk_full`: the log goes to a disk without room. Raises AssertionError when the
     server does not become ready.

@@ -87,11 +87,9 @@ UNAVAILABLE = frozenset({Outcome("503", "not_ready")})
 LOST = error(503, "worker_lost") | UNAVAILABLE
 HUNG = error(503, "worker_hung") | UNAVAILABLE
 GIVING_UP = LOST | {Outcome("503", "draining"), ENDED, REFUSED}
-"""Outcomes that are allowed when the server gives up. Its port is closed in the end; an answer that was begun is
-never cut.
-"""
+"""Allowed outcomes when the supervisor gives up. The server closes its port; answers that have begun are never cut."""
 KILLED = UNAVAILABLE | {ENDED, REFUSED, CUT, Outcome("503", "loading")}
-"""Outcomes that are allowed when the server is killed. The next server on the port gets requests while it starts."""
+"""Allowed outcomes when the server is killed. The next server on the port gets requests while it starts."""
 
 UNNOTICED = Expected()
 REPLACED = Expected(allowed=LOST, stays_ready=False, num_restarts=1)

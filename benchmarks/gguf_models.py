@@ -30,7 +30,7 @@ _SCALE = 2e-4
 
 
 def smollm2_q8_0(cache: Path) -> Path:
-    """Return SmolLM2's file with its matrices in Q8_0, made in a folder unless it is there."""
+    """Return SmolLM2's file with its matrices in Q8_0, and make it if the folder does not have it."""
     path = cache / "smollm2-135m-q8_0.gguf"
     if not path.exists():
         source = smollm2_file()
@@ -48,8 +48,8 @@ def smollm2_q8_0(cache: Path) -> Path:
 
 
 def random_q4_k(cache: Path) -> Path:
-    """Return a file of 1.1B random parameters in Q4_K, the token table and the head in Q6_K, made in a folder unless it
-    is there.
+    """Return a file of 1.1B random parameters in Q4_K, the token table and the head in Q6_K, and make it if the folder
+    does not have it.
     """
     path = cache / "random-1.1b-q4_k.gguf"
     if not path.exists():

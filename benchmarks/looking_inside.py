@@ -120,8 +120,8 @@ class Window:
 
 
 async def keep_streaming(server: Server, index: int, counts: list[int]) -> None:
-    """Run one client: a completion of a length of its own, then long ones forever. `counts[index]`: its tokens so
-    far.
+    """Run one client: a first completion with a separate length per client, then long ones forever. `counts[index]`:
+    its tokens so far.
     """
     turn = 0
     while True:

@@ -55,7 +55,7 @@ class Outcome:
     ended: float = 0.0
     retry_after: int = 0
     is_whole: bool = False
-    """Whether a stream ended with [DONE], or an error came with its whole body."""
+    """Whether the stream ended with [DONE], or an error has its complete body."""
 
 
 @dataclass
@@ -192,7 +192,7 @@ class Generator:
         return run
 
     async def open_loop(self, rate: float, seconds: float) -> Run:
-        """Send requests as they are due, whatever becomes of those before them; wait for the last of them."""
+        """Send requests at their scheduled times, independent of earlier answers; wait for the last answer."""
         requests = [self.request() for _ in range(256)]
         run = Run(time.perf_counter())
         before, due = processor_seconds(self._server.pid), run.started

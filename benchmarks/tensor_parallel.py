@@ -147,7 +147,7 @@ def step_ms(engine: Engine, streams: int, vocabulary: int) -> float:
 
 
 def measure_apart(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measured:
-    """Measure an engine in a process of its own."""
+    """Measure an engine in a separate process."""
     command = [sys.executable, "-m", "benchmarks.tensor_parallel"]
     command += ["--one", str(folder), str(num_ranks), dtype, str(out)]
     told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout.splitlines()[-1]

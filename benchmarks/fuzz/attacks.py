@@ -69,7 +69,7 @@ def catalogue() -> Iterator[Attack]:
 
 
 def truncated() -> Iterator[Attack]:
-    """Cut a request at every byte, by a client that closes its side there, or its whole connection."""
+    """Cut a request at every byte: the client closes its side or the whole connection."""
     for whole in (TOKENIZE, STREAM, VERSION):
         for end in range(len(whole)):
             yield Attack("truncated", (whole[:end],), "half-close")

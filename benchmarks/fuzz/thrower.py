@@ -33,7 +33,7 @@ class Parsed:
     statuses: tuple[int, ...]
     bodies: tuple[bytes, ...]
     rest: bytes
-    """Bytes that are not a whole answer."""
+    """Bytes of an incomplete answer."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Verdicts:
 
 
 async def throw_all(server: Server, attacks: Iterable[Attack], bound: float) -> Verdicts:
-    """Throw every attack, some at once; each has `bound` seconds from its last byte."""
+    """Send all attacks, several at once. Each must be answered within `bound` seconds after its last byte."""
     verdicts, source = Verdicts(), iter(attacks)
 
     async def thrower() -> None:
@@ -90,7 +90,7 @@ async def _send(wire: Wire, attack: Attack) -> None:
 
 
 async def _receive(wire: Wire, attack: Attack, received: bytearray) -> None:
-    """Receive until the connection ends; once an answer is there and no more comes, we close it from our side too."""
+    """Receive until the connection ends. After an answer without further data, close it from the client's side."""
     has_ended = attack.ending != "wait"
     with contextlib.suppress(OSError):
         while True:
@@ -108,7 +108,7 @@ async def _receive(wire: Wire, attack: Attack, received: bytearray) -> None:
 
 
 def parse(content: bytes) -> Parsed:
-    """Return the whole answers that `content` begins with; interim ones (1xx) are skipped."""
+    """Parse the complete answers at the start of `content`; interim ones (1xx) are skipped."""
     statuses, bodies = [], []
     while match := _HEAD.match(content):
         status, headers, rest = int(match[1]), match[2], content[match.end() :]

@@ -70,7 +70,7 @@ class Clock:
         return self._limit - self.elapsed
 
     def has(self, needed: float, what: str) -> bool:
-        """Return whether `needed` more seconds are available; if not, `what` is left out."""
+        """Return whether `needed` more seconds are available; if not, add `what` to the skipped measurements."""
         if needed <= self.left:
             return True
         self.left_out.append(what)

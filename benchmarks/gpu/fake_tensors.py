@@ -136,7 +136,7 @@ class Counts(TorchDispatchMode):
         self.launches[name] += 1
 
     def copy(self, name: str) -> None:
-        """Count a copy, or a wait of the host, by the place that asked for it."""
+        """Count a copy, or a wait of the host, by the place in the code that causes it."""
         stack = traceback.extract_stack()
         frames = [frame for frame in stack if str(ROOT) in frame.filename and "site-packages" not in frame.filename]
         own = [frame for frame in frames if Path(frame.filename).parent != Path(__file__).parent]

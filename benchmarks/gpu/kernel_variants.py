@@ -40,7 +40,7 @@ class Variant:
     """The name of an order of sums: all variants that share it must sum in one order."""
     num_stages: int = 3
     max_registers: int | None = None
-    """The registers of a thread that the compiler is held to."""
+    """The compiler's limit of registers per thread."""
     multiples_of_16: frozenset[str] = field(default=frozenset())
     """The integers that are multiples of 16; addresses all are."""
     fuses_multiply_add: bool = False
@@ -100,7 +100,7 @@ ROTATE_AND_STORE: tuple[tuple[int, int, int, int, str, bool], ...] = (
 GATE = ("silu", "gelu", "gelu_tanh", "relu")
 
 MATMUL = ((1, False, True), (1, False, False), (2, False, True), (2, True, True))
-"""Pieces of K, whether each has programs of its own, and whether K is a multiple of a tile's steps."""
+"""Pieces of K, whether each has separate programs, and whether K is a multiple of a tile's steps."""
 
 
 ATTENTION: tuple[tuple[str, int, int, int, str], ...] = (

@@ -41,7 +41,7 @@ class Measurement:
         self._plan, self._device, self._clock = plan, device, clock
         self._results, self._save = results, save
         self._theirs: dict[int, float] = {}
-        """Tokens a second of `transformers` by the number of sequences, where they were measured."""
+        """Measured tokens per second of `transformers` by the number of sequences."""
 
     def numbers(self) -> None:
         """Check that numbers are right."""

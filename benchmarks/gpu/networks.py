@@ -94,7 +94,7 @@ def read_ours(
 def make_ours(
     network: Network, dtype: torch.dtype, device: torch.device, context: int, kernels: KernelConfig
 ) -> Transformer:
-    """Return our network with weights of its own, which no file has held."""
+    """Return our network with random weights, without a file."""
     with tempfile.TemporaryDirectory() as folder:
         _config(network, context).save_pretrained(folder)
         config = read_config(Path(folder))

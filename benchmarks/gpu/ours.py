@@ -1,5 +1,5 @@
-"""Measures our engine in process: tokens a second while all sequences decode, a graph by itself, long prompts, steps
-with prompts among streams, a start.
+"""Measure our engine in process: tokens per second while all sequences decode, the time of a graph, long prompts, steps
+with prompts among streams, and a start.
 """
 
 import os

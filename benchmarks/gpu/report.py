@@ -73,7 +73,7 @@ class Results:
         self.rows[key] = Measured(value, detail)
 
     def put_error(self, key: str, error: Exception) -> None:
-        """Keep that measuring ended in an error."""
+        """Store the error of a measurement."""
         line = " ".join(str(error).split("\n", 1)[0].split())
         self.rows[key] = Measured(None, f"{type(error).__name__}: {line}", is_error=True)
 

@@ -1,4 +1,4 @@
-"""Runs the tests that need a card, each suite in a process of its own, where pytest is installed."""
+"""Run the tests that need a card, each suite in a separate process, if pytest is installed."""
 
 import importlib.util
 import os
@@ -42,7 +42,7 @@ def run_memcheck(results: Results, paths: Sequence[Path], options: Sequence[str]
 
 
 def _pytest(paths: Sequence[Path], options: Sequence[str]) -> list[str]:
-    """Return pytest's arguments: our settings need its plugins, which are not asked for here."""
+    """Return pytest's arguments without our settings, which need plugins that are not required here."""
     own = ["-q", "-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
     if importlib.util.find_spec("xdist") is not None:  # most of the time kernels are compiled, by one core each
         own += ["--numprocesses", str(min(_PROCESSES, os.cpu_count() or 1))]

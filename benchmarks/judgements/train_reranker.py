@@ -67,7 +67,7 @@ def new_network() -> Any:
 
 
 def train(network: Any, tokenizer: Any, books: list[list[str]], minutes: float, drawn: random.Random) -> None:
-    """Train for so long, and print how it goes."""
+    """Train for the given time, and print the progress."""
     began = time.monotonic()
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=0.01)
     losses: list[float] = []

@@ -60,7 +60,7 @@ class Soak:
 
 
 async def ask_alone(server: Server, questions: Sequence[Question]) -> list[object]:
-    """Return the answer to each question, on a server with nothing else to do."""
+    """Return the answer to each question, on an idle server."""
     answers = []
     wire = await Wire.open(server.host, server.port)
     for number, question in enumerate(questions):
@@ -74,8 +74,8 @@ async def ask_alone(server: Server, questions: Sequence[Question]) -> list[objec
 
 
 async def settled(server: Server, log: Path) -> dict[str, float]:
-    """Return all values of /metrics once nothing is held any more, nothing new is counted or logged, and the server
-    has checked its own counters. They are returned as they are when that does not come.
+    """Return all values of /metrics after all resources are released, counters and log are stable, and the server has
+    checked its own counters; or the last values after a time limit.
     """
     give_up, last, num_bytes = time.monotonic() + _SETTLE_WITHIN, dict[str, float](), 0
     while True:

@@ -45,9 +45,9 @@ class Act:
     index: int
     """Index of the question in the pool; or of the wrong request in `wrong_requests`."""
     patience: float
-    """From 0 to 1: how late a client leaves."""
+    """From 0 to 1: how late the client disconnects."""
     is_rude: bool
-    """Whether the client leaves with a reset."""
+    """Whether the client disconnects with a TCP reset."""
 
 
 def pool() -> list[Question]:

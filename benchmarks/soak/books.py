@@ -91,7 +91,7 @@ def _is_excused(outcome: Outcome, faults: Sequence[Fault]) -> bool:
 
 
 def check_answered(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: Findings) -> None:
-    """Check that the server did not only refuse: of the requests that waited, and that no fault hit, half got their
+    """Check that the server does not only reject: of the requests that waited, and that no fault hit, half got their
     answer, and each kind of question got one.
     """
     patient = [one for one in outcomes if one.behaviour == "patient" and not _is_excused(one, faults)]
@@ -103,10 +103,10 @@ def check_answered(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: 
 
 
 def check_log(outcomes: Sequence[Outcome], lines: Sequence[LogLine], found: Findings) -> None:
-    """Check for one line for each request, with the status and, of whole answers, the end that its client saw.
+    """Check that each request has one line with its client's status and, for complete answers, the client's end.
 
-    The line of a client that left before the head of its answer may show any status. One that left with a reset, or
-    before its request was whole, may have been gone before the server knew of it: then there may be no line.
+    If a client disconnected before the head of its answer, the line may have any status. If it disconnected with a
+    reset, or before its request was complete, the server may not have seen it, and the line may be missing.
     """
     by_id: dict[str, list[LogLine]] = defaultdict(list)
     for line in lines:
@@ -161,7 +161,7 @@ def check_counters(
 
 
 def _route_of(path: str, routes: Iterable[str]) -> str:
-    """Return the template that a path belongs to, the longest where several fit, as the counters name it."""
+    """Return the route template of a path as in the counters' labels; the longest if several match."""
     fitting = [route for route in routes if re.fullmatch(re.sub(r"\\{.*?\\}", ".+", re.escape(route)), path)]
     return max(fitting, key=len, default="unmatched")
 
@@ -216,7 +216,7 @@ INTEGRITY = "lightwell_integrity_failures_total"
 
 
 def check_idle(values: Mapping[str, float], found: Findings) -> None:
-    """Check that everything requests held is given back, and that the server's own check of its counters agrees."""
+    """Check that all resources of requests are released, and that the server's own check of its counters agrees."""
     for name in HELD:
         if values[name] != 0:
             found.add("held by an idle server", f"{name} {values[name]:g}")

@@ -39,7 +39,7 @@ class Fault:
     kind: Literal["kill", "stop"]
     began: float
     ready: float
-    """When /health/ready answered 200 again (kill), or the worker was let continue (stop)."""
+    """Time at which /health/ready answered 200 again (kill), or the worker was continued (stop)."""
     is_healed: bool = True
 
     def may_hit(self, outcome: Outcome) -> bool:
@@ -48,8 +48,8 @@ class Fault:
 
 
 def last_kill(seconds: float) -> float:
-    """Return when workers are no longer killed, of a soak of `seconds`: a long one leaves the last worker the life
-    that a judgement of its memory needs.
+    """Return the second after which no worker is killed, in a soak of `seconds`. In a long soak the last worker lives
+    long enough to judge its memory.
     """
     return seconds - max(SPARED * seconds, MIN_LIFE + _STARTING if seconds >= MUST_JUDGE else 0)
 

@@ -39,7 +39,7 @@ MODELS, KEYWORDS, SUITE = "pydantic models", "keywords at random", "official sui
 MOST_REFUSED = 0.05
 """Maximum share of rejected schemas of pydantic models. The other schemas test unsupported keywords on purpose."""
 LEAST_ENDED = 0.95
-"""Least of the answers that must end by themselves."""
+"""Minimum share of answers that end by themselves."""
 
 
 @dataclass
@@ -51,9 +51,9 @@ class Tally:
     invalid: int = 0
     errors: int = 0
     asked: int = 0
-    """Schemas asked about."""
+    """Number of schemas in requests."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Schemas that were refused, by the keyword and reason."""
+    """Rejected schemas, by the keyword and reason."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def cases(answers: int, seed: int, suite: Path | None) -> Iterator[Case]:
 
 
 def body_of(schema: Any, chat: bool) -> dict[str, Any]:
-    """Ask for an answer to a schema, in a chat or as a completion."""
+    """Request an answer to a schema, as a chat or as a completion."""
     if chat:
         told = f"Answer with JSON of this schema: {json.dumps(schema)[:600]}"
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
@@ -98,7 +98,7 @@ def body_of(schema: Any, chat: bool) -> dict[str, Any]:
 
 
 async def choices_of(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Send a body, and return each choice's text and why it ended. Raises ValueError where there is no answer."""
+    """Send a body, and return each choice's text and finish reason. Raises ValueError if there is no answer."""
     texts: dict[int, str] = {}
     ends: dict[int, str | None] = {}
     if not body["stream"]:
@@ -144,7 +144,7 @@ class Unanswered(ValueError):
 
 
 async def ask(http: httpx.AsyncClient, case: Case, chat: bool, tally: Tally) -> None:
-    """Ask about one schema at every temperature, and judge the answers."""
+    """Request answers to one schema at every temperature, and validate them."""
     path = "/v1/chat/completions" if chat else "/v1/completions"
     asked = body_of(case.schema, chat)
     tally.asked += 1
@@ -209,7 +209,7 @@ async def measure(url: str, chat: bool, answers: int, seed: int, suite: Path | N
 
 @contextmanager
 def server_of(model: str, url: str | None) -> Iterator[str]:
-    """Yield the address of a server for "random" or another model: the given one, or one of its own."""
+    """Yield the address of a server for "random" or another model: the given address, or a new server's."""
     if url:
         yield url
         return

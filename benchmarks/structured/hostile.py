@@ -170,7 +170,7 @@ class Ticking(threading.Thread):
 
 
 def measured(write: Callable[[Any], str], given: Any, answer: Any) -> None:
-    """Write, check, compile and take some tokens, and send how long each took."""
+    """Write, check and compile the grammar and accept some tokens, and send the time of each."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     ticking = Ticking()
     ticking.start()
@@ -206,7 +206,7 @@ def measured(write: Callable[[Any], str], given: Any, answer: Any) -> None:
 
 
 def measured_deep(*arguments: Any) -> None:
-    """Do it on such a stack as the server's threads have."""
+    """Do it on a stack as large as the server's threads have."""
     with deep_stacks():
         thread = threading.Thread(target=measured, args=arguments)
         thread.start()

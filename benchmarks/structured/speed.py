@@ -176,7 +176,7 @@ def first_token(server: Server, number: int | None, turn: int, chosen: bool) -> 
 
 
 def written_out(cache: Path) -> Path:
-    """Return SmolLM2's checkpoint as vLLM reads it, in bfloat16, made under `cache` unless it is there."""
+    """Return SmolLM2's checkpoint in vLLM's format, in bfloat16, and make it if `cache` does not have it."""
     folder = cache / "smollm2-135m-bfloat16"
     if not (folder / "config.json").exists():
         import torch

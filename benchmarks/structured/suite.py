@@ -99,7 +99,7 @@ def judge(write: Callable[[Any], str], group: dict[str, Any], uri: str, found: C
 
 
 def judged(write: Callable[[Any], str], group: dict[str, Any], uri: str) -> tuple[Counter[str], list[str]]:
-    """Judge in a process of its own: a grammar may take for ever."""
+    """Judge in a separate process, because a grammar may never finish."""
     forking = multiprocessing.get_context("fork")
     ours_, theirs = forking.Pipe(False)
 

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with held(folder), cluster(address, arguments.object_store_memory):
             plan = _plan(arguments, settings, options, folder, files, model)
             total = _run(plan, arguments)
-            remove_unfinished(folder)  # of engines that were killed while others went on
+            remove_unfinished(folder)  # of engines that were killed while others continued
         return _report(total, folder)  # behind all that Ray has to say
     except (ApiError, ChatTemplateError, InputError, ManifestError, ModelLoadError, SettingsError) as error:
         return _fail(str(error), 2)

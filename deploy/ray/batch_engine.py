@@ -129,7 +129,7 @@ class BatchEngine:
         )
 
     def make_shard(self, number: int, rows: Iterable[Row]) -> ShardSummary:
-        """Answer the rows and write the shard, unless it is there already. Raises what `Engine.step` raises."""
+        """Answer the rows and write the shard, unless it exists. Raises the exceptions of `Engine.step`."""
         path = shard_path(self._folder, number, self._file_format)
         if path.exists():  # made by an earlier worker that was lost before it returned
             return read_summary(path)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 SUFFIXES = (".jsonl", ".parquet", ".txt")
 _READ_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 26
-"""Most bytes of one line: a file that is not text must not be read into memory whole."""
+"""Maximum bytes of one line: a binary file must not be read into memory as one line."""
 
 
 class InputError(ValueError):

@@ -23,8 +23,8 @@ _MAX_BLOCKS = 10_000
 _READS_AHEAD = 2
 """Reading tasks for each worker."""
 _BLOCK_BYTES = 1
-"""Fewer bytes than any row has, so that Ray makes each row a block: a block goes to one actor and is answered as a
-whole, and with Ray's own 128 MiB all shards of a Parquet row group would be in one.
+"""Fewer bytes than any row, so that Ray makes each row a block. One actor answers a whole block; with Ray's default of
+128 MiB all shards of a Parquet row group would be one block.
 """
 
 

@@ -160,8 +160,8 @@ class _Parquet:
 
 
 class _Safetensors:
-    """Writes the numbers to a file of their own as they come; the header, which names them all, is put before them
-    last.
+    """Writes the numbers to a separate file first. At the end the header, which lists all arrays, is written before
+    them.
     """
 
     def __init__(self, path: Path) -> None:
