@@ -34,5 +34,5 @@ def read_torch() -> None:
 
 
 if "--multiprocessing-fork" in sys.orig_argv:
-    # A worker, which imports its parent's main module before all others: what else it needs loads beside.
+    # A worker imports its parent's main module first. Load the other libraries in a thread meanwhile.
     Thread(target=read_torch, name="read-torch", daemon=True).start()

@@ -1,7 +1,6 @@
-"""Measures what LoRA adapters cost: tokens a second of streams on some adapters beside the same streams without.
+"""Measure the cost of LoRA adapters: tokens per second of streams with adapters and of the same streams without.
 
-One server serves the 124M checkpoint in bfloat16 with random adapters of every matrix; both kinds of traffic take
-turns.
+One server serves the 124M checkpoint in bfloat16 with random adapters of every matrix; both kinds of traffic alternate.
 """
 
 import argparse
@@ -46,7 +45,7 @@ def make_adapter(folder: Path, base: Path, rank: int) -> None:
 
 
 def rate(server: Server, models: list[str], streams: int, requests: int, seed: int, vocabulary: int) -> float:
-    """Return the tokens a second of so many streams, whose requests ask for the models in turn."""
+    """Return the tokens per second of `streams` streams; their requests use the models in turn."""
     prompts = random_prompts(streams * requests, seed, PROMPT_TOKENS, vocabulary)
     asked = {"max_tokens": OUTPUT_TOKENS, "temperature": 0, "ignore_eos": True}
     bodies = [{**asked, "model": models[i % len(models)], "prompt": prompt} for i, prompt in enumerate(prompts)]

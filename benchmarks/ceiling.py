@@ -1,8 +1,7 @@
-"""Measures what this machine could do at most: bytes read a second, large matrix products, and the products of one step
-alone.
+"""Measure the upper limits of this machine: memory bandwidth, large matrix products, and the products of one step.
 
-A step of a model takes its products and more; `Products` times nothing but those, with the weights laid out as in the
-server and read from memory each time, as in a step. Large products are torch's, by oneDNN or MKL.
+A step of a model consists of matrix products and other work. `Products` times only the products, with the server's
+weight layout; as in a step, the weights are read from memory each time. Large products are torch's (oneDNN or MKL).
 """
 
 import statistics
@@ -30,7 +29,7 @@ def seconds(function: Callable[[], object], repeats: int = 7) -> float:
 
 
 def bytes_per_second() -> float:
-    """Return the bytes read from memory a second, by all threads: a sum over what no cache holds."""
+    """Return the bytes that all threads read from memory per second: a sum over an array larger than the caches."""
     data = torch.ones(_READ_BYTES // 4)
     return _READ_BYTES / seconds(data.sum)
 
@@ -42,7 +41,7 @@ def operations_per_second(dtype: torch.dtype) -> float:
 
 
 class Products:
-    """The matrix products of a Llama-shaped network, without what is between them."""
+    """The matrix products of a Llama-shaped network, without norms, attention and activations."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
         width, inner = config.hidden_size, config.intermediate_size

@@ -1,7 +1,7 @@
-"""Makes the 124M checkpoint that the benchmarks serve: Llama-shaped, the size of GPT-2 small, random weights.
+"""Make the 124M checkpoint that the benchmarks serve: Llama-shaped, the size of GPT-2 small, random weights.
 
-Speed does not depend on the values of the weights, but what they generate is text in whole characters: an engine that
-holds back the first half of a character would seem to stutter. It knows nothing of the server.
+Speed does not depend on the values of the weights. The generated tokens are whole characters, because an engine that
+holds back the first half of a character would seem to stutter. This module is independent of the server.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Measures a closed loop: a number of clients, each of which sends its next request when its last is answered."""
+"""Measure a closed loop: each of N clients sends its next request when the previous one is answered."""
 
 import statistics
 from collections.abc import Sequence
@@ -64,8 +64,8 @@ def capacity(points: Sequence[Point]) -> float:
 def ceilings(
     folder: Path, dtype: str, concurrencies: Sequence[int], prompt_tokens: int = PROMPT_TOKENS
 ) -> dict[int, float]:
-    """Return the tokens a second if nothing but the products took time: prompts in one pass, then a step a token.
-    There are none for int8 and for what is stored quantised.
+    """Return the tokens per second if only the products took time: prompts in one pass, then one step per token.
+    The result is empty for int8 and for checkpoints with quantised weights.
     """
     if dtype in ("int8", STORED):
         return {}

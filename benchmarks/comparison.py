@@ -1,4 +1,4 @@
-"""Figures of several engines from the same turns, side by side. It knows nothing of where they come from."""
+"""Comparison of several engines' figures from the same turns, independent of their source."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -26,15 +26,15 @@ def is_peer(name: str) -> bool:
 
 
 def ratio(turns: Mapping[str, Sequence[float]], to: str) -> float:
-    """Return our figure over another's, turn by turn: the median, so that a machine whose speed varies affects both
-    alike.
+    """Return the median over the turns of our figure divided by another engine's. Variations of the machine's speed
+    affect both alike.
     """
     pairs = zip(turns[OURS], turns[to], strict=True)
     return statistics.median(_quotient(mine, other) for mine, other in pairs)
 
 
 def ratio_to_best(turns: Mapping[str, Sequence[float]], *, higher_is_better: bool) -> Ratio | None:
-    """Return the `ratio` to the peer whose median is the best, or None if there is no peer or no figure of ours.
+    """Return the `ratio` to the peer with the best median, or None if there is no peer or no figure of ours.
 
     `turns` holds a figure of each turn for each engine.
     """

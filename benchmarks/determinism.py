@@ -1,16 +1,16 @@
-"""Compares answers alone and under load bit for bit, and measures what their equality costs.
+"""Compare answers to single requests and under load bit for bit, and measure the cost of batch invariance.
 
-1. Over HTTP, for the built-in and the 124M model, in float32 and bfloat16, with weights of 8 bits and without: seeded
-   completions (tokens, and the log-probabilities of the 20 likeliest), greedy ones (tokens alone, for which no logits
-   are written) and logits of the prompt's last positions (the whole vocabulary, as bytes).
-   Each is asked alone of a server without a prefix cache; again with 31 others in flight; and, among as many, of a
-   server whose steps are too small for the prompts of all, and whose prefix cache holds their beginnings.
-2. In process, the 124M model: steps of the network with and without batch invariance, one after the other in turn; the
-   ratio is the median over the pairs, so that a machine whose speed varies affects both. Of two identical networks the
-   one that was loaded first was slower by 4 to 13 %, so half of the pairs are of a process that loads them the other
-   way round; the ratio is the geometric mean of both halves' medians.
+1. Over HTTP, for the built-in and the 124M model, in float32 and bfloat16, with 8-bit weights and without: seeded
+   completions (tokens, and the log-probabilities of the 20 likeliest), greedy ones (only tokens; no logits are
+   written) and logits of the prompt's last positions (the whole vocabulary, as bytes).
+   Each request is sent three times: as the only request to a server without a prefix cache; with 31 others in flight;
+   and with 31 others to a server with steps too small for all prompts and a prefix cache that holds their beginnings.
+2. In process, the 124M model: steps of the network with and without batch invariance alternate. The ratio is the median
+   over the pairs, so that variations of the machine's speed affect both. Of two identical networks, the first one
+   loaded was slower by 4 to 13 %. Therefore half of the pairs come from a process that loads them in the opposite
+   order; the ratio is the geometric mean of both halves' medians.
 
-It ends with status 1 when anything differs, or costs more than the target. The second part needs a quiet machine.
+Exits with status 1 if an answer differs or the cost exceeds the target. The second part needs an idle machine.
 
     python -m benchmarks.determinism --quick
     python -m benchmarks.determinism --only answers --models "built-in, float32" "int8" --threads 1 --seed 6
@@ -193,9 +193,9 @@ class Network:
 def timed_pairs(
     folder: Path, dtype: str, rounds: int, threads: int | None, invariant_first: bool
 ) -> dict[str, list[tuple[float, float]]]:
-    """Return `rounds` pairs of seconds for each case: of a step with batch invariance, and of one without.
+    """Return `rounds` pairs of seconds for each case: (step with batch invariance, step without).
 
-    `invariant_first` says which network is loaded first.
+    invariant_first: load the batch-invariant network first.
     """
     networks = {
         which: Network(folder, dtype, threads, batch_invariant=which)
@@ -208,7 +208,7 @@ def timed_pairs(
             order = (True, False) if turn % 2 else (False, True)
             times = {which: networks[which].seconds(case) for which in order}
             found.append((times[True], times[False]))
-        pairs[case] = found[2:]  # the first steps meet memory that nobody has touched
+        pairs[case] = found[2:]  # the first steps include page faults
     return pairs
 
 

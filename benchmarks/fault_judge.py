@@ -1,6 +1,6 @@
-"""Judges what a fault did against what it may do: clients, readiness and counters compared with what is promised.
+"""Verdict on a fault: compares clients' outcomes, readiness and counters with the documented behaviour.
 
-It knows nothing of how a server is broken (`benchmarks.faults`) or asked (`benchmarks.fault_load`).
+Independent of the fault injection (`benchmarks.faults`) and of the load (`benchmarks.fault_load`).
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from benchmarks.soak.books import HELD, delta, engine_ends
 from server.observability.metrics import FAILURES
 
 _LOSSES = frozenset({SILENCE, REFUSED, ENDED, CUT})
-"""A client that saw one of these does not know what became of its request."""
+"""Outcomes with which a client does not learn the result of its request."""
 _RESTARTS = "lightwell_worker_restarts_total"
 _SUBMITTED = "lightwell_requests_submitted_total"
 _SHOWN = (
@@ -21,7 +21,7 @@ _SHOWN = (
     "lightwell_integrity_failures_total",
     "lightwell_log_lines_dropped_total",
 )
-"""Counters whose growth the table shows."""
+"""Counters shown in the table, by their growth."""
 
 
 @dataclass(frozen=True)
@@ -31,22 +31,22 @@ class Expected:
     allowed: frozenset[Outcome] = frozenset()
     """Outcomes that clients may get in addition to right answers."""
     culprit: frozenset[Outcome] = frozenset()
-    """Outcomes of which the request that causes the fault must get one."""
+    """Allowed outcomes of the request that causes the fault."""
     stays_ready: bool = True
     """False if it must have been not ready for a time, with `worker_up` 0."""
     num_restarts: int = 0
-    """Workers that are to be started again, where the server lives on."""
+    """Expected number of worker restarts if the server continues."""
     exit_status: int | None = None
     """The status with which the server is to end, or None if it lives on and is ready in the end."""
     last_words: str = ""
-    """What the last line of its log must hold, when it has ended."""
+    """Text that the last line of the log must contain if the server has ended."""
     grows: tuple[str, ...] = ()
-    """Counters that must grow, in addition to those that clients and restarts make grow."""
+    """Counters that must grow, in addition to the counters of requests and restarts."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What was seen of one fault."""
+    """Observations during one fault."""
 
     outcomes: Mapping[Outcome, int]
     before: Mapping[str, float]
@@ -62,7 +62,7 @@ class Evidence:
 
 
 def num_lost(expected: Expected, seen: Evidence) -> int:
-    """Return the number of requests whose end their client or the server's own counters do not know."""
+    """Return the number of requests without a known end, by the clients or by the server's counters."""
     lost = sum(count for outcome, count in seen.outcomes.items() if outcome in _LOSSES - expected.allowed)
     return lost + (0 if expected.exit_status is not None else abs(num_open(seen.before, seen.after)))
 
@@ -73,7 +73,7 @@ def num_open(before: Mapping[str, float], after: Mapping[str, float]) -> int:
 
 
 def metrics_text(seen: Evidence) -> str:
-    """Return what an operator's dashboard shows of it."""
+    """Return the metrics that an operator's dashboard shows of the fault, as text."""
     grown = {name: delta(name, seen.before, seen.after) for name in seen.after if name.startswith(_SHOWN)}
     parts = [f"{name.removeprefix('lightwell_')} +{count}" for name, count in grown.items() if count]
     if seen.least_up is not None:
@@ -92,7 +92,7 @@ def judge(expected: Expected, seen: Evidence) -> list[str]:
         problems.append(f"the last line of the log does not say {expected.last_words!r}: {seen.last_line!r}")
     if seen.was_unready == expected.stays_ready:
         problems.append(f"the server was {'not ready for a time' if seen.was_unready else 'always ready'}")
-    if seen.least_up and expected.exit_status != 0:  # a server that is told to end keeps its worker until then
+    if seen.least_up and expected.exit_status != 0:  # a server that shuts down keeps its worker until it exits
         problems.append("worker_up stayed 1 while the server was not ready")
     if expected.exit_status is None:
         problems += _of_counters(expected, seen)
@@ -101,7 +101,7 @@ def judge(expected: Expected, seen: Evidence) -> list[str]:
 
 
 def _of_clients(expected: Expected, seen: Evidence) -> list[str]:
-    """Return what is wrong with the clients' outcomes; a loss is reported with the others."""
+    """Return the problems with the clients' outcomes. A lost request is one of them."""
     problems = [
         f"clients were told {count} x {outcome}"
         for outcome, count in seen.outcomes.items()
@@ -114,8 +114,8 @@ def _of_clients(expected: Expected, seen: Evidence) -> list[str]:
 
 
 def _of_counters(expected: Expected, seen: Evidence) -> list[str]:
-    """Return what is wrong with the counters of a server that lives on: they must match what the clients saw, and
-    nothing may be held.
+    """Return the problems with the counters of a server that continues: they must match the clients' outcomes, and
+    no request may hold blocks or memory.
     """
     problems = []
     num_restarts = delta(_RESTARTS, seen.before, seen.after)
@@ -125,7 +125,7 @@ def _of_counters(expected: Expected, seen: Evidence) -> list[str]:
     for code in FAILURES:
         told = sum(count for outcome, count in seen.outcomes.items() if outcome.code == code)
         is_culprits = seen.culprit is not None and seen.culprit.code == code
-        # One request of the culprit's may be several of the engine's, each of which may fail.
+        # One request of the culprit may make several engine requests, and each may fail.
         if ends[code] < told + is_culprits or (ends[code] > told and not is_culprits):
             problems.append(f"request_failed_total counts {ends[code]} x {code}, clients {told + is_culprits}")
     problems += [f"{name} is {seen.after[name]:g} when idle" for name in HELD if seen.after[name]]

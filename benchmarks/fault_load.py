@@ -1,7 +1,7 @@
-"""Runs clients that send requests without pause and note every outcome, for `benchmarks.faults`.
+"""Clients that send requests without pause and record every outcome, for `benchmarks.faults`.
 
-Answers are compared with those that the server gave before anything happened. It does not know which outcomes are right
-(`benchmarks.fault_judge`).
+Answers are compared with the server's answers before the fault. `benchmarks.fault_judge` decides which outcomes are
+right.
 """
 
 import hashlib
@@ -49,9 +49,7 @@ _EVENT = "200 with error event"
 
 
 def error(status: int, code: str) -> frozenset[Outcome]:
-    """Return the two ways in which an error is reported: by the answer's status, or by the last event of a stream
-    that was begun.
-    """
+    """Return the two outcomes of an error: the answer's status, or the last event of a stream that has begun."""
     return frozenset({Outcome(str(status), code), Outcome(_EVENT, code)})
 
 
@@ -83,7 +81,7 @@ LOOK = (
 )
 EVERYTHING = DECODE + PREFILL + LOOK
 PICTURES = _ask("/v1/attention", input=list(_LONG), layers="all", heads="all", encoding_format="base64")
-"""A request with an answer that no socket's buffer holds."""
+"""A request with an answer larger than a socket's buffer."""
 CULPRIT = {
     "raises": _write((*_PROMPT, RAISES), 4),
     "allocates": _write((*_PROMPT, ALLOCATES), 4),
@@ -111,7 +109,7 @@ class Load:
         self.outcomes: Counter[Outcome] = Counter()
 
     def learn(self) -> None:
-        """Learn what the server answers while nothing is wrong. Raises AssertionError when it does not answer well."""
+        """Record the server's answers without a fault. Raises AssertionError if one is an error."""
         with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
             for question in self._questions:
                 end = time.monotonic() + _OUTCOME_WITHIN
@@ -138,7 +136,7 @@ class Load:
             return self._once(client, question)[0]
 
     def ask_once_more(self) -> list[str]:
-        """Ask each question again after the fault is over. Return those that were not answered as before it."""
+        """Send each question again after the fault. Return the questions with another answer than before."""
         with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
             after = [(question.path, self._compared(client, question)) for question in self._questions]
         return [f"after it all, {path} was told: {outcome}" for path, outcome in after if outcome != RIGHT]
@@ -159,7 +157,7 @@ class Load:
         return DIFFERENT if outcome == RIGHT and answer != self._right[question] else outcome
 
     def _once(self, client: httpx.Client, question: Question) -> tuple[Outcome, str]:
-        """Return what the client saw, and a digest of the answer."""
+        """Return the client's outcome and a digest of the answer."""
         request = client.build_request("POST", self._url + question.path, content=question.body, headers=_JSON)
         try:
             response = client.send(request, stream=True)
@@ -189,8 +187,8 @@ def _of_error(response: httpx.Response) -> Outcome:
 
 
 def _of_stream(text: str) -> tuple[Outcome, str]:
-    """Return the outcome of a stream that was begun, and a digest of its choices: it ends with [DONE], or with an
-    error event that says why not.
+    """Return the outcome of a stream that has begun, and a digest of its choices. A stream ends with [DONE] or with
+    an error event.
     """
     events = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
     if events and events[-1] == "[DONE]":

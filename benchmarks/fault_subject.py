@@ -1,6 +1,6 @@
-"""A server that is to be broken, for `benchmarks.faults`: started, watched, and gone afterwards.
+"""The server under test of `benchmarks.faults`: started, watched and removed.
 
-It knows no fault (`benchmarks.faults`) and no client (`benchmarks.fault_load`).
+Independent of the faults (`benchmarks.faults`) and of the clients (`benchmarks.fault_load`).
 """
 
 import contextlib
@@ -43,7 +43,7 @@ def wait_for(condition: Callable[[], T | None], what: str) -> T:
 
 @dataclass
 class Subject:
-    """A server that is to be broken."""
+    """A server under fault injection."""
 
     process: subprocess.Popen[bytes]
     port: int
@@ -110,8 +110,8 @@ def start(
     is_disk_full: bool = False,
     port: int | None = None,
 ) -> Iterator[Subject]:
-    """Start a server with a model and a folder of temporary files of its own, and wait until it is ready; it is gone
-    afterwards.
+    """Start a server with a model and a separate folder of temporary files, wait until it is ready, and stop it at the
+    end.
 
     `room`: as for `leave_room`. `is_disk_full`: the log goes to a disk without room. Raises AssertionError when the
     server does not become ready.

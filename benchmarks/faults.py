@@ -1,12 +1,11 @@
-"""Makes the fault table: breaks a real server in the ways that operators fear, under load, and reports what became of
-every request.
+"""Fault table: injects typical faults into a real server under load and reports the outcome of every request.
 
     python -m benchmarks.faults [--only WORD ...] [--clients 8]
 
-Each fault gets a server of its own, on a copy of the default model. The fault comes while clients send requests whose
-answers without a fault are known; the table says what they saw, how long the server was not ready, what its metrics
-said and how many requests were lost: those whose clients did not learn what became of them, and those that the server's
-own counters do not see ended. Each row says what was not as `FAULTS` promises; exit status 1 when anything was not.
+Each fault gets a separate server, on a copy of the default model. The fault occurs while clients send requests with
+known answers. The table shows the clients' outcomes, the time without readiness, the metrics and the number of lost
+requests. A request is lost if its client did not learn its result or the server's counters do not show its end. Each
+row lists the differences from `FAULTS`; the exit status is 1 if there is one.
 """
 
 import argparse
@@ -72,7 +71,7 @@ class Fault:
     culprit: Question | None = None
     """The request that is sent once, in addition to the load."""
     room: int | None = None
-    """Bytes that the worker may allocate beyond what it has when it is ready, or None for no limit."""
+    """Bytes that the worker may allocate after it is ready, or None for no limit."""
     is_disk_full: bool = False
     """True if the log is written to a full disk."""
 
@@ -82,19 +81,15 @@ class Fault:
 
 HASTY = ("--worker-timeout", "3")
 IMPATIENT = ("--load-timeout", "40")
-"""A load timeout that is more than a start takes before its first sign of life on a machine of which a tenth is left
-for it: 21 s.
-"""
+"""A load timeout above the 21 s that a worker needs for its first progress message with a tenth of the machine."""
 KILL = Subject.kill_worker
 UNAVAILABLE = frozenset({Outcome("503", "not_ready")})
 LOST = error(503, "worker_lost") | UNAVAILABLE
 HUNG = error(503, "worker_hung") | UNAVAILABLE
 GIVING_UP = LOST | {Outcome("503", "draining"), ENDED, REFUSED}
-"""Outcomes that are allowed when the server gives up. Its port is closed in the end; an answer that was begun is
-never cut.
-"""
+"""Allowed outcomes when the supervisor gives up. The server closes its port; answers that have begun are never cut."""
 KILLED = UNAVAILABLE | {ENDED, REFUSED, CUT, Outcome("503", "loading")}
-"""Outcomes that are allowed when the server is killed. The next server on the port gets requests while it starts."""
+"""Allowed outcomes when the server is killed. The next server on the port gets requests while it starts."""
 
 UNNOTICED = Expected()
 REPLACED = Expected(allowed=LOST, stays_ready=False, num_restarts=1)
@@ -181,7 +176,7 @@ FAULTS = (
 
 @dataclass(frozen=True)
 class Row:
-    """What one fault did."""
+    """Result of one fault."""
 
     fault: str
     seen: str
@@ -230,15 +225,16 @@ def run(fault: Fault, clients: int) -> Row:
 
 
 def told(seen: Evidence) -> str:
-    """Return what the clients saw, the most frequent first."""
+    """Return the clients' outcomes, the most frequent first."""
     counts = sorted(seen.outcomes.items(), key=lambda item: -item[1])
     parts = ", ".join(f"{count} x {outcome}" for outcome, count in counts if count) or "nothing was asked"
     return parts if seen.culprit is None else f"{parts}; the request itself: {seen.culprit}"
 
 
 def settle(fault: Fault, subject: Subject, watch: Watch, restarts: float, began: float) -> str:
-    """Wait for what is to come of a fault, and return how long it took. `restarts`: those that were counted before
-    it.
+    """Wait for the expected end of a fault and return its duration, as text.
+
+    restarts: the counter of restarts before the fault.
     """
     expected = fault.expected
     if expected.exit_status is None:
@@ -249,7 +245,7 @@ def settle(fault: Fault, subject: Subject, watch: Watch, restarts: float, began:
         return f"{watch.last_unready - began:.2f} s" if watch.last_unready else "always ready"
     status = subject.process.wait(PATIENCE)
     ended = time.monotonic() - began
-    if status < 0:  # killed: whatever it had must be gone by itself, and the next server must be able to start
+    if status < 0:  # killed: its resources must be released without cleanup, and a new server must start
         wait_for(lambda: not list(subject.tmp.glob("lightwell-*")), "the socket's folder is gone")
         began = time.monotonic()
         with fault.start(subject.tmp.parent / "again", subject.port):
@@ -269,7 +265,7 @@ def main() -> int:
 
 
 def print_table(faults: Sequence[Fault], clients: int) -> bool:
-    """Print one row after another, each with what was not as promised. Return True when all was."""
+    """Print the rows with their differences from the expected behaviour. Return True if there are none."""
     print("| fault | what clients saw | not ready for | metrics | requests lost | not as promised |")
     print("|---|---|---|---|---|---|", flush=True)
     is_as_promised = True

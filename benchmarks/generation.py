@@ -1,9 +1,9 @@
-"""Measures output tokens a second, and when they come, over HTTP with the defaults, compared with other engines on the
-same checkpoint.
+"""Measure output tokens per second and latencies over HTTP with the defaults, compared with other engines on the same
+checkpoint.
 
-One run measures all engines in turn, again and again, on the same machine: prompts of 128 random tokens that share
-nothing, 64 greedy tokens out, streamed. A ratio is the median over the turns, so that a machine whose speed varies
-affects all alike. Peers' servers that do not have their turn are stopped (SIGSTOP).
+One run measures all engines in turn, repeatedly, on the same machine: prompts of 128 random tokens without common
+prefixes, 64 greedy output tokens, streamed. A ratio is the median over the turns, so that variations of the machine's
+speed affect all alike. While one engine is measured, the peers' servers are stopped (SIGSTOP).
 
   closed  a number of clients that each send their next request when the last is answered (`benchmarks.closed_loop`)
   open    requests at given rates, and how many were served within limits (`benchmarks.open_loop`)
@@ -13,10 +13,10 @@ affects all alike. Peers' servers that do not have their turn are stopped (SIGST
 
 Times are as `vllm bench serve` defines them: TTFT up to the first event with text, ITL between two of them, E2E up to
 the last, TPOT from the first to the last over the number of tokens after the first. `transformers.generate` has a
-static batch and streams nothing. GGUF files (`--models smollm2-q4_1 smollm2-q8_0 1.1b-q4_k`) are served by us and by
-llama.cpp as they are. The ceiling is what the matrix products of the same prompts and steps take alone
-(`benchmarks.ceiling`). int8 is weights of 8 bits: ours made on load, llama.cpp's Q8_0; ours in bfloat16 is shown next
-to it.
+static batch and does not stream. GGUF files (`--models smollm2-q4_1 smollm2-q8_0 1.1b-q4_k`) are served unchanged by
+Lightwell and llama.cpp. The ceiling is the time of only the matrix products of the same prompts and steps
+(`benchmarks.ceiling`). int8 means 8-bit weights: Lightwell quantises on load, llama.cpp uses Q8_0; Lightwell in
+bfloat16 is shown next to it.
 
     python -m benchmarks.generation --models 124m --dtype bfloat16 --concurrency 1 8 32 --tables closed open
 """

@@ -1,8 +1,8 @@
-"""Makes the GGUF files that are served to compare with llama.cpp: SmolLM2-135M-Instruct as its package has it and in
-Q8_0, and random weights of 1.1B parameters in Q4_K, with the same tokenizer.
+"""Make the GGUF files for the comparison with llama.cpp: SmolLM2-135M-Instruct as in its package and in Q8_0, and
+random weights of 1.1B parameters in Q4_K, with the same tokenizer.
 
-The last has TinyLlama's shape (Zhang et al. 2024, arXiv:2401.02385) but for the vocabulary. Its numbers are drawn, not
-quantised: their size is that of trained ones.
+The last has TinyLlama's shape (Zhang et al. 2024, arXiv:2401.02385) except for the vocabulary. Its numbers are drawn
+in Q4_K, with the magnitude of trained weights.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ _SCALE = 2e-4
 
 
 def smollm2_q8_0(cache: Path) -> Path:
-    """Return SmolLM2's file with its matrices in Q8_0, made in a folder unless it is there."""
+    """Return SmolLM2's file with its matrices in Q8_0, and make it if the folder does not have it."""
     path = cache / "smollm2-135m-q8_0.gguf"
     if not path.exists():
         source = smollm2_file()
@@ -48,8 +48,8 @@ def smollm2_q8_0(cache: Path) -> Path:
 
 
 def random_q4_k(cache: Path) -> Path:
-    """Return a file of 1.1B random parameters in Q4_K, the token table and the head in Q6_K, made in a folder unless it
-    is there.
+    """Return a file of 1.1B random parameters in Q4_K, the token table and the head in Q6_K, and make it if the folder
+    does not have it.
     """
     path = cache / "random-1.1b-q4_k.gguf"
     if not path.exists():
@@ -77,7 +77,7 @@ def _random(rng: np.random.Generator, rows: int, columns: int, kind: Type) -> np
     """Return random blocks of 256 numbers with small scales: bytes [rows, bytes of a row]."""
     block_size, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     blocks = rng.integers(0, 256, (rows, columns // block_size, block_bytes), np.uint8)
-    if kind == Type.Q4_K:  # scale, and what is taken off: as much as the mean of what is added
+    if kind == Type.Q4_K:  # scale, and a minimum equal to the mean of the scaled values
         blocks[:, :, 0:2] = np.array([_SCALE], np.float16).view(np.uint8)
         blocks[:, :, 2:4] = np.array([7.5 * _SCALE], np.float16).view(np.uint8)
         blocks[:, :, 12:16] = blocks[:, :, 4:8] & 15 | blocks[:, :, 4:8] << 4  # the factors of both are the same

@@ -1,10 +1,10 @@
-"""Compares the greedy tokens of GGUF files with llama.cpp's over the same texts.
+"""Compare the greedy tokens of GGUF files with llama.cpp's for the same texts.
 
-Our server continues each prompt greedily; llama.cpp is asked for its next token after each prefix of that text, so that
-one difference does not make all that follows differ. Both compute with errors, llama.cpp's the larger, as it rounds
-activations to eight bits: the difference of their log-probabilities of our tokens says how large. A token counts where
-it leads by more than twice the 99th percentile of these differences: it and the next one may both be off. Status 1
-where such a token differs, or where the differences are so large that half of the tokens or more do not count.
+Lightwell continues each prompt greedily; llama.cpp predicts the next token after each prefix of that text, so that
+one difference does not change the later tokens. Both have rounding errors; llama.cpp's are larger, as it rounds
+activations to eight bits. The differences of their log-probabilities of our tokens measure the errors. A token counts
+if it leads by more than twice the 99th percentile of these differences, because it and the next one may both have the
+error. Exit status 1 if such a token differs, or if half of the tokens or more do not count.
 """
 
 import argparse

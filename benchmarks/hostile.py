@@ -3,8 +3,8 @@ of the API process.
 
 Each body is sent to a server of the default model while a stream runs. The stream waits at most 150 ms longer than
 without the body. The API process grows by at most 64 MiB and twelve times the body, and is within 10 % of its size
-before a second after the answer. The first request of a kind also fills caches, so a body that costs too much is sent
-once more. The status is 1 where a body costs more twice.
+before a second after the answer. The first request of a kind also fills caches, so an expensive body is sent a
+second time. The exit status is 1 if a body exceeds the limits twice.
 
     python -m benchmarks.hostile [--only NAME] [--in-process] [-- MODEL --flag ...]
 
@@ -218,7 +218,7 @@ def reset_peak(pid: int | str) -> None:
 
 
 async def send(port: int, case: Case, content: bytes) -> str:
-    """Return status and beginning of the answer to a body, sent by a process of its own."""
+    """Return status and beginning of the answer to a body, sent by a separate process."""
     code = (
         "import http.client, sys; connection = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]), timeout=240);"
         "connection.request('POST', sys.argv[2], sys.stdin.buffer.read(), {'Content-Type': 'application/json'});"
@@ -232,7 +232,7 @@ async def send(port: int, case: Case, content: bytes) -> str:
 
 
 async def send_all(port: int, case: Case, content: bytes) -> str:
-    """Send a body on as many connections as the case wants."""
+    """Send a body on the case's number of connections."""
     return (await asyncio.gather(*(send(port, case, content) for _ in range(case.together))))[0]
 
 

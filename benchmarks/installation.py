@@ -1,15 +1,15 @@
-"""Time from an empty folder to the first answer, the packages installed on the way, and sizes.
+"""Measure the time from an empty folder to the first answer, the packages installed, and sizes.
 
     python -m benchmarks.installation [--only serve wheel-uv wheel-pip test start memory compile image]
 
-`serve`: `make serve` in a fresh clone. `wheel-uv` and `wheel-pip`: the wheels of the commit, which are built first, in
-an empty virtual environment, without a compiler on PATH. `test`: `make test` in a fresh clone. The package caches are
-as they are: a second run finds them warm. Nothing outside a temporary folder is changed.
+`serve`: `make serve` in a fresh clone. `wheel-uv` and `wheel-pip`: the commit's wheels, which are built first, in an
+empty virtual environment, without a compiler on PATH. `test`: `make test` in a fresh clone. The package caches are
+used: a second run finds them warm. Only a temporary folder is changed.
 
-In this environment, with the default model: `start` is the time of a start over that of `python -c 'import torch'`, in
-turn, and `memory` the proportional memory of all processes of an idle server. `compile` is the CPU time of the kernels
-of this CPU's highest level. `image` is the compressed size of the image that BUILD_IMAGE builds (see the Makefile); it
-needs buildah. Without BUILD_IMAGE it is left out.
+In this environment, with the default model: `start` is the time of a start divided by that of
+`python -c 'import torch'`, measured in turn. `memory` is the proportional memory of all processes of an idle server.
+`compile` is the CPU time to compile the kernels of this CPU's highest level. `image` is the compressed size of the
+image that BUILD_IMAGE builds (see the Makefile); it needs buildah and is skipped without BUILD_IMAGE.
 """
 
 import argparse

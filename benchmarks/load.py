@@ -1,8 +1,7 @@
-"""A streaming client that costs little: it shares the cores with the server, so its own time is in the figures.
+"""Streaming client with little overhead: it shares the cores with the server, so its own time affects the figures.
 
-While a load runs it only notes when which bytes came, in uvloop's loop; what they say is read afterwards. It speaks
-just enough HTTP/1.1 for one answer in chunks. It knows the wire of /v1/completions and nothing else. Times are those of
-`vllm bench serve`.
+During a load it only records received bytes with their times, in uvloop's event loop; they are parsed afterwards. It
+implements just enough HTTP/1.1 for one chunked answer of /v1/completions. Times are defined as in `vllm bench serve`.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ class Unanswered(RuntimeError):
 
 @dataclass
 class Timeline:
-    """What one client saw. Times are seconds on one clock."""
+    """The events of one client. Times are seconds on one clock."""
 
     started: float
     tokens_at: list[float] = field(default_factory=list)
@@ -67,7 +66,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Load:
-    """What all clients saw together."""
+    """The events of all clients."""
 
     seconds: float
     """Seconds from the first request to the end of the last answer."""
@@ -82,11 +81,11 @@ class Load:
 
 
 async def closed_loop(host: str, port: int, bodies: Sequence[dict[str, Any]], concurrency: int) -> Load:
-    """Send `bodies` with `concurrency` clients, each of which sends its next as soon as its last is answered.
+    """Send `bodies` with `concurrency` clients; each sends its next request as soon as the previous one is answered.
 
     Raises:
-        Unanswered: once all were sent.
-        ExceptionGroup: of OSError, where there is no connection.
+        Unanswered: requests had no answer; raised after all were sent.
+        ExceptionGroup: of OSError, if a connection fails.
     """
     waiting = list(reversed(bodies))
     exchanges: list[Exchange] = []
@@ -152,7 +151,7 @@ async def stream_completion(
 async def exchange(
     host: str, port: int, body: dict[str, Any], on_event: Callable[[int], None] | None = None
 ) -> "Exchange":
-    """Send one request and return what came back, not read yet. Raises OSError where there is no connection."""
+    """Send one request and return the received bytes, not parsed. Raises OSError if the connection fails."""
     content = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(content)}\r\nConnection: close\r\n\r\n"
@@ -168,7 +167,7 @@ async def exchange(
 
 
 class Exchange(asyncio.Protocol):
-    """Keeps what comes with the time at which it came. It is read when the load is over, and costs it nothing."""
+    """Records received data with the time. The data is parsed after the load, so parsing does not slow it."""
 
     def __init__(self, ended: "asyncio.Future[None]", on_event: Callable[[int], None] | None) -> None:
         self.ended = ended
@@ -178,7 +177,7 @@ class Exchange(asyncio.Protocol):
         self._pieces: list[bytes] = []
         self._times: list[float] = []
         self._tail = b""
-        """The last bytes: what ends a stream, and what begins an event, may come in two pieces."""
+        """The last bytes: the end of a stream and the start of an event may be split between two pieces."""
         self._num_events = 0
 
     def data_received(self, data: bytes) -> None:

@@ -63,8 +63,8 @@ async def one_among_streams(host: str, port: int, bodies: Sequence[dict[str, Any
 
 
 def stall(load: Load) -> Stall:
-    """Return what the streams saw from the sending of the long prompt, the first of the timelines, to the end of the
-    first stream; a gap that was open when it was sent counts. Raises RuntimeError when a stream had ended before.
+    """Return the gaps of the streams between the sending of the long prompt (the first timeline) and the end of the
+    first stream. A gap that was open when the prompt was sent counts. Raises RuntimeError if a stream had ended before.
     """
     long, *streams = load.timelines
     end = min(line.tokens_at[-1] for line in streams)

@@ -1,17 +1,17 @@
-"""Measures what captures cost: bytes and seconds of one head against all, what running streams lose to a tracer, and
-how much memory many tracers can make the server take.
+"""Measure the cost of captures: bytes and seconds of one head and of all, the slowdown of running streams by a tracer,
+and the server's memory with many tracers.
 
-Three tables are made over HTTP, on the 124M checkpoint with the server's defaults:
+It prints three tables, measured over HTTP on the 124M checkpoint with the server's defaults:
 
 1. attention and trace of one prompt, from one head of one layer to all heads of all layers, as safetensors, next to a
-   forward pass of transformers with `output_attentions=True` in a process of its own.
+   forward pass of transformers with `output_attentions=True` in a separate process.
 2. tokens/s of `--streams` running completions while one client traces one layer without pause, as a share of their
-   tokens/s without a tracer. Short quiet and traced windows alternate, and the share is the median over the pairs,
-   so that a machine whose speed varies affects both. The streams start apart, so that prompts are read all the
-   time and not in one window. Windows begin a little after the tracer does, and a first trace is not counted.
-3. with `--max-capture-bytes` of 256 MiB and `--tracers` clients that ask for all heads of all layers, of prompts that
-   take a seventh of that, half of it and more than all of it: the server's memory above what it held before, next to
-   the bytes that it counts as captured, and what the clients were answered. They come back when Retry-After says.
+   tokens/s without a tracer. Short quiet and traced windows alternate, and the share is the median over the pairs, so
+   that variations of the machine's speed affect both. The streams start at different times, so that prompts are read
+   in all windows. Windows begin a little after the tracer starts; the first trace is not counted.
+3. with `--max-capture-bytes` of 256 MiB and `--tracers` clients that request all heads of all layers, of prompts that
+   need a seventh of this limit, half of it and more than all of it: the growth of the server's memory, next to the
+   bytes that it counts as captured, and the statuses of the answers. The clients retry after Retry-After.
 
     python -m benchmarks.looking_inside --windows 15
 """
@@ -40,12 +40,12 @@ from tests.support.processes import ROOT, Server, serve
 
 STREAMED_TOKENS = 512
 SETTLE_SECONDS = 0.3
-"""Seconds between two windows: what the tracer left is done, or its next trace runs."""
+"""Seconds between two windows: time for the tracer's last work to end, or for its next trace to begin."""
 TRACED_POINTS = ["attn.hook_pattern", "attn.hook_z", "hook_resid_post"]
 NUM_LAYERS = 12
 
 
-# ---- what one answer costs
+# ---- cost of one answer
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def measure_transformers(folder: Path, rounds: int) -> float:
     return float(json.loads(done.stdout.splitlines()[-1]))
 
 
-# ---- what running streams lose
+# ---- slowdown of running streams
 
 
 @dataclass
@@ -120,8 +120,8 @@ class Window:
 
 
 async def keep_streaming(server: Server, index: int, counts: list[int]) -> None:
-    """Run one client: a completion of a length of its own, then long ones forever. `counts[index]`: its tokens so
-    far.
+    """Run one client: a first completion with a separate length per client, then long ones forever. `counts[index]`:
+    its tokens so far.
     """
     turn = 0
     while True:
@@ -155,7 +155,7 @@ async def tracing(server: Server, body: dict[str, Any], traces: list[float]) -> 
     try:
         yield
         if task.done():
-            task.result()  # it failed: say so
+            task.result()  # raises the task's exception
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -212,7 +212,7 @@ def share_kept(quiet: Sequence[Window], traced: Sequence[Window]) -> float:
     return statistics.median(rate([b]) / rate([a]) for a, b in zip(quiet, traced, strict=True))
 
 
-# ---- what many tracers make the server take
+# ---- memory with many tracers
 
 
 # ---- the tables

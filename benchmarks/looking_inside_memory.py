@@ -28,7 +28,7 @@ def long_prompt(length: int, seed: int) -> list[int]:
 
 @dataclass
 class Pressure:
-    """What was seen while many clients traced: `bytes_*` of the server's processes together, `answers` by status."""
+    """Measurements while many clients trace: `bytes_*` of all the server's processes, `answers` by status."""
 
     bytes_before: int
     bytes_peak: int = 0
@@ -83,7 +83,7 @@ async def measure_pressure(server: Server, tracers: int, seconds: float) -> Pres
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
         for task in done:
-            task.result()  # it failed: say so
+            task.result()  # raises the task's exception
         give_up = time.monotonic() + 30
         while (left := await captured_bytes(http)) and time.monotonic() < give_up:
             await asyncio.sleep(0.1)

@@ -1,9 +1,9 @@
-"""Runs many clients with mixed routes on one server: every answer must be, bit for bit, the one that was given alone.
+"""Load test with mixed routes: under load, every answer must equal the answer of an idle server bit for bit.
 
-First each of a pool of requests is sent alone; then `--clients` clients send them in random order for `--seconds`
-seconds. It counts what differs and what is lost, and samples the memory of all server processes. It ends with status 1
-when anything differs or is lost, or when the peak of memory grows by more than `--growth` from the first half to the
-second.
+First each request of a pool is sent to the idle server; then `--clients` clients send them in random order for
+`--seconds` seconds. The test counts different and lost answers and samples the memory of all server processes. The exit
+status is 1 if an answer differs or is lost, or if the peak of memory grows by more than `--growth` from the first half
+to the second.
 
     python -m benchmarks.mixed_load --clients 32 --seconds 120
 """
@@ -46,7 +46,7 @@ class Question:
 
 @dataclass
 class Tally:
-    """What came back for one kind of request."""
+    """The answers to one kind of request."""
 
     seconds: list[float] = field(default_factory=list)
     different: int = 0
@@ -86,7 +86,7 @@ def questions() -> list[Question]:
 
 
 def looks(story: str, index: int) -> list[Question]:
-    """Return inspection requests, and one that changes what it captures."""
+    """Return requests that inspect a pass, two of them with an intervention."""
     binary = "application/vnd.safetensors"
     points = ["hook_resid_post", "attn.hook_z", "mlp.hook_post", "attn.hook_pattern"]
     ablation = [{"point": "attn.hook_z", "layer": index % 6, "head": [0, 3], "op": "zero"}]
@@ -102,10 +102,10 @@ def looks(story: str, index: int) -> list[Question]:
 
 
 async def ask(client: httpx.AsyncClient, question: Question) -> object:
-    """Return the answer without what is new in every answer.
+    """Return the answer without ids, times and other fields that differ between equal requests.
 
     Raises:
-        RuntimeError: a status other than 200, or a stream without its end.
+        RuntimeError: a status other than 200, or an incomplete stream.
     """
     headers = {"Accept": question.accept}
     answer = await client.request(question.method, question.path, json=question.body, headers=headers)
@@ -115,9 +115,9 @@ async def ask(client: httpx.AsyncClient, question: Question) -> object:
 
 
 def meaning(question: Question, content: bytes) -> object:
-    """Return what must be the same in every answer to the question: all of it except what is new each time.
+    """Return the part of an answer that must be equal for equal questions: all except ids, times and such fields.
 
-    Raises RuntimeError for a stream without its end.
+    Raises RuntimeError for an incomplete stream.
     """
     if question.body.get("stream"):
         return joined_streams(content.decode())
@@ -206,7 +206,7 @@ async def compare(client: httpx.AsyncClient, question: Question, expected: objec
 
 
 def first_difference(expected: object, got: object, path: str = "answer") -> str:
-    """Return where two answers begin to differ, and what is there."""
+    """Return the path of the first difference between two answers, and both values."""
     if isinstance(expected, dict) and isinstance(got, dict) and expected.keys() == got.keys():
         parts = [(f"{path}.{key}", expected[key], got[key]) for key in expected if expected[key] != got[key]]
     elif isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):

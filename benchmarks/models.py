@@ -43,7 +43,7 @@ GGUF_MODELS = {
     "smollm2-q8_0": _gguf(smollm2_q8_0),
     "1.1b-q4_k": _gguf(random_q4_k),
 }
-"""GGUF files, which llama.cpp serves as they are, too; they are measured when they are named."""
+"""GGUF files, which llama.cpp serves unchanged too; they are only measured if they are named."""
 
 
 def add_folders(parser: argparse.ArgumentParser) -> None:

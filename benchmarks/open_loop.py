@@ -1,9 +1,8 @@
-"""Measures an open loop: requests come when they come (Poisson arrivals), whether or not those before them are
-answered.
+"""Measure an open loop: requests arrive at random times (Poisson arrivals), independent of earlier answers.
 
-Rates are shares of what the best engine of the same run answered in the closed loop, and every engine gets the same
-prompts at the same times. Goodput (Zhong et al. 2024, arXiv:2401.09670) is the requests a second that were answered
-within both limits, of TTFT and of TPOT; as in `vllm bench serve` over the time up to the last answer.
+Rates are shares of the best engine's rate in the closed loop of the same run, and every engine gets the same prompts at
+the same times. Goodput (Zhong et al. 2024, arXiv:2401.09670) is the number of requests per second that are answered
+within both limits, TTFT and TPOT; as in `vllm bench serve`, over the time up to the last answer.
 """
 
 import statistics
@@ -18,7 +17,7 @@ from benchmarks.subjects import Served
 
 @dataclass(frozen=True)
 class Limits:
-    """What is promised to a request, in seconds."""
+    """Latency limits of a request, in seconds."""
 
     time_to_first_token: float
     time_per_output_token: float

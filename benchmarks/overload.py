@@ -1,13 +1,13 @@
-"""Measures what a server does at ten times its capacity: what it still answers, how fast, and how it refuses the rest.
+"""Measure a server at ten times its capacity: the rate and latency of its answers, and its rejections.
 
 First it measures the capacity, with `--clients` clients that each send their next request as soon as the last is
-answered. Then it sends requests at `--times` that rate, whether or not anything is answered (Poisson arrivals), for
-`--seconds` seconds. Times count from when a request was due, so a generator that falls behind shows. It runs on the
-server's cores, and so speaks no more HTTP than it must, over connections that are kept. Answers of a run's first
-seconds, when the server is still filling up, are not counted.
+answered. Then it sends requests at `--times` that rate, independent of answers (Poisson arrivals), for `--seconds`
+seconds. Times count from the scheduled time of a request, so delays of the generator are visible. The generator runs on
+the server's cores, so it implements only the necessary HTTP, over persistent connections. Answers of the first seconds
+of a run, while the server fills up, are not counted.
 
-It ends with status 1 when less than 90 % of the capacity is left, when what is accepted takes more than half as long
-again as it did at capacity, when refusals are not immediate, or when anything is lost.
+The exit status is 1 if the rate falls below 90 % of the capacity, if accepted requests take more than 1.5 times as long
+as at capacity, if rejections are not immediate, or if a request is lost.
 
     python -m benchmarks.overload --cache /tmp/lightwell-benchmarks --seconds 120
 """
@@ -40,14 +40,14 @@ _PATIENCE = 60.0
 GOODPUT = 0.9
 """The least share of the capacity that must be left."""
 LATENCY = 1.5
-"""The most that an accepted request may take, at the median and at p99, in times what it takes at capacity."""
+"""Maximum latency of accepted requests, at the median and at p99, as a multiple of the latency at capacity."""
 IMMEDIATE_MS = 100.0
 """The most milliseconds that 99 of 100 refusals may take."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """One request. Times are seconds on one clock; 0 for what did not come."""
+    """One request. Times are seconds on one clock; 0 means that the event did not occur."""
 
     due: float
     status: int = 0
@@ -55,7 +55,7 @@ class Outcome:
     ended: float = 0.0
     retry_after: int = 0
     is_whole: bool = False
-    """Whether a stream ended with [DONE], or an error came with its whole body."""
+    """Whether the stream ended with [DONE], or an error has its complete body."""
 
 
 @dataclass
@@ -78,13 +78,13 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Return the whole answers a second, of those that ended while requests came and the server was full."""
+        """Return the complete answers per second, counted while requests arrived and the server was full."""
         begin, end = self.started + _RAMP, self.started + self.seconds
         return sum(begin <= each.ended <= end for each in self.answered) / (end - begin)
 
 
 class Connection(asyncio.Protocol):
-    """One connection that is kept. It sends one request at a time and notes what comes back, without parsing it."""
+    """One persistent connection. It sends one request at a time and records the received bytes without parsing."""
 
     def __init__(self, on_idle: Callable[["Connection"], None]) -> None:
         self._on_idle = on_idle
@@ -192,7 +192,7 @@ class Generator:
         return run
 
     async def open_loop(self, rate: float, seconds: float) -> Run:
-        """Send requests as they are due, whatever becomes of those before them; wait for the last of them."""
+        """Send requests at their scheduled times, independent of earlier answers; wait for the last answer."""
         requests = [self.request() for _ in range(256)]
         run = Run(time.perf_counter())
         before, due = processor_seconds(self._server.pid), run.started
@@ -237,7 +237,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def report(capacity: Run, overload: Run, times: float) -> bool:
-    """Print what was measured. Return True when all of it is as it should be."""
+    """Print the measurements. Return True if all bars are met."""
     print(f"capacity {capacity.rate:.1f} answers/s; offered {times:g} times as much: {len(overload.outcomes)} requests")
     print("\n| run | answers/s | TTFT p50 ms | TTFT p99 | E2E p50 | E2E p99 |\n|---|---|---|---|---|---|")
     whole = {}

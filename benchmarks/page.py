@@ -1,8 +1,8 @@
-"""Measures what the page costs a browser: bytes, the first picture, frames while pointing at 1024 tokens.
+"""Measure the web page in a browser: bytes, the first picture, frames while the mouse moves over 1024 tokens.
 
-Five tables are made, in headless Chromium with the server on the same machine:
+It prints five tables, measured in headless Chromium with the server on the same machine:
 
-1. load: bytes that travel (compressed) for the first view and for each view opened after it, and milliseconds from the
+1. load: compressed bytes transferred for the first view and for each further view, and milliseconds from the
    address to the first matrix on the default model, with an empty and a filled cache;
 2. frames: milliseconds between frames while the mouse moves over one head of a text of 1024 tokens (a small random
    checkpoint);
@@ -10,7 +10,7 @@ Five tables are made, in headless Chromium with the server on the same machine:
 4. motion: milliseconds of script and draw calls of a frame while the arrows of the view Motion play (page_motion.py);
 5. journey: the same of the journey's film, and frames a second (page_journey.py).
 
-With --check it ends with status 1 where the page misses a bound below.
+With --check the exit status is 1 if the page misses a bound below.
 """
 
 import argparse
@@ -43,7 +43,7 @@ MOST_KB = {"first view": 200, "in all": 450}
 MOST_FRAME_MS = 17.5
 """Milliseconds between frames at the 95th percentile: 60 frames a second, and the clock's own noise."""
 TABLES = ("load", "frames", "heads", "motion", "journey")
-# Milliseconds since the address was asked for, once the picture of the head has been drawn.
+# Milliseconds from the request of the address until the picture of the head is drawn.
 FIRST_PICTURE = """
 const look = () => {
   const canvas = document.querySelector('.head-pictures .canvases canvas');
@@ -70,8 +70,8 @@ END_COUNT = "() => { cancelAnimationFrame(window.counting); return window.frames
 
 
 def make_small_checkpoint(cache: Path) -> Path:
-    """Return a folder with 4 layers of 8 heads that read up to 2048 tokens: what is drawn is as large as a large
-    model's.
+    """Return a checkpoint folder with 4 layers of 8 heads and a context of 2048 tokens, for pictures as large as a
+    large model's.
     """
     return make_llama(
         cache / NAME,
@@ -105,7 +105,7 @@ def settle(page: Page) -> None:
 
 def open_view(page: Page, number: int) -> None:
     page.locator(".rail button").nth(number).click()
-    page.locator(".view").wait_for()  # wait_for_selector would hold on to the element, and to all that once stood in it
+    page.locator(".view").wait_for()  # wait_for_selector would keep a reference to the element and its removed children
     settle(page)
 
 
@@ -113,9 +113,7 @@ def open_view(page: Page, number: int) -> None:
 
 
 def measure_bytes(browser: Browser, server: Server) -> Iterator[tuple[str, int]]:
-    """Return the bytes of the page's own files, heads included, as they come: what each view adds to those before
-    it.
-    """
+    """Yield each view with the bytes that it adds: the page's files as transferred, including HTTP headers."""
     with tab(browser) as (context, page):
         session = context.new_cdp_session(page)
         session.send("Network.enable")
@@ -233,7 +231,7 @@ def measure_frames(browser: Browser, server: Server, seconds: float) -> Iterator
 
 
 def report_load(browser: Browser, server: Server, rounds: int) -> Iterator[str]:
-    """Print bytes and first pictures; yield what misses its bound, as do those below."""
+    """Print bytes and first pictures; yield the missed bounds, like the functions below."""
     print("| opened | KB |\n|---|---|")
     for name, size in measure_bytes(browser, server):
         print(f"| {name} | {size / 1e3:.1f} |", flush=True)

@@ -56,7 +56,7 @@ def _change(page: Page, key: str) -> float:
 
 
 def report_head_changes(page: Page, url: str, *, layers: range, num_heads: int) -> Iterator[str]:
-    """Print the table, and yield what misses its bound."""
+    """Print the table, and yield the missed bounds."""
     print("\n| changes of head, 21 tokens | number | ms p50 | p95 | max |\n|---|---|---|---|---|")
     for name, times in head_changes(page, url, layers=layers, num_heads=num_heads).items():
         middle, late = (percentile(times, share) for share in (0.5, 0.95))

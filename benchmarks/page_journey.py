@@ -64,7 +64,7 @@ def frames_of_moves(page: Page) -> list[float]:
 
 
 def report_journey(browser: Browser, server: Server) -> Iterator[str]:
-    """Print the table; yield what misses its bound."""
+    """Print the table; yield the missed bounds."""
     print("\n| journey, 21 tokens | script ms p50 | p95 | with pixels p50 | p95 | frames/s | renderer |")
     print("|---|---|---|---|---|---|---|")
     for name, (width, height) in SIZES.items():

@@ -1,5 +1,5 @@
-"""Measures what a frame of the arrows costs a browser: the milliseconds of its script and draw calls, and the frames
-that are drawn a second while they play. The renderer's name is printed too: WebGL2 may be played on the CPU.
+"""Measure a frame of the arrows in a browser: the milliseconds of its script and draw calls, and the frames per second
+while they play. The renderer's name is printed too, as WebGL2 may run on the CPU.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ SCENES = {
         "motion_space": "space",
     },
 }
-# Every callback of a frame is timed, those of the page and of preact alike; those of one frame have one time stamp.
+# All callbacks of a frame are timed, the page's and preact's; the callbacks of one frame have the same time stamp.
 TIME_CALLBACKS = """
 const own = window.requestAnimationFrame.bind(window);
 window.timed = new Map();
@@ -61,7 +61,7 @@ def measure_motion(browser: Browser, server: Server, seconds: float) -> Iterator
 
 
 def report_motion(browser: Browser, server: Server, seconds: float) -> Iterator[str]:
-    """Print the table; yield what misses its bound."""
+    """Print the table; yield the missed bounds."""
     print("\n| arrows | renderer | script and draw calls, ms p50 | p95 | frames/s |\n|---|---|---|---|---|")
     for name, renderer, times, rate in measure_motion(browser, server, seconds):
         middle, late = percentile(times, 0.5), percentile(times, 0.95)

@@ -1,10 +1,10 @@
-"""Measures what int8 weights cost in accuracy and gain in speed, in this process.
+"""Measure the accuracy and speed of int8 weights, in this process.
 
 1. Accuracy, of the built-in model or `--model`: perplexity (e to the mean negative log-likelihood of a token) of a text
-   that it was not trained on, read in windows of the model's context, and the largest difference of any logit from the
+   outside its training data, read in windows of the model's context, and the largest difference of any logit from the
    float32 network's, over `--tokens` tokens.
-2. Speed, of the 124M checkpoint in bfloat16: steps of the network with and without int8, one after the other in turn;
-   the ratio is the median over the pairs, so that a machine whose speed varies affects both. It needs a quiet machine.
+2. Speed, of the 124M checkpoint in bfloat16: steps of the network with and without int8 alternate. The ratio is the
+   median over the pairs, so that variations of the machine's speed affect both. It needs an idle machine.
 
     python -m benchmarks.quantized --text held_out.txt
 """
@@ -69,7 +69,7 @@ def time_steps(folder: Path, rounds: int, threads: int | None) -> None:
             order = (plain, int8) if turn % 2 else (int8, plain)
             times = {network: seconds(network, batches[network], last_rows) for network in order}
             pairs.append((times[plain], times[int8]))
-        pairs = pairs[2:]  # the first steps meet memory that nobody has touched
+        pairs = pairs[2:]  # the first steps include page faults
         without, with_int8 = (1000 * statistics.median(pair[i] for pair in pairs) for i in (0, 1))
         ratio = statistics.median(a / b for a, b in pairs)
         print(f"{case:<24}{without:>12.2f}{with_int8:>12.2f}{ratio:>16.2f}")

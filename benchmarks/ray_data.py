@@ -1,10 +1,9 @@
-"""Runs a batch job on a Ray of this machine alone: rows and tokens per second, and the most memory of each of its
-processes.
+"""Measure a batch job on a local Ray: rows and tokens per second, and the peak memory of each process.
 
     python -m benchmarks.ray_data [--rows 4000] [--workers 1 2]
 
-Each row is traced, so that the output is many times the object store's size; the memory must not follow it. It prints a
-table in Markdown.
+Each row is traced, so that the output is much larger than the object store; memory must not grow with it. Prints a
+Markdown table.
 """
 
 import argparse
@@ -36,7 +35,7 @@ _HEADS = (
 
 @dataclass
 class Peaks:
-    """Proportional memory: what several processes share counts once. In bytes."""
+    """Peaks of proportional memory in bytes: shared pages count once."""
 
     command: int = 0
     worker: int = 0
@@ -112,10 +111,9 @@ def _measure(texts: Path, output: Path, workers: int, file_format: str) -> str |
 
 
 def tokens_per_second(tokens: int, written: Sequence[float]) -> int | None:
-    """Return the tokens a second of all shards but the first, by the times at which they were written, or None if that
-    is not known.
+    """Return the tokens per second of all shards but the first, by the times of their files, or None if unknown.
 
-    So neither the start of Ray and of the engines nor their end, after the last shard, is counted.
+    The start of Ray and the engines, and their end after the last shard, are not counted.
     """
     seconds = max(written, default=0.0) - min(written, default=0.0)
     return round(tokens * (1 - 1 / len(written)) / seconds) if seconds > 0 else None

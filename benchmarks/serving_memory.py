@@ -1,9 +1,8 @@
-"""Measures what a server of the 124M checkpoint in bfloat16 takes, a minute after it was busy, compared with what its
-weights take.
+"""Measure the memory of a server of the 124M checkpoint in bfloat16, one minute after load, compared with its weights.
 
-Memory is the proportional set size (PSS) of all its processes, so that a page that two share counts once: other
-programs that map the same libraries take their share of them, so nothing else should run. The used part of the KV cache
-is counted separately: the server reports it.
+Memory is the proportional set size (PSS) of all its processes, so that a shared page counts once. Other programs that
+map the same libraries reduce it, so no others should run. The used part of the KV cache is counted separately: the
+server reports it.
 
     python -m benchmarks.serving_memory --cache /tmp/lightwell-benchmarks
 """

@@ -1,8 +1,8 @@
-"""Measures what servers take, compared with what `lightwell size` predicts for them (docs/sizing.md).
+"""Measure the memory of servers, compared with the prediction of `lightwell size` (docs/sizing.md).
 
-Memory is the proportional set size of all processes of a server some seconds after it was busy; the unused part of the
-KV cache takes no memory, and is added. Nothing else should run, as other programs that map the same libraries take a
-share of them.
+Memory is the proportional set size of all processes of a server some seconds after load. The unused part of the KV
+cache occupies no memory, and is added. No other programs should run: if they map the same libraries, the measured
+size is smaller.
 
     python -m benchmarks.sizing --cache /tmp/lightwell-benchmarks
 """

@@ -1,11 +1,11 @@
-"""Measures the time from the start of the process to ready and to the first token, compared with other engines: fresh,
-and once more.
+"""Measure the time from the start of the process to ready and to the first token, compared with other engines: first
+start and later starts.
 
-The first start of each engine is that of a fresh clone after `make install`: without bytecode of our own source, and
-with an empty folder for what peers compile. For those after it the medians are given. The files of model and libraries
-were read before, the libraries' bytecode is there. Readiness is polled ten times a second; then one request with a
-short prompt is sent. With `--build-image` a fresh container with the default model is started too: from the start of
-`lightwell serve` in it to its first token.
+The first start of each engine is like that of a fresh clone after `make install`: without bytecode of our own source,
+and with empty compile caches for the peers. For later starts the medians are given. The files of model and libraries
+are in the page cache, and the libraries' bytecode exists. Readiness is polled ten times per second; then one request
+with a short prompt is sent. With `--build-image` a fresh container with the default model is measured too: from the
+start of `lightwell serve` in it to its first token.
 
     python -m benchmarks.startup --models default 124m --turns 5 [--build-image SCRIPT]
 """
@@ -56,7 +56,7 @@ def start_once(name: str, setup: Setup) -> Start:
 
 
 def caches_in(folder: Path) -> dict[str, str]:
-    """Return the environment with which what engines compile is kept there: Triton's and vLLM's own."""
+    """Return the environment variables that put Triton's and vLLM's compile caches into the folder."""
     names = ("TRITON_CACHE_DIR", "VLLM_CACHE_ROOT")
     return {name: str(folder / name.lower()) for name in names}
 

@@ -1,8 +1,7 @@
-"""The subjects that are measured in turn: servers with prompts of their model, and `transformers.generate` with a
-static batch.
+"""The subjects of a measurement: servers with prompts of their model, and `transformers.generate` with a static batch.
 
-All are started first. A peer's server that does not have its turn is stopped (SIGSTOP), so that it takes nothing from
-the others; ours, whose worker is watched, waits idle.
+All are started first, then measured in turn. A peer's server is stopped (SIGSTOP) while others are measured, so that
+it uses no CPU. Lightwell stays idle instead, because its worker has a watchdog.
 """
 
 import json
@@ -128,7 +127,7 @@ def served(start: Callable[[Setup], AbstractContextManager[Engine]], setup: Setu
 
 @contextmanager
 def all_of(names: Sequence[str], setup: Setup) -> Iterator[list[Subject]]:
-    """Start those of `names` that are available, and our bfloat16 next to int8. Print why another is not."""
+    """Start the available engines of `names`, and our bfloat16 next to int8. Print why an engine is not available."""
     starts: list[tuple[str, AbstractContextManager[Subject]]] = [
         (name, static_batch(setup) if name == STATIC else served(ENGINES[name], setup)) for name in names
     ]

@@ -1,10 +1,9 @@
-"""Compares one worker's model on two and more processes with one process: how near the numbers are, what a step takes
-and holds.
+"""Compare a model on one process with the same model on several: differences of numbers, time and memory of a step.
 
-Each line is an engine in a process of its own, which starts the other ranks. Numbers are compared: of a text of 200
-tokens every layer's patterns and residual stream, and the logits; of eight prompts 64 tokens each, chosen greedily; all
-with those of the model's first line. On a CPU the ranks share the cores and communicate over the loopback, so steps get
-longer, not shorter: what is shown is the price of communication.
+Each line is an engine in a separate process, which starts the other ranks. The compared numbers are every layer's
+patterns and residual stream and the logits for a text of 200 tokens, and 64 greedy tokens for each of eight prompts.
+Each line is compared with the model's first line. On a CPU the ranks share the cores and communicate over the loopback
+interface, so steps are slower, not faster: the difference is the cost of communication.
 
     python -m benchmarks.tensor_parallel                    # the default model and the 124M checkpoint, 1 and 2 ranks
     python -m benchmarks.tensor_parallel --ranks 1 2 4 --model small
@@ -44,7 +43,7 @@ _CACHE = 768 << 20
 
 @dataclass
 class Measured:
-    """What was measured of one engine."""
+    """The measurements of one engine."""
 
     load: float
     """Seconds to load."""
@@ -125,7 +124,7 @@ def private_bytes(pid: str) -> int:
 
 
 def median_ms(engine: Engine, make: Callable[[], tuple[Sequence[int], Task]]) -> float:
-    """Return the median milliseconds of a request alone."""
+    """Return the median milliseconds of a single request."""
     times = []
     for uid in range(7):
         prompt, task = make()
@@ -148,7 +147,7 @@ def step_ms(engine: Engine, streams: int, vocabulary: int) -> float:
 
 
 def measure_apart(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measured:
-    """Measure an engine in a process of its own."""
+    """Measure an engine in a separate process."""
     command = [sys.executable, "-m", "benchmarks.tensor_parallel"]
     command += ["--one", str(folder), str(num_ranks), dtype, str(out)]
     told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout.splitlines()[-1]

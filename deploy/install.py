@@ -4,7 +4,7 @@
     python deploy/install.py --lock constraints.txt [--upgrade]            compile the versions again
     python deploy/install.py --print-torch-index URL                       pip's option for torch's index, if needed
 
-uv installs, from PATH or else from PyPI; where it is missing or fails, pip does. It needs nothing but Python itself.
+It uses uv from PATH, or else from PyPI; if uv is missing or fails, it uses pip. It needs only Python itself.
 """
 
 from __future__ import annotations

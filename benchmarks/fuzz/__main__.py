@@ -1,11 +1,11 @@
-"""Sends broken, odd and hostile HTTP over raw sockets to a server of its own: nothing may hurt it.
+"""Fuzz test: sends malformed and hostile HTTP over raw sockets to a server that it starts.
 
-It throws the catalogue of attacks, then `--count` random mutations of valid requests, then opens `--idle` connections
-that send nothing or half a request, then throws the mutations once more. Every connection must be answered or closed in
-bounded time, without a status of 500 or more; afterwards the next normal request works, the processes are the same, and
-none holds more open files than before, nor more memory than before it met the mutations again. The seed is random
-unless given, and printed. It ends with status 1 when anything is wrong. `benchmarks.hostile` measures how long large
-bodies make other streams wait.
+It sends the catalogue of attacks, then `--count` random mutations of valid requests, then opens `--idle` connections
+that send nothing or half a request, then sends the mutations again. Every connection must be answered or closed in
+bounded time, without a status of 500 or more. Afterwards a normal request must work and the processes must be the same.
+No process may hold more open files than at the start, or more memory than before the second round of mutations. The
+seed is random unless given, and printed. The exit status is 1 if a check fails. `benchmarks.hostile` measures how long
+large bodies delay other streams.
 
     python -m benchmarks.fuzz --count 20000 --idle 3000
 """
@@ -30,7 +30,7 @@ BOUND = 20.0
 SERVE = [
     *("--receive-timeout", f"{RECEIVE_TIMEOUT:g}", "--send-timeout", "5", "--log-level", "error"),
     *("--max-num-seqs", "64", "--max-num-batched-tokens", "64"),  # short steps: streams wait for nothing else
-    *("--kv-cache-memory", "16MiB"),  # so few blocks that the first mutations have touched all of them
+    *("--kv-cache-memory", "16MiB"),  # few blocks, so that the first mutations touch all of them
 ]
 MEMORY_SLACK = 8 << 20
 """Bytes by which each process may grow; 400 mutations that came again took 0.0 to 0.1 MiB in each of four runs."""
@@ -39,13 +39,13 @@ _SHOWN = 20
 
 
 async def fuzz(server: Server, count: int, idle: int, seed: int) -> Verdicts:
-    """Throw everything, then check what is left of the server."""
+    """Send all attacks, then check the state of the server."""
     await _normal_request(server)
     files = {pid: num_open_files(pid) for pid in descendants(server.pid)}
     verdicts = await throw_all(server, chain(catalogue(), mutations(seed, count)), BOUND)
     await _idle_connections(server, idle, verdicts)
     await _aftermath(server, verdicts, files, sizes={})
-    # What the mutations made it learn is not a leak; the same once more must cost nothing.
+    # Caches filled by the first round are not a leak; a second round must not add memory.
     sizes = {pid: allocated_bytes(pid) for pid in files}
     again = await throw_all(server, mutations(seed, count), BOUND)
     verdicts.wrong += again.wrong
@@ -97,7 +97,7 @@ async def _idle_connections(server: Server, count: int, verdicts: Verdicts) -> N
 
 
 async def _aftermath(server: Server, verdicts: Verdicts, files: dict[int, int], sizes: dict[int, int]) -> None:
-    """Check what the server holds, once it had some seconds to give it back."""
+    """Check that the server released files and memory, after waiting some seconds."""
     held: list[str] = []
     for _ in range(50):
         await asyncio.sleep(0.2)
@@ -108,7 +108,7 @@ async def _aftermath(server: Server, verdicts: Verdicts, files: dict[int, int], 
 
 
 async def _held(server: Server, files: dict[int, int], sizes: dict[int, int]) -> list[str]:
-    """Return what is held beyond these files and bytes, by process id."""
+    """Return the problems: files and memory held beyond `files` and `sizes`, by process id."""
     values = await scrape(server.host, server.port)
     held = []
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "inflight_capture_bytes"):

@@ -1,6 +1,6 @@
-"""Makes what is thrown at the server: requests as bytes, whole and broken in every way that ever broke a parser.
+"""Generators of attacks: valid and malformed requests as bytes, with the known weaknesses of HTTP parsers.
 
-It knows the wire and a few of the server's routes; it neither sends nor judges.
+They use the HTTP format and a few of the server's routes. Other modules send the attacks and judge the answers.
 """
 
 import random
@@ -33,7 +33,7 @@ class Attack:
     """Pieces that are sent one after the other, a moment apart."""
     ending: Literal["wait", "half-close", "reset"] = "wait"
     most_answers: int = 1
-    """Most answers that may come; more would be answers to what was smuggled in."""
+    """Maximum number of answers; more would be answers to a smuggled request."""
     least_answers: int = 0
     """Fewest answers that must come, for requests that are all in order."""
     pause: float = 0.0
@@ -69,7 +69,7 @@ def catalogue() -> Iterator[Attack]:
 
 
 def truncated() -> Iterator[Attack]:
-    """Cut a request at every byte, by a client that closes its side there, or its whole connection."""
+    """Cut a request at every byte: the client closes its side or the whole connection."""
     for whole in (TOKENIZE, STREAM, VERSION):
         for end in range(len(whole)):
             yield Attack("truncated", (whole[:end],), "half-close")
@@ -117,7 +117,7 @@ SMUGGLED = b"GET /version HTTP/1.1\r\nHost: smuggled\r\n\r\n"
 
 
 def lengths() -> Iterator[Attack]:
-    """Return requests whose end is ambiguous, with another request after them: at most one answer may come."""
+    """Yield requests with an ambiguous length, followed by another request: at most one answer is allowed."""
     text = b'{"prompt": "x"}'
     whole = b"%x\r\n%s\r\n0\r\n\r\n" % (len(text), text)
     for headers in LENGTHS:

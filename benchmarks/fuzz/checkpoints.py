@@ -50,7 +50,7 @@ _VALUES: tuple[Any, ...] = (
     *(None, -1, 0, 1, 3, 7, 65, 2**70, -(2**63), 1e308, "", "x", "../..", [], {}, [[]], True, [-3], "a" * 100_000),
     *(*_LARGE, 10**400),
 )
-"""Values that are put in the place of others in JSON files."""
+"""Replacement values in JSON files."""
 _SIZES = {"num_hidden_layers": 1, "intermediate_size": 192, "head_dim": 32}
 
 

@@ -177,7 +177,7 @@ def _grouped(draw: Draw) -> None:
 
 
 def _draw_any_rows(outputs: int, inputs: int, rng: random.Random) -> GroupedRows:
-    """Draw rows of parts that may not fit each other. Raises ValueError where they do not."""
+    """Draw rows of parts with shapes that may not match. Raises ValueError if they do not."""
 
     def groups() -> int:
         fitting = [size for size in (16, 32, 64, 128, 256) if inputs % size == 0]

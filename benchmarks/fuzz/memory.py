@@ -1,13 +1,13 @@
-"""Draws shapes for the kernels of the CPU and mutates files of checkpoints, each case in a process with kernels that
-check every address: `python -m benchmarks.fuzz.memory --count 100000`.
+"""Fuzz test of the CPU kernels (random shapes) and of checkpoint files (mutations), in processes whose kernels check
+every address: `python -m benchmarks.fuzz.memory --count 100000`.
 
 Half of the cases call kernels with drawn shapes, also shapes that do not fit each other. They are refused with a
 ValueError, or computed. The others are small checkpoints of every format in which bytes, values of JSON files, shapes
 or dtypes were changed. They are refused with a ModelLoadError of one line, or loaded, and then the network computes.
 
-The levels of this CPU take turns, each in a process of its own. It ends with status 1 when a
-case ends otherwise, takes longer than `SLOW` seconds, or the sanitizers find an address outside or undefined behaviour.
-A case depends on the seed and its number only: `--first NUMBER --count 1` repeats it.
+The levels of this CPU alternate, each in a separate process. The exit status is 1 if a case has another result or takes
+longer than `SLOW` seconds, or if the sanitizers find an invalid address or undefined behaviour. A case depends only on
+the seed and its number: `--first NUMBER --count 1` repeats it.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from tests.model.kernels.sanitizers import sanitized_library, sanitizer_variable
 SLOW, HANGS = 30.0, 300.0
 """Seconds of a case that are a fault, and at which its process is ended; with sanitizers, on a busy machine."""
 MOST_CRASHES = 10
-"""Processes that may end in the middle of a case before a level is given up."""
+"""Maximum number of crashed processes before the test of a level stops."""
 
 
 def run_cases(first: int, count: int, seed: int, note: Callable[[int], None]) -> list[str]:

@@ -1,6 +1,6 @@
-"""Holds what requests are broken with: lines, heads, bodies, lengths, chunks and paths that ever broke a parser.
+"""Tables of malformed parts of requests: request lines, headers, bodies, lengths, chunks and paths.
 
-These are tables, and the function that makes a plain request; `benchmarks.fuzz.attacks` describes how they are thrown.
+Also the function that makes a plain request. `benchmarks.fuzz.attacks` combines the parts.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Throws attacks at a server over raw sockets and judges what comes back.
+"""Sender of attacks over raw sockets, and the checks of the answers.
 
-Whatever is sent, the server answers it or closes the connection, in bounded time; never with a status of 500 or more,
-never with more answers than there were requests, and each refusal in the one shape of errors.
+The server must answer every attack or close the connection in bounded time. It must not return a status of 500 or
+more, or more answers than requests, and each rejection must be a JSON error in the server's format.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ _CHUNKED = re.compile(rb"(?im)^transfer-encoding: *chunked\r?$")
 
 @dataclass(frozen=True)
 class Parsed:
-    """The answers in what came on one connection."""
+    """The answers received on one connection."""
 
     statuses: tuple[int, ...]
     bodies: tuple[bytes, ...]
     rest: bytes
-    """Bytes that are not a whole answer."""
+    """Bytes of an incomplete answer."""
 
 
 @dataclass
 class Verdicts:
-    """What became of all attacks, by their groups."""
+    """Results of all attacks, by group."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     statuses: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
@@ -46,7 +46,7 @@ class Verdicts:
 
 
 async def throw_all(server: Server, attacks: Iterable[Attack], bound: float) -> Verdicts:
-    """Throw every attack, some at once; each has `bound` seconds from its last byte."""
+    """Send all attacks, several at once. Each must be answered within `bound` seconds after its last byte."""
     verdicts, source = Verdicts(), iter(attacks)
 
     async def thrower() -> None:
@@ -90,7 +90,7 @@ async def _send(wire: Wire, attack: Attack) -> None:
 
 
 async def _receive(wire: Wire, attack: Attack, received: bytearray) -> None:
-    """Receive until the connection ends; once an answer is there and no more comes, we close it from our side too."""
+    """Receive until the connection ends. After an answer without further data, close it from the client's side."""
     has_ended = attack.ending != "wait"
     with contextlib.suppress(OSError):
         while True:
@@ -108,7 +108,7 @@ async def _receive(wire: Wire, attack: Attack, received: bytearray) -> None:
 
 
 def parse(content: bytes) -> Parsed:
-    """Return the whole answers that `content` begins with; interim ones (1xx) are skipped."""
+    """Parse the complete answers at the start of `content`; interim ones (1xx) are skipped."""
     statuses, bodies = [], []
     while match := _HEAD.match(content):
         status, headers, rest = int(match[1]), match[2], content[match.end() :]
@@ -146,7 +146,7 @@ def _unchunked(content: bytes) -> tuple[bytes, int | None]:
 
 
 def problems(attack: Attack, parsed: Parsed) -> list[str]:
-    """Return what is wrong, in words."""
+    """Return the problems of an answer as text."""
     found = [f"status {status}" for status in parsed.statuses if status >= 500]
     if len(parsed.statuses) > attack.most_answers:
         found.append(f"{len(parsed.statuses)} answers {parsed.statuses}, at most {attack.most_answers}")

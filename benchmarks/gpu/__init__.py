@@ -1,6 +1,6 @@
-"""Measures what one CUDA GPU gives: our numbers checked on it, and our speed compared with the card's own limits and
+"""Checks and measurements on one CUDA GPU: correct numbers, and speed compared with the card's limits and
 `transformers`.
 
-`python -m benchmarks.gpu --out DIR` needs torch (2.11 or later) and transformers alone, no network, and under ten
-minutes; it leaves results.json and table.md in DIR. Networks have random weights, made on the spot.
+`python -m benchmarks.gpu --out DIR` needs only torch (2.11 or later) and transformers, no network, and takes under ten
+minutes. It writes results.json and table.md to DIR. The networks have random weights, generated at the start.
 """

@@ -1,7 +1,7 @@
-"""Measures all that is asked of a card: `python -m benchmarks.gpu --out DIR [--part numbers|speed]`.
+"""Run all checks and measurements of a card: `python -m benchmarks.gpu --out DIR [--part numbers|speed]`.
 
-Status 2 without a GPU, 1 where a number was found wrong or something could not be measured for an error; a bar of speed
-that is missed is only reported.
+Exit status 2 without a GPU, 1 if a number is wrong or a measurement raised an error. A missed speed bar is only
+reported.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Measures decode attention alone: the share of the card's bandwidth at which it reads keys and values."""
+"""Measure the decode attention kernels: the share of the card's bandwidth at which they read keys and values."""
 
 import torch
 

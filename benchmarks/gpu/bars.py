@@ -1,4 +1,4 @@
-"""Lists what is asked of a card, one bar for each row of the table, in its order."""
+"""The bars of a card: one requirement for each row of the table, in its order."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Measures what the card could do at most: bytes read a second, and large matrix products."""
+"""Measure the upper limits of the card: memory bandwidth and large matrix products."""
 
 import torch
 
@@ -6,7 +6,7 @@ from benchmarks.gpu.clock import seconds
 
 
 def bytes_per_second(device: torch.device, num_bytes: int) -> float:
-    """Return the bytes read from memory a second: a sum over what no cache holds."""
+    """Return the bytes read from memory per second: a sum over a tensor larger than the caches."""
     data = torch.ones(num_bytes // 4, device=device)
     return num_bytes / seconds(data.sum, device, calls=4)
 

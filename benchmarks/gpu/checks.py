@@ -1,5 +1,5 @@
-"""Checks that the numbers are right on this device: a small network against `transformers`, a crowd of requests with
-graphs and without against plain torch, and the bits of batch-invariant answers alone and among others.
+"""Checks of the numbers on this device: a small network against `transformers`, many requests with and without graphs
+against plain torch, and the bits of batch-invariant answers in batches of one and of many.
 """
 
 import random
@@ -98,7 +98,7 @@ def _engine(model: Transformer, plan: Plan, *, graphs: bool = True) -> Engine:
 
 
 def run(engine: Engine, requests: Sequence[EngineRequest], arrivals: Sequence[int] = ()) -> dict[int, Told]:
-    """Run requests and return what each returned; request i is added before step arrivals[i], or at once."""
+    """Run requests and return their results; request i is added before step arrivals[i], or at once."""
     told = {request.uid: Told() for request in requests}
     waiting = sorted(zip(arrivals or [0] * len(requests), requests, strict=True), key=lambda pair: pair[0])
     steps = 0
@@ -131,7 +131,7 @@ def compare(found: dict[int, Told], expected: dict[int, Told]) -> tuple[float, s
 
 
 def check_bits(plan: Plan, device: torch.device, results: Results) -> None:
-    """Check that answers of a batch-invariant network have the same bits alone and in random batches."""
+    """Check that answers of a batch-invariant network have the same bits as single requests and in random batches."""
     seed = random.SystemRandom().randrange(1 << 32)
     dtype = plan.dtype
     theirs = make_theirs(plan.crowd.network, dtype, device, plan.crowd.context)

@@ -53,7 +53,7 @@ def device_seconds(function: Callable[[], object], device: torch.device, *, repe
 
 
 class Clock:
-    """A run that must end in time: what no longer fits is left out and named."""
+    """The deadline of a run: measurements that no longer fit are skipped and listed."""
 
     def __init__(self, limit: float) -> None:
         """Set the limit in seconds."""
@@ -70,7 +70,7 @@ class Clock:
         return self._limit - self.elapsed
 
     def has(self, needed: float, what: str) -> bool:
-        """Return whether `needed` more seconds are available; if not, `what` is left out."""
+        """Return whether `needed` more seconds are available; if not, add `what` to the skipped measurements."""
         if needed <= self.left:
             return True
         self.left_out.append(what)

@@ -1,9 +1,9 @@
-"""Compiles every variant of the card's kernels without a card, and says what each takes of a multiprocessor:
+"""Compile every variant of the card's kernels without a card, and print its registers and shared memory:
 `python -m benchmarks.gpu.compile_ahead [--capability 80 90 100] [--only WORDS ...]`.
 
-Status 1 when a variant keeps numbers outside registers, takes too many registers, multiplies 16-bit matrices without
-tensor cores, or sums in another order than one whose rows must have the same bits; 2 where nothing can be compiled. It
-takes about a second for each variant and capability that is not in Triton's cache.
+Exit status 1 if a variant spills registers, uses too many of them, multiplies 16-bit matrices without tensor cores, or
+sums in another order than a variant that must give the same bits; 2 if no variant can be compiled. Each variant and
+capability that is not in Triton's cache takes about a second.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def compile_variant(variant: "Variant", capability: int) -> Usage:
-    """Compile a variant for one capability, and read what it takes."""
+    """Compile a variant for one capability and return its resource usage."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -157,7 +157,7 @@ def compile_variant(variant: "Variant", capability: int) -> Usage:
 
 
 def _resources(cubin: bytes) -> dict[str, int]:
-    """Return what cuobjdump reads of a kernel's machine code: REG, STACK and LOCAL."""
+    """Return cuobjdump's values for a kernel's machine code: REG, STACK and LOCAL."""
     import triton
 
     program = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"

@@ -1,6 +1,7 @@
-"""Counts what a step of every family asks of a card, without one: `python -m benchmarks.gpu.fake_card [FAMILY ...]`.
+"""Count the launches and copies of one step of every family without a card:
+`python -m benchmarks.gpu.fake_card [FAMILY ...]`.
 
-It ends with status 1 where a step launches or copies more than its budget, or an operator mixes devices.
+Exit status 1 if a step launches or copies more than its budget, or an operator mixes devices.
 """
 
 import argparse
@@ -39,7 +40,7 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that a step may ask of the card."""
+    """Maximum launches and copies of a step."""
 
     launches: int
     """Launches a layer."""
@@ -50,7 +51,7 @@ class Budget:
 
 DECODE, WITH_CROSS, ENCODE = Budget(10, readbacks=1), Budget(16, readbacks=1), Budget(12)
 SPLIT_PRODUCTS = 4
-"""Products of a layer that take a second launch with batch invariance, at most: those of few outputs."""
+"""Maximum number of a layer's products that need a second launch with batch invariance (few outputs)."""
 GREEDY: Mapping[str, Any] = {"temperature": 0.0}
 
 
@@ -93,7 +94,7 @@ def line(name: str, what: str, counts: Counts, layers: int, problem: str) -> str
 
 
 def exceeded(counts: Counts, budget: Budget, layers: int) -> str:
-    """Return what a step asks for beyond its budget, or nothing."""
+    """Return the counts of a step that exceed its budget as text, or an empty string."""
     most = budget.launches * layers + budget.outside
     found = {
         f"{most} launches": counts.launches.total() > most,

@@ -1,7 +1,7 @@
-"""Runs CUDA code without a card, on tensors that have shapes and devices but no numbers, and counts what it launches.
+"""Run CUDA code without a card, on tensors with shapes and devices but without data, and count its launches.
 
-The CPU build of torch refuses to index tensors of a card it was not linked for, though the operators behind indexing
-work: `Indexing` calls those instead.
+The CPU build of torch cannot index CUDA tensors, but the operators behind indexing work: `Indexing` calls these
+instead.
 """
 
 import traceback
@@ -63,7 +63,7 @@ _SYNCS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero")
 
 
 class Indexing(TorchFunctionMode):
-    """Replaces what asks for a linked CUDA: indexing by Python, addresses, some copies."""
+    """Replaces operations that need a torch with CUDA: indexing by Python, addresses, some copies."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -121,7 +121,7 @@ def _indexed(x: Tensor, index: Any) -> tuple[Tensor, list[Tensor | None] | None]
 
 
 class Counts(TorchDispatchMode):
-    """Counts what a card would be asked for: launches by name; uploads, readbacks and waits of the host by place."""
+    """Counts the operations of a card: launches by name; uploads, readbacks and waits of the host by place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Counts(TorchDispatchMode):
         self.launches[name] += 1
 
     def copy(self, name: str) -> None:
-        """Count a copy, or a wait of the host, by the place that asked for it."""
+        """Count a copy, or a wait of the host, by the place in the code that causes it."""
         stack = traceback.extract_stack()
         frames = [frame for frame in stack if str(ROOT) in frame.filename and "site-packages" not in frame.filename]
         own = [frame for frame in frames if Path(frame.filename).parent != Path(__file__).parent]
@@ -169,11 +169,11 @@ class Counts(TorchDispatchMode):
 
 
 _WHOLE = ("scaled_dot_product_attention", "rms_norm", "layer_norm", "native_layer_norm", "linear", "softmax")
-"""Operators of which a card's version is one launch, whatever they are made of here."""
+"""Operators with one launch on a card, even if several operators implement them here."""
 
 
 _CAPABILITY = (9, 0)
-"""The compute capability of the faked card: that of an H100."""
+"""The compute capability of the fake card (H100)."""
 
 
 def _devices(tree: object) -> set[str]:
@@ -195,7 +195,7 @@ def fake_card() -> Iterator[None]:
 
 
 def counted(run: Callable[[], object]) -> Counts:
-    """Return what a function asks of the card within `fake_card`."""
+    """Return the card operations of a function that runs within `fake_card`."""
     counts = Counts()
 
     def launched(kernel: Any, *arguments: object, **options: object) -> None:

@@ -1,7 +1,7 @@
-"""Measures what a step costs the host, without a device: `TRITON_INTERPRET=1 python -m benchmarks.gpu.host_time`.
+"""Measure the host's time per step, without a device: `TRITON_INTERPRET=1 python -m benchmarks.gpu.host_time`.
 
-The whole step is an engine's, of a network that does nothing (`benchmarks.gpu.idle_network`). Each measurement of a
-part is one function of `MEASUREMENTS`: it takes the rows of a step, and returns what is timed by its name.
+Whole steps are an engine's, with a network that does nothing (`benchmarks.gpu.idle_network`). Each function of
+`MEASUREMENTS` measures parts of a step: it takes the rows of a step and returns the timed functions by name.
 """
 
 import gc
@@ -30,11 +30,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "penalties": {"repetition_penalty": 1.1, "frequency_penalty": 0.1},
 }
 WHOLE_STEPS = ("greedy", "top_p")
-"""The options of which whole steps are measured."""
+"""The sampling options with which whole steps are measured."""
 _LOOKING_STREAMS = 8
-"""Streams of which some capture the attention rows of 32 heads of 16 layers."""
+"""Number of streams in the measurement with captures: some capture the attention rows of 32 heads of 16 layers."""
 _ROUNDS = 3
-"""Rounds of each measurement of whole steps, of which the quietest counts: other machines' work comes and goes."""
+"""Rounds of each measurement of whole steps; the fastest counts, as other load on the machine varies."""
 _VOCAB_SIZE = 128_256
 _PROMPT, _ANSWER = 500, 500
 
@@ -53,7 +53,7 @@ def make_rows(num_rows: int, options: Mapping[str, Any]) -> list[SamplerRow]:
 
 
 def sampling(rows: Sequence[SamplerRow]) -> Parts:
-    """Return what the device's sampler does on the host, beside copies and the start of a graph."""
+    """Return the host's work of the device sampler, without copies and the start of a graph."""
     packed = np.zeros(packed_size(len(rows)), np.int64)
     result = np.zeros((len(rows), result_width(num_alternatives(rows))), np.int64)
 
@@ -65,7 +65,7 @@ def sampling(rows: Sequence[SamplerRow]) -> Parts:
 
 
 def edits(rows: Sequence[SamplerRow]) -> Parts:
-    """Return what edits cost in a step that adds no tokens, and thereby nearly what they cost in any."""
+    """Return the work of edits in a step that adds no tokens, which is nearly their work in any step."""
     if not any(row.params.edits_logits(_ANSWER) for row in rows):
         return {}
     kept = [RowEdits(row.params, _VOCAB_SIZE, row.num_prompt_tokens) for row in rows]

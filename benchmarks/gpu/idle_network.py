@@ -1,8 +1,8 @@
-"""Runs the engine as on a card with a network that does nothing, so that what is left of a step is the host's part.
+"""Run the engine as on a card with a network that does nothing, so that a step's time is only the host's part.
 
-The kernels, the graphs and the choice of tokens are left out, and nothing else is: a step is scheduled while the one
-before runs, its numbers are written and copied, the tokens are read back and accounted for. On a card, some tens of
-microseconds come on top, which starting a graph, copies and events take.
+Only the kernels, the graphs and the choice of tokens are left out. A step is scheduled while the previous one runs, its
+inputs are written and copied, the tokens are read back and processed. On a card, starting a graph, copies and events
+add some tens of microseconds.
 """
 
 import math
@@ -48,16 +48,16 @@ _MANY_HEADS = {"num_hidden_layers": _LAYERS, "num_attention_heads": _HEADS, "hea
 _LOOKED_AT = Network("idle, of many heads", _NETWORK.sizes | _MANY_HEADS)
 """A network for captures of all heads of all layers."""
 _WARM_UP, _MEASURED = 150, 200
-"""Steps before those that are measured, and those."""
+"""Number of warm-up steps and of measured steps."""
 
 
 def step_seconds(
     num_rows: int, options: Mapping[str, Any], num_keys: int, num_looking: int | None = None
 ) -> list[float]:
-    """Return the seconds of each step in which all of so many sequences get a token, as a server's engine runs them.
+    """Return the seconds of each step in which all sequences get a token, with a server's engine.
 
-    options: the sampling parameters. num_keys: tokens of each prompt. num_looking: how many of them capture the
-    attention rows of all heads of all layers, of a network that has many; None is a network of one layer.
+    options: the sampling parameters. num_keys: tokens of each prompt. num_looking: number of sequences that capture the
+    attention rows of all heads of all layers, in a network with many layers; None means a network of one layer.
     """
     # The first sequence gets tokens while the others' prompts are read.
     num_tokens = _WARM_UP + _MEASURED + num_rows + 10

@@ -1,5 +1,4 @@
-"""Lists the variants of the card's kernels that `benchmarks.gpu.compile_ahead` compiles: those of usual networks, and
-the widest ones.
+"""The variants of the card's kernels that `benchmarks.gpu.compile_ahead` compiles: usual networks and the widest ones.
 
 To add a kernel, write a table of its variants and name it in `variants`.
 """
@@ -41,7 +40,7 @@ class Variant:
     """The name of an order of sums: all variants that share it must sum in one order."""
     num_stages: int = 3
     max_registers: int | None = None
-    """The registers of a thread that the compiler is held to."""
+    """The compiler's limit of registers per thread."""
     multiples_of_16: frozenset[str] = field(default=frozenset())
     """The integers that are multiples of 16; addresses all are."""
     fuses_multiply_add: bool = False
@@ -101,7 +100,7 @@ ROTATE_AND_STORE: tuple[tuple[int, int, int, int, str, bool], ...] = (
 GATE = ("silu", "gelu", "gelu_tanh", "relu")
 
 MATMUL = ((1, False, True), (1, False, False), (2, False, True), (2, True, True))
-"""Pieces of K, whether each has programs of its own, and whether K is a multiple of a tile's steps."""
+"""Pieces of K, whether each has separate programs, and whether K is a multiple of a tile's steps."""
 
 
 ATTENTION: tuple[tuple[str, int, int, int, str], ...] = (
@@ -120,7 +119,7 @@ ATTENTION: tuple[tuple[str, int, int, int, str], ...] = (
     ("bf16 fp32", 2, 256, 32, "causal, window, cap, patterns"),
     ("bf16", 2, 256, 16, "causal, window, patterns"),
 )
-"""Types, G, D, B and what else: those of usual networks, mostly with patterns, which take the most registers."""
+"""Types, G, D, B and options of usual networks, mostly with patterns, which need the most registers."""
 
 
 def _add_norm(float_type: str, width: int, added: int, after: str, of_sum: str, before: str) -> Variant:
@@ -195,7 +194,7 @@ def _gate(float_type: str, activation: str) -> Variant:
 
 
 def _attention(float_type: str, group: int, dim: int, block_size: int, what: str) -> Iterator[Variant]:
-    """Yield the kernels of a layer's attention, without those that write patterns if there are none."""
+    """Yield the kernels of a layer's attention; kernels that write patterns only if `what` has patterns."""
     shape = attention_shapes.shape_of(FLOAT_TYPES[float_type], dim, has_bias="bias" in what)
     has = {word: word in what for word in ("causal", "window", "cap", "bias", "patterns")}
     types = _attention_types(float_type, has_bias=has["bias"], has_patterns=has["patterns"])

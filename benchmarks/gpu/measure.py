@@ -41,7 +41,7 @@ class Measurement:
         self._plan, self._device, self._clock = plan, device, clock
         self._results, self._save = results, save
         self._theirs: dict[int, float] = {}
-        """Tokens a second of `transformers` by the number of sequences, where they were measured."""
+        """Measured tokens per second of `transformers` by the number of sequences."""
 
     def numbers(self) -> None:
         """Check that numbers are right."""
@@ -50,7 +50,7 @@ class Measurement:
         self._try(("bits",), 40, lambda: checks.check_bits(plan, device, results))
 
     def suites(self, gpu_tests: Sequence[Path], kernel_tests: Sequence[Path], *options: str) -> None:
-        """Run the tests that need a card, and those of its kernels once more under memcheck."""
+        """Run the tests that need a card, and the kernels' tests again under memcheck."""
         for key, paths, own in (("gpu tests", gpu_tests, ("-m", "gpu")), ("kernel tests", kernel_tests, ())):
             self._try(
                 (key,),
@@ -82,7 +82,7 @@ class Measurement:
     def _try(
         self, keys: tuple[str, ...], needed: float, measure: Callable[[], object], *, what: str | None = None
     ) -> None:
-        """Measure some rows if there are so many seconds left; an error is what those have that are not there yet."""
+        """Measure some rows if `needed` seconds are left. An error is the result of the rows still missing."""
         what = ", ".join(keys) if what is None else what
         if not self._clock.has(needed, what):
             return
@@ -126,7 +126,7 @@ class Measurement:
         )
 
     def _small(self, folder: Path) -> None:
-        """Measure decoding of the small network, and captures beside it."""
+        """Measure decoding of the small network, with and without captures."""
         plan = self._plan
         model = read_ours(folder, plan.dtype, self._device, plan.kernels)
         engine = self._engine(model, max(plan.rows))
@@ -198,7 +198,7 @@ class Measurement:
         self._results.put("invariant", statistics.median(ratios[1:]), f"{invariant:.0f} of {default:.0f} tokens/s")
 
     def _mixed(self, folder: Path) -> None:
-        """Let streams decode while prompts arrive, once for what is compiled then, and once to measure."""
+        """Decode streams while prompts arrive: first to compile, then to measure."""
         plan = self._plan
         engine = ours.make_engine(
             read_ours(folder, plan.dtype, self._device, plan.kernels),

@@ -34,7 +34,7 @@ TINY = Network(
         "num_attention_heads": 8,
         "num_key_value_heads": 2,
         "vocab_size": 1000,
-        "initializer_range": 0.15,  # large, so that what attention adds decides
+        "initializer_range": 0.15,  # large, so that attention decides the next token
     },
 )
 SMALL = Network(
@@ -94,7 +94,7 @@ def read_ours(
 def make_ours(
     network: Network, dtype: torch.dtype, device: torch.device, context: int, kernels: KernelConfig
 ) -> Transformer:
-    """Return our network with weights of its own, which no file has held."""
+    """Return our network with random weights, without a file."""
     with tempfile.TemporaryDirectory() as folder:
         _config(network, context).save_pretrained(folder)
         config = read_config(Path(folder))

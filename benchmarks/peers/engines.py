@@ -1,7 +1,6 @@
-"""The engines that are timed side by side, each behind `/v1/completions` and with its own defaults.
+"""The compared engines, each behind `/v1/completions` and with its own defaults.
 
-It knows how each is started and how it is kept from the cores while another is timed; it knows nothing of what is
-requested of them.
+This module starts each engine and stops it while another is timed. It is independent of the requests.
 """
 
 import json
@@ -21,14 +20,14 @@ START_WITHIN = 300.0
 """Seconds until an engine must be ready. vLLM compiles when it starts."""
 HERE = Path(__file__).parent
 STORED = "stored"
-"""The format of a model whose weights are as its GGUF file has them."""
+"""The format of a model with the weights of its GGUF file, unchanged."""
 OURS_BFLOAT16 = "lightwell bfloat16"
 """The name of our own engine without weights of 8 bits, to compare with."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What an engine is to serve, and where."""
+    """The model that an engine serves, and its address."""
 
     folder: Path
     """The folder of the checkpoint."""
@@ -54,9 +53,9 @@ class Engine:
     name: str
     server: Server
     model: str
-    """What it calls the model: the field of that name in a request."""
+    """The model's name in requests (field `model`)."""
     has_watchdog: bool = False
-    """Whether it would take a stopped worker for a hung one, so it must not be stopped."""
+    """Whether its watchdog would report a stopped worker as hung; such an engine must not be stopped."""
 
     def pause(self) -> None:
         """Stop its processes until `resume`: one that spins while it has nothing to do would slow the next one."""
@@ -71,7 +70,7 @@ class Engine:
 
 
 class Absent(RuntimeError):
-    """A peer is not available here; the message says why."""
+    """A peer is not available here; the message gives the reason."""
 
 
 @contextmanager
@@ -86,7 +85,7 @@ def lightwell(setup: Setup) -> Iterator[Engine]:
 
 @contextmanager
 def lightwell_bfloat16(setup: Setup) -> Iterator[Engine]:
-    """Run what int8 is to be compared with."""
+    """Run the bfloat16 server to which int8 is compared."""
     with lightwell(replace(setup, dtype="bfloat16")) as engine:
         yield replace(engine, name=OURS_BFLOAT16)
 

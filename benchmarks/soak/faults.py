@@ -1,7 +1,7 @@
-"""Breaks the server while the soak runs: its worker is killed, or stopped for a moment, at random times.
+"""Faults during the soak: the worker is killed, or stopped for a moment, at random times.
 
-Kills are spaced so that the supervisor goes on restarting (`server.lifecycle.supervisor` gives up at five ends within a
-minute).
+Kills are spaced so that the supervisor continues to restart the worker (`server.lifecycle.supervisor` gives up after
+five ends within a minute).
 """
 
 import asyncio
@@ -39,17 +39,17 @@ class Fault:
     kind: Literal["kill", "stop"]
     began: float
     ready: float
-    """When /health/ready answered 200 again (kill), or the worker was let continue (stop)."""
+    """Time at which /health/ready answered 200 again (kill), or the worker was continued (stop)."""
     is_healed: bool = True
 
     def may_hit(self, outcome: Outcome) -> bool:
-        """Return whether what became of that request can be due to this fault, by the clock."""
+        """Return whether this fault can have caused the request's outcome, by their times."""
         return outcome.ended >= self.began - SETTLING and outcome.began <= self.ready + SETTLING
 
 
 def last_kill(seconds: float) -> float:
-    """Return when workers are no longer killed, of a soak of `seconds`: a long one leaves the last worker the life
-    that a judgement of its memory needs.
+    """Return the second after which no worker is killed, in a soak of `seconds`. In a long soak the last worker lives
+    long enough to judge its memory.
     """
     return seconds - max(SPARED * seconds, MIN_LIFE + _STARTING if seconds >= MUST_JUDGE else 0)
 
@@ -75,10 +75,10 @@ def put_off(
 
 
 async def inflict(server: Server, seed: int, seconds: float, mean_spacing: float, faults: list[Fault]) -> None:
-    """Cause every fault of the plan, and note each in `faults` once it is healed; return after the last.
+    """Inject every fault of the plan and add each to `faults` after the recovery; return after the last.
 
-    Where workers start slowly, for example under other load, faults come later: a server whose last workers together
-    were ready for less than a minute ends, as it should (`server.lifecycle.supervisor`).
+    If workers start slowly, for example under other load, faults are delayed. Otherwise the supervisor would give up,
+    because the last workers together were ready for less than a minute (`server.lifecycle.supervisor`).
     """
     draw, begun = random.Random(f"stops {seed}"), time.monotonic()
     for planned, plan in fault_times(seed, seconds, mean_spacing):
@@ -87,7 +87,7 @@ async def inflict(server: Server, seed: int, seconds: float, mean_spacing: float
             return
         await asyncio.sleep(begun + moment - time.monotonic())
         pid = worker_pid(server.pid)
-        if pid is None:  # not there yet since the last fault: that one is not healed, which is told there
+        if pid is None:  # no worker yet after the last fault; that fault reports the missing recovery
             continue
         fault = Fault(kind, time.monotonic(), float("inf"))
         faults.append(fault)

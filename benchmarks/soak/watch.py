@@ -1,8 +1,8 @@
-"""Measures memory and file descriptors of the server's processes over time, and whether they stay flat.
+"""Memory and file descriptors of the server's processes over time, and whether they stay flat.
 
-Each process is judged over the second half of its own life: a worker that was just started is still growing into its
-work, and a killed one leaves nothing to compare with. What it allocated is counted: when two other programs that map
-the same libraries ended during a soak, its processes' share of the libraries' pages rose by 40 MiB each.
+Each process is judged over the second half of its own life, as a new worker still grows. Only allocated memory counts,
+without shared libraries: when two other programs that map the same libraries ended during a soak, the proportional
+share of the libraries' pages rose by 40 MiB per process.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ nothing of a leak.
 MUST_JUDGE = 600.0
 """Seconds of a soak from which on the memory of the API process and of a worker must be judged."""
 MEMORY_GROWTH, MEMORY_SLACK = 0.05, 16 << 20
-"""What memory may grow in half a life and still be called flat: this share, or this many bytes."""
+"""Maximum growth of flat memory in half a life: this share, or this number of bytes."""
 FILES_SLACK = 16
 
 
@@ -53,7 +53,7 @@ class Growth:
 
     @property
     def problems(self) -> list[str]:
-        """Return what is not flat, in words."""
+        """Return the series that are not flat, as text."""
         found = []
         if self.more_bytes > max(MEMORY_GROWTH * self.num_bytes, MEMORY_SLACK):
             found.append(
@@ -94,12 +94,12 @@ class Watch:
         ]
 
     def unjudged(self) -> list[str]:
-        """Return the kinds of processes of which none lived long enough."""
+        """Return the kinds of processes without a process that lived long enough."""
         return sorted({API_PROCESS, WORKER} - {growth.name for growth in self.growths()})
 
 
 def name_of(pid: int, server: Server) -> str:
-    """Return what a process of the server is."""
+    """Return the name of a server process."""
     if pid == server.pid:
         return API_PROCESS
     return WORKER if is_worker(pid) else "helper"

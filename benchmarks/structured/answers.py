@@ -1,11 +1,11 @@
-"""Asks for thousands of answers under random schemas over HTTP, and has each judged by the `jsonschema` package.
+"""Request thousands of answers under random schemas over HTTP, and validate each with the `jsonschema` package.
 
     python -m benchmarks.structured.answers --suite jsonschema-4.26.0/json/tests
 
 A checkpoint with random weights and SmolLM2 answer at four temperatures, streamed and not, some with n. Half of the
-schemas are those of random pydantic models, the others keywords drawn at random and those of the official suite
-(`benchmarks.structured.suite` says where it is from). Prints what was invalid, with the schema and the body, and ends
-with status 1 where a bar is missed.
+schemas come from random pydantic models; the others have random keywords or come from the official suite
+(`benchmarks.structured.suite` describes its source). Prints invalid answers with the schema and the body; the exit
+status is 1 if a bar is missed.
 """
 
 import argparse
@@ -37,9 +37,9 @@ PATIENT = ("--max-queue-time", "600")
 """Flags of the server: a slow machine is no reason to refuse."""
 MODELS, KEYWORDS, SUITE = "pydantic models", "keywords at random", "official suite"
 MOST_REFUSED = 0.05
-"""Most of the schemas of pydantic models that may be refused: the others try what no grammar can hold on purpose."""
+"""Maximum share of rejected schemas of pydantic models. The other schemas test unsupported keywords on purpose."""
 LEAST_ENDED = 0.95
-"""Least of the answers that must end by themselves."""
+"""Minimum share of answers that end by themselves."""
 
 
 @dataclass
@@ -51,14 +51,14 @@ class Tally:
     invalid: int = 0
     errors: int = 0
     asked: int = 0
-    """Schemas asked about."""
+    """Number of schemas in requests."""
     refused: Counter[str] = field(default_factory=Counter)
-    """Schemas that were refused, by the keyword and reason."""
+    """Rejected schemas, by the keyword and reason."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A schema, and how it is asked about."""
+    """A schema and the options of its request."""
 
     number: int
     source: str
@@ -89,7 +89,7 @@ def cases(answers: int, seed: int, suite: Path | None) -> Iterator[Case]:
 
 
 def body_of(schema: Any, chat: bool) -> dict[str, Any]:
-    """Ask for an answer to a schema, in a chat or as a completion."""
+    """Request an answer to a schema, as a chat or as a completion."""
     if chat:
         told = f"Answer with JSON of this schema: {json.dumps(schema)[:600]}"
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
@@ -98,7 +98,7 @@ def body_of(schema: Any, chat: bool) -> dict[str, Any]:
 
 
 async def choices_of(http: httpx.AsyncClient, path: str, body: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """Send a body, and return each choice's text and why it ended. Raises ValueError where there is no answer."""
+    """Send a body, and return each choice's text and finish reason. Raises ValueError if there is no answer."""
     texts: dict[int, str] = {}
     ends: dict[int, str | None] = {}
     if not body["stream"]:
@@ -144,7 +144,7 @@ class Unanswered(ValueError):
 
 
 async def ask(http: httpx.AsyncClient, case: Case, chat: bool, tally: Tally) -> None:
-    """Ask about one schema at every temperature, and judge the answers."""
+    """Request answers to one schema at every temperature, and validate them."""
     path = "/v1/chat/completions" if chat else "/v1/completions"
     asked = body_of(case.schema, chat)
     tally.asked += 1
@@ -174,7 +174,7 @@ async def ask(http: httpx.AsyncClient, case: Case, chat: bool, tally: Tally) -> 
 
 
 def fault(text: str, schema: Any) -> str | None:
-    """Return what is wrong with an answer, or None."""
+    """Return the problem of an answer as text, or None."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -191,7 +191,7 @@ def tell(kind: str, case: Case, body: dict[str, Any], what: str) -> None:
 
 
 async def measure(url: str, chat: bool, answers: int, seed: int, suite: Path | None) -> dict[str, Tally]:
-    """Ask one server until it gave so many answers."""
+    """Send requests to one server until it has given `answers` answers."""
     tallies = {MODELS: Tally(), KEYWORDS: Tally()} | ({SUITE: Tally()} if suite else {})
     waiting = cases(answers, seed, suite)
 
@@ -209,7 +209,7 @@ async def measure(url: str, chat: bool, answers: int, seed: int, suite: Path | N
 
 @contextmanager
 def server_of(model: str, url: str | None) -> Iterator[str]:
-    """Yield the address of a server for "random" or another model: the given one, or one of its own."""
+    """Yield the address of a server for "random" or another model: the given address, or a new server's."""
     if url:
         yield url
         return

@@ -1,6 +1,6 @@
-"""Draws the schemas of random answers: of pydantic models, of any keywords, and those of the official suite.
+"""Random schemas: of pydantic models, of any keywords, and of the official suite.
 
-All are bounded, so that a model that writes at random comes to an end.
+All answers have a bounded length, so that a model with random output ends.
 """
 
 import datetime
@@ -53,11 +53,11 @@ _RARE: list[Any] = [
     _of(Annotated, _of(dict, _TEXTS[0], int), Field(max_length=MOST)),
     Annotated[decimal.Decimal, Field(max_digits=6, decimal_places=2)],
 ]
-"""Types of one field in a hundred. Our grammars refuse the first, whose items must differ."""
+"""Types of one field in a hundred. Our grammars reject the first, because its items must differ."""
 
 
 def of_models(number: int, start: int) -> list[Any]:
-    """Draw pydantic models, as programs describe what they want, and return their schemas."""
+    """Draw pydantic models as applications define them, and return their schemas."""
     chance = random.Random(start)
     return [_model(chance, 0).model_json_schema() for _ in range(number)]
 
@@ -90,7 +90,7 @@ def _annotation(chance: random.Random, depth: int) -> Any:
 
 
 def of_keywords(number: int, start: int) -> list[Any]:
-    """Draw so many different schemas of any keywords; the same for the same `start`."""
+    """Draw `number` different schemas of any keywords; the same for the same `start`."""
     found: dict[str, Any] = {}
 
     def keep(schema: Any) -> None:

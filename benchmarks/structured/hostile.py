@@ -1,9 +1,9 @@
-"""Measures what hostile schemas, patterns and grammars cost, each in a process of its own.
+"""Measure the cost of hostile schemas, patterns and grammars, each in a separate process.
 
     python -m benchmarks.structured.hostile
 
-Prints for each the time of writing, checking and compiling, of the first masks, the memory, and for how long other
-threads were kept from running (the interpreter's lock). Those that take over a second are marked.
+Prints for each the time to write, check and compile the grammar, the time of the first masks, the memory, and the
+longest time in which other threads could not run (the interpreter's lock). Inputs of over a second are marked.
 """
 
 import multiprocessing
@@ -29,7 +29,7 @@ TIMEOUT = 20
 
 
 def nested(kind: str, depth: int) -> Any:
-    """Make a schema whose subschemas hold each other."""
+    """Make a schema of nested subschemas."""
     schema: Any = {"type": "integer"}
     for _ in range(depth):
         schema = {"type": "array", "items": schema} if kind == "array" else {kind: [schema, {"type": "null"}]}
@@ -107,7 +107,7 @@ def schemas() -> dict[str, Any]:
 
 
 def cases() -> dict[str, tuple[Callable[[Any], str], Any]]:
-    """List all hostile inputs, each with what reads it."""
+    """Return all hostile inputs, each with the function that reads it."""
     listed: dict[str, tuple[Callable[[Any], str], Any]] = {
         name: (json_schema_grammar, schema) for name, schema in schemas().items()
     }
@@ -146,7 +146,7 @@ def cases() -> dict[str, tuple[Callable[[Any], str], Any]]:
 
 
 def nested_arrays(depth: int) -> Any:
-    """Make arrays of arrays, each of which must be long."""
+    """Make nested arrays with a large minimum length each."""
     schema: Any = {"type": "integer"}
     for _ in range(depth):
         schema = {"type": "array", "items": schema, "minItems": 100, "maxItems": 900}
@@ -170,7 +170,7 @@ class Ticking(threading.Thread):
 
 
 def measured(write: Callable[[Any], str], given: Any, answer: Any) -> None:
-    """Write, check, compile and take some tokens, and send how long each took."""
+    """Write, check and compile the grammar and accept some tokens, and send the time of each."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     ticking = Ticking()
     ticking.start()
@@ -206,7 +206,7 @@ def measured(write: Callable[[Any], str], given: Any, answer: Any) -> None:
 
 
 def measured_deep(*arguments: Any) -> None:
-    """Do it on such a stack as the server's threads have."""
+    """Do it on a stack as large as the server's threads have."""
     with deep_stacks():
         thread = threading.Thread(target=measured, args=arguments)
         thread.start()

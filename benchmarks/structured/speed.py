@@ -1,11 +1,11 @@
-"""Measures what a grammar costs and gains: tokens a second of streams, in process and beside vLLM, and the first token.
+"""Measure the speed with grammars: tokens per second of streams, in process and next to vLLM, and the first token.
 
     python -m benchmarks.structured.speed --tables streams first vllm
 
-Streams: eight of SmolLM2 with a schema each, beside the same prompts and numbers of tokens without, in turns; with a
-step for each token, and with the tokens that the grammar forces taken at once. First: time to the first token over
-HTTP with a grammar that is new, and one that is cached, beside none. vLLM: tokens a second of valid answers at several
-numbers of streams, the same schemas and weights (bfloat16), in turns.
+`streams`: eight streams of SmolLM2 with one schema each, compared with the same prompts and numbers of tokens without
+schemas, in turns; with one step per token, and with forced tokens accepted at once. `first`: time to the first token
+over HTTP with a new grammar, a cached one and none. `vllm`: tokens per second of valid answers at several numbers of
+streams, with the same schemas and weights (bfloat16), in turns.
 """
 
 import argparse
@@ -38,11 +38,11 @@ CHOSEN = ", chosen"
 the model.
 """
 NUM_FIELDS = 50
-"""Fields of the schemas of which the first token is awaited."""
+"""Number of fields of the schemas in the measurement of the first token."""
 
 
 def record(number: int) -> dict[str, Any]:
-    """Return the schema of a record whose answers have about 150 tokens; no two numbers have the same."""
+    """Return the schema of a record with about 150 tokens; each `number` has a different schema."""
     text = {"type": "string", "pattern": "^[a-zA-Z ]{25,40}$"}
     properties: dict[str, Any] = {f"{name}_{number}": text for name in ("title", "author", "publisher")}
     properties[f"summary_{number}"] = {"type": "string", "minLength": 40, "maxLength": 90}
@@ -58,7 +58,7 @@ def record(number: int) -> dict[str, Any]:
 
 
 def fields(number: int) -> dict[str, Any]:
-    """Return a schema of many fields, of which no other number has one."""
+    """Return a schema of many fields; no two values of `number` share a field name."""
     kinds: list[dict[str, Any]] = [
         {"type": "string", "maxLength": 40},
         {"type": "integer", "minimum": 0, "maximum": 100},
@@ -144,8 +144,8 @@ def streams(model: str, turns: int) -> bool:
 
 
 def first_tokens(model: str, turns: int) -> bool:
-    """Print the times to the first token with grammars and without; return whether the bars are met. What a grammar
-    forces at the beginning is sent before the prompt is read, so the first token that is chosen is timed too.
+    """Print the times to the first token with grammars and without; return whether the bars are met. Tokens that a
+    grammar forces at the start are sent before the prompt is read, so the first sampled token is timed too.
     """
     names = ("none", "new", "cached")
     seconds: dict[str, list[float]] = {name + kind: [] for kind in ("", CHOSEN) for name in names}
@@ -176,7 +176,7 @@ def first_token(server: Server, number: int | None, turn: int, chosen: bool) -> 
 
 
 def written_out(cache: Path) -> Path:
-    """Return SmolLM2's checkpoint as vLLM reads it, in bfloat16, made under `cache` unless it is there."""
+    """Return SmolLM2's checkpoint in vLLM's format, in bfloat16, and make it if `cache` does not have it."""
     folder = cache / "smollm2-135m-bfloat16"
     if not (folder / "config.json").exists():
         import torch

@@ -1,10 +1,10 @@
-"""Runs the official JSON Schema Test Suite over structured outputs, and over plain llguidance beside it.
+"""Run the official JSON Schema Test Suite on structured outputs, and on plain llguidance for comparison.
 
     pip download --no-deps --no-binary :all: jsonschema==4.26.0 && tar xzf jsonschema-4.26.0.tar.gz
     python -m benchmarks.structured.suite jsonschema-4.26.0/json/tests
 
-Prints for each draft how many schemas are refused, and of the others how many valid instances may be written and how
-many invalid ones may be: the latter must be 0.
+Prints for each draft the number of rejected schemas, and for the others the numbers of valid and invalid instances that
+the grammar allows. The number of invalid instances must be 0.
 """
 
 import itertools
@@ -56,7 +56,7 @@ def writings(value: Any) -> Iterator[str]:
 
 
 def plain(schema: Any) -> str:
-    """Write the grammar as llguidance does by itself, with our separators; ValueError for what it refuses."""
+    """Return llguidance's own grammar of the schema, with our separators. Raises ValueError if it rejects it."""
     settings: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     held = schema if isinstance(schema, dict) else ({} if schema else {"enum": []})
     grammar = llguidance.LLMatcher.grammar_from_json_schema(json.dumps(held), settings)
@@ -72,7 +72,7 @@ def ours(schema: Any) -> str:
 
 
 def judge(write: Callable[[Any], str], group: dict[str, Any], uri: str, found: Counter[str], told: list[str]) -> None:
-    """Try one schema of the suite, and count what came of it."""
+    """Test one schema of the suite, and count the results."""
     schema = group["schema"]
     if isinstance(schema, dict):
         schema = {"$schema": uri, **schema}
@@ -99,7 +99,7 @@ def judge(write: Callable[[Any], str], group: dict[str, Any], uri: str, found: C
 
 
 def judged(write: Callable[[Any], str], group: dict[str, Any], uri: str) -> tuple[Counter[str], list[str]]:
-    """Judge in a process of its own: a grammar may take for ever."""
+    """Judge in a separate process, because a grammar may never finish."""
     forking = multiprocessing.get_context("fork")
     ours_, theirs = forking.Pipe(False)
 
@@ -118,7 +118,7 @@ def judged(write: Callable[[Any], str], group: dict[str, Any], uri: str) -> tupl
 
 
 def main() -> int:
-    """Print the table, and what differs with -v; 1 where an invalid instance may be written."""
+    """Print the table, and the differences with -v. Return 1 if an invalid instance is allowed."""
     drafts = sys.argv[2].split(",") if len(sys.argv) > 2 and sys.argv[2] != "-v" else list(DRAFTS)
     folder, verbose = Path(sys.argv[1]), "-v" in sys.argv
     columns = [

@@ -1,7 +1,7 @@
 """Write the synchronous client from the asynchronous one, so that a method is written once.
 
-Run it after a change of the asynchronous client: `python clients/python/write_client.py`. A test says so if it was not.
-Needs ruff. The two files differ in the words below and in nothing else.
+Run it after a change of the asynchronous client: `python clients/python/write_client.py`. A test fails if it was not.
+Needs ruff. The two files differ only in the words below.
 """
 
 import re

@@ -1,9 +1,9 @@
-"""Builds the dashboard: its rows and panels, what they ask Prometheus, what to check in each.
+"""Build the dashboard: its rows and panels, their queries, and the checks for each panel.
 
     python -m deploy.grafana.build      writes dashboards/lightwell.json, which Grafana reads
 
 In a query, HERE stands for the jobs and instances chosen above the dashboard, SPAN for the shortest time over which a
-rate can be computed. It knows the names of metrics; it knows nothing of Grafana's fields (`panels`).
+rate can be computed. This module contains the metrics' names; `panels` contains Grafana's fields.
 """
 
 import json

@@ -1,6 +1,6 @@
-"""Makes Grafana's panels, as the JSON it keeps them in, from what a panel shows: title, unit, description and queries.
+"""Grafana's panels as JSON, made from title, unit, description and queries.
 
-It knows the fields that Grafana wants (schema 39: Grafana 11 and later). It knows nothing of what is measured.
+The fields follow schema 39 (Grafana 11 and later). Independent of the metrics.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Query:
-    """One PromQL expression and what its lines are called: `{{label}}` is a label's value."""
+    """One PromQL expression and the legend of its lines: `{{label}}` is a label's value."""
 
     expr: str
     legend: str = ""
@@ -24,14 +24,14 @@ class Query:
 
 @dataclass(frozen=True)
 class Panel:
-    """What one panel shows. Its width is in columns, its height in Grafana's rows of 30 pixels."""
+    """The content of one panel. Its width is in columns, its height in Grafana's rows of 30 pixels."""
 
     title: str
     kind: str
     """Grafana's type of panel: timeseries, stat, table, heatmap, state-timeline."""
     unit: str
     description: str
-    """What a viewer should check in the panel."""
+    """The checks for the viewer of the panel."""
     queries: tuple[Query, ...]
     width: int = 8
     height: int = 8

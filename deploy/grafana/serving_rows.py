@@ -1,4 +1,4 @@
-"""The dashboard's rows about what clients get: now, traffic, latency and batches."""
+"""The dashboard's rows about serving: now, traffic, latency and batches."""
 
 from deploy.grafana.panels import Panel
 from deploy.grafana.queries import TOKENS_PER_SECOND, ask, lines, mean, number, quantiles, share

@@ -1,8 +1,7 @@
-"""Renders the chart with Helm's own engine (helm-python-sdk carries it), and writes plain/ from it.
+"""Render the chart with Helm's own engine (from helm-python-sdk), and write plain/ from it.
 
-`python -m deploy.kubernetes.render` writes plain/ and the names of settings in the schema again; with `--values FILE`
-it prints what each map of a JSON list of values makes instead. It knows the names of the files in the chart, and no
-cluster.
+`python -m deploy.kubernetes.render` writes plain/ and the names of settings in the schema. With `--values FILE` it
+prints instead the manifests of each map in a JSON list of values. It needs no cluster.
 """
 
 import argparse
@@ -52,7 +51,7 @@ def plain_files() -> dict[str, str]:
 
 
 def schema() -> str:
-    """Return the values' schema, whose `settings` are those of the server."""
+    """Return the values' schema, with the server's settings as `settings`."""
     from server.config.settings import setting_names
 
     names = ",\n".join(f'          "{name}"' for name in sorted(setting_names()))
@@ -61,7 +60,7 @@ def schema() -> str:
 
 
 def main() -> int:
-    """Write plain/ and the schema, or print what values make; return the exit status."""
+    """Write plain/ and the schema, or print the manifests of given values; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--values", metavar="FILE", help="JSON list of maps of values; - is standard input")
     arguments = parser.parse_args()

@@ -2,8 +2,8 @@
 
     serve run deploy.ray.app:build model=path/to/model min_replicas=1 max_replicas=4
 
-Every argument that is not a field of `Scale` is a setting of `lightwell serve`, by its name in LIGHTWELL_* variables,
-in lower case. It starts nothing itself; `deploy.ray.engine` is what a replica runs.
+Every argument that is not a field of `Scale` is a setting of `lightwell serve`, with its name in LIGHTWELL_* variables,
+in lower case. The module starts nothing itself; a replica runs `deploy.ray.engine`.
 """
 
 import dataclasses
@@ -38,12 +38,12 @@ _COUNTS = ("min_replicas", "max_replicas", "max_replicas_per_node", "ingress_rep
 _LEAST_LOOK_BACK = 10.0
 """Seconds between two of Ray's counts: it accepts only longer times to look back."""
 _ACCEPTED = dict.fromkeys(_COUNTS, "a whole number of at least 1") | {"target_ongoing_requests": "a number above 0"}
-"""What is accepted, by the name of a number that cannot be 0."""
+"""Accepted values of the numbers that cannot be 0, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How many replicas there are, and what Ray reserves for each."""
+    """Number of replicas, and the resources that Ray reserves for each."""
 
     min_replicas: int = 1
     max_replicas: int = 1
@@ -86,7 +86,7 @@ def build(arguments: Mapping[str, Any]) -> Application:
     ingress = serve.deployment(
         name="Ingress",
         num_replicas=scale.ingress_replicas,
-        # On the head, whose loss is the cluster's: no other node that is lost takes an ingress along.
+        # On the head node: without it the cluster is lost anyway, and the loss of another node ends no ingress.
         ray_actor_options={"num_cpus": 0, "resources": {_HEAD_NODE: 0.001}},
         max_ongoing_requests=_MANY,
         graceful_shutdown_timeout_s=settings.shutdown_grace + _SPARE_GRACE,

@@ -55,12 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         files = find_files(arguments.input)
         model = load_model_files(settings)
         address = arguments.address or os.environ.get("RAY_ADDRESS")
-        Planner(context_of(settings, model, None), arguments.task, options)  # says now what is wrong with the options
+        Planner(context_of(settings, model, None), arguments.task, options)  # raises now if the options are wrong
         folder.mkdir(parents=True, exist_ok=True)
         with held(folder), cluster(address, arguments.object_store_memory):
             plan = _plan(arguments, settings, options, folder, files, model)
             total = _run(plan, arguments)
-            remove_unfinished(folder)  # of engines that were killed while others went on
+            remove_unfinished(folder)  # of engines that were killed while others continued
         return _report(total, folder)  # behind all that Ray has to say
     except (ApiError, ChatTemplateError, InputError, ManifestError, ModelLoadError, SettingsError) as error:
         return _fail(str(error), 2)
@@ -106,7 +106,7 @@ def _positive(text: str) -> int:
 def _settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
     flags = {name: getattr(arguments, name) for name in ("model", *_OF_THE_NUMBERS, *_OF_THE_RUN)}
     settings = Settings.from_sources(flags, environ)
-    if settings.threads is None:  # answers depend on it, so that it must not be what each machine has
+    if settings.threads is None:  # answers depend on it, so it must not differ between machines
         settings = dataclasses.replace(settings, threads=max(1, int(arguments.cpus_per_worker)))
     return settings
 
@@ -129,7 +129,7 @@ def _plan(
     files: list[Path],
     model: ModelFiles,
 ) -> Plan:
-    """Scan the input, compare all of it with what the folder holds, and return the plan."""
+    """Scan the input, compare it with the folder's manifest and shards, and return the plan."""
     columns = Columns(text=arguments.text_column, key=arguments.key_column)
     scans = scan_all(files, arguments.rows_per_shard, columns)
     parts = parts_of(list(zip(files, scans, strict=True)), arguments.rows_per_shard)
@@ -166,7 +166,7 @@ def _plan(
 
 
 def _run(plan: Plan, arguments: argparse.Namespace) -> ShardSummary:
-    """Make what is missing, and return the sums of all shards. Raises BatchFailed."""
+    """Make the missing shards, and return the sums of all shards. Raises BatchFailed."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
     total = _sum(plan.done.values())

@@ -1,7 +1,7 @@
 """One worker of a batch job: an engine in this process, kept full with the rows of a shard, and the shard they fill.
 
-Rows enter the engine in order and are written in order, so that a shard's bytes do not depend on which finished first;
-what is held in between is bounded. It knows no Ray: `deploy.ray.batch` puts it into an actor.
+Rows enter the engine in order and are written in order, so that a shard's bytes do not depend on which row finishes
+first. The number of rows held in between is bounded. Independent of Ray: `deploy.ray.batch` puts it into an actor.
 """
 
 import asyncio
@@ -26,12 +26,12 @@ from server.lifecycle.app import ModelFiles, load_model_files
 from server.worker.model_fingerprint import Fingerprint
 
 _ROWS_AHEAD = 4
-"""Rows that are held for each that may run: so many may be unwritten because one before them takes long."""
+"""Rows held per running row: they cannot be written while an earlier row is slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What every worker of a job does. It is plain data, sent to each."""
+    """Job description for all workers. It is plain data, sent to each worker."""
 
     settings: Settings
     task: TaskName
@@ -45,7 +45,7 @@ class Job:
 
 
 class BatchFailed(RuntimeError):
-    """The job cannot continue; the message is one line that says why."""
+    """The job cannot continue; the message gives the reason in one line."""
 
 
 def portable_fingerprint(files: Fingerprint) -> dict[str, str]:
@@ -78,7 +78,7 @@ class _Coming:
     runner: asyncio.Runner
 
     def take(self) -> _Held | None:
-        """Return the next row, with what it asks or why it asks nothing, or None at the end."""
+        """Return the next row, with its request or the error of its input, or None at the end."""
         row = next(self.rows, None)
         if row is None:
             return None
@@ -91,8 +91,8 @@ class _Coming:
 
 
 class BatchEngine:
-    """An engine and its rows. At most `max_held` rows and `max_bytes` of captured numbers wait to be written (a row
-    with more bytes than that waits alone).
+    """An engine and its rows. At most `max_held` rows and `max_bytes` of captured numbers wait to be written (a larger
+    row waits as the only one).
     """
 
     def __init__(
@@ -129,9 +129,9 @@ class BatchEngine:
         )
 
     def make_shard(self, number: int, rows: Iterable[Row]) -> ShardSummary:
-        """Answer the rows and write the shard, unless it is there already. Raises what `Engine.step` raises."""
+        """Answer the rows and write the shard, unless it exists. Raises the exceptions of `Engine.step`."""
         path = shard_path(self._folder, number, self._file_format)
-        if path.exists():  # made by whoever ran this task before and was lost before it could say so
+        if path.exists():  # made by an earlier worker that was lost before it returned
             return read_summary(path)
         writer = open_shard(path, width=self._planner.vector_width)
         try:
@@ -152,7 +152,7 @@ class BatchEngine:
                 self._forget(running)
 
     def _forget(self, running: Iterable[int]) -> None:
-        """End what is not awaited any more, so that the next shard meets an idle engine."""
+        """Abort requests that are not awaited any more, so that the next shard starts with an idle engine."""
         for uid in running:
             self._engine.abort(uid)
         while self._engine.has_work:

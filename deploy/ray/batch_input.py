@@ -1,9 +1,8 @@
-"""Reads the texts of a batch job: files of JSON lines, Parquet or plain lines, cut into shards that are the same every
-time.
+"""Input of a batch job: files of JSON lines, Parquet or plain lines, split into the same shards every time.
 
-Rows are numbered through all files, in the order given, those of a folder by name; an empty line is a row too. A shard
-is at most so many consecutive rows of one file, in Parquet of one row group: so each is found without reading those
-before it. It knows no Ray and no model.
+Rows are numbered through all files, in the given order; files of a folder are ordered by name. An empty line is a row
+too. A shard has a bounded number of consecutive rows of one file, in Parquet of one row group, so that it is found
+without reading earlier shards. Independent of Ray and the model.
 """
 
 import hashlib
@@ -20,13 +19,11 @@ import pyarrow.parquet as pq
 SUFFIXES = (".jsonl", ".parquet", ".txt")
 _READ_BYTES = 1 << 20
 _MAX_LINE_BYTES = 1 << 26
-"""Most bytes of one line: a file that is not text must not be read into memory whole."""
+"""Maximum bytes of one line: a binary file must not be read into memory as one line."""
 
 
 class InputError(ValueError):
-    """Input that cannot be used as a whole; the message names it and what is accepted. A bad row is not such an
-    error.
-    """
+    """The input as a whole cannot be used; the message names it and the accepted formats. Not raised for a bad row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,9 +49,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Neighbouring rows of one file that are found at once: in text those of one shard, in Parquet those of a row
-    group.
-    """
+    """Neighbouring rows of one file that are read together: a shard of a text file, a row group of Parquet."""
 
     place: int
     """The byte at which it begins, or in Parquet the number of the row group."""
@@ -63,7 +58,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileScan:
-    """What one file holds."""
+    """The rows and pieces of one file."""
 
     sha256: str
     pieces: tuple[Piece, ...]
@@ -114,7 +109,7 @@ def find_files(given: Sequence[str]) -> list[Path]:
 
 
 def scan(path: Path, rows_per_shard: int, columns: Columns) -> FileScan:
-    """Read a file through once, in bounded memory. Raises InputError for one that is not what its name says."""
+    """Read a whole file once, in bounded memory. Raises InputError if the format differs from the name's suffix."""
     try:
         with path.open("rb") as file:
             if path.suffix != ".parquet":
@@ -225,7 +220,7 @@ def _lines(file: BinaryIO, count: int) -> Iterable[bytes]:
 
 
 def _row(number: int, fields: Any, columns: Columns) -> Row:
-    """Return a row of what a line or a Parquet row holds, with what is wrong with it."""
+    """Return the row of a line or a Parquet row, with its error if it is invalid."""
     if not isinstance(fields, dict):
         return Row(id=number, problem=f"the line is no JSON object but {_kind(fields)}")
     key = None if columns.key is None or fields.get(columns.key) is None else str(fields[columns.key])
@@ -242,8 +237,8 @@ def _row(number: int, fields: Any, columns: Columns) -> Row:
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether the text is Unicode: JSON can hold half a surrogate pair, which neither a tokenizer nor a file
-    takes.
+    """Return whether the text is valid Unicode. JSON can contain half a surrogate pair, which tokenizers and files
+    reject.
     """
     try:
         text.encode()

@@ -1,6 +1,6 @@
-"""Writes what a batch job is next to its shards: a run with another input or other options must not mix with them.
+"""Manifest of a batch job, stored next to its shards: shards of another input or of other options must not mix.
 
-It also holds the folder for one run at a time. It knows no Ray, no engine and nothing of what is in a shard.
+It also locks the folder for one run at a time. Independent of Ray, the engine and the content of shards.
 """
 
 import errno
@@ -24,7 +24,7 @@ _MAX_SHOWN = 100
 
 
 class ManifestError(ValueError):
-    """The output folder belongs to another job; the message says what differs and what helps."""
+    """The output folder belongs to another job; the message gives the difference and the fix."""
 
 
 def claim(folder: Path, job: Mapping[str, Any]) -> None:
@@ -84,10 +84,10 @@ def _shown(value: Any) -> str:
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process alone, until the `with` or the process ends in any way. Raises ManifestError
-    when another has it.
+    """Lock the folder for this process, until the `with` or the process ends in any way. Raises ManifestError if
+    another process has the lock.
 
-    If the file system has no locks, it only logs a warning: a job that could not run at all would be worse.
+    If the file system has no locks, it only logs a warning, so that the job can still run.
     """
     with (folder / _LOCK).open("w") as file:
         try:

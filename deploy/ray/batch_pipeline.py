@@ -1,7 +1,7 @@
-"""Runs a batch job's part on Ray: scans of the files, then tasks that read, actors that answer and write.
+"""The Ray part of a batch job: scans of the files, then tasks that read, and actors that answer and write.
 
-Texts and counts go through Ray's object store, but no answers: those go from an engine to its shard's file. It knows no
-command line and no manifest.
+Texts and counts go through Ray's object store. Answers do not: each engine writes its shard's file. Independent of the
+command line and the manifest.
 """
 
 import json
@@ -23,14 +23,14 @@ _MAX_BLOCKS = 10_000
 _READS_AHEAD = 2
 """Reading tasks for each worker."""
 _BLOCK_BYTES = 1
-"""Fewer bytes than any row has, so that Ray makes each row a block: a block goes to one actor and is answered as a
-whole, and with Ray's own 128 MiB all shards of a Parquet row group would be in one.
+"""Fewer bytes than any row, so that Ray makes each row a block. One actor answers a whole block; with Ray's default of
+128 MiB all shards of a Parquet row group would be one block.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workers:
-    """The actors, and what Ray reserves for each."""
+    """Number of actors, and the resources that Ray reserves for each."""
 
     number: int
     cpus: float
@@ -60,7 +60,7 @@ class Plan:
 
 @contextmanager
 def cluster(address: str | None, object_store_memory: int | None) -> Iterator[None]:
-    """Hold Ray for the length of a `with`: the cluster at an address, or one of this machine alone."""
+    """Connect to Ray for the duration of a `with`: to the cluster at an address, or to a new local one."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if not address:  # Ray's word for: listen on the loopback interface, on any system
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
@@ -94,7 +94,7 @@ def scan_all(files: list[Path], rows_per_shard: int, columns: Columns) -> list[F
 
 
 def _try_scan(path: Path, rows_per_shard: int, columns: Columns) -> FileScan | str:
-    """Return the scan, or what is wrong: Ray would report an exception with its own stack."""
+    """Return the scan, or the error as text: Ray would report an exception with its own stack."""
     try:
         return scan(path, rows_per_shard, columns)
     except InputError as error:
@@ -102,7 +102,7 @@ def _try_scan(path: Path, rows_per_shard: int, columns: Columns) -> FileScan | s
 
 
 def made_shards(plan: Plan, workers: Workers) -> Iterator[ShardSummary]:
-    """Yield each shard when it is there. Raises BatchFailed with what a worker raised."""
+    """Yield each shard when it is finished. Raises BatchFailed with a worker's exception."""
     import ray
 
     missing = plan.missing

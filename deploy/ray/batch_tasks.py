@@ -1,7 +1,7 @@
-"""Converts one text of a batch job to what it asks of the engine, and its answer to what the server's route would say,
-by its code.
+"""Conversion of one text of a batch job to engine requests, and of their results to the answer of the server's route,
+with the route's code.
 
-The job's options are the fields of that route's body. It knows no engine, no files and no Ray.
+The job's options are the fields of that route's body. Independent of the engine, files and Ray.
 """
 
 import time
@@ -63,7 +63,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What one text asks, before the engine has received it."""
+    """The request of one text, before the engine has received it."""
 
     work: Work
     describe: Callable[[TaskResult], Answered]
@@ -81,7 +81,7 @@ class Planned:
 
 
 def context_of(settings: Settings, files: ModelFiles, info: EngineInfo | None) -> AppContext:
-    """Return what the routes' code reads and describes with; `info` is None if there is no engine."""
+    """Return the context that the routes' code needs; `info` is None if there is no engine."""
     return AppContext(
         settings=settings,
         keys=Keyring((), None),
@@ -118,7 +118,7 @@ class Planner:
         return task.dimensions or stack_config(self._context.config, "encoder").hidden_size
 
     async def plan(self, text: str) -> Planned:
-        """Return what one text asks. Raises ApiError if the route would refuse the text, or its answer is too large."""
+        """Return the request of one text. Raises ApiError if the route would reject it or its answer is too large."""
         planned = await self._plan(text)
         limit = self._context.settings.max_response_bytes
         if planned.work.capture_bytes > limit:
@@ -180,9 +180,7 @@ class Planner:
 
 
 class _NoEngine:
-    """Answers what the routes' code may ask of an engine while it reads a body: its limits, and no passes of its
-    own.
-    """
+    """Substitute for an engine while the routes' code reads a body: provides the limits, but runs no passes."""
 
     def __init__(self, info: EngineInfo | None) -> None:
         self._info = info

@@ -1,7 +1,7 @@
-"""Writes the shards of a batch job to disk, Parquet or safetensors, whole or not at all.
+"""Atomic writing of a batch job's shards to disk, as Parquet or safetensors.
 
-A shard is written under a name of its own and renamed when it is complete, so that a file under its final name is a
-finished shard, however often it was made. It knows no Ray and no engine.
+A shard is written under a temporary name and renamed when it is complete, so that a file with the final name is always
+a finished shard, even if it is made twice. Independent of Ray and the engine.
 """
 
 import json
@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from deploy.ray.shards import SUMMARY_KEY, RowAnswer, ShardError, ShardSummary
 
 _FLUSH_BYTES = 8 << 20
-"""Bytes of one row group, approximately: what a reader has in memory."""
+"""Approximate bytes of one row group, which a reader holds in memory."""
 _MAX_HEADER_BYTES = 100_000_000
 """Most bytes of a header: the safetensors library opens no file with a longer one."""
 _DTYPES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int32": "I32"}
@@ -34,15 +34,15 @@ class ShardWriter(Protocol):
 
 
 def open_shard(path: Path, *, width: int | None) -> ShardWriter:
-    """Return a writer of the format that the path's suffix names.
+    """Return a writer of the format of the path's suffix.
 
-    With `width`, every row is one vector of so many float32: Parquet then has a column `embedding` of lists.
+    With `width`, every row is one float32 vector of this length: Parquet then has a column `embedding` of lists.
     """
     return _Parquet(path, width) if path.suffix == ".parquet" else _Safetensors(path)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Delete what killed writers left. No other process may be writing there."""
+    """Delete the temporary files of killed writers. No other process may write to the folder."""
     for path in folder.glob(".shard-*.tmp*"):
         path.unlink()
 
@@ -160,8 +160,8 @@ class _Parquet:
 
 
 class _Safetensors:
-    """Writes the numbers to a file of their own as they come; the header, which names them all, is put before them
-    last.
+    """Writes the numbers to a separate file first. At the end the header, which lists all arrays, is written before
+    them.
     """
 
     def __init__(self, path: Path) -> None:

@@ -1,7 +1,7 @@
 """One engine replica of the Ray Serve application: the server's own application and workers inside a Serve replica.
 
-It takes a request as the scope and body that the ingress read, and yields the answer in pieces. It binds no port: the
-ingress and Ray do HTTP. It knows nothing of other replicas.
+It receives a request as the scope and body read by the ingress, and yields the answer in pieces. It binds no port: the
+ingress and Ray handle HTTP. It is independent of other replicas.
 """
 
 import asyncio
@@ -126,7 +126,7 @@ class Engine:
             raise RuntimeError(client.end_reason)
 
     async def __del__(self) -> None:
-        """End what ran here. Ray calls this once it has ended, or its grace is over."""
+        """Stop the application and its worker. Ray calls this after its requests end or the grace period is over."""
         self._server.client.begin_drain()
         await self._lifespan.__aexit__(None, None, None)
         self._server.client.socket.remove()
@@ -150,7 +150,7 @@ class _Exchange:
         try:
             await app(scope, self._receive, self._send)
         except Exception:
-            # Starlette raises again what it has answered with 500.
+            # Starlette raises an exception again after answering it with 500.
             logger.exception("%s %s failed", scope["method"], scope["path"])
         finally:
             self._is_over = True

@@ -1,5 +1,5 @@
-"""Merges the metrics of many replicas into one page: every sample has the label `replica`. It knows only the text
-format.
+"""Merge the metrics of many replicas into one page: every sample gets the label `replica`. Input and output are in the
+text format.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,8 +1,8 @@
-"""The front of the Ray Serve application: forwards raw requests to engine replicas and reports in our words what Ray
-cannot do.
+"""The front of the Ray Serve application: forwards raw requests to engine replicas and converts Ray's exceptions to the
+server's errors.
 
-A replica that dies, with its node or alone, causes a 503 with Retry-After, or the `error` event of a stream that had
-begun. `/health` and `/metrics` report for all replicas. It knows no other route, and of a body only how long it may be.
+If a replica or its node dies, the answer is a 503 with Retry-After, or an `error` event if the stream had begun.
+`/health` and `/metrics` report for all replicas. The ingress handles no other route, and checks only a body's length.
 """
 
 import asyncio
@@ -43,8 +43,8 @@ _STATE_PATIENCE = 2.0
 _LOOK_INTERVAL = 1.0
 """Seconds between two checks whether any replica may answer, for requests that have received nothing yet."""
 _UNABLE = frozenset({"STARTING", "STOPPED"})
-"""States of a replica that answers nothing. Replicas in other states may: one that is stopping first ends what it
-was given.
+"""States of a replica that cannot answer. A replica in another state may answer: one that is stopping first finishes
+its requests.
 """
 _LOST = (
     ray_errors.RayActorError, ray_errors.NodeDiedError, ray_errors.WorkerCrashedError, ray_errors.ObjectLostError,
@@ -119,7 +119,7 @@ class Ingress:
                 raise  # the connection ends in the middle of the body, which cannot pass for a whole one
 
     async def _pieces(self, response: Any) -> AsyncIterator[Head | bytes]:
-        """Yield what the replica answers. Raises Unavailable once no replica is left that could begin."""
+        """Yield the replica's answer. Raises Unavailable if no replica is left that could begin."""
         first = asyncio.ensure_future(anext(response))
         try:
             while not (await asyncio.wait({first}, timeout=_LOOK_INTERVAL))[0]:
@@ -191,7 +191,7 @@ class _Looks:
     async def _count(self) -> int | None:
         try:
             return await asyncio.to_thread(_num_able, self._engines)
-        except Exception as error:  # the controller is being started again, for one; replicas go on without it
+        except Exception as error:  # for example during a restart of the controller; replicas continue without it
             logger.warning("Ray does not report the running replicas: %s", error)
             return None
         finally:
@@ -199,7 +199,7 @@ class _Looks:
 
 
 def explain(error: Exception) -> ApiError:
-    """Return an exception of Ray as what the server itself would answer."""
+    """Convert an exception of Ray to the server's error."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, _LOST):
@@ -214,13 +214,13 @@ def explain(error: Exception) -> ApiError:
 
 
 def _abandon(response: Any) -> None:
-    """Make the replica stop what it still does for a request."""
+    """Make the replica abort the request."""
     with suppress(Exception):  # of one that reached no replica it raises again why
         response.cancel()
 
 
 def _num_able(engines: DeploymentHandle[Any]) -> int | None:
-    """Return how many engine replicas may answer a request, or None if Ray knows no such deployment (yet)."""
+    """Return the number of engine replicas that may answer a request, or None if Ray has no such deployment (yet)."""
     application = serve.status().applications.get(engines.app_name)
     deployment = None if application is None else application.deployments.get(engines.deployment_name)
     if deployment is None:

@@ -1,8 +1,8 @@
-"""Defines the output of a batch job: what a shard holds of each row, where it is stored, and how it is read back.
+"""Output format of a batch job: the content of a shard, its path, and the functions that read it.
 
-A shard is one file, Parquet or safetensors, that holds each of its rows once, in order: the row's numbers, or the
-reason why it has none. Reading needs numpy, pyarrow and safetensors; it knows no Ray, no engine and nothing of how
-shards are written (`deploy.ray.batch_writers`).
+A shard is one file, Parquet or safetensors, that holds each of its rows once, in order: the row's numbers, or the error
+if it has none. Reading needs numpy, pyarrow and safetensors. Independent of Ray, the engine and the writing of shards
+(`deploy.ray.batch_writers`).
 """
 
 import json
@@ -25,12 +25,12 @@ NumpyArray = np.ndarray[Any, np.dtype[Any]]
 
 
 class ShardError(ValueError):
-    """A shard that cannot be written or read; the message says which, and what would help."""
+    """A shard cannot be written or read; the message names it and the fix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowAnswer:
-    """What became of one row. With `error`, nothing but `id` and `key` is known."""
+    """Result of one row. With `error`, only `id` and `key` are set."""
 
     id: int
     """The row's number in the input."""
@@ -41,7 +41,7 @@ class RowAnswer:
     """The tokens, or None if the route reports none, as for pooled embeddings."""
     token_ids: list[int] | None = None
     described: dict[str, Any] = field(default_factory=dict)
-    """What else the route's JSON says: layers, heads, positions, axes; for a trace, per point."""
+    """Further fields of the route's JSON: layers, heads, positions, axes; for a trace, per point."""
     tensors: Mapping[str, NumpyArray] = field(default_factory=dict)
 
 
@@ -61,7 +61,7 @@ def shard_path(folder: Path, number: int, file_format: FileFormat) -> Path:
 
 
 def read_summary(path: Path) -> ShardSummary:
-    """Return the summary of a finished shard, from its header alone. Raises ShardError."""
+    """Return the summary of a finished shard; reads only its header. Raises ShardError."""
     try:
         if path.suffix == ".parquet":
             told = pq.read_metadata(path).metadata[SUMMARY_KEY.encode()]

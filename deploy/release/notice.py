@@ -1,7 +1,7 @@
-"""Lists in NOTICE the Python distributions that the image brings along, with their licences, as their metadata say.
+"""List in NOTICE the Python distributions in the image, with the licences in their metadata.
 
-`python -m deploy.release.notice` writes the list anew from what is installed. What is not a Python distribution stands
-above the list, written by hand. It knows metadata, and judges no licence.
+`python -m deploy.release.notice` updates the list from the installed distributions. Other components are listed above
+it, written by hand. The module does not judge licences.
 """
 
 import re
@@ -26,7 +26,7 @@ Metadata = dict[str, Any]
 
 
 def requirements() -> list[Requirement]:
-    """Return what the image installs: the dependencies and the extra for traces."""
+    """Return the requirements that the image installs: the dependencies and the extra for traces."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [Requirement(each) for each in (*project["dependencies"], *project["optional-dependencies"]["otel"])]
 
@@ -101,7 +101,7 @@ def vendored() -> list[str]:
 
 
 def main() -> int:
-    """Write the list of NOTICE anew; return the exit status."""
+    """Update the list in NOTICE; return the exit status."""
     above, _, _ = NOTICE.read_text(encoding="utf-8").partition(HEADING)
     lines = [f"{name} | {versions} | {licence_named}\n" for name, (versions, licence_named) in rows().items()]
     NOTICE.write_text(above + HEADING + "".join(lines), encoding="utf-8")

@@ -20,11 +20,11 @@ PLACES = {
     "docs/kubernetes.md": r"(?<=REGISTRY/lightwell:)[\w.]+",
     "docs/requests.md": r'(?<={"version":")[^"]+',
 }
-"""The files that name the version, each with the pattern of what is the version in it."""
+"""The files that contain the version, each with the pattern of the version."""
 
 
 class CheckFailed(Exception):
-    """A file does not have what a release needs; the message names the file."""
+    """A file does not meet the requirements of a release; the message names the file."""
 
 
 def version() -> str:
@@ -43,7 +43,7 @@ def _places() -> Iterator[tuple[Path, str]]:
 
 
 def check_versions() -> str:
-    """Return in how many places the version stands. Raises CheckFailed where one has another, or none."""
+    """Return the version and the number of files with it. Raises CheckFailed if a file has another version or none."""
     named = {path.relative_to(ROOT): set(re.findall(pattern, path.read_text("utf-8"))) for path, pattern in _places()}
     wrong = [f"{path} has {', '.join(sorted(found))}" for path, found in named.items() if found != {version()}]
     if wrong:
@@ -61,9 +61,9 @@ class Changes:
 
 
 def changelog() -> tuple[str, list[Changes]]:
-    """Return what stands under [Unreleased], and the versions, the newest first.
+    """Return the text under [Unreleased], and the versions, the newest first.
 
-    Raises CheckFailed for a heading that is neither, or without a date.
+    Raises CheckFailed for another heading, or for a version without a date.
     """
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     _, *sections = re.split(r"^## ", text, flags=re.MULTILINE)

@@ -154,7 +154,7 @@ class ModelConfig:
     """Tokens that end a text, from generation_config.json and config.json."""
 
     def labelled_ids(self, ids: Sequence[int]) -> Sequence[int]:
-        """Return the ids that a classifier reads: those of a decoder without trailing padding."""
+        """Return the ids that a classifier reads: for a decoder, without trailing padding."""
         length = len(ids)
         while self.kind == "decoder" and length > 1 and ids[length - 1] == self.pad_token_id:
             length -= 1

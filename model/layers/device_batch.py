@@ -93,7 +93,7 @@ class Packing:
 
     @property
     def longest(self) -> int:
-        """Return the largest number of keys of a span, its own or those of its encoder."""
+        """Return the largest number of keys of a span, its own or its encoder's."""
         return max(max(span.num_keys, span.num_cross_keys) for span in self.batch.spans)
 
     @cached_property

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 LINEAR_ROWS = 64
-"""Rows of a product with a layer's weight. On a GPU so many take as long as one: both wait for the weight."""
+"""Rows of a product with a layer's weight. On a GPU this number takes as long as one row: both wait for the weight."""
 
 HEADS, ROWS, KEYS = 8, 32, 128
 """Sizes of a product within attention: heads, query rows, and keys. KEYS is a power of two."""

@@ -89,7 +89,7 @@ def without_small(x: Tensor, share: float) -> Tensor:
 
 
 def gated(gate_up: Tensor, activation: Activation, *, native: bool, batch_invariant: bool) -> Tensor:
-    """Return activation(gate) * up [rows, ff] from gate_up [rows, 2 ff], whose rows hold the gate, then up.
+    """Return activation(gate) * up [rows, ff] from gate_up [rows, 2 ff]; each row holds the gate, then up.
 
     The activation is rounded to the dtype before the product, as in `transformers`. Rows have the same bits in any
     batch with our kernel (`native`) or with `batch_invariant`.

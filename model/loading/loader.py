@@ -186,7 +186,7 @@ def build_model(
     """Build the network of `weights`, by Lightwell's names (`model.checkpoint.weight_files`), and empty the dictionary.
 
     context: the longest sequence that will be run. shares: the division of each stack, by its prefix, if the weights
-    are the part of one rank. The other parameters are those of `load_model`. Raises KeyError for a missing weight.
+    are the part of one rank. For the other parameters see `load_model`. Raises KeyError for a missing weight.
     """
     table = weights.pop("embed.weight")
     is_native = kernels.why_not_native(table.dtype, table.device) is None

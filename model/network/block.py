@@ -122,7 +122,7 @@ class Block:
 
     def write_kv(self, x: Tensor, step: BlockInputs, layer_hooks: LayerHooks | None) -> None:
         """Compute only the queries, keys and values of the residual stream x [T, d], or the states of a recurrence, and
-        serve their hooks. It saves most products of a block whose output is not needed.
+        serve their hooks. It saves most products of a block if its output is not needed.
         """
         x = hooked(layer_hooks, "hook_resid_pre", x)
         if self.altup is not None:

@@ -1,6 +1,7 @@
 """Settings of scores of pairs from a model folder's own files, as in sentence-transformers' CrossEncoder.
 
-It imports neither torch nor tokenizers. A folder whose scores would differ from the library's gets a refusal.
+It does not import torch or tokenizers. A folder with settings that would give other scores than the library's is
+rejected.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """Settings of embeddings from a model folder's sentence-transformers files (`modules.json` and the files it names).
 
-It imports neither torch nor tokenizers. Poolings, dense layers after them and scaling to length 1 are supported. A
-folder that requires anything else gets a refusal, since its vectors would differ from sentence-transformers'.
+It does not import torch or tokenizers. Poolings, dense layers after them and scaling to length 1 are supported. A
+folder that requires anything else is rejected, since its vectors would differ from sentence-transformers'.
 """
 
 import re
@@ -97,7 +97,7 @@ class EmbeddingDefaults(InputDefaults):
     pooling: Literal["mean", "cls", "last"]
     """The pooling of the final-normed states of all tokens, special tokens included."""
     modes: tuple[PoolingMode, ...] = ()
-    """Poolings whose vectors are concatenated, in place of `pooling`; () for one pooling."""
+    """Poolings with concatenated vectors, in place of `pooling`; () for one pooling."""
     normalize: bool
     """Whether vectors are scaled to length 1."""
     dense: tuple[DenseConfig, ...] = ()
@@ -113,8 +113,8 @@ class EmbeddingDefaults(InputDefaults):
 
 
 def embedding_defaults(folder: Path, config: ModelConfig) -> EmbeddingDefaults:
-    """Return the defaults of a model folder: those of its sentence-transformers files, else the mean of an encoder's
-    states or the last of a decoder's, at length 1.
+    """Return the defaults of a model folder from its sentence-transformers files, else the mean of an encoder's states
+    or the last state of a decoder, at length 1.
 
     Raises ModelLoadError, naming file and field, for invalid files.
     """

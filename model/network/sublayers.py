@@ -246,7 +246,7 @@ class CrossAttention:
     ) -> None:
         """Write keys and values of the encoder's rows: hidden [E, width], slots [E] (block * block size + place).
 
-        The rows of `layer_hooks` and `adapted` are those of the encoder's batch.
+        The rows of `layer_hooks` and `adapted` are rows of the encoder's batch.
         """
         kv = multiply(self.kv, hidden, adapted).view(len(hidden), -1, self.head_dim)  # [E, 2K, D]
         if layer_hooks is not None:

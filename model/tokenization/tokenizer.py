@@ -85,7 +85,7 @@ class Tokenizer:
         eos = self._id_of("eos_token")
         ids = (*files.generation_eos_ids, *(() if eos is None else (eos,)))
         self.eos_token_ids: tuple[int, ...] = tuple(dict.fromkeys(ids))
-        """End-of-text ids: those of generation_config.json, then the tokenizer's own."""
+        """End-of-text ids: from generation_config.json, then the tokenizer's own."""
         self.chat_template: str | None = files.chat_template
         self.cleans_up: bool = files.cleans_up
         self._gives_types = files.gives_types

@@ -15,7 +15,7 @@ from server.config.setting_types import SettingType, format_bytes
 from server.config.settings import Settings, SettingsError, setting_names
 
 _OTHER_VARIABLES = {"LIGHTWELL_KERNEL_LEVEL", "LIGHTWELL_KERNEL_LIBRARY"}
-"""Variables that `model.kernels.library` reads, in whatever program computes with it; no setting has these names."""
+"""Variables that `model.kernels.library` reads in every program that uses it; no setting has these names."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -56,7 +56,7 @@ class KernelReport:
     level: str | None
     """The level in use."""
     cpu: tuple[str, int, int]
-    """Vendor, family, model; an empty vendor where they are not known."""
+    """Vendor, family, model; an empty vendor if they are unknown."""
     row: CpuRow | None
     """The row of the table of CPUs, or None if this CPU is not in it."""
     arithmetic: str | None

@@ -31,7 +31,7 @@ _LEAST_GROUP = 16
 _EVERYWHERE = ("norms", "positions", "token types", "embedding projection", "head transform", "classifier")
 """Components that each rank stores completely."""
 _TABLES = ("embedding", "embedding projection", "per-layer embedding", "unembedding")
-"""Matrices that quantised checkpoints leave as they are, nearly always."""
+"""Matrices that quantised checkpoints almost always store unquantised."""
 _NOT_QUANTIZED = ("embedding", "per-layer embedding", "stream projection", "router", "classifier")
 _OF_KEY_HEADS = ("key", "value", "cross key", "cross value")
 _DEALT_OUT = ("cross_q", "up", "gate_up", "head")

@@ -240,12 +240,12 @@ async def read_body(request: Request, max_bytes: int, field: Any = None) -> None
 
 
 def _check_content_type(request: Request) -> None:
-    """Raise UnsupportedMediaType if the body may come from a page of another origin that nobody asked whether it may.
+    """Raise UnsupportedMediaType if the body may come from a page of another origin without a preflight.
 
-    Browsers ask first (a preflight) where a page sends JSON, but not where it sends a form, text/plain, or, in a Blob
-    without a type, no Content-Type at all: these are refused. Clients that are no browsers may leave the type out, and
-    on Ollama's routes give any other, as `curl -d` does: browsers send `Origin` with every POST, by `fetch`,
-    `sendBeacon` or a form, and `Sec-Fetch-Site` with every request.
+    Browsers send a preflight if a page sends JSON, but not for a form, text/plain, or a Blob without a type (no
+    Content-Type): these are rejected. Clients other than browsers may omit the type, and on Ollama's routes send any
+    other, as `curl -d` does. Browsers are recognised by `Origin`, which they send with every POST by `fetch`,
+    `sendBeacon` or a form, and by `Sec-Fetch-Site`, which they send with every request.
     """
     headers = request.headers
     content_type = headers.get("content-type")

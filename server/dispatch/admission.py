@@ -91,7 +91,7 @@ class ResourceBudget:
         self._returns.add(1 if self._by_stay else amount)
 
     def seconds_until_free(self, amount: int) -> float:
-        """Return how many seconds pass until `amount` fits, at the rate at which things are given back now."""
+        """Return the seconds until `amount` fits, at the current rate of returned amounts."""
         return self.seconds_to_return(self.used + amount - self.limit)
 
     def seconds_to_return(self, amount: float) -> float:

@@ -73,7 +73,7 @@ class EngineClient:
         await self._pool.start()
 
     async def stop(self) -> None:
-        """End every request, then every connection: the workers leave by themselves when they see it."""
+        """End every request, then every connection: the workers exit when their connection ends."""
         self.fail_all(Unavailable("The server is shutting down.", code="shutting_down", retry_after=1))
         await self._pool.stop()
 

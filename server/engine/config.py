@@ -53,7 +53,7 @@ class EngineConfig:
     """Tokens per KV block."""
     enable_prefix_caching: bool = True
     batch_invariant: bool | None = None
-    """Whether an answer's bits depend on its own request alone; None means yes where that costs little."""
+    """Whether an answer's bits depend only on its own request; None means yes where the cost is small."""
     tensor_parallel: int = 1
     """Processes that hold the model together, each on its own device or with its share of the threads."""
     folder: Path | None = None
@@ -65,8 +65,8 @@ class EngineConfig:
     cuda_graphs: Literal["on", "off"] = "on"
     """Whether steps run as graphs on a GPU (`server.engine.execution.cuda_graphs`)."""
     kernels: Literal["auto", "native", "triton", "torch"] = "auto"
-    """The kernels: ours where they can (auto), those of the CPU (native) or of a GPU (triton) or an error, or plain
-    torch operations (torch).
+    """The kernels: `auto` uses ours where possible; `native` (CPU) and `triton` (GPU) require them and raise an error
+    otherwise; `torch` uses plain torch operations.
     """
     kernel_arithmetic: Literal["auto", "float32", "bf16-dot"] = "auto"
     """How our kernels multiply bfloat16 numbers: as the CPU does best (auto), widened to float32, or with its own
@@ -78,4 +78,4 @@ class EngineConfig:
     max_lora_rank: int = 64
     """The highest rank of an adapter."""
     threads: int | None = None
-    """Compute threads; None means what OMP_NUM_THREADS says, or one per core, at most two for a small model."""
+    """Compute threads; None means OMP_NUM_THREADS, or one per core, at most two for a small model."""

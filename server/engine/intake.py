@@ -80,7 +80,7 @@ class Intake:
             self._weight_queries.abort(uid)
 
     def take_ready(self) -> None:
-        """Begin the requests that no longer need to wait, and end those that are answered or cannot begin."""
+        """Begin the requests that no longer need to wait, and end requests that are answered or cannot begin."""
         self._take_answers()
         self._take_grammars()
         self._take_turns()

@@ -164,7 +164,7 @@ class EngineInfo:
     """The settings that an engine chose when it was built."""
 
     max_model_len: int
-    """Most tokens of prompt and answer together; for an encoder-decoder, of the decoder alone."""
+    """Maximum tokens of prompt and answer together; for an encoder-decoder, only the decoder's."""
     num_blocks: int
     block_size: int
     dtype: str
@@ -172,7 +172,7 @@ class EngineInfo:
     reuses_prefixes: bool = True
     """Whether the prefix cache can serve this network."""
     batch_invariant: bool = False
-    """Whether an answer's bits depend on its own request alone."""
+    """Whether an answer's bits depend only on its own request."""
     kernels: str = "torch"
     """The kernels in use: native (our own) or torch (plain torch operations)."""
     kernel_level: str | None = None
@@ -200,7 +200,7 @@ def _metric(text: str, *, default: float = 0, of_workers: Callable[[Iterable[Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineStats:
-    """A snapshot of gauges, and of counters that only grow during the life of a worker: those whose names end in
+    """A snapshot of gauges, and of counters that only grow during the life of a worker; counters' names end in
     `_total`. Each field with a text is the metric `lightwell_<field>`.
     """
 

@@ -242,7 +242,7 @@ class HeadScoresTask(BaseTask, frozen=True, kw_only=True):
 
     The answer is heads.scores float32 [pair, query, measure]; the measures are, in order: weight on the key before (0
     at query 0), on itself, on the first key, entropy in nats, mean distance sum(A |q - k|), weight on keys p + 1 for
-    every earlier p < q whose token is the query's (induction as HeadVis counts it), then one for each of `offsets`:
+    every earlier p < q with the query's token (induction as HeadVis counts it), then one for each of `offsets`:
     weight on key q - offset (0 if there is none).
     """
 

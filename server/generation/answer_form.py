@@ -153,8 +153,8 @@ def _read_tool(field: str, definition: ToolDefinition, write: Callable[..., Tool
 
 
 def _possible(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema whose arguments that no value satisfies may be anything: an array's `enum`, such as authors of
-    tools write who mean its items', would leave no call at all.
+    """Return a schema in which arguments that no value can satisfy allow any value. Otherwise no call would be
+    possible. An example is an array with an `enum` that is meant for its items.
     """
     properties = schema.get("properties")
     if not isinstance(properties, dict) or not _why_impossible(schema):

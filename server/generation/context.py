@@ -20,7 +20,7 @@ from server.http.errors import Unavailable
 from server.observability.metrics import Metrics
 
 PLACEHOLDERS = ("tgi", "dummy", "text-embeddings-inference")
-"""Names that clients of TGI and TEI send where they know none: they are the one model's."""
+"""Placeholder model names of TGI's and TEI's clients; they mean the one model."""
 
 
 @dataclass(frozen=True, kw_only=True)

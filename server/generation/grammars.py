@@ -19,8 +19,8 @@ from server.http.json_reader import check_json_text
 from server.schemas.structured_outputs import Constraint
 
 _SWITCH_SECONDS = 0.0005
-"""How long a thread may keep the interpreter's lock while another wants it. Beside a large schema, and with Python's
-5 ms, a request that takes the lock several times waited up to 76 ms.
+"""Seconds for which a thread may keep the interpreter's lock while another waits for it. Next to a large schema, and
+with Python's default of 5 ms, a request that takes the lock several times waited up to 76 ms.
 """
 _grammar_text = remembered(grammar_text)
 

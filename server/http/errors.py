@@ -65,7 +65,7 @@ class _Kind(ApiError):
     _type: str
 
     def __init_subclass__(cls, *, status: int | None = None, type: str | None = None) -> None:
-        """Set the status and type of the class; without them it has those of its base class."""
+        """Set the status and type of the class; by default it inherits them from its base class."""
         super().__init_subclass__()
         cls._status, cls._type = status or cls._status, type or cls._type
 

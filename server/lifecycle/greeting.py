@@ -17,7 +17,7 @@ from server.observability.logs import is_terminal
 from server.observability.version import lightwell_version
 
 _INTERVAL = 0.1
-"""Seconds between two looks at the workers."""
+"""Seconds between two checks of the workers."""
 
 
 class Greeting:

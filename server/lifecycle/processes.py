@@ -118,7 +118,7 @@ class LightwellServer:
     def _http_config(self) -> uvicorn.Config:
         return uvicorn.Config(
             self._build_app(self.client, self.client_lifespan),
-            http=self._protocol,  # type: ignore[arg-type]  # any callable that makes protocols will do
+            http=self._protocol,  # type: ignore[arg-type]  # any callable that makes protocols is accepted
             ws="none",
             lifespan="on",
             log_config=None,

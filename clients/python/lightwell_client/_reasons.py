@@ -177,7 +177,7 @@ class Reasons(Result, NotebookView):
         names = [*(str(part.layer) for part in layers), *self.rest]
         places = range(len(layers))
         axes.bar(places, [part.attention for part in layers], label="attention", color="C0")
-        # bars of one sign stand on each other
+        # bars of the same sign are stacked
         feet = [part.attention if part.attention * part.mlp > 0 else 0.0 for part in layers]
         axes.bar(places, [part.mlp for part in layers], bottom=feet, label="mlp", color="C1")
         axes.bar(range(len(layers), len(names)), list(self.rest.values()), label="rest", color="C7")

@@ -224,7 +224,7 @@ class Fields:
     def layers_without_attention(
         self, kinds: Sequence[str], usual: Sequence[str], accepted: str | None = None
     ) -> tuple[int, ...]:
-        """Return the layers that are not of the kind full_attention. The arguments are those of `layer_kinds`.
+        """Return the layers of other kinds than full_attention. For the arguments see `layer_kinds`.
 
         Raises ModelLoadError if no layer has attention.
         """

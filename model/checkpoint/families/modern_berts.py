@@ -2,7 +2,7 @@
 
 ModernBERT (Warner et al. 2024, arXiv:2412.13663): rotary positions, gated mlps, and a window in two layers of three.
 Nomic BERT (Nussbaum et al. 2024, arXiv:2402.01613): rotary positions, gated mlps and no biases outside its norms; its
-config.json has the names of GPT-2, or those of transformers, where the head has biases. Jina's version 2 (Guenther et
+config.json has the names of GPT-2, or of transformers, where the head has biases. Jina's version 2 (Guenther et
 al. 2023, arXiv:2310.19923): symmetric ALiBi in place of a position table, and gated mlps; its code is in no release of
 transformers and is not run. Jina's version 3 (Sturua et al. 2024, arXiv:2409.10173): an XLM-RoBERTa with rotary
 positions, as transformers writes it.

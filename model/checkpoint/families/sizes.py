@@ -36,7 +36,7 @@ def equal_heads(hf: Fields) -> dict[str, Any]:
 
 
 def grouped_heads(hf: Fields) -> dict[str, Any]:
-    """Return the width and the heads of a network whose query heads share key heads, as fields of ModelConfig.
+    """Return the width and the heads of a network with shared key heads, as fields of ModelConfig.
 
     Without a number of key heads, or with null, each query head has its own; without a head_dim it is width / heads.
     Raises ModelLoadError if the key heads cannot be shared evenly, and for an odd head_dim, which cannot be rotated.
@@ -64,7 +64,7 @@ def _heads(hidden_size: int, num_heads: int, num_kv_heads: int, head_dim: int) -
 def read_experts(
     hf: Fields, *, intermediate_size: int, normalized: bool, dense_layers: Sequence[int] = (), beside_mlp: bool = False
 ) -> ExpertsConfig:
-    """Return the experts, whose number is `num_experts`; a token passes `num_experts_per_tok` of them.
+    """Return the configuration of `num_experts` experts; a token passes `num_experts_per_tok` of them.
 
     The arguments are fields of `ExpertsConfig`. Raises ModelLoadError for too many experts, and for more chosen experts
     than experts.

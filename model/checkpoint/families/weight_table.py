@@ -160,5 +160,5 @@ def gated_mlp(
 
 
 def in_layers(in_layer: InLayer, *rows: WeightRow) -> tuple[WeightRow, ...]:
-    """Return rows whose weights only some layers have."""
+    """Return rows for weights of only some layers."""
     return tuple(replace(row, in_layer=in_layer) for row in rows)

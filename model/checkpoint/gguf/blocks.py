@@ -117,7 +117,7 @@ def _q4_k(blocks: Tensor) -> GroupedRows:
 
 
 def _q5_k(blocks: Tensor) -> GroupedRows:
-    """Read Q5_K: 32 bytes of fifth bits, with that of number i in group g at bit g of byte i; 128 bytes as in Q4_K."""
+    """Read Q5_K: 32 bytes of fifth bits (number i of group g: bit g of byte i); 128 bytes as in Q4_K."""
     high = _bits(blocks[:, :, 16:48], tuple(range(8)), 1) << 4
     codes = _nibbles(_cut(blocks[:, :, 48:], 4)).flatten(2) | high
     return _nested(codes.to(torch.int8), blocks, None)

@@ -193,8 +193,8 @@ def _fp8(parts: Parts) -> StoredTensor:
 
 
 def _mxfp4(parts: Parts) -> StoredTensor:
-    """Read a matrix of 4-bit floating-point numbers, e2m1, of which 32 inputs share a power of two (OCP Microscaling
-    Formats 1.0). Grouped rows hold twice the numbers, which are whole.
+    """Read a matrix of 4-bit floating-point numbers, e2m1; 32 inputs share a power of two (OCP Microscaling Formats
+    1.0). Grouped rows hold twice the numbers, which are whole.
 
     `weight_blocks` uint8 [out, in / 32, 16]: two codes in a byte, the lower half first. `weight_scales` uint8
     [out, in / 32]: e stands for 2^(e - 127), and 255 for NaN.

@@ -125,7 +125,7 @@ def _check_name(path: str, name: str, is_held: object) -> None:
 
 
 class _Writer(Writer):
-    """Writer of arguments whose texts have quotes that may be special tokens, and whose names have none."""
+    """Writer of arguments with unquoted names and with texts in quotes that may be special tokens."""
 
     def __init__(self, alternatives: Alternatives, syntax: BareSyntax, quote_id: int | None) -> None:
         super().__init__(alternatives)

@@ -75,7 +75,7 @@ _REASONS = {
 
 
 class _Bytes:
-    """A tokenizer whose tokens are the single bytes, with the attributes that llguidance reads."""
+    """A tokenizer with the single bytes as tokens, and with the attributes that llguidance reads."""
 
     is_tokenizer_wrapper = True
     eos_token_id = END
@@ -91,7 +91,7 @@ class _Bytes:
 
 @cache
 def byte_tokenizer() -> llguidance.LLTokenizer:
-    """Return llguidance's tokenizer whose tokens are the single bytes."""
+    """Return llguidance's tokenizer with the single bytes as tokens."""
     return llguidance.LLTokenizer(cast(Any, _Bytes()), n_vocab=END + 1, eos_token=END)
 
 

@@ -34,7 +34,7 @@ def regex_grammar(pattern: str) -> str:
 
 
 def check_counts(pattern: str) -> None:
-    """Raise GrammarError for nested repetitions whose automaton would have too many states."""
+    """Raise GrammarError for nested repetitions if their automaton would have too many states."""
     product, stack, largest = 1, [], 1
     for piece in re.findall(rf"\\.|{CLASS}|{COUNT}|.", pattern, re.DOTALL):
         if piece == "(":

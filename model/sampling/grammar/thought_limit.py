@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 Pieces = tuple[str | int, ...]
-"""A text whose special tokens are given by their ids."""
+"""A text with its special tokens as ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

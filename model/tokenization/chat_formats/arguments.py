@@ -243,7 +243,7 @@ class PythonReader(BareReader):
 
 
 def _of_python(text: str) -> str:
-    """Return the content of a Python text as that of a JSON text. Unknown escapes are kept as text."""
+    """Convert the content of a Python text to the content of a JSON text. Unknown escapes are kept as text."""
     pieces = _ESCAPE.split(text)  # every second piece is an escape, without its backslash
     return "".join([_escape(piece) if number % 2 else _escaped(piece) for number, piece in enumerate(pieces)])
 

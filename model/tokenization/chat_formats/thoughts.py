@@ -1,4 +1,4 @@
-"""Tags of an answer's reasoning: those of a template, and whether a prompt has opened it."""
+"""Tags of an answer's reasoning in a chat template, and whether a prompt has opened the reasoning."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -74,7 +74,7 @@ class KeyUse:
         limits = self._limits
         if limits.max_requests is not None and self.num_requests >= limits.max_requests:
             self.refusals["max_requests"] += 1
-            self._advance_ends()  # at the rate of its own requests: the ends of others are no use
+            self._advance_ends()  # at the rate of its own requests: the ends of other requests do not help
             seconds = self._ends.seconds_for(self.num_requests + 1 - limits.max_requests)
             raise LimitReached(
                 f"The API key {self.name!r} has {self.num_requests} requests in flight; at most "

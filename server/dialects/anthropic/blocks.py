@@ -1,5 +1,6 @@
-"""Writes the content of an answer as Anthropic's API has it, as it grows: one block begins, grows and ends, then the
-next. It knows what each output of the engine added, and no HTTP.
+"""Streamed content blocks of Anthropic's API: one block begins, grows and ends, then the next begins.
+
+The input is the additions of each engine output. Independent of HTTP.
 """
 
 import json
@@ -48,8 +49,8 @@ class _Block:
 
 
 def _arguments(text: str) -> dict[str, Any]:
-    """Return the arguments of a call; those that were cut off, or are no object, as the text that they are, under the
-    name that Anthropic's documentation gives it.
+    """Return the arguments of a call. Incomplete arguments, or arguments that are no object, are returned as text under
+    the name in Anthropic's documentation.
     """
     try:
         value = json.loads(text or "{}")

@@ -43,7 +43,7 @@ class Turn:
 
 
 def _turns_of(body: ConversationFields) -> list[Turn]:
-    """Return the conversation as a chat has it: the system first, each result of a tool a message of its own."""
+    """Convert the conversation to a chat: the system message first, and each tool result as a separate message."""
     turns = []
     if body.system:
         turns.append(Turn({"role": "system", "content": _joined(body.system)}, "system", {"content": "system"}))

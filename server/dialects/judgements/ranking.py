@@ -70,7 +70,7 @@ async def rank_texts(context: AppContext, request: Request, body: TeiRerankReque
 
 
 def pair_fields(body: TeiReadFields) -> PairFields:
-    """Return what a body says of how texts are cut, in the words of the other APIs."""
+    """Convert the truncation and score options of a TEI body to the other APIs' fields."""
     return PairFields.model_validate(
         {
             "truncate": body.truncate,

@@ -18,8 +18,8 @@ from server.schemas.judgements.reasons import MAX_EXPLAINED, Explain
 
 
 def check_chat_reasons(context: AppContext, request: ChatRequest, options: Explain | None) -> NamedToken | None:
-    """Return the token that `explain` compares with, if it names one. Raises BadRequest for reasons that cannot be
-    told.
+    """Return the token that `explain` compares with, if it names one. Raises BadRequest if the request's answer cannot
+    have reasons.
     """
     if options is None:
         return None

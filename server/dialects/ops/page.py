@@ -1,4 +1,4 @@
-"""GET /, the page, and GET /docs, with their files: they need no network, whatever path a proxy puts them under."""
+"""GET /, the page, and GET /docs, with their files: they work offline and under any path of a proxy."""
 
 import asyncio
 import html

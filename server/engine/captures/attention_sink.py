@@ -117,7 +117,7 @@ class AttentionSink(Sink, RowSink):
         return [self.tap(window.span, window.rows(self._queries[places]))]
 
     def tap(self, span: int, rows: Sequence[int]) -> AttentionTap:
-        """Return a tap on batch rows of a span: those of the window, or the row of the token."""
+        """Return a tap on batch rows of a span: the window's rows, or the token's row."""
         capture = self._capture
         return AttentionTap(span, rows, self._pairs, capture.kind, self, capture.part == "cross")
 

@@ -85,7 +85,7 @@ class RequestCaptures:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether there are neither captures nor interventions."""
+        """Return True if there are no captures and no interventions."""
         return not (self.sinks or self.patches) and self.prompt_logprobs is None
 
     @property

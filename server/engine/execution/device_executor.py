@@ -36,7 +36,7 @@ class Choice(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether there are neither edits nor log-probabilities."""
+        """Return True if there are no edits and no log-probabilities."""
         return self.edits is None and self.num_alternatives is None
 
 

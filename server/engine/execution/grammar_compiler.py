@@ -88,7 +88,7 @@ class GrammarCompiler:
         return kept.begun(self._vocabulary, task.grammar_prefix, task.thought_limit)
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request whose task has a grammar. Admission bounds how many wait."""
+        """Queue a request with a grammar. Admission limits the number of waiting requests."""
         self.requests[request.uid] = request
         self._queue(request)
 

@@ -80,7 +80,7 @@ def _free_on_cpu(config: EngineConfig) -> int:
     free = free_in_share(config.memory_share)
     if free is None:
         raise ModelLoadError("/proc/meminfo does not contain the free memory; set --kv-cache-memory")
-    free //= config.tensor_parallel  # whose processes share it
+    free //= config.tensor_parallel  # the ranks share it
     if config.worker_memory is not None:
         free = max(0, min(free, config.worker_memory - data_bytes()))
     return int(free * CPU_SHARE)

@@ -42,7 +42,7 @@ class RetryDecision:
 
 
 class MemoryRetry:
-    """The queue of requests that wait for memory, and the decisions about those that find none."""
+    """The queue of requests that wait for memory, and the decisions about requests without memory."""
 
     def __init__(self) -> None:
         self._let_answers_go: Callable[[], object] = lambda: None
@@ -116,7 +116,7 @@ class MemoryRetry:
         return True
 
     def should_withdraw(self, uid: int, failure: Failure, *, is_gathering: bool) -> bool:
-        """Return whether a begun request, whose answer has failed, is withdrawn and requeued; if not, it ends."""
+        """Return whether a begun request with a failed answer is withdrawn and requeued; if not, it ends."""
         return failure.reason == "memory" and is_gathering and not self.is_last_try(uid)
 
     def decide(
@@ -150,7 +150,7 @@ class MemoryRetry:
             self._blames[request.uid] += 1
 
     def turns(self, now: float, is_anyone_gathering: Callable[[], bool]) -> Iterator[EngineRequest | RequestOutput]:
-        """Remove, before a step, the requests that begin now, and yield them, and the last outputs of those that end.
+        """Remove and yield, before a step, the requests that begin now, and the last outputs of requests that end.
         The caller handles each before the next one. now: CLOCK_MONOTONIC seconds.
         """
         if self.is_trying:
@@ -184,7 +184,7 @@ class MemoryRetry:
         return found
 
     def expired(self, now: float) -> list[EngineRequest]:
-        """Remove and return the requests whose deadline is at or before `now` (CLOCK_MONOTONIC seconds)."""
+        """Remove and return the requests with a deadline at or before `now` (CLOCK_MONOTONIC seconds)."""
         late = [each for each in self._line if each.deadline is not None and each.deadline <= now]
         for each in late:
             self._line.remove(each)

@@ -15,7 +15,7 @@ class Schedule:
     num_tokens: int
     """Tokens of the chunks and of the encoder's inputs."""
     encodes: list[Sequence] = field(default_factory=list)
-    """Sequences whose encoder input runs in this step, before the chunks."""
+    """Sequences with an encoder input that runs in this step, before the chunks."""
     has_text: bool = False
     """Whether text is being generated, so that captures are bounded."""
     num_decodes: int = 0
@@ -42,7 +42,7 @@ class Schedule:
         return list((found | {seq.uid: seq for seq in self.encodes}).values())
 
     def of(self, uids: Collection[int]) -> "Schedule":
-        """Return the work of these sequences; `num_tokens` stays that of the whole step."""
+        """Return the work of these sequences; `num_tokens` is still the whole step's."""
         chunks = [chunk for chunk in self.chunks if chunk.sequence.uid in uids]
         return replace(self, chunks=chunks, encodes=[seq for seq in self.encodes if seq.uid in uids])
 
@@ -82,7 +82,7 @@ class StepPlan:
     """A step while it is being filled."""
 
     chunks: list[Chunk]
-    """At first those of the decodes."""
+    """The chunks of the step; at first only the decodes'."""
     capture_room: int | None
     """Tokens that captures may still have, or None without a bound."""
     encodes: list[Sequence] = field(default_factory=list)

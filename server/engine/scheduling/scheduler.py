@@ -140,7 +140,7 @@ class Scheduler:
         return seq
 
     def expired(self, now: float) -> list[Sequence]:
-        """End every sequence whose deadline is at or before `now` (CLOCK_MONOTONIC seconds) and return them."""
+        """End every sequence with a deadline at or before `now` (CLOCK_MONOTONIC seconds) and return them."""
         ended: list[Sequence] = []
         for deadline, uid in self._deadlines.take_expired(now):
             seq = self.get(uid)
