@@ -1,6 +1,4 @@
-"""Requests for texts, without the names of any API. A route builds one from its body; the code of this folder answers
-it.
-"""
+"""Requests for texts, without the names of any API. A route builds one from its body."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,6 +35,7 @@ class TextRequest:
     num_logprobs: int | None = None
     """Alternatives of each token, or None for no log-probabilities."""
     constraint: Constraint | None = None
+    """The form of the answer. Its `field` is the client's path already, unlike the fields of other errors."""
     attention: GenerationAttention | None = None
     interventions: Sequence[InterventionField] | None = None
     truncate: bool = False
@@ -69,8 +68,10 @@ class ChatRequest(TextRequest):
     @property
     def form_field(self) -> str:
         """Return the client's field that gives the answer its form: a constraint, tools, or the limit of a thought."""
-        if (form := super().form_field) or self.chat.callable_tools:
-            return form or self.names.of("tools")
+        if form := super().form_field:
+            return form
+        if self.chat.callable_tools:
+            return self.names.of("tools")
         limits = {"thinking_budget": self.thinking_budget, "reasoning_effort": self.reasoning_effort}
         return next((self.names.of(name) for name, value in limits.items() if value is not None), "")
 
