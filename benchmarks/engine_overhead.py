@@ -7,8 +7,8 @@ those in which every stream gets one token. Their wall time is split into three 
 `Engine.step`, and the message for the API process. With `--attention` one stream captures all heads of one layer with
 each token, as float16: its rows are recomputed inside the network, its sinks count as overhead.
 
-`--nobody-looking` compares whole steps instead with steps of a runner without captures, in turn: the median of the
-ratios of neighbouring steps, and its 95 % bounds.
+`--nobody-looking` measures the cost of idle captures instead: it alternates steps of this runner and of one without
+captures, and prints the median ratio of neighbouring steps with its 95 % bounds.
 
     python -m benchmarks.engine_overhead --streams 1 8 32
 """

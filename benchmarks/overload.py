@@ -55,7 +55,7 @@ class Outcome:
     ended: float = 0.0
     retry_after: int = 0
     is_whole: bool = False
-    """Whether the stream ended with [DONE], or an error has its complete body."""
+    """True if the stream ended with [DONE], or the error has its complete body."""
 
 
 @dataclass

@@ -37,7 +37,7 @@ class Span(NamedTuple):
     """Cache blocks of the encoder's positions, for cross attention."""
     num_cross_keys: int = 0
     needs_output: bool = True
-    """Whether the output of its last layer is needed, and not only the queries, keys and values."""
+    """True if the output of its last layer is needed, and not only the queries, keys and values."""
     adapter: object | None = None
     """The LoRA adapter of its rows (`model.layers.lora.Adapter`), or None."""
     states: tuple[int, int] = (0, 0)
@@ -78,7 +78,7 @@ class KeyRange:
     last_array: np.ndarray
     """[T] int64: the key after the last that a row sees."""
     causal: bool
-    """Whether no row sees later positions."""
+    """True if no row sees later positions."""
     window: int | None = None
     """The window, as in `Batch.key_range`, or None."""
     is_cross: bool = False
@@ -132,7 +132,7 @@ class Batch:
         self.device = device
         self.check = check
         self.first_alone = first_alone
-        """Whether only the first output row of each span is needed. The others then have any content."""
+        """True if only the first output row of each span is needed. The others then have any content."""
         self.first_rows = [0, *accumulate(len(span.token_ids) for span in spans)]
         """The first row of each span, and the number of rows."""
         self.tables_array = _as_array([span.block_table for span in spans])

@@ -55,7 +55,7 @@ class Engine:
     model: str
     """The model's name in requests (field `model`)."""
     has_watchdog: bool = False
-    """Whether its watchdog would report a stopped worker as hung; such an engine must not be stopped."""
+    """True if its watchdog would report a stopped worker as hung; such an engine must not be stopped."""
 
     def pause(self) -> None:
         """Stop its processes until `resume`: one that spins while it has nothing to do would slow the next one."""

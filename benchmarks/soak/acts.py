@@ -47,7 +47,7 @@ class Act:
     patience: float
     """From 0 to 1: how late the client disconnects."""
     is_rude: bool
-    """Whether the client disconnects with a TCP reset."""
+    """True if the client disconnects with a TCP reset."""
 
 
 def pool() -> list[Question]:

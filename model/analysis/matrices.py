@@ -32,7 +32,7 @@ class NamedWeight:
     last: int | None = None
     """The row after its last one; None for all rows."""
     is_turned: bool = False
-    """Whether the matrix, or each head's part of it, is the transpose of our weight."""
+    """True if the matrix, or each head's part of it, is the transpose of our weight."""
     tied_to: str | None = None
     """The name of the weight that shares its storage."""
 

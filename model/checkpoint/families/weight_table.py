@@ -69,7 +69,7 @@ class StackedTensor:
     one: str
     """The end of the name of one expert's tensor, in place of `ending`; `{e}` stands for the expert."""
     is_transposed: bool = False
-    """Whether an expert's matrix is [in, out]; it becomes [out, in]."""
+    """True if an expert's matrix is [in, out]; it becomes [out, in]."""
 
 
 @dataclass(frozen=True, slots=True)

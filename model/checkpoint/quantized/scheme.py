@@ -26,7 +26,7 @@ class Scheme:
     group_sizes: tuple[int, ...] = ()
     """Possible numbers of inputs that share a scale; `WHOLE_ROW` for all."""
     is_less_one: bool = False
-    """Whether stored zeros are less 1."""
+    """True if stored zeros are less 1."""
     blocks: tuple[tuple[int, int], ...] = ()
     """Possible blocks of outputs and inputs that share a scale."""
     is_widened: bool = False
