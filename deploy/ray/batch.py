@@ -22,15 +22,16 @@ from deploy.ray.batch_engine import BatchFailed, Job, portable_fingerprint
 from deploy.ray.batch_input import Columns, InputError, find_files, parts_of
 from deploy.ray.batch_manifest import ManifestError, claim, held
 from deploy.ray.batch_pipeline import Plan, Workers, cluster, made_shards, scan_all
-from deploy.ray.batch_tasks import Planner, context_of, task_names
+from deploy.ray.batch_tasks import Planner, model_of, task_names
 from deploy.ray.batch_writers import remove_unfinished
 from deploy.ray.shards import ShardError, ShardSummary, read_summary, shard_path
 from model.checkpoint.folder import ModelLoadError
 from model.tokenization.chat_template import ChatTemplateError
 from server.config.setting_names import flag_name
 from server.config.settings import Settings, SettingsError
+from server.generation.served_model import ModelFiles
 from server.http.errors import ApiError
-from server.lifecycle.app import ModelFiles, load_model_files
+from server.lifecycle.app import load_model_files
 
 SOME_ROWS_FAILED = 3
 
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         files = find_files(arguments.input)
         model = load_model_files(settings)
         address = arguments.address or os.environ.get("RAY_ADDRESS")
-        Planner(context_of(settings, model, None), arguments.task, options)  # raises now if the options are wrong
+        Planner(model_of(model, None), arguments.task, options)  # raises now if the options are wrong
         folder.mkdir(parents=True, exist_ok=True)
         with held(folder), cluster(address, arguments.object_store_memory):
             plan = _plan(arguments, settings, options, folder, files, model)

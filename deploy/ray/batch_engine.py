@@ -14,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from deploy.ray.batch_input import Row
-from deploy.ray.batch_tasks import Planned, Planner, TaskName, context_of
+from deploy.ray.batch_tasks import Planned, Planner, TaskName, model_of
 from deploy.ray.batch_writers import open_shard
 from deploy.ray.shards import FileFormat, RowAnswer, ShardSummary, read_summary, shard_path
 from server.config.settings import Settings
 from server.engine.engine import Engine
 from server.engine.outputs import Array, RequestOutput
+from server.generation.served_model import ModelFiles
 from server.generation.tasks import TaskResult
 from server.http.errors import ApiError
-from server.lifecycle.app import ModelFiles, load_model_files
+from server.lifecycle.app import load_model_files
 from server.worker.model_fingerprint import Fingerprint
 
 _ROWS_AHEAD = 4
@@ -121,7 +122,7 @@ class BatchEngine:
         engine = Engine.from_folder(config)
         return cls(
             engine,
-            Planner(context_of(job.settings, files, engine.info), job.task, job.options),
+            Planner(model_of(files, engine.info), job.task, job.options),
             Path(job.folder),
             job.file_format,
             max_held=_ROWS_AHEAD * config.max_num_seqs,

@@ -12,27 +12,24 @@ from typing import Any, Literal, NoReturn, cast, get_args
 import pydantic
 
 from model.hooks.point_names import stack_config
-from server.config.auth.keys import Keyring
-from server.config.settings import Settings
 from server.dialects.inspect.attention import attention_entry, plan_of
 from server.dialects.inspect.trace import asked_of, trace_entry
 from server.dispatch.engine_client import EngineClient
 from server.engine.outputs import EngineInfo
 from server.engine.request import AttentionTask, EngineRequest
-from server.generation.context import AppContext
 from server.generation.embeddings import embed_inputs, embed_task, embedding_entry, embedding_work
 from server.generation.interventions.reading import read_all_interventions
 from server.generation.interventions.selectors import select_heads
 from server.generation.interventions.trace_plan import Lengths, choose_points, plan_inputs
 from server.generation.prompts.inputs import read_inputs
 from server.generation.prompts.prompt import Prompt
+from server.generation.served_model import ModelFiles, ServedModel
 from server.generation.supported_routes import check_part
 from server.generation.tasks import TaskResult, Work
 from server.http.error_handlers import validation_error
 from server.http.errors import BadRequest, PayloadTooLarge, Unavailable
 from server.http.tensor_formats import Entry, NumpyArray
 from server.http.trace_body import DescribedEntry
-from server.lifecycle.app import ModelFiles
 from server.observability.metrics import Metrics
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.inspect.attention import AttentionRequest
@@ -80,30 +77,16 @@ class Planned:
         )
 
 
-def context_of(settings: Settings, files: ModelFiles, info: EngineInfo | None) -> AppContext:
-    """Return the context that the routes' code needs; `info` is None if there is no engine."""
-    return AppContext(
-        settings=settings,
-        keys=Keyring((), None),
-        config=files.config,
-        tokenizer=files.tokenizer,
-        chat_template=files.chat_template,
-        embedding_defaults=files.embedding_defaults,
-        score_defaults=files.score_defaults,
-        sampling_defaults=files.sampling_defaults,
-        engine=cast(EngineClient, _NoEngine(info)),
-        metrics=Metrics(),
-        model_id=files.model_id,
-        model_root=str(files.folder),
-        max_model_len=settings.max_model_len or files.config.max_model_len,
-    )
+def model_of(files: ModelFiles, info: EngineInfo | None) -> ServedModel:
+    """Return the model that the routes' code needs; `info` is None if there is no engine."""
+    return ServedModel.of(files, cast(EngineClient, _NoEngine(info)), Metrics())
 
 
 class Planner:
     """Turns texts into requests. Raises ApiError, in the constructor for options that fit no text."""
 
-    def __init__(self, context: AppContext, task: TaskName, options: Mapping[str, Any]) -> None:
-        self._context = context
+    def __init__(self, model: ServedModel, task: TaskName, options: Mapping[str, Any]) -> None:
+        self._model = model
         self._body = read_options(task, options)
         self._plan = self._planner_of(self._body)
 
@@ -112,15 +95,15 @@ class Planner:
         """Return the width of every row's one vector, or None if rows are given as tensors of any shapes."""
         if not isinstance(self._body, EmbeddingRequest):
             return None
-        task = embed_task(self._context, self._body)
+        task = embed_task(self._model, self._body)
         if task.pooling == "none":
             return None
-        return task.dimensions or stack_config(self._context.config, "encoder").hidden_size
+        return task.dimensions or stack_config(self._model.config, "encoder").hidden_size
 
     async def plan(self, text: str) -> Planned:
         """Return the request of one text. Raises ApiError if the route would reject it or its answer is too large."""
         planned = await self._plan(text)
-        limit = self._context.settings.max_response_bytes
+        limit = self._model.settings.max_response_bytes
         if planned.work.capture_bytes > limit:
             raise PayloadTooLarge(
                 f"the answer has {planned.work.capture_bytes} bytes; at most {limit} are accepted "
@@ -136,46 +119,46 @@ class Planner:
         return self._trace(body)
 
     def _embedding(self, body: EmbeddingRequest) -> Callable[[str], Awaitable[Planned]]:
-        task = embed_task(self._context, body)
+        task = embed_task(self._model, body)
 
         async def plan(text: str) -> Planned:
-            (prompt,) = await embed_inputs(self._context, body.model_copy(update={"input": text}))
-            work = embedding_work(self._context, task, prompt)
-            return Planned(work, lambda result: _of_entry(embedding_entry(self._context, task, 0, prompt, result)))
+            (prompt,) = await embed_inputs(self._model, body.model_copy(update={"input": text}))
+            work = embedding_work(self._model, task, prompt)
+            return Planned(work, lambda result: _of_entry(embedding_entry(self._model, task, 0, prompt, result)))
 
         return plan
 
     def _attention(self, body: AttentionRequest) -> Callable[[str], Awaitable[Planned]]:
-        part = check_part(self._context, body.part)
-        heads = select_heads(body, stack_config(self._context.config, "encoder" if part == "encoder" else "decoder"))
+        part = check_part(self._model, body.part)
+        heads = select_heads(body, stack_config(self._model.config, "encoder" if part == "encoder" else "decoder"))
 
         async def plan(text: str) -> Planned:
             prompt = await self._input(body, text)
             planned = plan_of(body, heads, prompt, part)
-            (changes,) = await read_all_interventions(self._context, body.interventions, [prompt])
+            (changes,) = await read_all_interventions(self._model, body.interventions, [prompt])
             work = Work(AttentionTask(capture=planned.capture), prompt, planned.capture_bytes, changes)
             return Planned(
-                work, lambda result: _of_entry(attention_entry(self._context, body, 0, prompt, planned, result))
+                work, lambda result: _of_entry(attention_entry(self._model, body, 0, prompt, planned, result))
             )
 
         return plan
 
     def _trace(self, body: TraceRequest) -> Callable[[str], Awaitable[Planned]]:
-        chosen = choose_points(body, self._context.config)
+        chosen = choose_points(body, self._model.config)
 
         async def plan(text: str) -> Planned:
             prompt = await self._input(body, text)
             lengths = Lengths(len(prompt.ids), len(prompt.encoder_ids))
-            (points,) = plan_inputs(body, chosen, self._context.config, [lengths])
-            (changes,) = await read_all_interventions(self._context, body.interventions, [prompt])
+            (points,) = plan_inputs(body, chosen, self._model.config, [lengths])
+            (changes,) = await read_all_interventions(self._model, body.interventions, [prompt])
             asked, num_bytes = asked_of(points)
             work = Work(asked, prompt, num_bytes, changes)
-            return Planned(work, lambda result: _of_trace(trace_entry(self._context, 0, prompt, points, result)))
+            return Planned(work, lambda result: _of_trace(trace_entry(self._model, 0, prompt, points, result)))
 
         return plan
 
     async def _input(self, body: AttentionRequest | TraceRequest, text: str) -> Prompt:
-        (prompt,) = await read_inputs(self._context, body.model_copy(update={"input": text}))
+        (prompt,) = await read_inputs(self._model, body.model_copy(update={"input": text}))
         return prompt
 
 

@@ -57,10 +57,8 @@ class Engine:
         forget_keys()
         self._metrics = Metrics(settings.metric_alias)
         files = await asyncio.to_thread(load_model_files, settings)
-        self._metrics.name_model(files.model_id)
-        tracing = (
-            Tracing(settings.otlp_endpoint, files.model_id) if is_wanted(settings.otlp_endpoint, os.environ) else None
-        )
+        self._metrics.name_model(files.id)
+        tracing = Tracing(settings.otlp_endpoint, files.id) if is_wanted(settings.otlp_endpoint, os.environ) else None
         config = settings.engine_config(files.folder)
         found = places(settings.devices, config.device)
         self._server = LightwellServer(

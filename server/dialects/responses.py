@@ -12,8 +12,8 @@ from starlette.responses import Response, StreamingResponse
 
 from model.hooks.point_names import stack_config, stacks
 from server.generation.acceptance import current_request
-from server.generation.context import AppContext
 from server.generation.prompts.prompt import Prompt
+from server.generation.served_model import ServedModel
 from server.generation.tasks import TaskResult, counted_refusals
 from server.http.errors import answer_too_large
 from server.http.tensor_formats import VALUE_BYTES, WRITE_BYTES, Format, NumpyArray, Piece, Wire, json_parts, paced
@@ -90,40 +90,40 @@ def new_answer_id(kind: str, mark: str = "-") -> str:
 
 
 def check_num_values(
-    context: AppContext, num_values: int, wanted: Format, encoding_format: str, advice: str, num_bytes: int = 0
+    model: ServedModel, num_values: int, wanted: Format, encoding_format: str, advice: str, num_bytes: int = 0
 ) -> None:
     """Raise PayloadTooLarge when an answer of `num_values` numbers and `num_bytes` other bytes is over the limit;
     `advice` completes the sentence "Request ...".
     """
     size = round(num_values * VALUE_BYTES[wire_of(wanted, encoding_format)]) + num_bytes
-    limit = context.settings.max_response_bytes
-    with counted_refusals(context):
+    limit = model.settings.max_response_bytes
+    with counted_refusals(model):
         if size > limit:
             raise answer_too_large(size, limit, f"Request {advice}, or Accept: application/vnd.safetensors.")
 
 
-def model_name(context: AppContext) -> str:
+def model_name(model: ServedModel) -> str:
     """Return the name of the model that answers the current request: its adapter's, if it has one."""
     adapter = current_request().adapter
-    return context.model_id if adapter is None else adapter.name
+    return model.id if adapter is None else adapter.name
 
 
-def head_of(context: AppContext, usage: dict[str, Any] | None = None) -> dict[str, Any]:
+def head_of(model: ServedModel, usage: dict[str, Any] | None = None) -> dict[str, Any]:
     """Make the fields before the entries of an answer; `usage` is None for questions about the weights."""
-    head = {"object": "list", "model": model_name(context), "compute_dtype": context.compute_dtype}
+    head = {"object": "list", "model": model_name(model), "compute_dtype": model.compute_dtype}
     return head if usage is None else {**head, "usage": usage}
 
 
-def inspection_head(context: AppContext, usage: dict[str, Any]) -> dict[str, Any]:
+def inspection_head(model: ServedModel, usage: dict[str, Any]) -> dict[str, Any]:
     """Make the same for an answer about chosen layers and heads: it reports how many there are, so that a reader
     can count from the end too.
     """
     sizes = {
         stack: {"num_layers": own.num_layers, "num_heads": own.num_heads, "num_kv_heads": own.num_kv_heads}
-        for stack in stacks(context.config)
-        for own in [stack_config(context.config, stack)]
+        for stack in stacks(model.config)
+        for own in [stack_config(model.config, stack)]
     }
-    return {**head_of(context), "stacks": sizes, "usage": usage}
+    return {**head_of(model), "stacks": sizes, "usage": usage}
 
 
 def input_usage(inputs: Sequence[Prompt], results: Sequence[TaskResult]) -> dict[str, Any]:
@@ -136,18 +136,18 @@ def input_usage(inputs: Sequence[Prompt], results: Sequence[TaskResult]) -> dict
     }
 
 
-def token_fields(context: AppContext, prompt: Prompt, prefix: str = "") -> dict[str, Any]:
+def token_fields(model: ServedModel, prompt: Prompt, prefix: str = "") -> dict[str, Any]:
     """Return the tokens that one stack read, as every answer names them."""
     return {
-        f"{prefix}tokens": context.tokenizer.token_strings(prompt.ids),
+        f"{prefix}tokens": model.tokenizer.token_strings(prompt.ids),
         f"{prefix}token_ids": list(prompt.ids),
         f"{prefix}offsets": prompt.spans,
     }
 
 
-def both_stacks_fields(context: AppContext, prompt: Prompt) -> dict[str, Any]:
+def both_stacks_fields(model: ServedModel, prompt: Prompt) -> dict[str, Any]:
     """Return the tokens of an input: for an encoder-decoder the decoder's tokens, and the encoder's tokens with a
     prefix.
     """
-    encoder = {} if prompt.encoder is None else token_fields(context, prompt.encoder, "encoder_")
-    return {**token_fields(context, prompt), **encoder}
+    encoder = {} if prompt.encoder is None else token_fields(model, prompt.encoder, "encoder_")
+    return {**token_fields(model, prompt), **encoder}

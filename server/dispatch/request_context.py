@@ -43,6 +43,11 @@ class RequestContext:
         self.arrival = time.monotonic() if self.record is None else self.record.started
 
     @property
+    def elapsed(self) -> float:
+        """Return the seconds since its arrival."""
+        return time.monotonic() - self.arrival
+
+    @property
     def client(self) -> str:
         """Return the name of its API key, or "" if it has none."""
         return "" if self.record is None else self.record.key or ""

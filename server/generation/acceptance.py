@@ -1,59 +1,36 @@
 """Applies the terms that a body names: its model, priority, deadline and salt of the prefix cache."""
 
-import time
 from contextvars import ContextVar
 
 from server.config.auth.keys import ApiKey
 from server.config.auth.quotas import PRIORITIES
 from server.dispatch.request_context import RequestContext
-from server.dispatch.served_adapter import ServedAdapter
-from server.generation.context import PLACEHOLDERS, AppContext
+from server.generation.context import AppContext
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import check_route
-from server.http.errors import BadRequest, NotFound, shown
+from server.http.errors import BadRequest
 from server.schemas.base import RunFields
 
 current_context: ContextVar[RequestContext | None] = ContextVar("request_context", default=None)
 """The terms of the HTTP request that the running task belongs to."""
 
 
-def check_model(context: AppContext, model: str) -> None:
-    """Raise NotFound unless `model` names the model that is served."""
-    if model not in (context.model_id, *PLACEHOLDERS):
-        names = [context.model_id, *(each.name for each in context.adapters)]
-        served = f"{names[0]!r} is served" if len(names) == 1 else f"{', '.join(map(repr, names))} are served"
-        message = f"The model {shown(model)} does not exist here; {served}."
-        raise NotFound(message, param="model", code="model_not_found")
+def accept(context: AppContext, body: RunFields, route: str | None = None) -> ServedModel:
+    """Return the model that a body names, and apply the body's terms.
 
-
-def find_adapter(context: AppContext, model: str | None) -> ServedAdapter | None:
-    """Return the LoRA adapter that is named as the model, or None for the model itself. Raises NotFound for a name that
-    is neither's.
+    Raises NotFound, and BadRequest for a priority that clients may not set, and for a `route` that the model cannot
+    answer.
     """
-    if model is None or model == context.model_id:
-        return None
-    adapter = context.adapters.find(model)
-    if adapter is None:
-        check_model(context, model)
-    return adapter
-
-
-def accept(context: AppContext, body: RunFields, route: str | None = None) -> float:
-    """Check the model that a body names, and that it can answer `route`, and apply the body's terms. Return the time of
-    the call, in CLOCK_MONOTONIC seconds.
-
-    Raises NotFound, and BadRequest for a priority that clients may not set, and a route that the model cannot answer.
-    """
-    arrival = time.monotonic()
     request_context = current_request()
-    request_context.adapter = find_adapter(context, body.model)
+    model, request_context.adapter = context.find(body.model)
     request_context.priority = _wanted_priority(context, body, request_context.key)
     if body.cache_salt is not None:
         request_context.cache_salt += "\0" + body.cache_salt  # no key's name has that character
     if body.timeout is not None:
         request_context.shorten(body.timeout)
     if route is not None:
-        check_route(context, route)
-    return arrival
+        check_route(model, route)
+    return model
 
 
 def current_request() -> RequestContext:

@@ -19,9 +19,9 @@ from model.tokenization.chat_formats.call_syntax import CallSyntax, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar, lenient
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.thoughts import Start, start_of
-from server.generation.context import AppContext
 from server.generation.grammars import in_grammar_thread
 from server.generation.request import ChatRequest
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest
 from server.schemas.tools import ToolDefinition
 
@@ -41,7 +41,7 @@ class AnswerForm:
 
 
 async def answer_form(
-    context: AppContext,
+    model: ServedModel,
     request: ChatRequest,
     prompt: str,
     grammar: str | None = None,
@@ -56,7 +56,7 @@ async def answer_form(
     None is free text. Reasoning has at most `thinking_budget` tokens, or any number if that is None. Raises BadRequest
     for a tool with a schema that no grammar expresses.
     """
-    template = context.chat_template
+    template = model.chat_template
     assert template is not None, "the template has written the prompt"
     tags = template.thought_tags
     start = start_of(tags, prompt)
@@ -64,7 +64,7 @@ async def answer_form(
     syntax = template.tool_use.syntax if definitions else None
     tools: list[Tool] = []
     if syntax is not None:
-        tools = await in_grammar_thread(_read_tools, definitions, syntax, context.tokenizer.ids_of_special)
+        tools = await in_grammar_thread(_read_tools, definitions, syntax, model.tokenizer.ids_of_special)
     body_grammar = grammar
     limit = None
     if thinking_budget is not None and tags is not None and start in (Start.THOUGHT, Start.MAYBE):
@@ -72,7 +72,7 @@ async def answer_form(
             max_tokens=thinking_budget,
             is_open=start is Start.THOUGHT,
             opening=tags.opening,
-            closing=_pieces(context, tags.closing),
+            closing=_pieces(model, tags.closing),
             other_end=syntax.opening if syntax is not None and syntax.is_tagged else "",
         )
     if tools or limit is not None or (grammar is not None and start is not Start.ANSWER):
@@ -84,19 +84,19 @@ async def answer_form(
             calls="required" if request.chat.must_call else "auto",
             parallel=request.chat.may_call_several,
             body=grammar,
-            special_ids=context.tokenizer.ids_of_special,
+            special_ids=model.tokenizer.ids_of_special,
         )
         grammar = await in_grammar_thread(_composed, answers, request.form_field)
     texts = [*(() if syntax is None else syntax.texts), *(() if tags is None else (*tags.texts, tags.end))]
-    kept = _kept_tokens(context, texts)
+    kept = _kept_tokens(model, texts)
     # A grammar of the answer admits no special token: text that looks like one is text.
     special = tuple(kept) if body_grammar is None else ()
     if syntax is None and start is Start.ANSWER and not special:
-        return AnswerForm(grammar, prefix=_pieces(context, prefilled))
+        return AnswerForm(grammar, prefix=_pieces(model, prefilled))
     parser = TaggedText(tags, start, syntax, tools, special)
     if prefilled:
         await asyncio.to_thread(parser.skip, prefilled)
-    return AnswerForm(grammar, parser.copy, frozenset(kept.values()), _pieces(context, prefilled), limit)
+    return AnswerForm(grammar, parser.copy, frozenset(kept.values()), _pieces(model, prefilled), limit)
 
 
 @remembered
@@ -117,13 +117,13 @@ def _problem(grammar: str) -> str:
     return (reason_of(message) or "no value satisfies them") if message else ""
 
 
-def _kept_tokens(context: AppContext, texts: list[str]) -> dict[str, int]:
-    special = context.tokenizer.ids_of_special.items()
+def _kept_tokens(model: ServedModel, texts: list[str]) -> dict[str, int]:
+    special = model.tokenizer.ids_of_special.items()
     return {token: token_id for token, token_id in special if any(token in text for text in texts)}
 
 
-def _pieces(context: AppContext, text: str) -> Pieces:
-    there = {token: i for token, i in context.tokenizer.ids_of_special.items() if token in text}
+def _pieces(model: ServedModel, text: str) -> Pieces:
+    there = {token: i for token, i in model.tokenizer.ids_of_special.items() if token in text}
     pattern = "|".join(map(re.escape, sorted(there, key=len, reverse=True)))
     parts = re.split(f"({pattern})", text) if there else [text]
     return tuple(there.get(part, part) for part in parts if part)

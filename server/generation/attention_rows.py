@@ -13,10 +13,10 @@ import numpy as np
 
 from server.engine.outputs import Array
 from server.engine.request import AttentionCapture
-from server.generation.context import AppContext
 from server.generation.interventions.selectors import HeadSelection, select_heads, value_bytes
 from server.generation.prompts.field_names import FieldNames
 from server.generation.prompts.prompt import Prompt
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import check_part
 from server.http.errors import answer_too_large
 from server.http.tensor_formats import EncodingFormat, NumpyArray, Wire, as_numpy, json_value
@@ -107,12 +107,12 @@ def _stacked(rows: Sequence[NumpyArray], padding: int) -> NumpyArray:
     return stacked
 
 
-def row_writer(context: AppContext, fields: GenerationAttention) -> RowWriter:
+def row_writer(model: ServedModel, fields: GenerationAttention) -> RowWriter:
     """Return the writer for a body's `attention`. Raises BadRequest for layers, heads or a part that the model
     lacks.
     """
-    part = check_part(context, fields.part, "attention.part")
-    heads = select_heads(fields, context.config, "attention.")
+    part = check_part(model, fields.part, "attention.part")
+    heads = select_heads(fields, model.config, "attention.")
     capture = AttentionCapture(pairs=heads.pairs, kind=fields.kind, top_k=fields.top_k, dtype=fields.dtype, part=part)
     return RowWriter(heads, capture, fields.prompt, fields.encoding_format)
 

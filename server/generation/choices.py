@@ -101,7 +101,6 @@ class Run:
     handle: RequestHandle
     text: ChoiceText
     metrics: Metrics
-    arrival: float
     num_prompt: int
     """Tokens of its prompt."""
     keep_rows: Callable[[], None]
@@ -159,7 +158,7 @@ class Run:
     def _see_token(self) -> None:
         now = time.monotonic()
         if self._last_token is None:
-            self.metrics.time_to_first_token.observe(now - self.arrival)
+            self.metrics.time_to_first_token.observe(self.handle.request_context.elapsed)
         else:
             self.metrics.inter_token_latency.observe(now - self._last_token)
         self._last_token = now
@@ -169,7 +168,9 @@ class Run:
         now, timing = time.monotonic(), self._timing
         if timing is not None and timing.finished is None:  # a stop string or the client ended it, not the engine
             timing = replace(timing, finished=now)
-        self.metrics.observe_end(finish_reason, now - self.arrival, timing, self.num_prompt, self.text.num_tokens)
+        self.metrics.observe_end(
+            finish_reason, self.handle.request_context.elapsed, timing, self.num_prompt, self.text.num_tokens
+        )
 
     def close(self) -> None:
         """Abort the choice if it is unfinished."""

@@ -2,21 +2,13 @@
 own.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from model.checkpoint.generation_defaults import SamplingDefaults
-from model.config import ModelConfig
-from model.network.cross_encoder import ScoreDefaults
-from model.network.sentence_transformers import EmbeddingDefaults
-from model.tokenization.chat_template import ChatTemplate
-from model.tokenization.tokenizer import Tokenizer
 from server.config.auth.keys import Keyring
 from server.config.settings import Settings
-from server.dispatch.admission import capture_limit
-from server.dispatch.engine_client import EngineClient
-from server.dispatch.lora_registry import LoraRegistry
-from server.engine.outputs import EngineInfo
-from server.http.errors import Unavailable
+from server.dispatch.served_adapter import ServedAdapter
+from server.generation.served_model import ServedModel
+from server.http.errors import NotFound, shown
 from server.observability.metrics import Metrics
 
 PLACEHOLDERS = ("tgi", "dummy", "text-embeddings-inference")
@@ -25,64 +17,26 @@ PLACEHOLDERS = ("tgi", "dummy", "text-embeddings-inference")
 
 @dataclass(frozen=True, kw_only=True)
 class AppContext:
-    """The parts of the running server that routes use."""
+    """The parts of the running server that routes use, and the model that it serves."""
 
     settings: Settings
     keys: Keyring
-    config: ModelConfig
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
-    engine: EngineClient
     metrics: Metrics
-    embedding_defaults: EmbeddingDefaults
-    score_defaults: ScoreDefaults | None
-    """How pairs are scored, or None if the model has no head that labels an input and is no CrossEncoder."""
-    sampling_defaults: SamplingDefaults
-    model_id: str
-    """The model's name on the wire."""
-    model_root: str
-    """The folder or hub id that it came from."""
-    adapters: LoraRegistry = field(default_factory=lambda: LoraRegistry(Settings(), (), lambda worker, message: None))
-    """The LoRA adapters; their names are accepted as the model. None by default."""
+    model: ServedModel
 
-    max_model_len: int
-    """Most tokens of prompt and completion together that model and settings allow."""
+    def find(self, name: str | None) -> tuple[ServedModel, ServedAdapter | None]:
+        """Return the model with this name, or the model and its LoRA adapter with this name. None means the model
+        itself.
 
-    @property
-    def context_limit(self) -> int:
-        """Return `max_model_len`, or less if the worker found room for less."""
-        info = self.engine_info
-        return self.max_model_len if info is None else min(info.max_model_len, self.max_model_len)
-
-    @property
-    def capture_limit(self) -> int:
-        """Return the most bytes that may be captured at a time: `max_capture_bytes`, or less if a worker has room
-        for less.
+        Raises NotFound.
         """
-        info, limit = self.engine_info, self.settings.max_capture_bytes
-        return limit if info is None else capture_limit(limit, info.memory_room)
-
-    @property
-    def compute_dtype(self) -> str | None:
-        """Return the dtype in which the network computes, whatever numbers are sent in, after a slash the one to which
-        the rows are rounded that quantised weights multiply, if that is another, or None if no worker has reported it
-        yet.
-        """
-        info = self.engine_info
-        if info is None:
-            return None
-        return info.dtype if info.activations == "dtype" else f"{info.dtype}/{info.activations}"
-
-    @property
-    def batch_invariant(self) -> bool | None:
-        """Return whether an answer's bits depend on its own request only, or None if no worker has reported it yet."""
-        info = self.engine_info
-        return None if info is None else info.batch_invariant
-
-    @property
-    def engine_info(self) -> EngineInfo | None:
-        """Return the settings that the engine chose, or None if no worker has reported them yet."""
-        try:
-            return self.engine.info()
-        except Unavailable:
-            return None
+        model = self.model
+        if name is None or name == model.id:
+            return model, None
+        adapter = model.adapters.find(name)
+        if adapter is None and name not in PLACEHOLDERS:
+            names = [model.id, *(each.name for each in model.adapters)]
+            served = f"{names[0]!r} is served" if len(names) == 1 else f"{', '.join(map(repr, names))} are served"
+            message = f"The model {shown(name)} does not exist here; {served}."
+            raise NotFound(message, param="model", code="model_not_found")
+        return model, adapter

@@ -10,13 +10,13 @@ from model.tokenization.chat_formats.prefill import shared_end
 from server.engine.request import GenerateTask
 from server.generation.answer_form import answer_form
 from server.generation.choices import Piece
-from server.generation.context import AppContext
 from server.generation.grammars import read_grammar
 from server.generation.prompts.inputs import between_stacks
 from server.generation.prompts.prompt import Prompt, fit_generation, keep_end, read_chat
 from server.generation.prompts.text_parts import Cut
 from server.generation.request import ChatRequest
 from server.generation.sampling import sampling_params
+from server.generation.served_model import ServedModel
 from server.generation.submission import Arrived, Job, Started, begin, token_writer
 from server.http.connection import BodyWriter
 from server.schemas.chat_templates import THINKING_SWITCHES
@@ -50,7 +50,7 @@ class Answered:
 class Conversation:
     """The choices of a chat, in flight. Whatever happens, `close` must be called; it may be called again."""
 
-    context: AppContext
+    model: ServedModel
     request: ChatRequest
     job: Job
     started: Started
@@ -129,24 +129,24 @@ class Conversation:
         self.started.close()
 
 
-async def read_conversation(context: AppContext, request: ChatRequest) -> Prompt:
+async def read_conversation(model: ServedModel, request: ChatRequest) -> Prompt:
     """Return a chat as the model reads it. Raises BadRequest, with the client's names, if the template refuses it."""
     with request.names.in_errors():
-        return await _read(context, request, "all")
+        return await _read(model, request, "all")
 
 
-async def _read(context: AppContext, request: ChatRequest, keep: Cut) -> Prompt:
-    arguments, _ = _thinking(context, request)
+async def _read(model: ServedModel, request: ChatRequest, keep: Cut) -> Prompt:
+    arguments, _ = _thinking(model, request)
     chat = request.chat
     rest = (chat.opens_answer, arguments, chat.shown_tools)
-    return await read_chat(context, chat.messages, *rest, is_continued=chat.continue_final_message, keep=keep)
+    return await read_chat(model, chat.messages, *rest, is_continued=chat.continue_final_message, keep=keep)
 
 
-def _thinking(context: AppContext, request: ChatRequest) -> tuple[dict[str, Any], int | None]:
+def _thinking(model: ServedModel, request: ChatRequest) -> tuple[dict[str, Any], int | None]:
     """Return the arguments of the chat template, and the most tokens of a thought, or None for no limit."""
     arguments, budget = dict(request.chat.chat_template_kwargs or {}), request.thinking_budget
     if request.reasoning_effort is not None:
-        if context.chat_template is not None and "reasoning_effort" in context.chat_template.source:
+        if model.chat_template is not None and "reasoning_effort" in model.chat_template.source:
             arguments.setdefault("reasoning_effort", request.reasoning_effort)
         elif budget is None:
             budget = EFFORT_BUDGETS.get(request.reasoning_effort)
@@ -155,39 +155,39 @@ def _thinking(context: AppContext, request: ChatRequest) -> tuple[dict[str, Any]
     return arguments, None if budget == -1 else budget
 
 
-async def _job(context: AppContext, request: ChatRequest) -> Job:
+async def _job(model: ServedModel, request: ChatRequest) -> Job:
     """Return a chat as the engine gets it. Raises BadRequest if it does not fit."""
     chat = request.chat
     is_cut = request.truncate or request.truncate_prompt_tokens is not None
-    end: Cut = "start" if context.config.kind == "encoder-decoder" else "end"
-    conversation = await _read(context, request, end if is_cut else None)
+    end: Cut = "start" if model.config.kind == "encoder-decoder" else "end"
+    conversation = await _read(model, request, end if is_cut else None)
     prompt_text, prefilled = conversation.text or "", ""
     if chat.continue_final_message:
         last = chat.messages[-1]
         prefilled = shared_end(prompt_text, last.text or last.thought or "")
         prompt_text = prompt_text[: len(prompt_text) - len(prefilled)]
-    _, budget = _thinking(context, request)
-    grammar = await read_grammar(context, request.constraint)
-    form = await answer_form(context, request, prompt_text, grammar, prefilled=prefilled, thinking_budget=budget)
-    conversation = keep_end(conversation, request.truncate_prompt_tokens, context.context_limit - 1)
-    (prompt,) = await between_stacks(context, [conversation], None, request.truncate, "messages")
+    _, budget = _thinking(model, request)
+    grammar = await read_grammar(model, request.constraint)
+    form = await answer_form(model, request, prompt_text, grammar, prefilled=prefilled, thinking_budget=budget)
+    conversation = keep_end(conversation, request.truncate_prompt_tokens, model.context_limit - 1)
+    (prompt,) = await between_stacks(model, [conversation], None, request.truncate, "messages")
     limit = request.max_tokens
     is_exact = limit is not None and not request.cuts_max_tokens
-    prompt, max_tokens = fit_generation(context, prompt, limit, is_exact, request.truncate, "messages")
-    sampling = sampling_params(context, request, max_tokens=max_tokens)
+    prompt, max_tokens = fit_generation(model, prompt, limit, is_exact, request.truncate, "messages")
+    sampling = sampling_params(model, request, max_tokens=max_tokens)
     task = GenerateTask(
         sampling=sampling, grammar=form.grammar, grammar_prefix=form.prefix, thought_limit=form.thought_limit
     )
     return Job(prompt, task, form.new_parser, form.kept_ids)
 
 
-async def begin_conversation(context: AppContext, request: ChatRequest, arrival: float) -> Conversation:
+async def begin_conversation(model: ServedModel, request: ChatRequest) -> Conversation:
     """Start a chat, and wait for its first output: until then an error still has its own HTTP status. Errors have the
     client's names of fields.
 
     arrival: CLOCK_MONOTONIC seconds. `server.generation.acceptance.accept` must have seen the body.
     """
     with request.names.in_errors():
-        job = await _job(context, request)
-        started, arrivals = await begin(context, request, [job], arrival)
-    return Conversation(context, request, job, started, arrivals)
+        job = await _job(model, request)
+        started, arrivals = await begin(model, request, [job])
+    return Conversation(model, request, job, started, arrivals)

@@ -13,7 +13,7 @@ from model.sampling.grammar.checking import kept, remembered
 from model.sampling.grammar.constraint import grammar_text
 from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.errors import GrammarError
-from server.generation.context import AppContext
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest
 from server.http.json_reader import check_json_text
 from server.schemas.structured_outputs import Constraint
@@ -44,7 +44,7 @@ def _thread() -> ThreadPoolExecutor:
     return executor
 
 
-async def read_grammar(context: AppContext, constraint: Constraint | None) -> str | None:
+async def read_grammar(model: ServedModel, constraint: Constraint | None) -> str | None:
     """Return the grammar of a constraint, as llguidance reads it, or None for free text.
 
     Raises BadRequest, with the path, for a schema or pattern that is wrong, or that this server cannot honour.
@@ -58,7 +58,7 @@ async def read_grammar(context: AppContext, constraint: Constraint | None) -> st
     try:
         return kept(_grammar_text, *args) or await in_grammar_thread(_grammar_text, *args)
     except GrammarError as error:
-        context.metrics.grammars_refused.inc()
+        model.metrics.grammars_refused.inc()
         place = f"{constraint.field}{error.path}"
         raise BadRequest(f"{place}: {error.message}.", param=place, code="grammar_refused") from None
 

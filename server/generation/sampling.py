@@ -9,9 +9,9 @@ from typing import Any
 
 from model.checkpoint.generation_defaults import SamplingDefaults
 from server.engine.sampling_params import SamplingParams
-from server.generation.context import AppContext
 from server.generation.prompts.prompt import check_ids
 from server.generation.request import TextRequest
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest
 
 logger = logging.getLogger(__name__)
@@ -19,19 +19,19 @@ logger = logging.getLogger(__name__)
 _SEEDS = 2**63
 
 
-def sampling_params(context: AppContext, request: TextRequest, *, max_tokens: int) -> SamplingParams:
+def sampling_params(model: ServedModel, request: TextRequest, *, max_tokens: int) -> SamplingParams:
     """Return the sampling parameters that all choices of a request share; absent ones are the model's.
 
     Raises BadRequest for token ids outside the vocabulary, and for a `min_tokens` over `max_tokens`.
     """
-    asked: dict[str, Any] = {**_values(context.sampling_defaults), **request.sampling}
+    asked: dict[str, Any] = {**_values(model.sampling_defaults), **request.sampling}
     asked["logit_bias"] = bias = {int(key): value for key, value in asked.get("logit_bias", {}).items()}
     asked["stop_token_ids"] = stop_ids = tuple(asked.get("stop_token_ids", ()))
     for field, ids in (("logit_bias", tuple(bias)), ("stop_token_ids", stop_ids)):
         if ids:
-            check_ids(context, ids, field)
+            check_ids(model, ids, field)
     # Tokens that the model's files forbid stay forbidden.
-    bias |= {i: -math.inf for i in context.config.suppressed_token_ids if i < context.config.vocab_size}
+    bias |= {i: -math.inf for i in model.config.suppressed_token_ids if i < model.config.vocab_size}
     min_tokens = asked.get("min_tokens", 0)
     if min_tokens > max_tokens:
         raise BadRequest(
@@ -42,8 +42,8 @@ def sampling_params(context: AppContext, request: TextRequest, *, max_tokens: in
     asked["top_k"] = max(asked["top_k"], 0)  # -1 keeps all tokens, as 0 does
     seed = asked.get("seed")
     asked["seed"] = secrets.randbelow(_SEEDS) if seed is None else seed % _SEEDS
-    eos = (*context.tokenizer.eos_token_ids, *context.config.eos_token_ids)
-    asked["eos_token_ids"] = tuple(i for i in dict.fromkeys(eos) if i < context.config.vocab_size)
+    eos = (*model.tokenizer.eos_token_ids, *model.config.eos_token_ids)
+    asked["eos_token_ids"] = tuple(i for i in dict.fromkeys(eos) if i < model.config.vocab_size)
     params = SamplingParams(**asked, max_tokens=max_tokens, logprobs=request.num_logprobs)
     if logger.isEnabledFor(logging.DEBUG):
         told = (f"{field.name}={getattr(params, field.name):g}" for field in fields(SamplingDefaults))

@@ -18,11 +18,11 @@ from server.engine.sampling_params import SamplingParams
 from server.generation.acceptance import current_request
 from server.generation.attention_rows import RowWriter, check_rows, row_writer
 from server.generation.choices import ChoiceText, Piece, Run
-from server.generation.context import AppContext
 from server.generation.interventions.reading import read_all_interventions
 from server.generation.prompts.prompt import Prompt
 from server.generation.request import TextRequest
 from server.generation.sampling import seed_of_choice
+from server.generation.served_model import ServedModel
 from server.generation.tasks import check_capture, count_rejection, counted_refusals, value_bytes
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest, answer_too_large
@@ -68,24 +68,24 @@ class Started:
             run.close()
 
 
-async def start(context: AppContext, request: TextRequest, jobs: Sequence[Job], arrival: float) -> Started:
+async def start(model: ServedModel, request: TextRequest, jobs: Sequence[Job]) -> Started:
     """Submit every choice of every job. Raises ApiError; then none is left running."""
     num_choices = request.num_choices
-    _check_number(context, len(jobs), num_choices)
-    writer = None if request.attention is None else row_writer(context, request.attention)
-    with counted_refusals(context):
-        jobs = _fit_logprobs(context, jobs, num_choices)
+    _check_number(model, len(jobs), num_choices)
+    writer = None if request.attention is None else row_writer(model, request.attention)
+    with counted_refusals(model):
+        jobs = _fit_logprobs(model, jobs, num_choices)
         row_bytes = [0] * len(jobs)
         if writer is not None:
-            whole = (len(jobs) * num_choices, request.is_stream, context.settings.max_response_bytes)
+            whole = (len(jobs) * num_choices, request.is_stream, model.settings.max_response_bytes)
             row_bytes = [check_rows(writer, job.prompt, job.sampling.max_tokens, *whole, request.names) for job in jobs]
-    changes = await read_all_interventions(context, request.interventions, [job.prompt for job in jobs])
+    changes = await read_all_interventions(model, request.interventions, [job.prompt for job in jobs])
     form_field = request.form_field
     capture_bytes = [rows + value_bytes(change) for rows, change in zip(row_bytes, changes, strict=True)]
-    check_capture(context, num_choices * sum(capture_bytes))
+    check_capture(model, num_choices * sum(capture_bytes))
     # All or none: a choice that is refused later would waste the work of the others.
     request_context = current_request()
-    context.engine.check_room(len(jobs) * num_choices, request_context=request_context)
+    model.engine.check_room(len(jobs) * num_choices, request_context=request_context)
     started = Started([], writer)
     try:
         async for number, job in in_turns(enumerate(jobs), 16):
@@ -98,7 +98,7 @@ async def start(context: AppContext, request: TextRequest, jobs: Sequence[Job], 
                     attention=None if writer is None else writer.capture,
                     attention_prompt=writer is not None and writer.with_prompt,
                 )
-                text = _choice_text(context, request, job)  # a failure after submit() would leave it running
+                text = _choice_text(model, request, job)  # a failure after submit() would leave it running
                 request_context.check_time()
                 engine_request = EngineRequest(
                     prompt_token_ids=ids,
@@ -107,22 +107,22 @@ async def start(context: AppContext, request: TextRequest, jobs: Sequence[Job], 
                     interventions=changes[number],
                     capture_bytes=capture_bytes[number],
                 )
-                handle = await context.engine.submit(engine_request, request_context)
+                handle = await model.engine.submit(engine_request, request_context)
                 index = number * num_choices + choice
-                keep_rows = partial(context.engine.hold_capture, row_bytes[number], request_context=request_context)
+                keep_rows = partial(model.engine.hold_capture, row_bytes[number], request_context=request_context)
                 rest = (job.prompt.num_tokens, keep_rows, form_field)
-                started.runs.append(Run(index, handle, text, context.metrics, arrival, *rest))
+                started.runs.append(Run(index, handle, text, model.metrics, *rest))
     except BaseException as error:
         started.close()
         if writer is not None and isinstance(error, ApiError):
-            count_rejection(context, error)
+            count_rejection(model, error)
         raise
     return started
 
 
-def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> None:
+def _check_number(model: ServedModel, num_prompts: int, num_choices: int) -> None:
     """Raise BadRequest for more choices than the server would ever take at once: 429 would suggest trying later."""
-    limit = context.settings.max_num_seqs + context.settings.max_num_queued_requests
+    limit = model.settings.max_num_seqs + model.settings.max_num_queued_requests
     if num_prompts * num_choices > limit:
         raise BadRequest(
             f"n: {num_choices} for each of {num_prompts} prompts is {num_prompts * num_choices} choices; at most "
@@ -132,7 +132,7 @@ def _check_number(context: AppContext, num_prompts: int, num_choices: int) -> No
         )
 
 
-def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) -> list[Job]:
+def _fit_logprobs(model: ServedModel, jobs: Sequence[Job], num_choices: int) -> list[Job]:
     """Return the jobs. A job that may fill the context gets the largest `max_tokens` with log-probabilities that fit
     into an answer.
 
@@ -142,13 +142,13 @@ def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) ->
     asked = [(len(job.prompt.ids), job.sampling.prompt_logprobs) for job in jobs]
     num_entries = sum(length * (1 + number) for length, number in asked if number is not None)
     a_token = sum(1 + job.sampling.logprobs for job in jobs if job.sampling.logprobs is not None)
-    limit = context.settings.max_response_bytes
+    limit = model.settings.max_response_bytes
     most = max(1, (limit // (_LOGPROB_BYTES * num_choices) - num_entries) // max(1, a_token))
     fitted = []
     for job in jobs:
         max_tokens = job.sampling.max_tokens
         if job.sampling.logprobs is not None:
-            if len(job.prompt.ids) + max_tokens >= context.context_limit:
+            if len(job.prompt.ids) + max_tokens >= model.context_limit:
                 max_tokens = min(max_tokens, most)
             num_entries += max_tokens * (1 + job.sampling.logprobs)
         fitted.append(job.limited_to(max_tokens))
@@ -158,9 +158,9 @@ def _fit_logprobs(context: AppContext, jobs: Sequence[Job], num_choices: int) ->
     return fitted
 
 
-def _choice_text(context: AppContext, request: TextRequest, job: Job) -> ChoiceText:
+def _choice_text(model: ServedModel, request: TextRequest, job: Job) -> ChoiceText:
     return ChoiceText(
-        context.tokenizer,
+        model.tokenizer,
         job.prompt.ids,
         stop_strings=request.stop,
         include_stop=request.include_stop,
@@ -218,12 +218,12 @@ async def merged(runs: Sequence[Run]) -> AsyncIterator[Arrived]:
 
 
 async def begin(
-    context: AppContext, request: TextRequest, jobs: Sequence[Job], arrival: float
+    model: ServedModel, request: TextRequest, jobs: Sequence[Job]
 ) -> tuple[Started, AsyncIterator[Arrived]]:
     """Start every choice of a stream, and return its pieces. The first is awaited here: until then an error still has
     its own HTTP status.
     """
-    started = await start(context, request, jobs, arrival)
+    started = await start(model, request, jobs)
     try:
         return started, await _from_first(merged(started.runs))
     except BaseException:

@@ -9,6 +9,7 @@ from model.config import ModelConfig
 from server.config.auth.keys import ApiKey
 from server.engine.request import Part
 from server.generation.context import AppContext
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest
 
 CHATS: Mapping[str, str] = {
@@ -62,9 +63,9 @@ class UnsupportedReason:
     param: str | None = None
 
 
-def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
+def why_not(model: ServedModel, route: str) -> UnsupportedReason | None:
     """Return why this model cannot answer this route, or None if it can."""
-    config = context.config
+    config = model.config
     if (config.kind == "encoder" or not config.has_head) and route in ROUTES_OF_A_DECODER:
         return _lacking(config, "writes no text")
     if config.kind == "encoder-decoder" and route in JUDGEMENTS:
@@ -73,14 +74,14 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
             "encoder, so the input could not be computed once for all questions; a decoder is needed"
         )
     if route in SCORINGS:
-        return _why_no_scores(context)
+        return _why_no_scores(model)
     if route in CLASSIFICATIONS:
-        return _why_no_labels(context)
+        return _why_no_labels(model)
     if not config.has_head and route in ROUTES_OF_A_HEAD:
         held = "a head that labels its whole input" if config.classifier else "no head that fills in masked words"
         return _lacking(config, f"predicts no token, since its files hold {held}")
     if route == SPARSE:
-        return _why_not_sparse(context)
+        return _why_not_sparse(model)
     if route == "/v1/rollout" and config.recurrence is not None:
         return UnsupportedReason(
             f"this model has attention only in layers {', '.join(map(str, config.attention_layers))}: a "
@@ -93,9 +94,9 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
             f"which has the points, is not enough for a prediction; /v1/next and /v1/trajectory are "
             "accepted"
         )
-    if route in CHATS and context.chat_template is None:
+    if route in CHATS and model.chat_template is None:
         return UnsupportedReason(
-            f"the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or start the "
+            f"the model {model.id!r} has no chat template; POST /v1/completions is accepted, or start the "
             "server with --chat-template",
             "no_chat_template",
             CHATS[route],
@@ -103,13 +104,13 @@ def why_not(context: AppContext, route: str) -> UnsupportedReason | None:
     return None
 
 
-def is_for_text(context: AppContext) -> bool:
+def is_for_text(model: ServedModel) -> bool:
     """Return whether the model is for writing text: it can, and its files don't describe embeddings."""
-    return why_not(context, "/generate") is None and not context.embedding_defaults.is_declared
+    return why_not(model, "/generate") is None and not model.embedding_defaults.is_declared
 
 
-def _why_no_scores(context: AppContext) -> UnsupportedReason | None:
-    config, defaults, embeds = context.config, context.score_defaults, context.embedding_defaults
+def _why_no_scores(model: ServedModel) -> UnsupportedReason | None:
+    config, defaults, embeds = model.config, model.score_defaults, model.embedding_defaults
     head = config.classifier
     if defaults is not None and defaults.refusal is not None:
         return UnsupportedReason(f"the scores that this model's files describe cannot be made here: {defaults.refusal}")
@@ -130,8 +131,8 @@ def _why_no_scores(context: AppContext) -> UnsupportedReason | None:
     return None
 
 
-def _why_no_labels(context: AppContext) -> UnsupportedReason | None:
-    defaults, config = context.score_defaults, context.config
+def _why_no_labels(model: ServedModel) -> UnsupportedReason | None:
+    defaults, config = model.score_defaults, model.config
     if config.classifier is None:
         return UnsupportedReason(
             f"this model ({config.architecture}) has no head that labels an input; networks with one "
@@ -142,8 +143,8 @@ def _why_no_labels(context: AppContext) -> UnsupportedReason | None:
     return None
 
 
-def _why_not_sparse(context: AppContext) -> UnsupportedReason | None:
-    config, refusal = context.config, context.embedding_defaults.sparse.refusal
+def _why_not_sparse(model: ServedModel) -> UnsupportedReason | None:
+    config, refusal = model.config, model.embedding_defaults.sparse.refusal
     if config.kind != "encoder" or not config.has_head:
         return UnsupportedReason(
             f"this model ({config.architecture}) has no masked-language-model head, which sparse vectors need; a "
@@ -177,9 +178,9 @@ def _lacking(config: ModelConfig, lack: str) -> UnsupportedReason:
     )
 
 
-def check_route(context: AppContext, route: str) -> None:
+def check_route(model: ServedModel, route: str) -> None:
     """Raise BadRequest when this model cannot answer this route."""
-    refusal = why_not(context, route)
+    refusal = why_not(model, route)
     if refusal is not None:
         raise BadRequest(f"{route}: {refusal.reason}.", param=refusal.param, code=refusal.code)
 
@@ -188,9 +189,9 @@ def parts_of(config: ModelConfig) -> tuple[Part, ...]:
     return ("encoder", "decoder", "cross") if config.kind == "encoder-decoder" else (config.kind,)
 
 
-def check_part(context: AppContext, part: Part | None, field: str = "part") -> Part:
+def check_part(model: ServedModel, part: Part | None, field: str = "part") -> Part:
     """Return the part of a request, or the one that null means. Raises BadRequest for one that the model lacks."""
-    config = context.config
+    config = model.config
     has = parts_of(config)
     if part is None:
         return "encoder" if config.kind == "encoder" else "decoder"

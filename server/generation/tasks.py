@@ -3,7 +3,6 @@ or none.
 """
 
 import asyncio
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,8 +10,8 @@ from dataclasses import dataclass, field
 from server.engine.outputs import Array, TokenLogprobs
 from server.engine.request import EngineRequest, Intervention, Task
 from server.generation.acceptance import current_request
-from server.generation.context import AppContext
 from server.generation.prompts.prompt import MAX_TOGETHER, Prompt
+from server.generation.served_model import ServedModel
 from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, too_much_captured
 
 _TOKEN_BYTES = 26
@@ -53,21 +52,21 @@ def value_bytes(interventions: Sequence[Intervention]) -> int:
     return sum(len(change.array.data) for change in interventions if change.array is not None)
 
 
-def count_rejection(context: AppContext, error: ApiError) -> None:
+def count_rejection(model: ServedModel, error: ApiError) -> None:
     """Count an error that refuses an inspection request."""
     if isinstance(error, PayloadTooLarge):
-        context.metrics.capture_rejections.labels("answer_too_large").inc()
+        model.metrics.capture_rejections.labels("answer_too_large").inc()
     elif isinstance(error, QueueFull) and error.code == "capture_budget_full":
-        context.metrics.capture_rejections.labels("budget_full").inc()
+        model.metrics.capture_rejections.labels("budget_full").inc()
 
 
 @contextmanager
-def counted_refusals(context: AppContext) -> Iterator[None]:
+def counted_refusals(model: ServedModel) -> Iterator[None]:
     """Count a refusal of an answer that would be too large."""
     try:
         yield
     except PayloadTooLarge as error:
-        count_rejection(context, error)
+        count_rejection(model, error)
         raise
 
 
@@ -76,39 +75,37 @@ def token_bytes(inputs: Sequence[Prompt]) -> int:
     return _TOKEN_BYTES * sum(prompt.num_tokens for prompt in inputs)
 
 
-def check_capture(context: AppContext, num_bytes: int) -> None:
+def check_capture(model: ServedModel, num_bytes: int) -> None:
     """Raise PayloadTooLarge for more captured bytes than are ever accepted.
 
     All inputs of one HTTP request count together: the captures of the first wait here for the last.
     """
-    limit = context.capture_limit
+    limit = model.capture_limit
     if num_bytes > limit:
         error = too_much_captured(num_bytes, limit)
-        count_rejection(context, error)
+        count_rejection(model, error)
         raise error
 
 
-async def run_all(context: AppContext, works: Sequence[Work], arrival: float) -> list[TaskResult]:
+async def run_all(model: ServedModel, works: Sequence[Work]) -> list[TaskResult]:
     """Return the results of all works, in their order. Raises the first ApiError; then the others are aborted or not
     begun.
     """
     captured = sum(work.capture_bytes for work in works)
     values = max((value_bytes(work.interventions) for work in works), default=0)
-    check_capture(context, captured + values)
-    fitting = (context.capture_limit - captured) // max(1, values)  # or it would fill its own budget
+    check_capture(model, captured + values)
+    fitting = (model.capture_limit - captured) // max(1, values)  # or it would fill its own budget
     try:
         if len(works) == 1:  # without a task of its own, which would be a large part of the cost of a short input
-            return [await _run_one(context, works[0], arrival)]
-        max_together = max(1, min(MAX_TOGETHER, context.settings.max_num_seqs, fitting))
-        return await _run_together(context, works, arrival, max_together)
+            return [await _run_one(model, works[0])]
+        max_together = max(1, min(MAX_TOGETHER, model.settings.max_num_seqs, fitting))
+        return await _run_together(model, works, max_together)
     except ApiError as error:
-        count_rejection(context, error)
+        count_rejection(model, error)
         raise
 
 
-async def _run_together(
-    context: AppContext, works: Sequence[Work], arrival: float, max_together: int
-) -> list[TaskResult]:
+async def _run_together(model: ServedModel, works: Sequence[Work], max_together: int) -> list[TaskResult]:
     """Return the results of all works; at most `max_together` are in the engine at once."""
     places = asyncio.Semaphore(max_together)
     failures: list[ApiError] = []
@@ -118,7 +115,7 @@ async def _run_together(
             if failures:  # these run before `gather` cancels them: each would be refused, and counted, once more
                 raise failures[0]
             try:
-                return await _run_one(context, work, arrival)
+                return await _run_one(model, work)
             except ApiError as error:
                 failures.append(error)
                 raise
@@ -132,7 +129,7 @@ async def _run_together(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResult:
+async def _run_one(model: ServedModel, work: Work) -> TaskResult:
     request_context = current_request()
     request_context.check_time()
     request = EngineRequest(
@@ -143,7 +140,7 @@ async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResul
         interventions=work.interventions,
         capture_bytes=work.num_bytes,
     )
-    handle = await context.engine.submit(request, request_context)
+    handle = await model.engine.submit(request, request_context)
     result = TaskResult()
     outcome: str | None = "abort"
     try:
@@ -153,11 +150,11 @@ async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResul
             result.num_cached_tokens = max(result.num_cached_tokens, output.num_cached_tokens)
             if output.finish_reason is not None:
                 outcome = None
-                context.metrics.observe_end(
-                    output.finish_reason, time.monotonic() - arrival, output.timing, work.prompt.num_tokens
+                model.metrics.observe_end(
+                    output.finish_reason, request_context.elapsed, output.timing, work.prompt.num_tokens
                 )
                 if work.is_sent:
-                    context.engine.hold_capture(work.capture_bytes, request_context=request_context)
+                    model.engine.hold_capture(work.capture_bytes, request_context=request_context)
                 return result
         outcome = None
         raise EngineError("The engine ended this request without an answer.", code="engine_error")
@@ -167,4 +164,4 @@ async def _run_one(context: AppContext, work: Work, arrival: float) -> TaskResul
     finally:
         handle.close()
         if outcome is not None:
-            context.metrics.observe_end(outcome, time.monotonic() - arrival, None, work.prompt.num_tokens)
+            model.metrics.observe_end(outcome, request_context.elapsed, None, work.prompt.num_tokens)

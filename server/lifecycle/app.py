@@ -8,7 +8,6 @@ import asyncio
 import ipaddress
 import logging
 import os
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -21,9 +20,8 @@ from model.checkpoint import resolve as checkpoint
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.generation_defaults import SamplingDefaults, read_sampling_defaults
 from model.checkpoint.registry import read_config
-from model.config import ModelConfig
-from model.network.cross_encoder import ScoreDefaults, score_defaults
-from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
+from model.network.cross_encoder import score_defaults
+from model.network.sentence_transformers import embedding_defaults
 from model.tokenization.chat_template import ChatTemplate, ChatTemplateError, read_template_option
 from model.tokenization.template_client import shared_client
 from model.tokenization.tokenizer import Tokenizer
@@ -31,6 +29,7 @@ from server.config.auth.keys import KeyFileError, Keyring
 from server.config.settings import Settings, SettingsError
 from server.config.size_checks import check_sizes
 from server.dispatch.engine_client import EngineClient
+from server.generation.served_model import ModelFiles, ServedModel
 from server.http.error_handlers import install_error_handlers
 from server.http.security_headers import BrowserHeaders
 from server.lifecycle import processes
@@ -41,7 +40,7 @@ from server.observability.metrics import Metrics, of_adapters, of_caches, of_eng
 from server.observability.otel import Tracing, is_wanted
 from server.observability.version import lightwell_version
 from server.worker.engine_worker import ENGINE_FACTORY
-from server.worker.model_fingerprint import Fingerprint, fingerprint
+from server.worker.model_fingerprint import fingerprint
 
 logger = logging.getLogger(__name__)
 
@@ -53,22 +52,6 @@ _DESCRIPTION = (
 
 class ServeError(RuntimeError):
     """The server cannot start or continue; the message is one line for the operator."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFiles:
-    """The parts of a model's folder that the API process reads."""
-
-    folder: Path
-    fingerprint: Fingerprint
-    """The folder's fingerprint, taken before anything was read."""
-    config: ModelConfig
-    tokenizer: Tokenizer
-    chat_template: ChatTemplate | None
-    embedding_defaults: EmbeddingDefaults
-    score_defaults: ScoreDefaults | None
-    sampling_defaults: SamplingDefaults
-    model_id: str
 
 
 def load_model_files(settings: Settings) -> ModelFiles:
@@ -90,6 +73,9 @@ def load_model_files(settings: Settings) -> ModelFiles:
     if any(name == model_id for name, _ in settings.lora):
         raise SettingsError(f"--lora: {model_id!r} is the model's own name; another one is accepted")
     return ModelFiles(
+        settings=settings,
+        id=model_id,
+        root=settings.model or str(checkpoint.root_of(folder)),
         folder=folder,
         fingerprint=before,
         config=config,
@@ -100,7 +86,7 @@ def load_model_files(settings: Settings) -> ModelFiles:
         sampling_defaults=SamplingDefaults()
         if settings.generation_config == "vllm"
         else read_sampling_defaults(folder),
-        model_id=model_id,
+        max_model_len=limit or config.max_model_len,
     )
 
 
@@ -132,22 +118,8 @@ def create_app(
         docs_url=None,  # FastAPI's pages load their scripts from the network; /docs is a route of ours
         redoc_url=None,
     )
-    context = AppContext(
-        settings=settings,
-        keys=keys,
-        config=files.config,
-        tokenizer=files.tokenizer,
-        chat_template=files.chat_template,
-        embedding_defaults=files.embedding_defaults,
-        score_defaults=files.score_defaults,
-        sampling_defaults=files.sampling_defaults,
-        engine=client,
-        metrics=metrics,
-        model_id=files.model_id,
-        model_root=settings.model or str(checkpoint.root_of(files.folder)),
-        adapters=client.adapters,
-        max_model_len=settings.max_model_len or files.config.max_model_len,
-    )
+    model = ServedModel.of(files, client, metrics)
+    context = AppContext(settings=settings, keys=keys, metrics=metrics, model=model)
     install_error_handlers(app)
     _add_openapi(app)
     app.router.routes += build_routes(context)
@@ -185,10 +157,10 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> None:
             warning = "every client of %.99s may use this server: it has no API key (--api-key-file or --api-key)"
             logger.warning(warning, settings.host)
         files = load_model_files(settings)
-        metrics.name_model(files.model_id)
+        metrics.name_model(files.id)
         if is_wanted(settings.otlp_endpoint, os.environ):
-            tracing = Tracing(settings.otlp_endpoint, files.model_id)
-        greeting = Greeting(settings, files.config, files.model_id, can_chat=files.chat_template is not None)
+            tracing = Tracing(settings.otlp_endpoint, files.id)
+        greeting = Greeting(settings, files.config, files.id, can_chat=files.chat_template is not None)
 
         def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
             greeted = partial(greeting.around, lifespan, client.workers)
@@ -199,7 +171,7 @@ def serve(settings: Settings, *, engine_factory: str = ENGINE_FACTORY) -> None:
             settings.engine_config(files.folder),
             build_app,
             on_address=lambda url: setattr(greeting, "address", url),
-            name=files.model_id,
+            name=files.id,
             model_files=files.fingerprint,
             on_connection_end=metrics.observe_connection_end,
             engine_factory=engine_factory,

@@ -138,7 +138,7 @@ def batch_of(
 
 def some_rows(site: Site, count: int = 12) -> list[Row]:
     """Return texts of tokens that the network has, of very different lengths; and two rows that have no answer."""
-    characters = [chr(byte) for byte in range(33, min(site.context.config.vocab_size, 127))]
+    characters = [chr(byte) for byte in range(33, min(site.model.config.vocab_size, 127))]
     texts = ["".join(random.choices(characters, k=random.choice((1, 3, 20)))) for _ in range(count)]
     rows = [Row(id=100 + i, key=f"k{i}", text=text) for i, text in enumerate(texts)]
     rows[3] = Row(id=103, problem="no text here")

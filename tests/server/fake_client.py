@@ -17,6 +17,7 @@ from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME
 from server.config.settings import Settings
 from server.dispatch.admission import Admission
+from server.dispatch.lora_registry import LoraRegistry
 from server.dispatch.request_context import RequestContext
 from server.engine.outputs import Array, EngineInfo, EngineStats, PromptLogprobs, RequestOutput, Timing, TokenLogprobs
 from server.engine.request import (
@@ -72,7 +73,14 @@ class Submitted:
 class FakeHandle:
     """Outputs made beforehand; `gate` holds back the outputs from `gate_at` on until it is set."""
 
-    def __init__(self, outputs: Sequence[RequestOutput], failure: ApiError | None, gate: asyncio.Event | None) -> None:
+    def __init__(
+        self,
+        outputs: Sequence[RequestOutput],
+        failure: ApiError | None,
+        gate: asyncio.Event | None,
+        request_context: RequestContext,
+    ) -> None:
+        self.request_context = request_context
         self._outputs = deque(outputs)
         self._failure = failure
         self._gate = gate
@@ -144,6 +152,7 @@ class FakeEngine:
     """Bytes that count as captured until the answer is sent."""
     counters: EngineStats = field(default_factory=EngineStats)
     engine_info: EngineInfo = INFO
+    adapters: LoraRegistry = field(default_factory=lambda: LoraRegistry(Settings(), (), lambda worker, message: None))
 
     async def submit(self, request: EngineRequest, request_context: RequestContext) -> FakeHandle:
         if self.refuse is not None and len(self.submitted) >= self.refuse_from:
@@ -153,7 +162,7 @@ class FakeEngine:
         outputs = []
         if isinstance(task, GenerateTask) or not fails:
             outputs = self._outputs(task, request.prompt_token_ids, request.encoder_token_ids)
-        handle = FakeHandle(outputs[: self.fail_after], self.failure if fails else None, self.gate)
+        handle = FakeHandle(outputs[: self.fail_after], self.failure if fails else None, self.gate, request_context)
         self.submitted.append(Submitted.of(request, request_context, handle))
         return handle
 

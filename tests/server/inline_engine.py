@@ -54,7 +54,7 @@ class InlineEngine(FakeEngine):
         request = self._of(request, request_context)
         outputs = self._run(request)
         failure = error_of(outputs[-1])
-        handle = FakeHandle(outputs if failure is None else outputs[:-1], failure, None)
+        handle = FakeHandle(outputs if failure is None else outputs[:-1], failure, None, request_context)
         self.submitted.append(Submitted.of(request, request_context, handle))
         return handle
 
@@ -90,7 +90,7 @@ class RunningHandle(FakeHandle):
     """A request of a `BatchedEngine`: its reader steps the engine while it waits."""
 
     def __init__(self, engine: "BatchedEngine", uid: int) -> None:
-        super().__init__((), None, None)
+        super().__init__((), None, None, RequestContext())
         self._engine, self._uid = engine, uid
         self.is_finished = False
 

@@ -32,6 +32,7 @@ from server.config.settings import Settings
 from server.dialects import build_routes
 from server.dialects.ops.web_assets import WebAssets
 from server.generation.context import AppContext
+from server.generation.served_model import ServedModel
 from server.http.error_handlers import install_error_handlers
 from server.http.security_headers import BrowserHeaders
 from server.observability.access_log import RequestLog, RequestRecord
@@ -153,6 +154,10 @@ class Site:
     context: AppContext
     http: httpx.AsyncClient
 
+    @property
+    def model(self) -> ServedModel:
+        return self.context.model
+
     async def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         return await self.http.post(path, json=body, **options)
 
@@ -259,21 +264,24 @@ def build_site(
     metrics.watch(lambda: of_engine(engine.stats(), engine.counts, engine.worker_numbers()))
     keys = Keyring(tuple(map(hash_of, api_key)), api_key_file)
     metrics.watch(lambda: of_keys(keys))
-    context = AppContext(
-        settings=Settings(**settings),
-        keys=keys,
+    options = Settings(**settings)
+    model = ServedModel(
+        settings=options,
+        id="org/tiny",
+        root="/models/tiny",
+        folder=folder,
+        fingerprint={},
         config=config,
         tokenizer=tokenizer,
         chat_template=None if template is None else ChatTemplate(template, tokenizer),
         embedding_defaults=defaults or embedding_defaults(folder, config),
         score_defaults=score_defaults(folder, config),
         sampling_defaults=sampling_defaults,
+        max_model_len=max_model_len,
         engine=engine,
         metrics=metrics,
-        model_id="org/tiny",
-        model_root="/models/tiny",
-        max_model_len=max_model_len,
     )
+    context = AppContext(settings=options, keys=keys, metrics=metrics, model=model)
     app = FastAPI(docs_url=None, redoc_url=None)
     install_error_handlers(app)
     app.router.routes += quick_routes(context)

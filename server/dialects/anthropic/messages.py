@@ -11,9 +11,10 @@ from starlette.responses import Response
 from server.dialects.anthropic.blocks import ContentWriter, Event
 from server.dialects.anthropic.translation import chat_request
 from server.dialects.responses import json_response, large_response, model_name, new_answer_id
-from server.generation.acceptance import accept, current_request, find_adapter
+from server.generation.acceptance import accept, current_request
 from server.generation.context import AppContext
 from server.generation.conversation import ChatPiece, Conversation, begin_conversation, read_conversation
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import check_route
 from server.http.error_shapes import error_json
 from server.http.sse import EventStream, event, unless_disconnected
@@ -44,9 +45,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the assistant's next message. With `stream`, it is sent as server-sent events, from `message_start` to
         `message_stop`.
         """
-        arrival = accept(context, body, PATH)
-        beginning = begin_conversation(context, chat_request(body), arrival)
-        answer = _Answer(context, body, await unless_disconnected(request, beginning))
+        model = accept(context, body, PATH)
+        beginning = begin_conversation(model, chat_request(body))
+        answer = _Answer(model, body, await unless_disconnected(request, beginning))
         return answer.stream() if body.stream else await unless_disconnected(request, answer.whole())
 
 
@@ -61,16 +62,16 @@ def add_counting(router: APIRouter, context: AppContext) -> None:
     )
     async def count_tokens(body: CountTokensRequest) -> Response:
         """Return how many tokens the model would read of a conversation, its system text and its tools included."""
-        find_adapter(context, body.model)  # adapters have the tokens of the model
-        check_route(context, PATH)
-        prompt = await read_conversation(context, chat_request(body))
+        model, _ = context.find(body.model)  # adapters have the tokens of the model
+        check_route(model, PATH)
+        prompt = await read_conversation(model, chat_request(body))
         return json_response({"input_tokens": prompt.num_tokens})
 
 
 class _Answer:
     """One answer to a conversation that has begun."""
 
-    def __init__(self, context: AppContext, body: MessagesRequest, conversation: Conversation) -> None:
+    def __init__(self, model: ServedModel, body: MessagesRequest, conversation: Conversation) -> None:
         self._body = body
         self._conversation = conversation
         self._content = ContentWriter(
@@ -83,7 +84,7 @@ class _Answer:
             "id": new_answer_id("msg", "_"),
             "type": "message",
             "role": "assistant",
-            "model": model_name(context),
+            "model": model_name(model),
         }
 
     async def whole(self) -> Response:

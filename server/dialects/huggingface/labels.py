@@ -34,18 +34,18 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 async def predict(context: AppContext, request: Request, body: PredictRequest) -> Response:
     """Answer POST /predict. With `parameters`, one input's answer is a list in a list, as in HF's Inference API."""
-    arrival = accept(context, body, "/predict")
+    model = accept(context, body, "/predict")
     asked = body.parameters
     is_batch = not isinstance(body.inputs, str) and not isinstance(body.inputs[0], str)
     inputs = _inputs_of(body.inputs)
     name_of = "inputs[{}]".format if is_batch else lambda _: "inputs"
-    check_head_reasons(context, body.explain, len(inputs))
+    check_head_reasons(model, body.explain, len(inputs))
     top_k, function = (None, None) if asked is None else (asked.top_k, asked.function_to_apply)
-    check_labels(context, len(inputs), top_k)
-    found = await unless_disconnected(request, run_head(context, pair_fields(body), inputs, name_of, arrival))
-    reasons = await unless_disconnected(request, reasons_of_scores(context, body.explain, found.each, arrival))
-    labels = labels_of(context)
-    numbers_of = await asyncio.to_thread(probabilities_of, context, found, not body.raw_scores, function)
+    check_labels(model, len(inputs), top_k)
+    found = await unless_disconnected(request, run_head(model, pair_fields(body), inputs, name_of))
+    reasons = await unless_disconnected(request, reasons_of_scores(model, body.explain, found.each))
+    labels = labels_of(model)
+    numbers_of = await asyncio.to_thread(probabilities_of, model, found, not body.raw_scores, function)
 
     def rows() -> Iterator[list[dict[str, Any]]]:
         for numbers, reasons_field in zip(numbers_of, reasons, strict=True):

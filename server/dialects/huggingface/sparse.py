@@ -12,6 +12,7 @@ from server.engine.request import SparseTask
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.embeddings import embed_inputs
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import SPARSE
 from server.generation.tasks import TaskResult, Work, check_capture, run_all
 from server.http.errors import answer_too_large
@@ -38,24 +39,24 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return, for each input, the words of the vocabulary that a masked language model finds in it, with their
         weights.
         """
-        arrival = accept(context, body, SPARSE)
-        sparse = context.embedding_defaults.sparse
+        model = accept(context, body, SPARSE)
+        sparse = model.embedding_defaults.sparse
         task = SparseTask(is_sum=sparse.is_sum, is_log_twice=sparse.is_log_twice)
-        asked = {"input": body.inputs, **cut_fields(context, body)}
-        inputs = await embed_inputs(context, EmbeddingRequest.model_validate(asked), "inputs")
-        num_bytes = 8 * context.config.vocab_size
+        asked = {"input": body.inputs, **cut_fields(model, body)}
+        inputs = await embed_inputs(model, EmbeddingRequest.model_validate(asked), "inputs")
+        num_bytes = 8 * model.config.vocab_size
         works = [Work(task, prompt, num_bytes) for prompt in inputs]
-        results = await unless_disconnected(request, _run(context, works, arrival))
+        results = await unless_disconnected(request, _run(model, works))
         return await tensor_response(Format.JSON, _pieces(results), ())
 
 
-async def _run(context: AppContext, works: list[Work], arrival: float) -> list[TaskResult]:
+async def _run(model: ServedModel, works: list[Work]) -> list[TaskResult]:
     """Return the words of each input. Raises PayloadTooLarge once there are too many: how many is not known before."""
-    check_capture(context, sum(work.capture_bytes for work in works))
+    check_capture(model, sum(work.capture_bytes for work in works))
     results: list[TaskResult] = []
     for begin in range(0, len(works), _INPUTS_AT_ONCE):
-        results += await run_all(context, works[begin : begin + _INPUTS_AT_ONCE], arrival)
-        _check_size(context, results)
+        results += await run_all(model, works[begin : begin + _INPUTS_AT_ONCE])
+        _check_size(model, results)
     return results
 
 
@@ -73,9 +74,9 @@ def _pieces(results: list[TaskResult]) -> Iterator[bytes]:
     yield b"]]"
 
 
-def _check_size(context: AppContext, results: list[TaskResult]) -> None:
-    limit = context.settings.max_response_bytes
+def _check_size(model: ServedModel, results: list[TaskResult]) -> None:
+    limit = model.settings.max_response_bytes
     estimate = _VALUE_BYTES * sum(result.tensors["sparse.indices"].shape[0] for result in results)
     if estimate > limit:
-        context.metrics.capture_rejections.labels("answer_too_large").inc()
+        model.metrics.capture_rejections.labels("answer_too_large").inc()
         raise answer_too_large(estimate, limit, "Send fewer inputs at a time.", of="inputs: the answer")

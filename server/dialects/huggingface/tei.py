@@ -12,6 +12,7 @@ from server.generation.context import AppContext
 from server.generation.embeddings import embed_vectors
 from server.generation.prompts.field_names import FieldNames
 from server.generation.prompts.prompt import encoder_limit
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import is_for_text
 from server.http.errors import BadRequest
 from server.http.tensor_formats import JsonArray
@@ -43,25 +44,26 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 def add_info(router: APIRouter, context: AppContext) -> None:
     """Add GET /info to the router."""
+    model = context.model
 
     @router.get("/info", tags=["Hugging Face"], summary="The model and its limits (TEI, TGI)")
     async def info() -> dict[str, Any]:
         """Return the model's kind and the limits of requests; TEI's clients read some fields, TGI's others."""
-        settings, embeds, head = context.settings, context.embedding_defaults, context.config.classifier
+        settings, embeds, head = model.settings, model.embedding_defaults, model.config.classifier
         kind: dict[str, Any] = {"embedding": {"pooling": "+".join(embeds.modes or (embeds.pooling,))}}
         if head is not None:
             ids = {label: i for i, label in enumerate(head.labels)}
             labels = {"id2label": {i: label for label, i in ids.items()}, "label2id": ids}
             kind = {"reranker" if head.num_labels == 1 else "classifier": labels}
         return {
-            "model_id": context.model_id,
-            "model_dtype": context.compute_dtype,
+            "model_id": model.id,
+            "model_dtype": model.compute_dtype,
             "model_type": kind,
-            "model_pipeline_tag": "text-generation" if is_for_text(context) else None,
+            "model_pipeline_tag": "text-generation" if is_for_text(model) else None,
             "max_concurrent_requests": settings.max_num_seqs + settings.max_num_queued_requests,
-            "max_input_length": min(encoder_limit(context), embeds.max_length or 2**31),
-            "max_input_tokens": context.context_limit - 1,
-            "max_total_tokens": context.context_limit,
+            "max_input_length": min(encoder_limit(model), embeds.max_length or 2**31),
+            "max_input_tokens": model.context_limit - 1,
+            "max_total_tokens": model.context_limit,
             "max_batch_tokens": settings.max_num_batched_tokens,
             "max_batch_requests": settings.max_num_seqs,
             "max_client_batch_size": MAX_PROMPTS,
@@ -81,15 +83,15 @@ async def embed(context: AppContext, request: Request, body: EmbedRequest) -> Re
 
 
 async def _vectors(context: AppContext, request: Request, body: TeiInputFields, asked: dict[str, Any]) -> Response:
-    arrival = accept(context, body)
-    asked |= {"input": body.inputs, **cut_fields(context, body)}
-    _, vectors = await embed_vectors(context, request, asked, arrival, "inputs")
+    model = accept(context, body)
+    asked |= {"input": body.inputs, **cut_fields(model, body)}
+    _, vectors = await embed_vectors(model, request, asked, "inputs")
     return await large_response(JsonArray(vector, "float") for vector in vectors)
 
 
-def cut_fields(context: AppContext, body: TeiCut) -> dict[str, Any]:
+def cut_fields(model: ServedModel, body: TeiCut) -> dict[str, Any]:
     """Return the prompt and the cut of a body's inputs, by the names of POST /v1/embeddings."""
-    truncate = context.embedding_defaults.truncate if body.truncate is None else body.truncate
+    truncate = model.embedding_defaults.truncate if body.truncate is None else body.truncate
     keeps_end = truncate and body.truncation_direction.lower() == "left"
     cut = {"truncate": False, "truncate_prompt_tokens": -1} if keeps_end else {"truncate": truncate}
     return {"prompt_name": body.prompt_name, **cut}
@@ -97,13 +99,13 @@ def cut_fields(context: AppContext, body: TeiCut) -> dict[str, Any]:
 
 async def similarity(context: AppContext, request: Request, body: SimilarityRequest) -> Response:
     """Answer POST /similarity."""
-    arrival = accept(context, body)
+    model = accept(context, body)
     texts = {"inputs.source_sentence": body.inputs.source_sentence, "inputs.sentences": body.inputs.sentences}
     found: list[Any] = []
     for field, each in texts.items():
-        asked = {"input": each, "normalize": True, **cut_fields(context, body.parameters)}
+        asked = {"input": each, "normalize": True, **cut_fields(model, body.parameters)}
         with FieldNames(cut_advice="Set parameters.truncate to cut it.").in_errors():
-            _, vectors = await embed_vectors(context, request, asked, arrival, field)
+            _, vectors = await embed_vectors(model, request, asked, field)
         if vectors[0].ndim > 1:
             message = "inputs: this model makes a vector of each token, not of a text; POST /embed_all is accepted."
             raise BadRequest(message, param="inputs")

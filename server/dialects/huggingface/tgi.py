@@ -2,7 +2,6 @@
 and TEI both send: the kind of the model decides its meaning.
 """
 
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -22,8 +21,9 @@ from server.generation.context import AppContext
 from server.generation.logprobs import prefill_entries, token_entry
 from server.generation.prompts.field_names import FieldNames
 from server.generation.request import PromptRequest, sampling_of
+from server.generation.served_model import ServedModel
 from server.generation.submission import Arrived, Job, begin
-from server.generation.supported_routes import check_route, is_for_text, why_not
+from server.generation.supported_routes import is_for_text, why_not
 from server.http.error_handlers import translated
 from server.http.error_shapes import error_json
 from server.http.errors import BadRequest
@@ -67,38 +67,37 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Answer as POST /similarity or /rerank if the fields are theirs; otherwise as /predict if the model labels
         texts, as /generate if it is made to write text, and else as /embed.
         """
-        schema, handle = _meant(context, body)
+        schema, handle = _meant(context.model, body)
         answer = await handle(context, request, translated(schema, body))
         is_text = schema is GenerateRequest and not isinstance(answer, EventStream)
         return Response(b"[%b]" % bytes(answer.body), media_type="application/json") if is_text else answer
 
 
-def _meant(context: AppContext, body: dict[str, Any]) -> tuple[type[RequestModel], Callable[..., Awaitable[Response]]]:
+def _meant(model: ServedModel, body: dict[str, Any]) -> tuple[type[RequestModel], Callable[..., Awaitable[Response]]]:
     """Return the schema and the function of the route that POST / stands for."""
     if isinstance(body.get("inputs"), dict):
         return SimilarityRequest, similarity
     if "texts" in body:
         return TeiRerankRequest, rank_texts
-    if why_not(context, "/predict") is None:
+    if why_not(model, "/predict") is None:
         return PredictRequest, predict
-    return (GenerateRequest, generate) if is_for_text(context) else (EmbedRequest, embed)
+    return (GenerateRequest, generate) if is_for_text(model) else (EmbedRequest, embed)
 
 
 async def generate(context: AppContext, request: Request, body: GenerateRequest) -> Response:
     """Answer POST /generate."""
-    arrival = time.monotonic()
     asked = body.parameters
     if body.stream and asked.decoder_input_details:
         name = "parameters.decoder_input_details"
         raise BadRequest(f"{name}: a stream does not contain the prompt; false is accepted.", param=name)
-    accept(context, body if asked.adapter_id is None else body.model_copy(update={"model": asked.adapter_id}))
-    check_route(context, "/generate")
+    named = body if asked.adapter_id is None else body.model_copy(update={"model": asked.adapter_id})
+    model = accept(context, named, "/generate")
     prompt = _prompt_request(body)
-    (job,) = await completion_jobs(context, prompt)
+    (job,) = await completion_jobs(model, prompt)
     if asked.max_new_tokens is None:
         job = job.limited_to(min(job.sampling.max_tokens, 100))
-    started, arrivals = await unless_disconnected(request, begin(context, prompt, [job], arrival))
-    writer = _Writer(context, body, job, arrivals)
+    started, arrivals = await unless_disconnected(request, begin(model, prompt, [job]))
+    writer = _Writer(model, body, job, arrivals)
     if body.stream:
         write_error = lambda error: event(error_json(error, "/generate"))  # noqa: E731
         return EventStream(writer.events(), started.close, write_error=write_error)
@@ -143,7 +142,7 @@ def _constraint(grammar: TgiGrammar | None) -> Constraint | None:
 class _Writer:
     """Writes one answer, whole or as events."""
 
-    context: AppContext
+    model: ServedModel
     body: GenerateRequest
     job: Job
     arrivals: AsyncIterator[Arrived]
@@ -163,7 +162,7 @@ class _Writer:
                     values.append(orjson.Fragment(orjson.dumps(taken[name])))
         answer: dict[str, Any] = {"generated_text": self._text()}
         if asked.details:
-            entries = await prefill_entries(self.context.tokenizer, self.job.prompt.ids, prefill)
+            entries = await prefill_entries(self.model.tokenizer, self.job.prompt.ids, prefill)
             answer["details"] = {**self._end(piece), "prefill": entries, "tokens": found["token"]}
             if asked.top_n_tokens:
                 answer["details"]["top_tokens"] = found["top_tokens"]
@@ -187,7 +186,7 @@ class _Writer:
         self.num_tokens += len(piece.token_ids)
         if not piece.logprobs:
             return {}
-        (entry,), num_top, tokenizer = piece.logprobs, self.body.parameters.top_n_tokens or 0, self.context.tokenizer
+        (entry,), num_top, tokenizer = piece.logprobs, self.body.parameters.top_n_tokens or 0, self.model.tokenizer
         token, *top = [
             token_entry(tokenizer, *each) for each in ((entry.token_id, entry.logprob), *entry.top[:num_top])
         ]

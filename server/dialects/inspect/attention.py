@@ -10,6 +10,7 @@ from model.hooks.point_names import stack_config
 from server.dialects.inspect.inspection import begin, inspection_route, keys_of, rows_of, stack_of
 from server.dialects.responses import input_usage, inspection_head, tensor_response, token_fields, wire_of
 from server.engine.request import AttentionTask, Part
+from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import (
     AttentionPlan,
@@ -19,6 +20,7 @@ from server.generation.interventions.selectors import (
     select_heads,
 )
 from server.generation.prompts.prompt import Prompt
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import check_part
 from server.generation.tasks import TaskResult, counted_refusals, token_bytes
 from server.http.tensor_formats import Entry, as_numpy, body_pieces
@@ -34,18 +36,19 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the attention of each input. `Accept` chooses JSON, safetensors, npy (one input) or NDJSON (one
         line per layer).
         """
-        part = check_part(context, body.part)
-        inspection = await begin(context, request, body, 1 if body.top_k is None else 2)
+        model = accept(context, body, "/v1/attention")
+        part = check_part(model, body.part)
+        inspection = await begin(model, request, body, 1 if body.top_k is None else 2)
         wanted, inputs = inspection.wanted, inspection.inputs
-        heads = select_heads(body, stack_config(context.config, stack_of(part)))
+        heads = select_heads(body, stack_config(model.config, stack_of(part)))
         plans = [plan_of(body, heads, prompt, part) async for prompt in in_turns(inputs, 256)]
-        with counted_refusals(context):
-            wire, limit = wire_of(wanted, body.encoding_format), context.settings.max_response_bytes
+        with counted_refusals(model):
+            wire, limit = wire_of(wanted, body.encoding_format), model.settings.max_response_bytes
             check_answer_size(plans, wire, limit, token_bytes(inputs))
         results = await inspection.results_of([(AttentionTask(capture=p.capture), p.capture_bytes) for p in plans])
         answered = enumerate(zip(inputs, plans, results, strict=True))
-        entries = await inspection.compute(attention_entry(context, body, index, *parts) for index, parts in answered)
-        head = inspection_head(context, input_usage(inputs, results))
+        entries = await inspection.compute(attention_entry(model, body, index, *parts) for index, parts in answered)
+        head = inspection_head(model, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, body.encoding_format)
         return await tensor_response(wanted, pieces, (array for entry in entries for array in entry.arrays.values()))
 
@@ -56,7 +59,7 @@ def plan_of(body: AttentionRequest, heads: HeadSelection, prompt: Prompt, part: 
 
 
 def attention_entry(
-    context: AppContext, body: AttentionRequest, index: int, prompt: Prompt, plan: AttentionPlan, result: TaskResult
+    model: ServedModel, body: AttentionRequest, index: int, prompt: Prompt, plan: AttentionPlan, result: TaskResult
 ) -> Entry:
     """Return the answer for one input: the engine's array [pair, query, key] with the requested axes."""
     part, is_sparse = plan.capture.part, body.top_k is not None
@@ -74,7 +77,7 @@ def attention_entry(
     fields: dict[str, Any] = {
         "object": "attention",
         "index": index,
-        **token_fields(context, rows_of(prompt, part)),
+        **token_fields(model, rows_of(prompt, part)),
         "part": part,
         "layers": plan.heads.layers,
         "heads": plan.heads.heads,
@@ -86,7 +89,7 @@ def attention_entry(
         "kind": body.kind,
     }
     if part == "cross":
-        fields |= token_fields(context, keys_of(prompt, part), "key_")
+        fields |= token_fields(model, keys_of(prompt, part), "key_")
     if not plan.heads.is_grid:
         fields["pairs"] = plan.heads.pairs
     return Entry(index, fields, arrays)

@@ -36,9 +36,11 @@ from server.dialects.inspect.inspection import (
 from server.dialects.parts.logit_parts import LogitParts, check_attributable, output_norm
 from server.dialects.parts.stream_parts import ATTENTION, Added, Changes, StreamParts
 from server.engine.request import Intervention, Part, PointCapture, TraceTask
+from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve, resolve_attending
 from server.generation.prompts.prompt import Prompt
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import check_part
 from server.http.errors import BadRequest
 from server.http.trace_body import DescribedEntry
@@ -131,14 +133,15 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         the direction of the target's logit, and every part of that logit, which is their sum; with `vectors` all that
         is added to each query's residual stream, which is the sum of it.
         """
-        part = check_part(context, body.part)
-        targets = [read_token(context, getattr(body, name), name) for name in ("target", "versus")]
+        model = accept(context, body, "/v1/contributions")
+        part = check_part(model, body.part)
+        targets = [read_token(model, getattr(body, name), name) for name in ("target", "versus")]
         named = [target for target in targets if target is not None]
         if named:
-            check_attributable(context.config, part)
+            check_attributable(model.config, part)
         num_arrays = (3 if named else 1) + (3 if body.vectors else 0)
-        inspection = await begin(context, request, body, num_arrays)
-        plans = [_plan(context, body, part, prompt, bool(named)) async for prompt in in_turns(inspection.inputs, 8)]
+        inspection = await begin(model, request, body, num_arrays)
+        plans = [_plan(model, body, part, prompt, bool(named)) async for prompt in in_turns(inspection.inputs, 8)]
         _check_gates(plans)
         maps = 2 if named else 1
         inspection.check_size(
@@ -148,7 +151,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         changes = await inspection.read_changes()
         plans = [plan.changed_by(own) for plan, own in zip(plans, changes, strict=True)]
         questions = _questions(plans[0], tuple(token.token_id for token in named))
-        asked = [(TraceTask(points=plan.points(context)), 4 * plan.num_captured) async for plan in in_turns(plans, 64)]
+        asked = [(TraceTask(points=plan.points(model)), 4 * plan.num_captured) async for plan in in_turns(plans, 64)]
         found = await inspection.run(asked, list(questions.values()))
         weights = dict(zip(questions, found[len(plans) :], strict=True))  # of each part, and with vectors "added"
 
@@ -230,7 +233,7 @@ class _Plan:
         stream = 0 if self.stream is None else self.stream.num_values(len(self.queries))
         return self.num_values + values + gates + len(self.layers) * len(self.queries) + logit + stream
 
-    def point(self, context: AppContext, name: str, layer: int) -> PointCapture:
+    def point(self, model: ServedModel, name: str, layer: int) -> PointCapture:
         """Return the capture of hook_pattern, hook_v, hook_gate, or the scale of the norm of the attention's output."""
         stack, (module, _) = stack_of(self.part), ATTENTION[self.part]
         options: dict[str, Any] = {"heads": self.heads, "positions": self.queries}
@@ -239,21 +242,21 @@ class _Plan:
         elif name == "hook_v":
             options = {"heads": self.kv_heads(layer), "positions": self.keys}
         elif name != "hook_gate":
-            return capture(context, stack, f"{name}.hook_scale", layer, positions=self.queries)
-        return capture(context, stack, f"{module}.{name}", layer, **options)
+            return capture(model, stack, f"{name}.hook_scale", layer, positions=self.queries)
+        return capture(model, stack, f"{module}.{name}", layer, **options)
 
-    def points(self, context: AppContext) -> tuple[PointCapture, ...]:
+    def points(self, model: ServedModel) -> tuple[PointCapture, ...]:
         norm = output_norm(self.config, self.part)
         names = ["hook_pattern", "hook_v", *(["hook_gate"] if self.is_gated else []), *([] if norm is None else [norm])]
-        points = [self.point(context, name, layer) for layer in self.layers for name in names]
+        points = [self.point(model, name, layer) for layer in self.layers for name in names]
         if self.logit is not None:  # with the model's own logits of the last query, to compare with
             points += [*self.logit.captures(), self.logit.capture("logits", None, self.logit.queries[-1:])]
         points += [] if self.stream is None else self.stream.captures(self.queries)
         return tuple({point.name: point for point in points}.values())
 
 
-def _plan(context: AppContext, body: ContributionsRequest, part: Part, prompt: Prompt, has_target: bool) -> _Plan:
-    own = stack_config(context.config, stack_of(part))
+def _plan(model: ServedModel, body: ContributionsRequest, part: Part, prompt: Prompt, has_target: bool) -> _Plan:
+    own = stack_config(model.config, stack_of(part))
     num_positions = len(keys_of(prompt, part).ids)
     queries = resolve(body.query_positions, len(rows_of(prompt, part).ids), "query_positions", "position")
     return _Plan(
@@ -263,8 +266,8 @@ def _plan(context: AppContext, body: ContributionsRequest, part: Part, prompt: P
         resolve(body.heads, own.num_heads, "heads", "head"),
         queries,
         resolve(body.key_positions, num_positions, "key_positions", "position"),
-        LogitParts(context.config, queries=queries) if has_target else None,
-        StreamParts(context.config, part) if body.vectors else None,
+        LogitParts(model.config, queries=queries) if has_target else None,
+        StreamParts(model.config, part) if body.vectors else None,
         frozenset(body.sum_over),
         num_positions,
     )
@@ -313,11 +316,11 @@ def _entry(
     attributions = np.empty(plan.shape)
     moves = None if plan.stream is None else _Moves(plan, weights["added"])
     for i, layer in enumerate(plan.layers):
-        patterns = tensors[plan.point(inspection.context, "hook_pattern", layer).name]
-        values = tensors[plan.point(inspection.context, "hook_v", layer).name]
+        patterns = tensors[plan.point(inspection.model, "hook_pattern", layer).name]
+        values = tensors[plan.point(inspection.model, "hook_v", layer).name]
         norm = output_norm(plan.config, plan.part)
-        scale = None if norm is None else tensors[plan.point(inspection.context, norm, layer).name][:, 0]
-        gates = tensors[plan.point(inspection.context, "hook_gate", layer).name] if plan.is_gated else None
+        scale = None if norm is None else tensors[plan.point(inspection.model, norm, layer).name][:, 0]
+        gates = tensors[plan.point(inspection.model, "hook_gate", layer).name] if plan.is_gated else None
         for j, head in enumerate(plan.heads):
             inspection.check()
             share = None if gates is None else opened(gates[:, j])

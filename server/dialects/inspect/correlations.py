@@ -14,6 +14,7 @@ from model.config import ModelConfig
 from model.hooks.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
 from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route
 from server.engine.request import TraceTask
+from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve
 from server.generation.interventions.trace_plan import ChosenPoint, choose_heads, head_axis, lengths_at
@@ -84,12 +85,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the correlations of every pair of units of a point, over the positions of all inputs together:
         Pearson's rho, and what jointly normal numbers of that correlation share, -1/2 ln(1 - rho^2) nats.
         """
-        chosen, num_units = _choose(context.config, body)
-        inspection = await begin(context, request, body, 4)
+        model = accept(context, body, "/v1/geometry")
+        chosen, num_units = _choose(model.config, body)
+        inspection = await begin(model, request, body, 4)
         positions = []
         async for prompt in in_turns(inspection.inputs, 64):
             _, length, _ = lengths_at(
-                context.config, chosen.stack, chosen.point, len(prompt.ids), len(prompt.encoder_ids)
+                model.config, chosen.stack, chosen.point, len(prompt.ids), len(prompt.encoder_ids)
             )
             positions.append(resolve(body.positions, length, "positions", "position"))
         num_samples = sum(map(len, positions))

@@ -23,8 +23,10 @@ from server.dialects.inspect.inspection import (
     stack_of,
 )
 from server.engine.request import Part, PointCapture, TraceTask
+from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve, resolve_attending
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import check_part
 from server.http.tensor_formats import NumpyArray
 from server.http.trace_body import DescribedArray, DescribedEntry
@@ -92,12 +94,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         weighted v, their sum z and the output through W_O, each as the network had it or recomputed from what it
         had.
         """
-        part = check_part(context, body.part)
-        own = stack_config(context.config, stack_of(part))
+        model = accept(context, body, "/v1/explain")
+        part = check_part(model, body.part)
+        own = stack_config(model.config, stack_of(part))
         (layer,) = resolve_attending(body.layer, own, "layer")
         own = own.at(layer)
         (head,) = resolve(body.head, own.num_heads, "head", "head")
-        inspection = await begin(context, request, body, 14)
+        inspection = await begin(model, request, body, 14)
         queries = await inspection.positions(body.query_position, "query_position", part)
         heads = [_Head(own, part, layer, head, *query) for query in queries]
         num_keys = [len(keys_of(prompt, part).ids) for prompt in inspection.inputs]
@@ -105,10 +108,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         numbers = [n * (5 * own.head_dim + 8) + 3 * own.head_dim + 2 * own.hidden_size for n in num_keys]
         inspection.check_size(sum(numbers), "fewer or shorter inputs")
         asked = [
-            (TraceTask(points=tuple(one.points(context).values())), 4 * count)
+            (TraceTask(points=tuple(one.points(model).values())), 4 * count)
             async for one, count in in_turns(zip(heads, numbers, strict=True), 64)
         ]
-        count = (own.head_dim + 1) * own.hidden_size + 2 * max(context.context_limit, own.max_model_len)
+        count = (own.head_dim + 1) * own.hidden_size + 2 * max(model.context_limit, own.max_model_len)
         question = asked_of_weights("head_output", count, part=part, layer=layer, head=head)
         *found, weights = await inspection.run(asked, [question])
         entries = (_entry(inspection, i, one, found[i], weights) for i, one in enumerate(heads))
@@ -148,15 +151,15 @@ class _Head:
         seen = distance <= 0 if self.causal else np.ones(num_keys, bool)
         return seen if self.window is None else seen & (np.abs(distance) < self.window)
 
-    def points(self, context: AppContext) -> dict[str, PointCapture]:
+    def points(self, model: ServedModel) -> dict[str, PointCapture]:
         """Return the captures of the trace, by the last part of their names."""
         module, stack = "cross_attn" if self.part == "cross" else "attn", stack_of(self.part)
         of_query = {
-            name: capture(context, stack, f"{module}.{name}", self.layer, heads=(self.head,), positions=(self.query,))
+            name: capture(model, stack, f"{module}.{name}", self.layer, heads=(self.head,), positions=(self.query,))
             for name in (*_OF_QUERY, *(("hook_gate",) if self.is_gated else ()))
         }
         of_keys = {
-            name: capture(context, stack, f"{module}.{name}", self.layer, heads=(self.kv_head,)) for name in _OF_KEYS
+            name: capture(model, stack, f"{module}.{name}", self.layer, heads=(self.kv_head,)) for name in _OF_KEYS
         }
         return of_query | of_keys
 
@@ -164,7 +167,7 @@ class _Head:
 def _entry(
     inspection: Inspection, index: int, head: _Head, tensors: dict[str, NumpyArray], weights: dict[str, NumpyArray]
 ) -> DescribedEntry:
-    points = {name: tensors[point.name] for name, point in head.points(inspection.context).items()}
+    points = {name: tensors[point.name] for name, point in head.points(inspection.model).items()}
     one = {name: points[name][0, 0] for name in _OF_QUERY}
     keys = {name: points[name][:, 0] for name in _OF_KEYS}
     observed = Observed(

@@ -13,9 +13,11 @@ from model.analysis.head_scores import MEASURES, repeated_random_tokens, repeate
 from model.hooks.point_names import stack_config
 from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, rows_of, stack_of
 from server.engine.request import HeadScoresTask
+from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import HeadSelection, every_head
 from server.generation.prompts.prompt import encoder_limit
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import check_part
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray
@@ -87,12 +89,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         With an input they are means over its positions. Without one they are over random tokens, repeated once, which
         is where induction heads show.
         """
-        part = check_part(context, body.part)
-        own = stack_config(context.config, stack_of(part))
+        model = accept(context, body, "/v1/heads")
+        part = check_part(model, body.part)
+        own = stack_config(model.config, stack_of(part))
         grid = every_head(body.layers, body.heads, own)
-        half = None if body.input is not None else _repeat_length(context, body)
-        read = body if half is None else body.model_copy(update=_random_input(context, body, half))
-        inspection = await begin(context, request, read, 1)
+        half = None if body.input is not None else _repeat_length(model, body)
+        read = body if half is None else body.model_copy(update=_random_input(model, body, half))
+        inspection = await begin(model, request, read, 1)
         offsets = () if half is None else (half - 1,)
         task = HeadScoresTask(pairs=grid.pairs, offsets=offsets, part="encoder" if part == "encoder" else "decoder")
         numbers = [
@@ -118,10 +121,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         return await inspection.answer_with(report())
 
 
-def _repeat_length(context: AppContext, body: HeadsRequest) -> int:
+def _repeat_length(model: ServedModel, body: HeadsRequest) -> int:
     """Return the number of repeated random tokens. Raises BadRequest if they do not fit in the context twice."""
-    limit = context.context_limit if body.part != "encoder" else encoder_limit(context)
-    most = (limit - (context.tokenizer.bos_token_id is not None)) // 2
+    limit = model.context_limit if body.part != "encoder" else encoder_limit(model)
+    most = (limit - (model.tokenizer.bos_token_id is not None)) // 2
     if body.repeat_length is None:
         return min(_DEFAULT_REPEAT, most)
     if body.repeat_length > most:
@@ -133,9 +136,9 @@ def _repeat_length(context: AppContext, body: HeadsRequest) -> int:
     return body.repeat_length
 
 
-def _random_input(context: AppContext, body: HeadsRequest, half: int) -> dict[str, Any]:
+def _random_input(model: ServedModel, body: HeadsRequest, half: int) -> dict[str, Any]:
     """Return the fields of a body with random tokens. In an encoder-decoder the scored part reads them."""
-    config, tokenizer = context.config, context.tokenizer
+    config, tokenizer = model.config, model.tokenizer
     vocabulary = range(min(config.vocab_size, tokenizer.vocab_size))
     plain = [token_id for token_id in vocabulary if token_id not in tokenizer.special_ids]
     start = tokenizer.bos_token_id

@@ -27,13 +27,12 @@ from server.dialects.responses import (
     tensor_route,
 )
 from server.engine.request import Intervention, Part, PointCapture, Task, WeightsTask
-from server.generation.acceptance import accept
-from server.generation.context import AppContext
 from server.generation.interventions.reading import read_all_interventions
 from server.generation.interventions.selectors import Selector, resolve
 from server.generation.prompts.inputs import read_inputs
 from server.generation.prompts.prompt import NOTHING, Prompt, check_ids
 from server.generation.prompts.text_parts import naming
+from server.generation.served_model import ServedModel
 from server.generation.tasks import TaskResult, Work, check_capture, counted_refusals, run_all, token_bytes
 from server.http.errors import BadRequest, PayloadTooLarge, shown
 from server.http.sse import ClientGone, unless_disconnected
@@ -70,12 +69,11 @@ def asked_of_weights(question: str, num_values: int, **options: Any) -> Asked:
 class Inspection:
     """One HTTP request of these routes, from its headers to its answer."""
 
-    context: AppContext
+    model: ServedModel
     request: Request
     body: InspectionRequest | AttentionRequest | TraceRequest
     wanted: Format
     inputs: list[Prompt]
-    arrival: float
     results: list[TaskResult] = field(default_factory=list)
     is_abandoned: threading.Event = field(default_factory=threading.Event)
     changes: list[tuple[Intervention, ...]] | None = None
@@ -88,14 +86,14 @@ class Inspection:
         and `named_bytes` of other named tokens is over the limit. `advice` names a smaller request.
         """
         if named_bytes > _MAX_NAMED_BYTES:
-            with counted_refusals(self.context):
+            with counted_refusals(self.model):
                 raise PayloadTooLarge(
                     f"The tokens that the answer names would take about {named_bytes} bytes; at most "
                     f"{_MAX_NAMED_BYTES} are sent. Request {advice}.",
                     code="answer_too_large",
                 )
         num_bytes = token_bytes(self.inputs if reported is None else reported) + named_bytes
-        check_num_values(self.context, num_values, self.wanted, self.body.encoding_format, advice, num_bytes)
+        check_num_values(self.model, num_values, self.wanted, self.body.encoding_format, advice, num_bytes)
 
     async def positions(
         self, selector: Selector, field: str = "positions", part: Part = "decoder"
@@ -112,7 +110,7 @@ class Inspection:
 
         Raises PayloadTooLarge, before anything runs, if all tensors together are over the limit of captures.
         """
-        check_capture(self.context, sum(num_bytes for _, num_bytes in (*asked, *questions)))
+        check_capture(self.model, sum(num_bytes for _, num_bytes in (*asked, *questions)))
         results = await self.results_of(asked, questions)
         return [{name: as_numpy(tensor) for name, tensor in result.tensors.items()} for result in results]
 
@@ -124,7 +122,7 @@ class Inspection:
             Work(task, prompt, num_bytes, interventions)
             for (task, num_bytes), prompt, interventions in zip(asked, self.inputs, changes, strict=True)
         ]
-        results = await unless_disconnected(self.request, run_all(self.context, works, self.arrival))
+        results = await unless_disconnected(self.request, run_all(self.model, works))
         answers, self.results = results[: len(questions)], results[len(questions) :]
         return self.results + answers
 
@@ -133,7 +131,7 @@ class Inspection:
         if not self.body.interventions:
             return [()] * len(self.inputs)
         if self.changes is None:
-            reading = read_all_interventions(self.context, self.body.interventions, self.inputs)
+            reading = read_all_interventions(self.model, self.body.interventions, self.inputs)
             self.changes = await unless_disconnected(self.request, reading)
         return self.changes
 
@@ -169,7 +167,7 @@ class Inspection:
     async def answer_with(self, entries: Iterable[DescribedEntry]) -> Response:
         """Return the entries, computed as `compute` does, in the wanted format."""
         found = await self.compute(entries)
-        head = inspection_head(self.context, input_usage(self.inputs, self.results))
+        head = inspection_head(self.model, input_usage(self.inputs, self.results))
         pieces = body_pieces(self.wanted, head, found, self.body.encoding_format)
         arrays = (point.value for entry in found for point in entry.points.values())
         return await tensor_response(self.wanted, pieces, arrays)
@@ -187,7 +185,7 @@ class Inspection:
         self, index: int, kind: str, fields: Mapping[str, Any], arrays: Mapping[str, DescribedArray]
     ) -> DescribedEntry:
         """Return the entry of one input: its tokens, `fields`, and arrays."""
-        reported = {"object": kind, "index": index, **both_stacks_fields(self.context, self.inputs[index]), **fields}
+        reported = {"object": kind, "index": index, **both_stacks_fields(self.model, self.inputs[index]), **fields}
         return DescribedEntry(index, reported, dict(arrays), key="arrays")
 
 
@@ -220,7 +218,7 @@ def inspection_route(
 
 
 async def begin(
-    context: AppContext,
+    model: ServedModel,
     request: Request,
     body: InspectionRequest | AttentionRequest | TraceRequest,
     num_arrays: int,
@@ -229,12 +227,11 @@ async def begin(
 
     `num_arrays` is the number of arrays in each input's answer: a .npy file holds one.
     """
-    arrival = accept(context, body, request.scope["route"].path)
     wanted = negotiate(request.headers.get("accept"))
-    inputs = await read_inputs(context, body)
+    inputs = await read_inputs(model, body)
     if wanted is Format.NPY:
         check_npy(len(inputs) * num_arrays)
-    return Inspection(context, request, body, wanted, inputs, arrival)
+    return Inspection(model, request, body, wanted, inputs)
 
 
 def described(value: NumpyArray, *axes: str) -> DescribedArray:
@@ -258,9 +255,9 @@ def keys_of(prompt: Prompt, part: Part) -> Prompt:
     return prompt.encoder if part != "decoder" and prompt.encoder is not None else prompt
 
 
-def capture(context: AppContext, stack: Stack, point: str, layer: int | None = None, **options: Any) -> PointCapture:
+def capture(model: ServedModel, stack: Stack, point: str, layer: int | None = None, **options: Any) -> PointCapture:
     """Return the capture of one point of a trace; `options` are the other fields of `PointCapture`."""
-    return point_capture(context.config, stack, point, layer, **options)
+    return point_capture(model.config, stack, point, layer, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,21 +272,21 @@ class NamedToken:
         return {"token_id": self.token_id, "token": self.token}
 
 
-def read_token(context: AppContext, value: str | int | None, name: str) -> NamedToken | None:
+def read_token(model: ServedModel, value: str | int | None, name: str) -> NamedToken | None:
     """Return the token of an id, or of a text that is one token. Raises BadRequest for a text of none or several."""
     if value is None:
         return None
     if isinstance(value, int):
-        check_ids(context, (value,), name)
-        return NamedToken(value, context.tokenizer.token_strings([value])[0])
+        check_ids(model, (value,), name)
+        return NamedToken(value, model.tokenizer.token_strings([value])[0])
     with naming(name):
-        ids = context.tokenizer.encode(value, add_special_tokens=False).ids if len(value) <= _MAX_TOKEN_TEXT else []
-    if len(ids) != 1 or ids[0] >= context.config.vocab_size:
-        pieces = f"{len(ids)} tokens {shown(context.tokenizer.token_strings(ids))}" if ids else "not a single token"
+        ids = model.tokenizer.encode(value, add_special_tokens=False).ids if len(value) <= _MAX_TOKEN_TEXT else []
+    if len(ids) != 1 or ids[0] >= model.config.vocab_size:
+        pieces = f"{len(ids)} tokens {shown(model.tokenizer.token_strings(ids))}" if ids else "not a single token"
         raise BadRequest(
             f"{name}: {shown(value)} is {pieces}; a text that is one token (many begin with a space), or a token id, "
             "is accepted.",
             param=name,
             code="not_one_token",
         )
-    return NamedToken(ids[0], context.tokenizer.token_strings(ids)[0])
+    return NamedToken(ids[0], model.tokenizer.token_strings(ids)[0])

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from server.dialects.inspect.inspection import Inspection, NamedToken, begin, described, inspection_route, read_token
 from server.engine.request import LensTask
+from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve
 from server.http.tensor_formats import NumpyArray
@@ -57,11 +58,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the likeliest next tokens by each layer at each position, and a target's rank and probability
         there.
         """
-        target = read_token(context, body.target, "target") if context.config.has_head else None
-        inspection = await begin(context, request, body, 3 if body.target is None else 5)
-        layers = resolve(body.layers, context.config.num_layers + 1, "layers", "state")
+        model = accept(context, body, "/v1/lens")
+        target = read_token(model, body.target, "target") if model.config.has_head else None
+        inspection = await begin(model, request, body, 3 if body.target is None else 5)
+        layers = resolve(body.layers, model.config.num_layers + 1, "layers", "state")
         targets = () if target is None else (target.token_id,)
-        top_k = min(body.top_k, context.config.vocab_size)
+        top_k = min(body.top_k, model.config.vocab_size)
         tasks = [
             LensTask(layers=layers, positions=positions, top_k=top_k, target_token_ids=targets)
             for positions in await inspection.positions(body.positions)
@@ -89,7 +91,7 @@ def _entry(
     inspection: Inspection, index: int, task: LensTask, target: NamedToken | None, tensors: dict[str, NumpyArray]
 ) -> DescribedEntry:
     ids = tensors["lens.ids"]
-    named = inspection.context.tokenizer.token_strings
+    named = inspection.model.tokenizer.token_strings
     fields: dict[str, Any] = {
         "layers": task.layers,
         "positions": task.positions,

@@ -17,8 +17,10 @@ from server.dialects.inspect.inspection import Inspection, NamedToken, begin, ca
 from server.dialects.inspect.token_reasons import explained_token, read_versus
 from server.dialects.parts.reasons import explain
 from server.engine.request import TraceTask
+from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import NumpyArray
@@ -97,23 +99,24 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
         The filters are those of the sampler, in its order: temperature, top_k, min_p, top_p.
         """
-        inspection = await begin(context, request, body, 3 if body.full else 1)
-        positions = [_position(context, body, prompt.ids) async for prompt in in_turns(inspection.inputs, 64)]
+        model = accept(context, body, "/v1/next")
+        inspection = await begin(model, request, body, 3 if body.full else 1)
+        positions = [_position(model, body, prompt.ids) async for prompt in in_turns(inspection.inputs, 64)]
         versus = None
         if body.explain is not None:
-            versus = read_versus(context, body.explain, len(inspection.inputs), body.interventions)
+            versus = read_versus(model, body.explain, len(inspection.inputs), body.interventions)
         num_inputs, num_temperatures = len(inspection.inputs), len(body.temperatures)
-        if (work := num_inputs * num_temperatures * context.config.vocab_size) > MAX_PROBABILITIES:
+        if (work := num_inputs * num_temperatures * model.config.vocab_size) > MAX_PROBABILITIES:
             message = f"temperatures: inputs times temperatures times the vocabulary give {work} probabilities; "
             message += f"at most {MAX_PROBABILITIES} are accepted. Send fewer temperatures or inputs."
             raise BadRequest(message, param="temperatures", code="too_much_work")
         inspection.check_size(
-            num_inputs * (1 + 2 * num_temperatures) * context.config.vocab_size * body.full,
+            num_inputs * (1 + 2 * num_temperatures) * model.config.vocab_size * body.full,
             "fewer inputs or temperatures, a smaller num_tokens, or without full",
-            named_bytes=num_inputs * num_temperatures * min(body.num_tokens, context.config.vocab_size) * _NAMED_BYTES,
+            named_bytes=num_inputs * num_temperatures * min(body.num_tokens, model.config.vocab_size) * _NAMED_BYTES,
         )
-        points = [capture(context, stacks(context.config)[-1], "logits", positions=position) for position in positions]
-        asked = [(TraceTask(points=(point,)), 4 * context.config.vocab_size) for point in points]
+        points = [capture(model, stacks(model.config)[-1], "logits", positions=position) for position in positions]
+        asked = [(TraceTask(points=(point,)), 4 * model.config.vocab_size) for point in points]
         found = await inspection.run(asked)
         logits = [tensors[point.name][0] for tensors, point in zip(found, points, strict=True)]
 
@@ -134,13 +137,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         return await inspection.answer_with(entries())
 
 
-def _position(context: AppContext, body: NextRequest, ids: Sequence[int]) -> tuple[int, ...]:
+def _position(model: ServedModel, body: NextRequest, ids: Sequence[int]) -> tuple[int, ...]:
     """Return the position of a request as a tuple. Raises BadRequest for a position that does not exist."""
-    if body.position is not None or context.config.kind != "encoder":
+    if body.position is not None or model.config.kind != "encoder":
         return resolve(-1 if body.position is None else body.position, len(ids), "position", "position")
-    mask = context.tokenizer.mask_token_id
+    mask = model.tokenizer.mask_token_id
     if mask not in ids:
-        token = "the mask token" if mask is None else repr(context.tokenizer.token(mask))
+        token = "the mask token" if mask is None else repr(model.tokenizer.token(mask))
         raise BadRequest(
             f"position: null is the first masked position, and the input does not contain {token}; with it null is "
             f"accepted, without it 0 to {len(ids) - 1}.",
@@ -157,14 +160,14 @@ async def _reasons(
     logits: Sequence[NumpyArray],
 ) -> list[dict[str, Any]]:
     """Return the additional field of each entry: the reasons of its likeliest token; {} without `explain`."""
-    options, context = body.explain, inspection.context
+    options, model = body.explain, inspection.model
     if options is None:
         return [{} for _ in logits]
     asked = [
-        explained_token(context, prompt, position, row, options, versus)
+        explained_token(model, prompt, position, row, options, versus)
         for prompt, (position,), row in zip(inspection.inputs, positions, logits, strict=True)
     ]
-    return [{"reasons": each} for each in await explain(context, asked, options, inspection.arrival)]
+    return [{"reasons": each} for each in await explain(model, asked, options)]
 
 
 def _next_tokens(
@@ -173,7 +176,7 @@ def _next_tokens(
     """Return the report of one row of logits at each temperature, and its arrays."""
     # One order for all temperatures, which do not change it. The lower id comes first among equals.
     order = np.argsort(-logits, kind="stable")[: body.num_tokens]
-    names = inspection.context.tokenizer.token_strings(order.tolist())
+    names = inspection.model.tokenizer.token_strings(order.tolist())
     temperatures, probabilities, kept = [], [], []
     for temperature in body.temperatures:
         inspection.check()

@@ -13,6 +13,7 @@ from model.hooks.point_names import stack_config
 from model.kernels.library import levels as kernel_levels
 from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, rows_of, stack_of
 from server.engine.request import AttentionCapture, AttentionTask
+from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve
 from server.generation.supported_routes import check_part
@@ -60,12 +61,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return from which inputs each position's vector comes, through the heads' mean attention and the residual
         connection (Abnar and Zuidema 2020, arXiv:2005.00928).
         """
-        part = check_part(context, body.part)
-        own = stack_config(context.config, stack_of(part))
+        model = accept(context, body, "/v1/rollout")
+        part = check_part(model, body.part)
+        own = stack_config(model.config, stack_of(part))
         layers = resolve(body.layers, own.num_layers, "layers", "layer")
         heads = resolve(body.heads, own.num_heads, "heads", "head")
         num_arrays = 1 if body.method == "rollout" else 2
-        inspection = await begin(context, request, body, num_arrays)
+        inspection = await begin(model, request, body, num_arrays)
         lengths = [len(rows_of(prompt, part).ids) for prompt in inspection.inputs]
         by_default: Selector = "all" if body.method == "rollout" else -1
         rows = by_default if body.query_positions is None else body.query_positions

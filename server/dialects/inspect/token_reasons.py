@@ -7,8 +7,8 @@ import numpy as np
 from server.dialects.inspect.inspection import NamedToken, read_token
 from server.dialects.parts.passes import ExplainedLogit
 from server.dialects.parts.reasons import check_explainable
-from server.generation.context import AppContext
 from server.generation.prompts.prompt import Prompt
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest, shown
 from server.http.tensor_formats import NumpyArray
 from server.schemas.judgements.reasons import Explain
@@ -18,10 +18,10 @@ _SOME = 8
 
 
 def read_versus(
-    context: AppContext, options: Explain, num_inputs: int, interventions: Sequence[object] | None
+    model: ServedModel, options: Explain, num_inputs: int, interventions: Sequence[object] | None
 ) -> NamedToken | None:
     """Return the token named by `versus`, or None. Raises BadRequest, also for a model or request without reasons."""
-    check_explainable(context, num_inputs, "inputs")
+    check_explainable(model, num_inputs, "inputs")
     if interventions:
         raise BadRequest(
             "explain: passes with interventions have no reasons; without interventions it is accepted (POST "
@@ -34,11 +34,11 @@ def read_versus(
             "null is accepted.",
             param="explain.versus",
         )
-    return None if options.versus == "next" else read_token(context, options.versus, "explain.versus")
+    return None if options.versus == "next" else read_token(model, options.versus, "explain.versus")
 
 
 def explained_token(
-    context: AppContext,
+    model: ServedModel,
     prompt: Prompt,
     position: int,
     logits: NumpyArray,
@@ -57,6 +57,6 @@ def explained_token(
     other = named
     if options.versus == "next" or named == target:
         other = next(each for each in order if each != target)
-    names = context.tokenizer.token_strings([target] if other is None else [target, other])
+    names = model.tokenizer.token_strings([target] if other is None else [target, other])
     described = NamedToken(target, names[0]).as_json(), None if other is None else NamedToken(other, names[1]).as_json()
     return ExplainedLogit(prompt, "words", target, other, position, described)

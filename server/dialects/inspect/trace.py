@@ -9,6 +9,7 @@ from starlette.responses import Response
 from server.dialects.inspect.inspection import Asked, begin, inspection_route
 from server.dialects.responses import both_stacks_fields, wire_of
 from server.engine.request import TraceTask
+from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.trace_plan import (
     Lengths,
@@ -18,6 +19,7 @@ from server.generation.interventions.trace_plan import (
     plan_inputs,
 )
 from server.generation.prompts.prompt import Prompt
+from server.generation.served_model import ServedModel
 from server.generation.tasks import TaskResult, counted_refusals, token_bytes
 from server.http.tensor_formats import as_numpy
 from server.http.trace_body import DescribedArray, DescribedEntry
@@ -32,24 +34,25 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         `Accept` chooses JSON, safetensors (tensors "{index}/{name}"), npy (one input, one point) or NDJSON (one line
         per point).
         """
-        chosen = choose_points(body, context.config)
-        inspection = await begin(context, request, body, len(chosen))
+        model = accept(context, body, "/v1/trace")
+        chosen = choose_points(body, model.config)
+        inspection = await begin(model, request, body, len(chosen))
         inputs = inspection.inputs
         lengths = [Lengths(len(prompt.ids), len(prompt.encoder_ids)) for prompt in inputs]
-        with counted_refusals(context):
+        with counted_refusals(model):
             check_trace_size(
                 body,
                 chosen,
-                context.config,
+                model.config,
                 lengths,
                 wire_of(inspection.wanted, body.encoding_format),
-                context.settings.max_response_bytes,
+                model.settings.max_response_bytes,
                 token_bytes(inputs),
             )
-        plans = await asyncio.to_thread(plan_inputs, body, chosen, context.config, lengths)
+        plans = await asyncio.to_thread(plan_inputs, body, chosen, model.config, lengths)
         results = await inspection.results_of([asked_of(points) for points in plans])
         answered = enumerate(zip(inputs, plans, results, strict=True))
-        return await inspection.answer_with(trace_entry(context, index, *parts) for index, parts in answered)
+        return await inspection.answer_with(trace_entry(model, index, *parts) for index, parts in answered)
 
 
 def asked_of(points: list[PlannedPoint]) -> Asked:
@@ -59,10 +62,10 @@ def asked_of(points: list[PlannedPoint]) -> Asked:
 
 
 def trace_entry(
-    context: AppContext, index: int, prompt: Prompt, plan: list[PlannedPoint], result: TaskResult
+    model: ServedModel, index: int, prompt: Prompt, plan: list[PlannedPoint], result: TaskResult
 ) -> DescribedEntry:
     """Return the answer for one input: its tokens, and each point with its description."""
-    fields: dict[str, Any] = {"object": "trace", "index": index, **both_stacks_fields(context, prompt)}
+    fields: dict[str, Any] = {"object": "trace", "index": index, **both_stacks_fields(model, prompt)}
     points = {}
     for point in plan:
         value = as_numpy(result.tensors[point.capture.name])

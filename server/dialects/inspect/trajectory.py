@@ -12,6 +12,7 @@ from model.analysis.trajectory import trajectory as measure
 from model.hooks.point_names import stack_config
 from server.dialects.inspect.inspection import Inspection, begin, capture, described, inspection_route, stack_of
 from server.engine.request import Part, TraceTask
+from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.supported_routes import check_part
 from server.http.tensor_formats import NumpyArray
@@ -52,9 +53,10 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the length of each position's vector in every state, and its cosines to the start, to the state
         before, and to other positions' vectors. State 0 is the embedding, state i the residual stream after block i.
         """
-        part = check_part(context, body.part)
-        inspection = await begin(context, request, body, 4 if body.compare_positions is None else 5)
-        own = stack_config(context.config, stack_of(part))
+        model = accept(context, body, "/v1/trajectory")
+        part = check_part(model, body.part)
+        inspection = await begin(model, request, body, 4 if body.compare_positions is None else 5)
+        own = stack_config(model.config, stack_of(part))
         chosen = await inspection.positions(body.positions, part=part)
         others: list[tuple[int, ...]] = [()] * len(chosen)
         if body.compare_positions is not None:
@@ -67,7 +69,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         rows = [tuple(dict.fromkeys(p + o)) for p, o in zip(chosen, others, strict=True)]
         states_of = [("hook_resid_pre", 0), *(("hook_resid_post", layer) for layer in range(own.num_layers))]
         points = [
-            tuple(capture(context, stack_of(part), *state, positions=kept) for state in states_of)
+            tuple(capture(model, stack_of(part), *state, positions=kept) for state in states_of)
             async for kept in in_turns(rows, 64)
         ]
         asked = [

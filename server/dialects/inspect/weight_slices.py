@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -17,11 +16,11 @@ from model.analysis.matrices import NamedWeight, UnknownMatrix
 from model.analysis.weight_names import find_weight, list_weights
 from server.dialects.auth_route import KEY_IN_SCOPE
 from server.dialects.inspect.inspection import asked_of_weights, described, inspection_route
-from server.dialects.inspect.weights import answer_about_weights, ask_about_weights, check_once, layer_of
+from server.dialects.inspect.weights import answer_about_weights, ask_about_weights, check_once, find_weights, layer_of
 from server.dialects.responses import check_num_values, head_of, wire_of
-from server.generation.acceptance import check_model
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve, span
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import ROUTE_OF_WEIGHTS, why_no_weights
 from server.http.errors import BadRequest, Forbidden, shown
 from server.http.tensor_formats import VALUE_BYTES, EncodingFormat, Wire, negotiate
@@ -106,12 +105,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the name, axes and shape of every weight, in the order of a forward pass, and how its numbers are
         kept. `--weights-access` says who may ask.
         """
-        arrival = time.monotonic()
         _check_access(context, request)
-        check_model(context, model_id)
-        found = list_weights(context.config)
+        model = find_weights(context, model_id)
+        found = list_weights(model.config)
         asked = asked_of_weights("stored", _BYTES_OF_A_NAME * len(found.weights) // 4)
-        stored = json.loads((await ask_about_weights(context, request, arrival, asked))["json"].tobytes())
+        stored = json.loads((await ask_about_weights(model, request, asked))["json"].tobytes())
         data = [
             {
                 "name": each.name,
@@ -122,8 +120,8 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             }
             for each in found.weights
         ]
-        told = {"stored_as": context.config.stored_as, "data": data, "not_listed": found.not_listed}
-        return {**head_of(context), **told}
+        told = {"stored_as": model.config.stored_as, "data": data, "not_listed": found.not_listed}
+        return {**head_of(model), **told}
 
     @inspection_route(
         router.get,
@@ -137,18 +135,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the numbers as the network uses them: dequantised, whole where processes share the weight, and
         without LoRA adapters. `Accept` chooses JSON, npy or safetensors; `--weights-access` says who may ask.
         """
-        arrival = time.monotonic()
         _check_access(context, request)
-        check_model(context, model_id)
+        model = find_weights(context, model_id)
         check_once(request)
         wanted = negotiate(request.headers.get("accept"))
-        chosen = _choose(context, name, query)
-        advice = chosen.fitting(context.settings.max_response_bytes, wire_of(wanted, query.encoding_format))
-        check_num_values(context, chosen.num_values, wanted, query.encoding_format, advice)
+        chosen = _choose(model, name, query)
+        advice = chosen.fitting(model.settings.max_response_bytes, wire_of(wanted, query.encoding_format))
+        check_num_values(model, chosen.num_values, wanted, query.encoding_format, advice)
         options = {"name": chosen.weight.name, "head": chosen.head, "rows": chosen.rows, "columns": chosen.columns}
         asked = asked_of_weights("weights", chosen.num_values, **options)
-        found = (await ask_about_weights(context, request, arrival, asked))["weights"]
-        return await answer_about_weights(context, wanted, chosen.entry(found), query.encoding_format)
+        found = (await ask_about_weights(model, request, asked))["weights"]
+        return await answer_about_weights(model, wanted, chosen.entry(found), query.encoding_format)
 
 
 def _check_access(context: AppContext, request: Request) -> None:
@@ -207,10 +204,10 @@ class _Chosen:
         return DescribedEntry(0, fields, {"weights": described(found, *self.axes)}, key="arrays")
 
 
-def _choose(context: AppContext, name: str, query: WeightsQuery) -> _Chosen:
+def _choose(model: ServedModel, name: str, query: WeightsQuery) -> _Chosen:
     """Return the requested part. Raises BadRequest, which names the accepted values."""
     try:
-        weight = find_weight(context.config, name, layer_of(context, name, query.layer))
+        weight = find_weight(model.config, name, layer_of(model, name, query.layer))
     except UnknownMatrix as error:
         raise BadRequest(f"name: {error}.", param="name", code="unknown_matrix") from None
     head = query.head

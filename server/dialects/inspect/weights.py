@@ -1,6 +1,5 @@
 """Questions about the weights: GET /v1/models/{id}/parameters and /geometry, and POST /v1/circuits."""
 
-import time
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -17,13 +16,14 @@ from model.hooks.point_names import stack_config
 from server.dialects.inspect.inspection import Asked, Tensors, asked_of_weights, described, inspection_route, stack_of
 from server.dialects.responses import check_num_values, head_of, tensor_response
 from server.engine.request import Part
-from server.generation.acceptance import accept, check_model
+from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import every_head, resolve
 from server.generation.prompts.prompt import NOTHING
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import check_part
 from server.generation.tasks import Work, run_all
-from server.http.errors import BadRequest, shown
+from server.http.errors import BadRequest, NotFound, shown
 from server.http.sse import unless_disconnected
 from server.http.tensor_formats import EncodingFormat, Format, NumpyArray, as_numpy, body_pieces, check_npy, negotiate
 from server.http.trace_body import DescribedArray, DescribedEntry
@@ -225,9 +225,9 @@ def _add_parameters(router: APIRouter, context: AppContext) -> None:
         """Return the parameter census by component, shared storage counted once, and next to it the matrices counted
         as textbooks do. `lightwell census` does the same for any configuration.
         """
-        check_model(context, model_id)
-        head = {"object": "parameters", "model": context.model_id, "architecture": context.config.architecture}
-        return {**head, **as_json(take_census(context.config))}
+        model = find_weights(context, model_id)
+        head = {"object": "parameters", "model": model.id, "architecture": model.config.architecture}
+        return {**head, **as_json(take_census(model.config))}
 
 
 def _add_geometry(router: APIRouter, context: AppContext) -> None:
@@ -244,21 +244,20 @@ def _add_geometry(router: APIRouter, context: AppContext) -> None:
         singular values. They are computed next to the running requests, at low priority: a large matrix takes
         seconds to minutes.
         """
-        arrival = time.monotonic()
-        check_model(context, model_id)
+        model = find_weights(context, model_id)
         check_once(request)
         wanted = negotiate(request.headers.get("accept"))
-        place, head = _locate(context, query)
+        place, head = _locate(model, query)
         if wanted is Format.NPY:
             check_npy(4 if query.spectrum else 3)
         check_num_values(
-            context, _GEOMETRY_VALUES + min(place.matrix_shape), wanted, query.encoding_format, "spectrum=false"
+            model, _GEOMETRY_VALUES + min(place.matrix_shape), wanted, query.encoding_format, "spectrum=false"
         )
         options = {"matrix": place.name, "axis": query.axis, "head": head, "max_pairs": query.pairs, "seed": query.seed}
         question = asked_of_weights("geometry", _GEOMETRY_VALUES, **options, spectrum=int(query.spectrum))
-        found = await ask_about_weights(context, request, arrival, question)
+        found = await ask_about_weights(model, request, question)
         entry = _geometry_entry(place, head, query, found)
-        return await answer_about_weights(context, wanted, entry, query.encoding_format)
+        return await answer_about_weights(model, wanted, entry, query.encoding_format)
 
 
 def _add_circuits(router: APIRouter, context: AppContext) -> None:
@@ -274,10 +273,10 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         """Return the low-rank matrices of heads, from the weights alone: singular values, effective rank,
         eigenvalues of OV, and how much of what each head writes later heads read.
         """
-        arrival = accept(context, body)
+        model = accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
-        part = check_part(context, body.part)
-        own = stack_config(context.config, stack_of(part))
+        part = check_part(model, body.part)
+        own = stack_config(model.config, stack_of(part))
         chosen = every_head(body.layers, body.heads, own)
         pairs, alike = chosen.pairs, _alike(own, chosen.layers)
         _check_composition(body, part, len(pairs))
@@ -285,9 +284,9 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
             check_npy(8)
         composed = 3 * len(pairs) ** 2 if body.compose else 0
         num_values = len(pairs) * (4 * alike.head_dim + 10) + composed
-        check_num_values(context, num_values, wanted, body.encoding_format, "fewer layers or heads")
+        check_num_values(model, num_values, wanted, body.encoding_format, "fewer layers or heads")
         question = asked_of_weights("circuits", 2 * num_values, part=part, pairs=pairs, compose=int(body.compose))
-        found = await ask_about_weights(context, request, arrival, question)
+        found = await ask_about_weights(model, request, question)
         group = alike.num_heads // alike.num_kv_heads
         fields: dict[str, Any] = {
             "object": "circuits",
@@ -300,7 +299,7 @@ def _add_circuits(router: APIRouter, context: AppContext) -> None:
         if body.compose:
             fields |= {"pairs": pairs, "composition_baseline": spectra.random_cosine_std(own.hidden_size)}
         entry = DescribedEntry(0, fields, _circuit_arrays(found, chosen.shape), key="arrays")
-        return await answer_about_weights(context, wanted, entry, body.encoding_format)
+        return await answer_about_weights(model, wanted, entry, body.encoding_format)
 
 
 def _alike(own: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
@@ -315,18 +314,27 @@ def _alike(own: ModelConfig, layers: tuple[int, ...]) -> ModelConfig:
     return next(iter(found.values()))
 
 
-async def ask_about_weights(context: AppContext, request: Request, arrival: float, asked: Asked) -> Tensors:
+def find_weights(context: AppContext, name: str) -> ServedModel:
+    """Return the model with this name. Raises NotFound, also for a LoRA adapter: it has no weights of its own."""
+    model, adapter = context.find(name)
+    if adapter is not None:
+        message = f"The model {shown(name)} is a LoRA adapter; the weights of {model.id!r} can be read."
+        raise NotFound(message, param="model", code="model_not_found")
+    return model
+
+
+async def ask_about_weights(model: ServedModel, request: Request, asked: Asked) -> Tensors:
     """Return the worker's answer to a question about the weights."""
     task, num_bytes = asked
     work = Work(task, NOTHING, num_bytes)
-    (result,) = await unless_disconnected(request, run_all(context, [work], arrival))
+    (result,) = await unless_disconnected(request, run_all(model, [work]))
     return {name: as_numpy(tensor) for name, tensor in result.tensors.items()}
 
 
 async def answer_about_weights(
-    context: AppContext, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat
+    model: ServedModel, wanted: Format, entry: DescribedEntry, encoding_format: EncodingFormat
 ) -> Response:
-    pieces = body_pieces(wanted, head_of(context), [entry], encoding_format)
+    pieces = body_pieces(wanted, head_of(model), [entry], encoding_format)
     return await tensor_response(wanted, pieces, (point.value for point in entry.points.values()))
 
 
@@ -341,18 +349,18 @@ def check_once(request: Request) -> None:
             raise BadRequest(f"{name}: given {len(values)} times, {shown(values)}; once is accepted.", param=name)
 
 
-def layer_of(context: AppContext, name: str, layer: int | None) -> int | None:
+def layer_of(model: ServedModel, name: str, layer: int | None) -> int | None:
     """Return the layer of a query, counted from the start. Raises BadRequest."""
     if layer is None:
         return None
-    stack = "encoder" if name.startswith("encoder.") else stack_of(check_part(context, None))
-    return resolve(layer, stack_config(context.config, stack).num_layers, "layer", "layer")[0]
+    stack = "encoder" if name.startswith("encoder.") else stack_of(check_part(model, None))
+    return resolve(layer, stack_config(model.config, stack).num_layers, "layer", "layer")[0]
 
 
-def _locate(context: AppContext, query: GeometryQuery) -> tuple[NamedWeight, int | None]:
+def _locate(model: ServedModel, query: GeometryQuery) -> tuple[NamedWeight, int | None]:
     """Return the requested matrix and head. Raises BadRequest, which names the accepted values."""
     try:
-        place = find_matrix(context.config, query.matrix, layer_of(context, query.matrix, query.layer))
+        place = find_matrix(model.config, query.matrix, layer_of(model, query.matrix, query.layer))
     except UnknownMatrix as error:
         raise BadRequest(f"matrix: {error}.", param="matrix", code="unknown_matrix") from None
     if query.head is None:

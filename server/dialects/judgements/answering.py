@@ -13,7 +13,7 @@ from server.dialects.parts.passes import ExplainedLogit
 from server.dialects.parts.reasons import check_explainable, explain
 from server.engine.request import GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.generation.context import AppContext
+from server.generation.served_model import ServedModel
 from server.generation.tasks import TaskResult, Work, run_all
 from server.http.errors import BadRequest, EngineError, shown
 from server.schemas.chat_messages import ChatMessage
@@ -61,40 +61,39 @@ class Judgements:
 
 
 async def judge_with_reasons(
-    context: AppContext,
+    model: ServedModel,
     body: JudgementFields,
     messages: Sequence[ChatMessage],
     questions: Sequence[Question],
-    arrival: float,
 ) -> tuple[Judgements, list[dict[str, Any]]]:
     """Return the answers to questions about a conversation, and the additional fields of each: its reasons, if the
     body has `explain`. Raises ApiError.
     """
     options = body.explain
     if options is not None:  # before the engine runs
-        check_explainable(context, len(questions), "questions")
+        check_explainable(model, len(questions), "questions")
         for question in questions:
             _named(options, question)
-    asked = await ask(context, messages, questions, body.chat_template_kwargs)
-    found = await _judge(context, asked, arrival)
+    asked = await ask(model, messages, questions, body.chat_template_kwargs)
+    found = await _judge(model, asked)
     if options is None:
         return found, [{} for _ in questions]
     logits = [
-        _explained(context, options, question, each, judgement)
+        _explained(model, options, question, each, judgement)
         for question, each, judgement in zip(questions, asked, found.each, strict=True)
     ]
-    return found, [{"reasons": each} for each in await explain(context, logits, options, arrival)]
+    return found, [{"reasons": each} for each in await explain(model, logits, options)]
 
 
-async def _judge(context: AppContext, asked: Sequence[Asked], arrival: float) -> Judgements:
+async def _judge(model: ServedModel, asked: Sequence[Asked]) -> Judgements:
     works = []
     for each in asked:  # each generates one token, which is not used
         sampling = SamplingParams(max_tokens=1, seed=0, temperature=0, logprobs=0, logprob_token_ids=each.labels)
         works.append(Work(GenerateTask(sampling=sampling), each.prompt, 0, is_sent=False))
     # Blocks of the cache are shared once they are computed: together, all questions would compute the input.
-    results = await run_all(context, works[:1], arrival)
+    results = await run_all(model, works[:1])
     if len(works) > 1:
-        results += await run_all(context, works[1:], arrival)
+        results += await run_all(model, works[1:])
     return Judgements(
         [_judgement(result) for result in results],
         sum(each.prompt.num_tokens for each in asked),
@@ -117,7 +116,7 @@ def _judgement(result: TaskResult) -> Judgement:
 
 
 def _explained(
-    context: AppContext, options: Explain, question: Question, asked: Asked, found: Judgement
+    model: ServedModel, options: Explain, question: Question, asked: Asked, found: Judgement
 ) -> ExplainedLogit:
     order = sorted(range(len(asked.labels)), key=lambda i: -found.probabilities[i])
     named = _named(options, question)
@@ -129,7 +128,7 @@ def _explained(
         token_id = asked.labels[option]
         return {
             "option": question.options[option].text,
-            "token": context.tokenizer.token_strings([token_id])[0],
+            "token": model.tokenizer.token_strings([token_id])[0],
             "token_id": token_id,
         }
 

@@ -20,6 +20,7 @@ from server.dialects.judgements.scoring import (
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.prompts.prompt import Prompt, fit_input, keep_end, read_prompts
+from server.generation.served_model import ServedModel
 from server.http.sse import unless_disconnected
 from server.schemas.judgements.classifying import ClassifyAnswer, ClassifyRequest
 
@@ -30,16 +31,16 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         @router.post(path, tags=["judgements"], summary=summary, response_model=ClassifyAnswer, name=path)
         async def classify(request: Request, body: ClassifyRequest) -> Response:
             """Return the probability of every label for each input."""
-            arrival = accept(context, body, "/v1/classify")
+            model = accept(context, body, "/v1/classify")
             value = body.input
             is_one = isinstance(value, str) or (bool(value) and isinstance(value[0], int))
-            check_head_reasons(context, body.explain, 1 if is_one else len(value))
-            labels = labels_of(context)
-            check_labels(context, 1 if is_one else len(value), 1, NUMBER_BYTES * len(labels))
-            found = await unless_disconnected(request, _classified(context, body, arrival))
-            explaining = reasons_of_scores(context, body.explain, found.each, arrival)
+            check_head_reasons(model, body.explain, 1 if is_one else len(value))
+            labels = labels_of(model)
+            check_labels(model, 1 if is_one else len(value), 1, NUMBER_BYTES * len(labels))
+            found = await unless_disconnected(request, _classified(model, body))
+            explaining = reasons_of_scores(model, body.explain, found.each)
             reasons = await unless_disconnected(request, explaining)
-            rows = await asyncio.to_thread(probabilities_of, context, found, body.use_activation)
+            rows = await asyncio.to_thread(probabilities_of, model, found, body.use_activation)
             data = (
                 {
                     "index": i,
@@ -50,21 +51,21 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 }
                 for i, numbers in enumerate(rows)
             )
-            return await scored_answer(context, "classify", data, found)
+            return await scored_answer(model, "classify", data, found)
 
 
-async def _classified(context: AppContext, body: ClassifyRequest, arrival: float) -> Scores:
+async def _classified(model: ServedModel, body: ClassifyRequest) -> Scores:
     value = body.input
     if isinstance(value, str):
-        return await run_head(context, body, [(value,)], lambda _: "input", arrival)
+        return await run_head(model, body, [(value,)], lambda _: "input")
     if value and isinstance(value[0], str):
         texts = [(text,) for text in value if isinstance(text, str)]
-        return await run_head(context, body, texts, "input[{}]".format, arrival)
-    defaults = context.score_defaults
-    cut = cut_of(context, body, None if defaults is None else defaults.max_length, is_default=False)
+        return await run_head(model, body, texts, "input[{}]".format)
+    defaults = model.score_defaults
+    cut = cut_of(model, body, None if defaults is None else defaults.max_length, is_default=False)
     kept = cut.limit if cut.keep == "end" and cut.is_allowed else None
 
     def fit(prompt: Prompt) -> Prompt:
-        return fit_input(context, keep_end(prompt, kept, cut.limit), cut.is_allowed, "input", cut.limit)
+        return fit_input(model, keep_end(prompt, kept, cut.limit), cut.is_allowed, "input", cut.limit)
 
-    return await run_ids(context, await read_prompts(context, value, "input", fit=fit), arrival)
+    return await run_ids(model, await read_prompts(model, value, "input", fit=fit))

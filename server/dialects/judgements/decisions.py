@@ -38,9 +38,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return, for each question, the probability of each option: the softmax over the logits of the options' labels
         where the answer begins. The input is computed once.
         """
-        arrival = accept(context, body, "/v1/decisions")
+        model = accept(context, body, "/v1/decisions")
         messages, questions = await asyncio.to_thread(_read, body)
-        judging = judge_with_reasons(context, body, messages, questions, arrival)
+        judging = judge_with_reasons(model, body, messages, questions)
         with WITHOUT_TRUNCATE.in_errors():
             found, reasons = await unless_disconnected(request, judging)
         answers = (
@@ -54,7 +54,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "output_tokens_details": {"reasoning_tokens": 0},
             "total_tokens": found.num_read + len(found.each),
         }
-        return await large_response({"answers": answers, "model": model_name(context), "usage": usage})
+        return await large_response({"answers": answers, "model": model_name(model), "usage": usage})
 
 
 def _read(body: DecisionsRequest) -> tuple[list[ChatMessage], list[Question]]:

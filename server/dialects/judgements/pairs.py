@@ -11,9 +11,9 @@ from model.network.cross_encoder import ScoreDefaults
 from model.network.sentence_transformers import EmbeddingDefaults
 from model.tokenization.chat_template import ChatTemplateError
 from model.tokenization.tokenizer import Encoding
-from server.generation.context import AppContext
 from server.generation.prompts.prompt import Prompt, check_tokens, packed
 from server.generation.prompts.text_parts import Keep, bounded, part_for
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest, shown
 from server.schemas.base import encodable
 
@@ -41,7 +41,7 @@ class Cut:
 class Reader:
     """Reads the inputs of one request."""
 
-    context: AppContext
+    model: ServedModel
     defaults: ScoreDefaults | EmbeddingDefaults
     """How the texts are written."""
     cut: Cut
@@ -102,11 +102,11 @@ class Reader:
         keep: Keep | None = cut.keep if cut.is_allowed else None
         if limit is not None:  # the text is always cut to it, at its end
             keep = "start"
-        part = bounded(self.context, text, name, keep)
+        part = bounded(self.model, text, name, keep)
         part = part.lower() if self.defaults.lowercase else part
         if keep is not None:
             num_tokens = cut.limit + 1 if limit is None else min(limit, cut.limit + 1)
-            part = part_for(self.context.tokenizer, part, num_tokens, keep)
+            part = part_for(self.model.tokenizer, part, num_tokens, keep)
         if len(part) < len(text):
             self._parts[key] = part
         return part
@@ -114,7 +114,7 @@ class Reader:
     def _cut_texts(self, texts: Sequence[str], limit: int) -> list[str]:
         """Return the beginning of each text, `limit` tokens long."""
         distinct = list(dict.fromkeys(texts))
-        encodings = self.context.tokenizer.encode_batch(distinct, add_special_tokens=False)
+        encodings = self.model.tokenizer.encode_batch(distinct, add_special_tokens=False)
         cut = {
             text: text if len(encoding.ids) <= limit else text[: encoding.offsets[limit - 1][1]]
             for text, encoding in zip(distinct, encodings, strict=True)
@@ -125,7 +125,7 @@ class Reader:
 
     def _encode(self, numbers: Sequence[int], group: Sequence[Texts]) -> list[Prompt]:
         """Return the inputs with these numbers as prompts; singles and pairs may be mixed."""
-        tokenizer, cut = self.context.tokenizer, self.cut
+        tokenizer, cut = self.model.tokenizer, self.cut
         pairs = [(texts[0], texts[1]) for texts in group if len(texts) == 2]
         try:
             of_pairs = iter(
@@ -171,7 +171,7 @@ class Reader:
                 param=name,
                 code="context_length_exceeded",
             )
-        return check_tokens(self.context, Prompt(packed(ids), second_segment=second_segment), name)
+        return check_tokens(self.model, Prompt(packed(ids), second_segment=second_segment), name)
 
     # ---- pairs that the chat template writes
 
@@ -184,7 +184,7 @@ class Reader:
 
     async def _render(self, texts: Sequence[str]) -> str:
         """Return a pair as the chat template writes it: messages of a query and a document."""
-        defaults, template = self.defaults, self.context.chat_template
+        defaults, template = self.defaults, self.model.chat_template
         assert isinstance(defaults, ScoreDefaults)
         if template is None:
             raise ChatTemplateError("the model has none; start the server with --chat-template")
@@ -205,14 +205,14 @@ class Reader:
         """
         if self._suffix is None:
             rendered = [await self._render([filler] * len(texts)) for filler in _FILLERS]
-            both = [each.ids for each in self.context.tokenizer.encode_batch(rendered, add_special_tokens=False)]
+            both = [each.ids for each in self.model.tokenizer.encode_batch(rendered, add_special_tokens=False)]
             shortest = min(map(len, both))
             num_same = next((n for n in range(shortest) if both[0][-1 - n] != both[1][-1 - n]), shortest)
             self._suffix = both[0][len(both[0]) - num_same :] if num_same < shortest else []
         return self._suffix
 
     def _encode_rendered(self, numbers: Sequence[int], group: Sequence[str], suffix: Sequence[int]) -> list[Prompt]:
-        encodings = self.context.tokenizer.encode_batch(group, add_special_tokens=False)
+        encodings = self.model.tokenizer.encode_batch(group, add_special_tokens=False)
         prompts = []
         for number, encoding in zip(numbers, encodings, strict=True):
             ids = encoding.ids
@@ -236,7 +236,7 @@ def prompt_named(defaults: ScoreDefaults | EmbeddingDefaults, name: str | None) 
     return defaults.prompts[wanted]
 
 
-def labelled(context: AppContext, prompt: Prompt) -> Prompt:
+def labelled(model: ServedModel, prompt: Prompt) -> Prompt:
     """Return the prompt as the head reads it: for a decoder without padding at its end."""
-    ids = context.config.labelled_ids(prompt.ids)
+    ids = model.config.labelled_ids(prompt.ids)
     return prompt if len(ids) == len(prompt.ids) else replace(prompt, ids=packed(ids))

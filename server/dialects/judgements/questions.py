@@ -10,10 +10,10 @@ from string import ascii_uppercase, digits
 from typing import Any, Literal
 
 from model.tokenization.tokenizer import Tokenizer
-from server.generation.context import AppContext
 from server.generation.prompts.chat_rows import render_chat
 from server.generation.prompts.prompt import Prompt, encode, read_prompts
 from server.generation.prompts.text_parts import bounded
+from server.generation.served_model import ServedModel
 from server.http.errors import ApiError, BadRequest
 from server.schemas.chat_messages import ChatMessage
 
@@ -56,7 +56,7 @@ class Asked:
 
 
 async def ask(
-    context: AppContext,
+    model: ServedModel,
     messages: Sequence[ChatMessage],
     questions: Sequence[Question],
     arguments: Mapping[str, Any] | None,
@@ -65,16 +65,16 @@ async def ask(
     options of a question, or the answer would not begin with a label.
     """
     for message in messages:  # before megabytes are joined
-        bounded(context, _content(message), "input")
-    before, after = await _around(context, messages, arguments)
+        bounded(model, _content(message), "input")
+    before, after = await _around(model, messages, arguments)
 
     def labelled() -> tuple[list[dict[str, int]], list[str]]:
-        labels = _labels_of(context, questions, after)
+        labels = _labels_of(model, questions, after)
         return labels, [_written(*each) + after for each in zip(questions, labels, strict=True)]
 
     found, texts = await asyncio.to_thread(labelled)
-    prompts = await _prompts(context, before, texts, [question.field for question in questions])
-    limit = context.context_limit - 1
+    prompts = await _prompts(model, before, texts, [question.field for question in questions])
+    limit = model.context_limit - 1
     for question, prompt in zip(questions, prompts, strict=True):
         if len(prompt.ids) > limit:
             raise BadRequest(
@@ -87,12 +87,12 @@ async def ask(
 
 
 async def _around(
-    context: AppContext, messages: Sequence[ChatMessage], arguments: Mapping[str, Any] | None
+    model: ServedModel, messages: Sequence[ChatMessage], arguments: Mapping[str, Any] | None
 ) -> tuple[str, str]:
     """Return the text before and after each question. The question ends the user's last message, or is a message of its
     own if the last one is not the user's.
     """
-    if context.chat_template is None:
+    if model.chat_template is None:
         if len(messages) == 1 and messages[0].role == "user":
             return _content(messages[0]) + _GAP, _PLAIN_END
         return "".join([f"{each.role}: {_content(each)}{_GAP}" for each in messages]), _PLAIN_END
@@ -102,7 +102,7 @@ async def _around(
     else:
         conversation = [*messages, user_message(_PLACE)]
     try:
-        text = await render_chat(context, conversation, True, {"enable_thinking": False, **(arguments or {})})
+        text = await render_chat(model, conversation, True, {"enable_thinking": False, **(arguments or {})})
     except ApiError as error:
         error.message = error.message.replace("messages", "input", 1)
         error.param = error.param if error.param == "chat_template_kwargs" else "input"
@@ -115,7 +115,7 @@ async def _around(
             param="input",
             code="no_place_for_questions",
         )
-    tags = context.chat_template.thought_tags
+    tags = model.chat_template.thought_tags
     if tags is not None and after.rfind(tags.opening) > after.rfind(tags.closing):
         raise BadRequest(
             "chat_template_kwargs: with these values the answer would begin with reasoning instead of a label; values "
@@ -146,14 +146,14 @@ def _written(question: Question, labels: Mapping[str, int]) -> str:
 # ---- labels
 
 
-def _labels_of(context: AppContext, questions: Sequence[Question], after: str) -> list[dict[str, int]]:
+def _labels_of(model: ServedModel, questions: Sequence[Question], after: str) -> list[dict[str, int]]:
     """Return the label of each option of each question, with its token."""
     kept: dict[tuple[str, int], dict[str, int] | int] = {}
     found = []
     for question in questions:
         kind = (question.kind, len(question.options))
         if kind not in kept:
-            kept[kind] = _labels(context.tokenizer, context.config.vocab_size, *kind, _CLOSING + after)
+            kept[kind] = _labels(model.tokenizer, model.config.vocab_size, *kind, _CLOSING + after)
         labels = kept[kind]
         if isinstance(labels, int):
             raise BadRequest(
@@ -197,15 +197,15 @@ def _single_tokens(
 # ---- tokens
 
 
-async def _prompts(context: AppContext, before: str, texts: Sequence[str], fields: Sequence[str]) -> list[Prompt]:
+async def _prompts(model: ServedModel, before: str, texts: Sequence[str], fields: Sequence[str]) -> list[Prompt]:
     """Return `before` with each text as a prompt. `before` is read once, and its tokens begin every prompt."""
-    adds = context.chat_template is None
-    bounded(context, texts[0], fields[0], None)  # the errors of `encode` name the input
-    whole = await encode(context, before + texts[0], adds, "input")
+    adds = model.chat_template is None
+    bounded(model, texts[0], fields[0], None)  # the errors of `encode` name the input
+    whole = await encode(model, before + texts[0], adds, "input")
     whole = replace(whole, ids=whole.ids[: len(whole.ids) - whole.num_ending])
     # Encoded after the last characters of `before`, so that a question's first token is the same as in the whole text.
     lead = before[-2:]
-    parts = await read_prompts(context, [lead + text for text in texts], "questions", False)
+    parts = await read_prompts(model, [lead + text for text in texts], "questions", False)
     ends = [part.ids[_first_from(part, len(lead)) :] for part in parts]
     shared = whole.ids[: _first_from(whole, len(before))]
     if shared + ends[0] == whole.ids:
@@ -213,7 +213,7 @@ async def _prompts(context: AppContext, before: str, texts: Sequence[str], field
     # This tokenizer joins both texts at their border.
     return [
         whole,
-        *[await encode(context, before + text, adds, field) for text, field in zip(texts[1:], fields[1:], strict=True)],
+        *[await encode(model, before + text, adds, field) for text, field in zip(texts[1:], fields[1:], strict=True)],
     ]
 
 

@@ -12,6 +12,7 @@ from server.dialects.judgements.scoring import score_pairs, scores_of
 from server.dialects.responses import large_response
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
+from server.generation.served_model import ServedModel
 from server.http.sse import unless_disconnected
 from server.schemas.judgements.head_fields import PairFields, TeiReadFields
 from server.schemas.judgements.reranking import TeiRerankRequest
@@ -29,14 +30,13 @@ class Ranked:
 
 
 async def rank(
-    context: AppContext,
+    model: ServedModel,
     request: Request,
     body: PairFields,
     query: str,
     texts: Sequence[str],
     top_n: int,
     field: str,
-    arrival: float,
 ) -> tuple[list[Ranked], dict[str, Any]]:
     """Return the `top_n` best texts (0 is all), the best first, of equals the first, and the usage. Raises ApiError.
 
@@ -47,19 +47,19 @@ async def rank(
         return "query" if side == 0 else f"{field}[{number}]"
 
     pairs = [(query, text) for text in texts]
-    check_head_reasons(context, body.explain, min(top_n or len(pairs), len(pairs)))
-    found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))
-    scores = scores_of(context, found, body.use_activation)
+    check_head_reasons(model, body.explain, min(top_n or len(pairs), len(pairs)))
+    found = await unless_disconnected(request, score_pairs(model, body, pairs, name_of))
+    scores = scores_of(model, found, body.use_activation)
     best = sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[: top_n or None]
-    explaining = reasons_of_scores(context, body.explain, [found.each[i] for i in best], arrival)
+    explaining = reasons_of_scores(model, body.explain, [found.each[i] for i in best])
     reasons = await unless_disconnected(request, explaining)
     return [Ranked(i, scores[i], beside) for i, beside in zip(best, reasons, strict=True)], found.usage
 
 
 async def rank_texts(context: AppContext, request: Request, body: TeiRerankRequest) -> Response:
     """Answer POST /rerank for a body of Text Embeddings Inference: each text's score, the best first."""
-    arrival = accept(context, body, "/rerank")
-    ranked, _ = await rank(context, request, pair_fields(body), body.query, body.texts, body.top_n, "texts", arrival)
+    model = accept(context, body, "/rerank")
+    ranked, _ = await rank(model, request, pair_fields(body), body.query, body.texts, body.top_n, "texts")
 
     def text(index: int) -> dict[str, str]:
         return {"text": body.texts[index]} if body.return_text else {}

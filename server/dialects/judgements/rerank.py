@@ -59,9 +59,9 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
 
 
 async def _reranked(context: AppContext, request: Request, body: RerankRequest, route: str) -> Response:
-    arrival = accept(context, body, route)
+    model = accept(context, body, route)
     texts = [each if isinstance(each, str) else each["text"] for each in body.documents]
-    ranked, usage = await rank(context, request, body, body.query, texts, body.top_n, "documents", arrival)
+    ranked, usage = await rank(model, request, body, body.query, texts, body.top_n, "documents")
     meta = {
         "api_version": {"version": "2" if route == "/v2/rerank" else "1"},
         "billed_units": {"search_units": 1},
@@ -74,5 +74,5 @@ async def _reranked(context: AppContext, request: Request, body: RerankRequest, 
     results = (
         {"index": each.index, "relevance_score": each.score, **each.beside, **document(each.index)} for each in ranked
     )
-    head = {"id": new_answer_id("rerank"), "model": model_name(context)}
+    head = {"id": new_answer_id("rerank"), "model": model_name(model)}
     return await large_response({**head, "results": results, "usage": usage, "meta": meta})

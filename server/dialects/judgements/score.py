@@ -21,17 +21,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         @router.post(path, tags=["judgements"], summary=summary, response_model=ScoreAnswer, name=path)
         async def score(request: Request, body: ScoreRequest) -> Response:
             """Return the score of each pair: one text with each of the others, or each with the other at its place."""
-            arrival = accept(context, body, "/v1/score")
+            model = accept(context, body, "/v1/score")
             pairs, name_of = _pairs_of(body)
-            check_head_reasons(context, body.explain, len(pairs))
-            found = await unless_disconnected(request, score_pairs(context, body, pairs, name_of, arrival))
-            explaining = reasons_of_scores(context, body.explain, found.each, arrival)
+            check_head_reasons(model, body.explain, len(pairs))
+            found = await unless_disconnected(request, score_pairs(model, body, pairs, name_of))
+            explaining = reasons_of_scores(model, body.explain, found.each)
             reasons = await unless_disconnected(request, explaining)
             data = (
                 {"index": i, "object": "score", "score": number, **reasons[i]}
-                for i, number in enumerate(scores_of(context, found, body.use_activation))
+                for i, number in enumerate(scores_of(model, found, body.use_activation))
             )
-            return await scored_answer(context, "score", data, found)
+            return await scored_answer(model, "score", data, found)
 
 
 def _pairs_of(body: ScoreRequest) -> tuple[list[Texts], Callable[[int], str]]:

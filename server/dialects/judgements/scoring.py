@@ -14,11 +14,11 @@ from model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
 from server.dialects.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
 from server.dialects.responses import large_response, model_name, new_answer_id
 from server.engine.request import ClassifyTask, PointCapture, Task, TraceTask
-from server.generation.context import AppContext
 from server.generation.embeddings import embed_task, embedding_work
 from server.generation.prompts.inputs import between_stacks
 from server.generation.prompts.prompt import Prompt, encoder_limit
 from server.generation.prompts.text_parts import groups_of
+from server.generation.served_model import ServedModel
 from server.generation.tasks import TaskResult, Work, counted_refusals, run_all
 from server.http.errors import BadRequest, answer_too_large
 from server.http.tensor_formats import as_numpy
@@ -64,40 +64,40 @@ class Scores:
         }
 
 
-def labels_of(context: AppContext) -> Sequence[str]:
+def labels_of(model: ServedModel) -> Sequence[str]:
     """Return the labels of the model's head, or () without such a head."""
-    return () if context.config.classifier is None else context.config.classifier.labels
+    return () if model.config.classifier is None else model.config.classifier.labels
 
 
-def scores_of(context: AppContext, scores: Scores, use_activation: bool = True) -> list[float]:
+def scores_of(model: ServedModel, scores: Scores, use_activation: bool = True) -> list[float]:
     """Return the score of each pair: the result of CrossEncoder.predict for one label, the logit, or the cosine."""
-    defaults, logits = context.score_defaults, _all_logits(scores)
+    defaults, logits = model.score_defaults, _all_logits(scores)
     numbers = logits if defaults is None or not use_activation else defaults.scores(logits)
     found: list[float] = numbers[:, 0].tolist()
     return found
 
 
-async def scored_answer(context: AppContext, kind: str, data: Iterator[dict[str, Any]], scores: Scores) -> Response:
+async def scored_answer(model: ServedModel, kind: str, data: Iterator[dict[str, Any]], scores: Scores) -> Response:
     """Return the answer with entries of scores or labels in vLLM's form; `kind` begins the answer's id."""
-    head = {"id": new_answer_id(kind), "object": "list", "created": int(time.time()), "model": model_name(context)}
+    head = {"id": new_answer_id(kind), "object": "list", "created": int(time.time()), "model": model_name(model)}
     return await large_response({**head, "data": data, "usage": scores.usage})
 
 
-def check_labels(context: AppContext, num_inputs: int, num_named: int | None, num_bytes: int = 0) -> None:
+def check_labels(model: ServedModel, num_inputs: int, num_named: int | None, num_bytes: int = 0) -> None:
     """Raise PayloadTooLarge for an answer that would be too large, with `num_named` labels (None is all) and
     `num_bytes` of numbers for each input.
     """
-    labels = labels_of(context)
+    labels = labels_of(model)
     num_named = min(len(labels) if num_named is None else num_named, len(labels))
     each = num_bytes + num_named * (_LABEL_BYTES + max((len(orjson.dumps(label)) for label in labels), default=0))
-    size, limit = num_inputs * each, context.settings.max_response_bytes
-    with counted_refusals(context):
+    size, limit = num_inputs * each, model.settings.max_response_bytes
+    with counted_refusals(model):
         if size > limit:
             raise answer_too_large(size, limit, "Send fewer inputs at a time.")
 
 
 def probabilities_of(
-    context: AppContext, scores: Scores, use_activation: bool = True, function: str | None = None
+    model: ServedModel, scores: Scores, use_activation: bool = True, function: str | None = None
 ) -> Logits:
     """Return a number for each label of each input [input, label].
 
@@ -105,7 +105,7 @@ def probabilities_of(
     CrossEncoder.predict if the folder declares it or there is only one label; else the probabilities of transformers'
     pipeline. Without `use_activation` it is the logits.
     """
-    defaults, head, logits = context.score_defaults, context.config.classifier, _all_logits(scores)
+    defaults, head, logits = model.score_defaults, model.config.classifier, _all_logits(scores)
     assert defaults is not None, "the route was checked"
     assert head is not None, "the route was checked"
     if not use_activation or function == "none":
@@ -130,47 +130,47 @@ def _all_logits(scores: Scores) -> Logits:
 
 
 async def score_pairs(
-    context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[..., str], arrival: float
+    model: ServedModel, body: PairFields, pairs: Sequence[Texts], name_of: Callable[..., str]
 ) -> Scores:
     """Return the output for each pair, by the head or by embeddings. Raises ApiError.
 
     name_of: returns the field of a pair, by its number, or of one of its texts if its side (0 or 1) follows.
     """
-    if context.score_defaults is None:
-        return await _cosines(context, body, pairs, name_of, arrival)
-    return await run_head(context, body, pairs, name_of, arrival)
+    if model.score_defaults is None:
+        return await _cosines(model, body, pairs, name_of)
+    return await run_head(model, body, pairs, name_of)
 
 
 async def run_head(
-    context: AppContext, body: ReadFields, inputs: Sequence[Texts], name_of: Callable[[int], str], arrival: float
+    model: ServedModel, body: ReadFields, inputs: Sequence[Texts], name_of: Callable[[int], str]
 ) -> Scores:
     """Return the head's logits of each input. Raises ApiError."""
-    defaults = context.score_defaults
+    defaults = model.score_defaults
     assert defaults is not None, "the route was checked"
     reader = Reader(
-        context=context,
+        model=model,
         defaults=defaults,
-        cut=cut_of(context, body, defaults.max_length, is_default=defaults.is_declared),
+        cut=cut_of(model, body, defaults.max_length, is_default=defaults.is_declared),
         name_of=name_of,
         prompt=prompt_named(defaults, body.prompt_name) if isinstance(body, PairFields) else "",
         add_special_tokens=getattr(body, "add_special_tokens", True),
     )
 
     def work_of(prompt: Prompt) -> Work:
-        read = labelled(context, prompt)
-        return Work(_head_task(defaults, read), read, 4 * _num_logits(context), is_sent=False)
+        read = labelled(model, prompt)
+        return Work(_head_task(defaults, read), read, 4 * _num_logits(model), is_sent=False)
 
     def scored(work: Work, result: TaskResult) -> Scored:
         return Scored(work.prompt, _logits(defaults, result), result.num_cached_tokens)
 
-    each = await _in_groups(context, reader, inputs, work_of, scored, arrival)
+    each = await _in_groups(model, reader, inputs, work_of, scored)
     return Scores(each, sum(len(scored.prompt.ids) for scored in each))
 
 
-async def run_ids(context: AppContext, prompts: Sequence[Prompt], arrival: float) -> Scores:
+async def run_ids(model: ServedModel, prompts: Sequence[Prompt]) -> Scores:
     """Return the head's logits of prompts. Raises ApiError."""
-    works = [Work(ClassifyTask(), labelled(context, each), 4 * _num_logits(context), is_sent=False) for each in prompts]
-    results = await run_all(context, works, arrival)
+    works = [Work(ClassifyTask(), labelled(model, each), 4 * _num_logits(model), is_sent=False) for each in prompts]
+    results = await run_all(model, works)
     each = [
         Scored(work.prompt, as_numpy(result.tensors["logits"]), result.num_cached_tokens)
         for work, result in zip(works, results, strict=True)
@@ -178,9 +178,9 @@ async def run_ids(context: AppContext, prompts: Sequence[Prompt], arrival: float
     return Scores(each, sum(len(work.prompt.ids) for work in works))
 
 
-def cut_of(context: AppContext, body: ReadFields, max_length: int | None, *, is_default: bool) -> Cut:
+def cut_of(model: ServedModel, body: ReadFields, max_length: int | None, *, is_default: bool) -> Cut:
     """Return the cut of inputs from the body, or else the model's default."""
-    limit = encoder_limit(context)
+    limit = encoder_limit(model)
     limit = limit if max_length is None else min(limit, max_length)
     is_allowed = is_default if body.truncate is None else body.truncate
     wanted = body.truncate_prompt_tokens
@@ -196,18 +196,17 @@ def cut_of(context: AppContext, body: ReadFields, max_length: int | None, *, is_
 
 
 async def _in_groups(
-    context: AppContext,
+    model: ServedModel,
     reader: Reader,
     inputs: Sequence[Texts],
     work_of: Callable[[Prompt], Work],
     taken: Callable[[Work, TaskResult], T],
-    arrival: float,
 ) -> list[T]:
     """Return `taken` of each work and its result. While a group runs, only the next one is tokenised, so that memory
     holds two groups of the inputs.
     """
     found: list[T] = []
-    begins_alike = context.config.kind == "decoder" and context.config.reuses_prefixes
+    begins_alike = model.config.kind == "decoder" and model.config.reuses_prefixes
     groups = list(groups_of(inputs, lambda texts: sum(map(len, texts))))
     reading = asyncio.create_task(reader.read(*groups[0]))
     try:
@@ -217,9 +216,9 @@ async def _in_groups(
                 reading = asyncio.create_task(reader.read(*following))
             results: list[TaskResult] = []
             if not found and begins_alike:  # the common prefix is computed once
-                results = await run_all(context, works[:1], arrival)
+                results = await run_all(model, works[:1])
             if len(works) > len(results):
-                results += await run_all(context, works[len(results) :], arrival)
+                results += await run_all(model, works[len(results) :])
             found += [taken(work, result) for work, result in zip(works, results, strict=True)]
     finally:
         reading.cancel()
@@ -240,8 +239,8 @@ def _head_task(defaults: ScoreDefaults, prompt: Prompt) -> Task:
     return TraceTask(points=(point,))
 
 
-def _num_logits(context: AppContext) -> int:
-    return 2 if context.config.classifier is None else context.config.classifier.num_labels
+def _num_logits(model: ServedModel) -> int:
+    return 2 if model.config.classifier is None else model.config.classifier.num_labels
 
 
 def _logits(defaults: ScoreDefaults, result: TaskResult) -> Logits:
@@ -255,18 +254,16 @@ def _logits(defaults: ScoreDefaults, result: TaskResult) -> Logits:
 # ---- embeddings
 
 
-async def _cosines(
-    context: AppContext, body: PairFields, pairs: Sequence[Texts], name_of: Callable[..., str], arrival: float
-) -> Scores:
+async def _cosines(model: ServedModel, body: PairFields, pairs: Sequence[Texts], name_of: Callable[..., str]) -> Scores:
     """Return the cosine of the two texts' embeddings for each pair; equal texts are embedded once."""
     if not body.use_activation:
         raise BadRequest(
             "use_activation: this model scores by the cosine of embeddings, which has no logits; true is accepted.",
             param="use_activation",
         )
-    defaults, limits = context.embedding_defaults, (body.max_tokens_per_query, body.max_tokens_per_doc)
-    cut = cut_of(context, body, defaults.max_length, is_default=defaults.truncate)
-    task = embed_task(context, EmbeddingRequest.model_validate({"input": ""}))
+    defaults, limits = model.embedding_defaults, (body.max_tokens_per_query, body.max_tokens_per_doc)
+    cut = cut_of(model, body, defaults.max_length, is_default=defaults.truncate)
+    task = embed_task(model, EmbeddingRequest.model_validate({"input": ""}))
     embedded: list[list[tuple[Work, TaskResult]]] = []  # of each side's distinct texts
     rows: list[list[int]] = []  # of each side's texts, pair by pair, in `embedded`
     for side, limit in enumerate(limits):
@@ -275,7 +272,7 @@ async def _cosines(
             first_uses.setdefault(pair[side], i)
         texts, places = list(first_uses), list(first_uses.values())
         reader = _EmbeddingReader(
-            context=context,
+            model=model,
             defaults=defaults,
             cut=replace(cut, text_limits=(limit or None, None)),
             name_of=lambda i, places=places, side=side: name_of(places[i], side),  # type: ignore[misc]
@@ -283,10 +280,10 @@ async def _cosines(
         )
 
         def work_of(prompt: Prompt) -> Work:
-            return replace(embedding_work(context, task, prompt), is_sent=False)
+            return replace(embedding_work(model, task, prompt), is_sent=False)
 
         inputs = [(text,) for text in texts]
-        embedded.append(await _in_groups(context, reader, inputs, work_of, lambda *both: both, arrival))
+        embedded.append(await _in_groups(model, reader, inputs, work_of, lambda *both: both))
         numbers = {text: i for i, text in enumerate(texts)}
         rows.append([numbers[pair[side]] for pair in pairs])
 
@@ -309,4 +306,4 @@ class _EmbeddingReader(Reader):
     """Reads texts for embeddings; for an encoder-decoder it adds the decoder's start."""
 
     async def read(self, first: int, group: Sequence[Texts]) -> list[Prompt]:
-        return await between_stacks(self.context, await super().read(first, group), None, False, self.name_of(first))
+        return await between_stacks(self.model, await super().read(first, group), None, False, self.name_of(first))

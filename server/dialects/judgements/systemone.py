@@ -33,15 +33,15 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def systemone(request: Request, body: SystemOneRequest) -> Response:
         """Return, by the name of each question, the probability of each option, as POST /v1/decisions finds it."""
-        arrival = accept(context, body, "/v1/systemone")
+        model = accept(context, body, "/v1/systemone")
         message, questions = await asyncio.to_thread(_read, body)
         names = {"input": "state"} | {f"questions[{i}]": f"questions.{name}" for i, name in enumerate(body.questions)}
-        judging = judge_with_reasons(context, body, [message], questions, arrival)
+        judging = judge_with_reasons(model, body, [message], questions)
         with FieldNames(names, cut_advice="").in_errors():
             found, reasons = await unless_disconnected(request, judging)
         named = list(zip(body.questions.items(), found.each, strict=True))
         answer = {
-            "model": model_name(context),
+            "model": model_name(model),
             "answers": {
                 name: _answer(question, each) | why
                 for ((name, question), each), why in zip(named, reasons, strict=True)

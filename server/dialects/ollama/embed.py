@@ -6,6 +6,7 @@ from starlette.responses import Response
 from server.dialects.ollama.lines import nanoseconds, truncated
 from server.dialects.ollama.translation import accept_named
 from server.dialects.responses import large_response
+from server.generation.acceptance import current_request
 from server.generation.context import AppContext
 from server.generation.embeddings import embed_vectors
 from server.http.tensor_formats import JsonArray
@@ -21,12 +22,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def embed_texts(request: Request, body: OllamaEmbedRequest) -> Response:
         """Return a vector of length 1 for each text."""
-        arrival = accept_named(context, body)
+        model = accept_named(context, body)
         asked = {"input": body.input, "truncate": body.truncate, "dimensions": body.dimensions, "normalize": True}
-        inputs, vectors = await embed_vectors(context, request, asked, arrival)
+        inputs, vectors = await embed_vectors(model, request, asked)
         answer = {
-            "model": context.model_id if body.model is None else body.model,
-            "total_duration": nanoseconds(arrival),
+            "model": model.id if body.model is None else body.model,
+            "total_duration": nanoseconds(current_request().arrival),
             "load_duration": 0,
             "prompt_eval_count": sum(prompt.num_tokens for prompt in inputs),
             **truncated(inputs),
@@ -42,7 +43,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def embed_prompt(request: Request, body: OllamaEmbeddingsRequest) -> Response:
         """Return the text's vector, of the length that the model gives it."""
-        arrival = accept_named(context, body)
+        model = accept_named(context, body)
         asked = {"input": body.prompt, "truncate": True, "normalize": False}
-        inputs, (vector,) = await embed_vectors(context, request, asked, arrival, "prompt")
+        inputs, (vector,) = await embed_vectors(model, request, asked, "prompt")
         return await large_response({"embedding": JsonArray(vector, "float"), **truncated(inputs)})

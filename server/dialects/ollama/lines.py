@@ -11,10 +11,11 @@ import orjson
 
 from model.tokenization.chat_formats.message import Message, ToolCall, joined
 from server.engine.outputs import TokenLogprobs
-from server.generation.context import AppContext
+from server.generation.acceptance import current_request
 from server.generation.conversation import ChatPiece
 from server.generation.logprobs import chat_entries
 from server.generation.prompts.prompt import Prompt
+from server.generation.served_model import ServedModel
 from server.generation.submission import Started
 from server.http.error_shapes import error_json
 from server.http.errors import ApiError
@@ -84,13 +85,13 @@ def truncated(prompts: Sequence[Prompt]) -> dict[str, bool]:
 class LineWriter:
     """Writes one answer, and remembers how far it has come."""
 
-    def __init__(self, context: AppContext, model: str, fields: Fields, begun: Begun, arrival: float) -> None:
-        """Make the writer, when the first token has come. `model` is the name that the client wrote."""
-        self._context = context
+    def __init__(self, model: ServedModel, name: str, fields: Fields, begun: Begun) -> None:
+        """Make the writer, when the first token has come. `name` is the one that the client wrote."""
         self._model = model
+        self._name = name
         self._fields = fields
         self._begun = begun
-        self._arrival = arrival
+        self._arrival = current_request().arrival
         self._first_token = time.monotonic()
         self._num_tokens = 0
 
@@ -122,7 +123,7 @@ class LineWriter:
         return {**self._answer(message, extras), **self._end(pieces[-1])}
 
     def _answer(self, message: Message, extras: dict[str, Any]) -> dict[str, Any]:
-        return {"model": self._model, "created_at": now(), **self._fields(message), **extras, "done": False}
+        return {"model": self._name, "created_at": now(), **self._fields(message), **extras, "done": False}
 
     async def _extras(self, arrived: ChatPiece) -> dict[str, Any]:
         """Return the log-probabilities and attention rows of a part."""
@@ -136,7 +137,7 @@ class LineWriter:
 
     async def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
         number = self._begun.num_logprobs
-        return {} if number is None else {"logprobs": await chat_entries(self._context.tokenizer, logprobs, number)}
+        return {} if number is None else {"logprobs": await chat_entries(self._model.tokenizer, logprobs, number)}
 
     def _end(self, last: ChatPiece | None) -> dict[str, Any]:
         return {

@@ -13,8 +13,8 @@ from model.config import ModelConfig
 from server.config.memory_estimate import resolved_dtype, weight_bytes
 from server.dialects.ollama.translation import can_think, served_name, tagged
 from server.dispatch.served_adapter import ServedAdapter
-from server.generation.acceptance import find_adapter
 from server.generation.context import AppContext
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import why_not
 from server.http.errors import NotFound
 from server.observability.version import lightwell_version
@@ -29,12 +29,13 @@ _NOT_THERE = {"pull": "POST", "push": "POST", "create": "POST", "copy": "POST", 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add the routes that need a key to the router."""
+    model = context.model
     started = datetime.now(UTC)
-    described = cache(lambda: _described(context))  # counting parameters takes some milliseconds
+    described = cache(lambda: _described(model))  # counting parameters takes some milliseconds
 
     def card(adapter: ServedAdapter | None = None) -> dict[str, Any]:
-        name = context.model_id if adapter is None else adapter.name
-        root = context.model_root if adapter is None else str(adapter.folder)
+        name = model.id if adapter is None else adapter.name
+        root = model.root if adapter is None else str(adapter.folder)
         modified = started if adapter is None else datetime.fromtimestamp(adapter.created, UTC)
         size, details = described()
         return {
@@ -43,7 +44,7 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
             "modified_at": modified.isoformat(timespec="seconds").replace("+00:00", "Z"),
             "size": size,
             "digest": sha256(f"{root}\0{name}".encode()).hexdigest(),
-            "details": {**details, "parent_model": "" if adapter is None else tagged(context.model_id)},
+            "details": {**details, "parent_model": "" if adapter is None else tagged(model.id)},
         }
 
     @router.get("/api/tags", tags=["Ollama"], summary="The models that are served, as Ollama lists them")
@@ -51,35 +52,35 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the model and its LoRA adapters. `digest` is that of the name and of where the files are, not of what
         is in them; `size` is what the weights take in memory where none stay quantised as they are stored.
         """
-        return {"models": [card(), *map(card, context.adapters)]}
+        return {"models": [card(), *map(card, model.adapters)]}
 
     @router.get("/api/ps", tags=["Ollama"], summary="The models that are loaded, as Ollama lists them")
     async def loaded() -> dict[str, Any]:
         """Return the model, once it is loaded; it stays so."""
-        info = context.engine_info
+        info = model.engine_info
         if info is None:
             return {"models": []}
         told = card()
-        in_use = {"size_vram": 0 if info.device == "cpu" else told["size"], "context_length": context.context_limit}
+        in_use = {"size_vram": 0 if info.device == "cpu" else told["size"], "context_length": model.context_limit}
         return {"models": [{**told, "expires_at": _NEVER, **in_use}]}
 
     @router.post("/api/show", tags=["Ollama"], summary="Description of the model, as Ollama returns it")
     async def show(body: OllamaShowRequest) -> dict[str, Any]:
         """Return the model's sizes, its chat template, the default settings of requests, and its capabilities."""
         name = body.name if body.model is None else body.model
-        adapter = find_adapter(context, served_name(context, name))
-        told, defaults = card(adapter), asdict(context.sampling_defaults)
+        _, adapter = context.find(served_name(context, name))
+        told, defaults = card(adapter), asdict(model.sampling_defaults)
         return {
             "modified_at": told["modified_at"],
             "details": told["details"],
-            "model_info": _model_info(context),
-            "template": "" if context.chat_template is None else context.chat_template.source,
+            "model_info": _model_info(model),
+            "template": "" if model.chat_template is None else model.chat_template.source,
             "parameters": "\n".join(f"{_OPTIONS.get(name, name)} {value}" for name, value in defaults.items()),
-            "capabilities": _capabilities(context),
+            "capabilities": _capabilities(model),
         }
 
     for route, method in _NOT_THERE.items():
-        router.add_api_route(f"/api/{route}", _not_there(context, route), methods=[method], include_in_schema=False)
+        router.add_api_route(f"/api/{route}", _not_there(model, route), methods=[method], include_in_schema=False)
 
 
 def add_open_routes(router: APIRouter, context: AppContext) -> None:
@@ -91,10 +92,10 @@ def add_open_routes(router: APIRouter, context: AppContext) -> None:
         return {"version": lightwell_version()}
 
 
-def _not_there(context: AppContext, route: str) -> Any:
+def _not_there(model: ServedModel, route: str) -> Any:
     async def refuse(request: Request) -> None:
         """Refuse a change of the served models."""
-        names = ", ".join(tagged(name) for name in (context.model_id, *(each.name for each in context.adapters)))
+        names = ", ".join(tagged(name) for name in (model.id, *(each.name for each in model.adapters)))
         raise NotFound(
             f"There is no /api/{route}: a running server keeps the model it was started with; there is {names} "
             "(GET /api/tags).",
@@ -104,10 +105,10 @@ def _not_there(context: AppContext, route: str) -> Any:
     return refuse
 
 
-def _described(context: AppContext) -> tuple[int, dict[str, Any]]:
+def _described(model: ServedModel) -> tuple[int, dict[str, Any]]:
     """Return the bytes of the weights, and the field `details` of Ollama's models."""
-    config, quantize = context.config, context.settings.quantize
-    dtype = resolved_dtype(config, context.settings)
+    config, quantize = model.config, model.settings.quantize
+    dtype = resolved_dtype(config, model.settings)
     level = _DTYPES.get(dtype, dtype) if quantize == "none" else quantize.upper()
     details = {
         "format": "gguf" if config.stored_as == "gguf" else "safetensors",
@@ -127,11 +128,11 @@ def _short(number: int) -> str:
     return str(number)
 
 
-def _model_info(context: AppContext) -> dict[str, Any]:
+def _model_info(model: ServedModel) -> dict[str, Any]:
     """Return the sizes by the names that GGUF files have for them."""
-    config: ModelConfig = context.config
+    config: ModelConfig = model.config
     of_the_family = {
-        "context_length": context.context_limit,
+        "context_length": model.context_limit,
         "embedding_length": config.hidden_size,
         "block_count": config.num_layers,
         "feed_forward_length": config.intermediate_size,
@@ -147,13 +148,13 @@ def _model_info(context: AppContext) -> dict[str, Any]:
     }
 
 
-def _capabilities(context: AppContext) -> list[str]:
+def _capabilities(model: ServedModel) -> list[str]:
     """Return the capabilities of the model, by Ollama's names."""
-    source = "" if context.chat_template is None else context.chat_template.source
+    source = "" if model.chat_template is None else model.chat_template.source
     can = {
-        "completion": why_not(context, "/api/generate") is None,
+        "completion": why_not(model, "/api/generate") is None,
         "tools": "tools" in source,
-        "thinking": can_think(context),
+        "thinking": can_think(model),
         "embedding": True,
     }
     return [name for name, is_there in can.items() if is_there]

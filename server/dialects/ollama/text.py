@@ -23,6 +23,7 @@ from server.generation.completion import completion_jobs
 from server.generation.context import AppContext
 from server.generation.conversation import ChatPiece, begin_conversation
 from server.generation.request import ChatRequest, PromptRequest
+from server.generation.served_model import ServedModel
 from server.generation.submission import Arrived, Started, begin
 from server.http.sse import EventStream, unless_disconnected
 from server.schemas.ollama import (
@@ -46,11 +47,11 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     )
     async def chat(request: Request, body: OllamaChatRequest) -> Response:
         """Return the assistant's next message, one line of JSON a token, or as one object without `stream`."""
-        arrival = accept_named(context, body, "/api/chat")
+        model = accept_named(context, body, "/api/chat")
         if not body.messages:
-            return _loaded(context, body, chat_fields)
-        beginning = _begin_chat(context, chat_request(context, body), arrival)
-        return await _answer(context, request, body, beginning, chat_fields, arrival)
+            return _loaded(model, body, chat_fields)
+        beginning = _begin_chat(model, chat_request(model, body))
+        return await _answer(model, request, body, beginning, chat_fields)
 
     @router.post(
         "/api/generate",
@@ -63,40 +64,39 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the model's answer to the prompt, or with `raw`, and of a model without a chat template, the text
         that continues it: one line of JSON a token, or one object without `stream`.
         """
-        arrival = accept_named(context, body, "/api/generate")
+        model = accept_named(context, body, "/api/generate")
         if not body.prompt:
-            return _loaded(context, body, generate_fields)
+            return _loaded(model, body, generate_fields)
         beginning: Awaitable[Begun]
-        if body.raw or context.chat_template is None:
-            beginning = _begin_text(context, prompt_request(context, body), arrival)
+        if body.raw or model.chat_template is None:
+            beginning = _begin_text(model, prompt_request(model, body))
         else:
-            beginning = _begin_chat(context, chat_request_of_prompt(context, body), arrival)
-        return await _answer(context, request, body, beginning, generate_fields, arrival)
+            beginning = _begin_chat(model, chat_request_of_prompt(model, body))
+        return await _answer(model, request, body, beginning, generate_fields)
 
 
-def _model(context: AppContext, body: OllamaTextFields) -> str:
-    return context.model_id if body.model is None else body.model
+def _name(model: ServedModel, body: OllamaTextFields) -> str:
+    return model.id if body.model is None else body.model
 
 
-def _loaded(context: AppContext, body: OllamaTextFields, fields: Fields) -> Response:
+def _loaded(model: ServedModel, body: OllamaTextFields, fields: Fields) -> Response:
     """Answer a request that only asks whether the model is loaded."""
-    told = {"model": _model(context, body), "created_at": now(), **fields(Message())}
+    told = {"model": _name(model, body), "created_at": now(), **fields(Message())}
     return json_response({**told, "done": True, "done_reason": "load"})
 
 
 async def _answer(
-    context: AppContext,
+    model: ServedModel,
     request: Request,
     body: OllamaTextFields,
     beginning: Awaitable[Begun],
     fields: Fields,
-    arrival: float,
 ) -> Response:
     """Return the answer: until the first token has come, an error still has its own HTTP status."""
 
     async def begun_writer() -> tuple[Begun, LineWriter]:
         begun = await beginning
-        return begun, LineWriter(context, _model(context, body), fields, begun, arrival)
+        return begun, LineWriter(model, _name(model, body), fields, begun)
 
     async def whole() -> Response:
         begun, writer = await begun_writer()
@@ -112,14 +112,14 @@ async def _answer(
     return EventStream(lines, close, media_type=NDJSON, write_error=error_line)
 
 
-async def _begin_chat(context: AppContext, asked: ChatRequest, arrival: float) -> Begun:
-    found = await begin_conversation(context, asked, arrival)
+async def _begin_chat(model: ServedModel, asked: ChatRequest) -> Begun:
+    found = await begin_conversation(model, asked)
     return Begun(found.job.prompt, found.started, found.pieces(), asked.num_logprobs)
 
 
-async def _begin_text(context: AppContext, asked: PromptRequest, arrival: float) -> Begun:
-    (job,) = await completion_jobs(context, asked)
-    started, arrivals = await begin(context, asked, [job], arrival)
+async def _begin_text(model: ServedModel, asked: PromptRequest) -> Begun:
+    (job,) = await completion_jobs(model, asked)
+    started, arrivals = await begin(model, asked, [job])
     return Begun(job.prompt, started, _pieces(started, arrivals), asked.num_logprobs)
 
 

@@ -9,6 +9,7 @@ from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.prompts.field_names import FieldNames
 from server.generation.request import ChatRequest, PromptRequest, sampling_of, texts_of
+from server.generation.served_model import ServedModel
 from server.http.error_handlers import translated
 from server.http.errors import BadRequest
 from server.schemas.base import RunFields
@@ -27,11 +28,11 @@ _TAG = ":latest"
 _NAMES = {"max_tokens": "options.num_predict", "thinking_budget": "think", "reasoning_effort": "think"}
 
 
-def served_name(context: AppContext, model: str | None) -> str | None:
+def served_name(context: AppContext, name: str | None) -> str | None:
     """Return the served name for a client's name: Ollama's clients add a tag to each."""
-    if model is None or not model.endswith(_TAG) or model == context.model_id or context.adapters.find(model):
-        return model
-    return model.removesuffix(_TAG)
+    if name is None or not name.endswith(_TAG) or name == context.model.id or context.model.adapters.find(name):
+        return name
+    return name.removesuffix(_TAG)
 
 
 def tagged(name: str) -> str:
@@ -39,43 +40,41 @@ def tagged(name: str) -> str:
     return name if ":" in name.rpartition("/")[2] else name + _TAG
 
 
-def accept_named(context: AppContext, body: RunFields, route: str | None = None) -> float:
+def accept_named(context: AppContext, body: RunFields, route: str | None = None) -> ServedModel:
     """Call `accept` with the model that a body names with or without its tag. Raises ApiError."""
     return accept(context, body.model_copy(update={"model": served_name(context, body.model)}), route)
 
 
-def chat_request(context: AppContext, body: OllamaChatRequest) -> ChatRequest:
+def chat_request(model: ServedModel, body: OllamaChatRequest) -> ChatRequest:
     """Return the request for the next message. Raises BadRequest, with the names of the body's fields."""
-    return _chat(context, body, FieldNames(_NAMES), translated_messages(body.messages), body.tools)
+    return _chat(model, body, FieldNames(_NAMES), translated_messages(body.messages), body.tools)
 
 
-def chat_request_of_prompt(context: AppContext, body: OllamaGenerateRequest) -> ChatRequest:
+def chat_request_of_prompt(model: ServedModel, body: OllamaGenerateRequest) -> ChatRequest:
     """Return the request for an answer to a prompt, the only message to the assistant. Raises BadRequest."""
     system = [{"role": "system", "content": body.system}] if body.system else []
     names = FieldNames({**_NAMES, "messages": "prompt"})
-    return _chat(context, body, names, [*system, {"role": "user", "content": body.prompt}])
+    return _chat(model, body, names, [*system, {"role": "user", "content": body.prompt}])
 
 
-def prompt_request(context: AppContext, body: OllamaGenerateRequest) -> PromptRequest:
+def prompt_request(model: ServedModel, body: OllamaGenerateRequest) -> PromptRequest:
     """Return the request for a text that continues a prompt. Raises BadRequest for fields of the chat template."""
     if not body.raw:
         taken = {"system": body.system, "think": body.think or None, "chat_template_kwargs": body.chat_template_kwargs}
         for name, value in taken.items():
             if value:
-                raise BadRequest(
-                    f"{name}: the model {context.model_id!r} has no chat template; leave it out.", param=name
-                )
+                raise BadRequest(f"{name}: the model {model.id!r} has no chat template; leave it out.", param=name)
     return PromptRequest(**_text_fields(body), names=FieldNames(_NAMES), prompt=body.prompt)
 
 
 def _chat(
-    context: AppContext,
+    model: ServedModel,
     body: OllamaTextFields,
     names: FieldNames,
     messages: list[dict[str, Any]],
     tools: list[dict[str, Any]] | None = None,
 ) -> ChatRequest:
-    if body.think and not can_think(context):
+    if body.think and not can_think(model):
         raise BadRequest("think: this model's chat template has no thinking; false is accepted.", param="think")
     arguments = body.chat_template_kwargs
     if body.think:
@@ -93,9 +92,9 @@ def _chat(
     )
 
 
-def can_think(context: AppContext) -> bool:
+def can_think(model: ServedModel) -> bool:
     """Return whether the model's chat template has thinking, or a switch for it."""
-    template = context.chat_template
+    template = model.chat_template
     if template is None:
         return False
     return bool(template.thought_tags and template.thought_tags.opening) or "enable_thinking" in template.source

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import orjson
 
 from server.dialects.responses import model_name, new_answer_id
-from server.generation.context import AppContext
 from server.generation.request import shared_fields
+from server.generation.served_model import ServedModel
 from server.generation.submission import Job, Started
 from server.http.sse import DONE, event
 from server.schemas.generation import GenerationFields
@@ -32,9 +32,9 @@ class AnswerWriter:
     """The `object` field of a stream's chunks."""
 
     def __init__(
-        self, context: AppContext, body: GenerationFields, jobs: Sequence[Job], started: Started, id_prefix: str
+        self, model: ServedModel, body: GenerationFields, jobs: Sequence[Job], started: Started, id_prefix: str
     ) -> None:
-        self.context = context
+        self.model = model
         self.body = body
         self.jobs = jobs
         self.started = started
@@ -42,7 +42,7 @@ class AnswerWriter:
         """Tokens of each choice that were in its pieces."""
         self._id = new_answer_id(id_prefix)
         self._created = int(time.time())
-        self._model = model_name(context)
+        self._model = model_name(model)
 
     @property
     def may_write_tokens(self) -> bool:

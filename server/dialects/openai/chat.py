@@ -20,6 +20,7 @@ from server.generation.conversation import Answered, ChatPiece, Conversation, be
 from server.generation.logprobs import chat_entries, prompt_entries
 from server.generation.prompts.field_names import FieldNames
 from server.generation.request import ChatRequest
+from server.generation.served_model import ServedModel
 from server.http.errors import ApiError
 from server.http.sse import EventStream, event, unless_disconnected
 from server.http.tensor_formats import JsonArray
@@ -39,12 +40,12 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the assistant's next message. With `stream`, it is sent as server-sent events, one per token,
         ending in `[DONE]`.
         """
-        arrival = accept(context, body, "/v1/chat/completions")
+        model = accept(context, body, "/v1/chat/completions")
         asked = _asked(body)
-        versus = check_chat_reasons(context, asked, body.explain)
+        versus = check_chat_reasons(model, asked, body.explain)
         if not body.stream:
-            return await unless_disconnected(request, _whole(context, body, asked, arrival, versus))
-        conversation = await unless_disconnected(request, begin_conversation(context, asked, arrival))
+            return await unless_disconnected(request, _whole(model, body, asked, versus))
+        conversation = await unless_disconnected(request, begin_conversation(model, asked))
         writer = _ChatWriter(conversation, body)
         direct = None
         if writer.may_write_tokens:
@@ -69,11 +70,11 @@ def _asked(body: ChatCompletionRequest) -> ChatRequest:
 
 
 async def _whole(
-    context: AppContext, body: ChatCompletionRequest, asked: ChatRequest, arrival: float, versus: NamedToken | None
+    model: ServedModel, body: ChatCompletionRequest, asked: ChatRequest, versus: NamedToken | None
 ) -> Response:
-    conversation = await begin_conversation(context, asked, arrival)
+    conversation = await begin_conversation(model, asked)
     try:
-        check_room_for_reasons(context, body.explain, conversation.job.prompt, conversation.job.sampling.max_tokens)
+        check_room_for_reasons(model, body.explain, conversation.job.prompt, conversation.job.sampling.max_tokens)
     except ApiError:
         conversation.close()
         raise
@@ -85,7 +86,7 @@ async def _whole(
     ]
     for written, choice in zip(answer["choices"], choices, strict=True):
         token_ids = [token_id for piece in choice.pieces for token_id in piece.token_ids]
-        written |= await chat_reasons(context, body.explain, versus, conversation.job.prompt, token_ids, arrival)
+        written |= await chat_reasons(model, body.explain, versus, conversation.job.prompt, token_ids)
     answer["usage"] = writer.usage()
     if body.prompt_logprobs is not None:
         logprobs = next((each.prompt_logprobs for each in choices[0].pieces if each.prompt_logprobs is not None), None)
@@ -116,7 +117,7 @@ class _ChatWriter(AnswerWriter):
     def __init__(self, conversation: Conversation, body: ChatCompletionRequest) -> None:
         self.conversation = conversation
         self.job = conversation.job
-        super().__init__(conversation.context, body, [self.job], conversation.started, "chatcmpl")
+        super().__init__(conversation.model, body, [self.job], conversation.started, "chatcmpl")
 
     def choice(self, piece: ChatPiece) -> dict[str, Any]:
         """Return the fields that every chunk of a choice has."""
@@ -190,13 +191,13 @@ class _ChatWriter(AnswerWriter):
     async def _logprobs(self, logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         if self.body.num_logprobs is None:
             return None
-        return {"content": await chat_entries(self.context.tokenizer, logprobs, self.body.num_logprobs)}
+        return {"content": await chat_entries(self.model.tokenizer, logprobs, self.body.num_logprobs)}
 
     async def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs | None] | None) -> list[Any] | None:
         """Return vLLM's `prompt_logprobs`, which chats have next to the choices."""
         if logprobs is None:
             return None
-        return await prompt_entries(self.context.tokenizer, logprobs, self.body.prompt_logprobs or 0)
+        return await prompt_entries(self.model.tokenizer, logprobs, self.body.prompt_logprobs or 0)
 
 
 def _reasoning(text: str) -> dict[str, str]:

@@ -8,16 +8,16 @@ from server.dialects.inspect.token_reasons import explained_token, read_versus
 from server.dialects.parts.passes import ExplainedLogit
 from server.dialects.parts.reasons import check_room, explain
 from server.engine.request import TraceTask
-from server.generation.context import AppContext
 from server.generation.prompts.prompt import Prompt, packed
 from server.generation.request import ChatRequest
+from server.generation.served_model import ServedModel
 from server.generation.tasks import Work, run_all
 from server.http.errors import BadRequest
 from server.http.tensor_formats import as_numpy
 from server.schemas.judgements.reasons import MAX_EXPLAINED, Explain
 
 
-def check_chat_reasons(context: AppContext, request: ChatRequest, options: Explain | None) -> NamedToken | None:
+def check_chat_reasons(model: ServedModel, request: ChatRequest, options: Explain | None) -> NamedToken | None:
     """Return the token that `explain` compares with, if it names one. Raises BadRequest if the request's answer cannot
     have reasons.
     """
@@ -26,26 +26,25 @@ def check_chat_reasons(context: AppContext, request: ChatRequest, options: Expla
     if request.is_stream or request.num_choices > 1:
         given = "stream true" if request.is_stream else f"n {request.num_choices}"
         raise BadRequest(f"explain: reasons need one whole answer; with {given} null is accepted.", param="explain")
-    return read_versus(context, options, 1, request.interventions)
+    return read_versus(model, options, 1, request.interventions)
 
 
-def check_room_for_reasons(context: AppContext, options: Explain | None, prompt: Prompt, max_tokens: int) -> None:
+def check_room_for_reasons(model: ServedModel, options: Explain | None, prompt: Prompt, max_tokens: int) -> None:
     """Raise PayloadTooLarge, before anything is generated, if the reasons of `max_tokens` tokens capture too much."""
     if options is None:
         return
     count = min(max_tokens, MAX_EXPLAINED)
     read = Prompt(prompt.ids + packed([0] * (count - 1)), encoder=prompt.encoder)
     positions = range(len(prompt.ids) - 1, len(read.ids))
-    check_room(context, [ExplainedLogit(read, "words", 0, 1, position) for position in positions], options)
+    check_room(model, [ExplainedLogit(read, "words", 0, 1, position) for position in positions], options)
 
 
 async def chat_reasons(
-    context: AppContext,
+    model: ServedModel,
     options: Explain | None,
     versus: NamedToken | None,
     prompt: Prompt,
     token_ids: Sequence[int],
-    arrival: float,
 ) -> dict[str, Any]:
     """Return the field `reasons` of a choice, with the reasons of its first tokens, or nothing without options."""
     told = tuple(token_ids[:MAX_EXPLAINED])
@@ -53,12 +52,12 @@ async def chat_reasons(
         return {} if options is None else {"reasons": []}
     read = Prompt(prompt.ids + packed(told[:-1]), encoder=prompt.encoder)
     positions = tuple(range(len(prompt.ids) - 1, len(read.ids)))
-    point = capture(context, "decoder", "logits", positions=positions)
-    num_bytes = 4 * len(positions) * context.config.vocab_size
-    (found,) = await run_all(context, [Work(TraceTask(points=(point,)), read, num_bytes, is_sent=False)], arrival)
+    point = capture(model, "decoder", "logits", positions=positions)
+    num_bytes = 4 * len(positions) * model.config.vocab_size
+    (found,) = await run_all(model, [Work(TraceTask(points=(point,)), read, num_bytes, is_sent=False)])
     logits = as_numpy(found.tensors[point.name])
     asked = [
-        explained_token(context, read, position, row, options, versus, token_id)
+        explained_token(model, read, position, row, options, versus, token_id)
         for position, row, token_id in zip(positions, logits, told, strict=True)
     ]
-    return {"reasons": await explain(context, asked, options, arrival)}
+    return {"reasons": await explain(model, asked, options)}

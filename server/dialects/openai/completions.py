@@ -18,6 +18,7 @@ from server.generation.context import AppContext
 from server.generation.logprobs import LegacyLogprobs, prompt_entries
 from server.generation.prompts.prompt import Prompt
 from server.generation.request import PromptRequest
+from server.generation.served_model import ServedModel
 from server.generation.submission import Arrived, Collected, Job, Started, begin, collect, start, token_writer
 from server.http.sse import EventStream, event, unless_disconnected
 from server.http.tensor_formats import JsonArray
@@ -37,13 +38,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the text that continues each prompt. With `stream`, it is sent as server-sent events, one per
         token, ending in `[DONE]`.
         """
-        arrival = accept(context, body, "/v1/completions")
+        model = accept(context, body, "/v1/completions")
         asked = _asked(body)
-        jobs = await completion_jobs(context, asked)
+        jobs = await completion_jobs(model, asked)
         if not body.stream:
-            return await unless_disconnected(request, _whole(context, body, asked, jobs, arrival))
-        started, arrivals = await unless_disconnected(request, begin(context, asked, jobs, arrival))
-        writer = _CompletionWriter(context, body, jobs, started)
+            return await unless_disconnected(request, _whole(model, body, asked, jobs))
+        started, arrivals = await unless_disconnected(request, begin(model, asked, jobs))
+        writer = _CompletionWriter(model, body, jobs, started)
         direct = None
         if writer.may_write_tokens:
             direct = token_writer(
@@ -67,12 +68,10 @@ def _asked(body: CompletionRequest) -> PromptRequest:
     )
 
 
-async def _whole(
-    context: AppContext, body: CompletionRequest, asked: PromptRequest, jobs: list[Job], arrival: float
-) -> Response:
-    started = await start(context, asked, jobs, arrival)
+async def _whole(model: ServedModel, body: CompletionRequest, asked: PromptRequest, jobs: list[Job]) -> Response:
+    started = await start(model, asked, jobs)
     choices = await collect(started)
-    writer = _CompletionWriter(context, body, jobs, started)
+    writer = _CompletionWriter(model, body, jobs, started)
     answer = writer.head(writer.CHUNK)
     each = zip(started.runs, choices, strict=True)
     answer["choices"] = [await writer.whole_choice(run.index, choice) async for run, choice in in_turns(each, 1)]
@@ -92,8 +91,8 @@ class _CompletionWriter(AnswerWriter):
     CHUNK = "text_completion"
     body: CompletionRequest
 
-    def __init__(self, context: AppContext, body: CompletionRequest, jobs: list[Job], started: Started) -> None:
-        super().__init__(context, body, jobs, started, "cmpl")
+    def __init__(self, model: ServedModel, body: CompletionRequest, jobs: list[Job], started: Started) -> None:
+        super().__init__(model, body, jobs, started, "cmpl")
         self._legacy: dict[int, LegacyLogprobs] = {}
         self._begun: set[int] = set()
 
@@ -114,8 +113,8 @@ class _CompletionWriter(AnswerWriter):
         prompt = self._prompt(index)
         if prompt.text is not None:
             return prompt.text
-        known = [i for i in prompt.ids if i < self.context.tokenizer.vocab_size]
-        return self.context.tokenizer.decode(known, self.body.skip_special_tokens)
+        known = [i for i in prompt.ids if i < self.model.tokenizer.vocab_size]
+        return self.model.tokenizer.decode(known, self.body.skip_special_tokens)
 
     async def whole_choice(self, index: int, choice: Collected) -> dict[str, Any]:
         """Return a choice in one piece."""
@@ -155,7 +154,7 @@ class _CompletionWriter(AnswerWriter):
         if self.body.return_token_ids:
             choice["token_ids"] = piece.token_ids
         if self.body.prompt_logprobs is not None and piece.prompt_logprobs is not None:
-            entries = await prompt_entries(self.context.tokenizer, piece.prompt_logprobs, self.body.prompt_logprobs)
+            entries = await prompt_entries(self.model.tokenizer, piece.prompt_logprobs, self.body.prompt_logprobs)
             choice["prompt_logprobs"] = entries
         if self.started.rows is not None and piece.tensors:
             choice["attention"] = self.started.rows.piece(piece.tensors, query)
@@ -176,6 +175,6 @@ class _CompletionWriter(AnswerWriter):
 
     def _written(self, before: Sequence[int] = (), offset: int = 0, *, exact: bool = False) -> LegacyLogprobs:
         """Return the log-probabilities of tokens that are written after others, at this offset of the choice's text."""
-        tokenizer = self.context.tokenizer
+        tokenizer = self.model.tokenizer
         text = Detokenizer(tokenizer, before, self.body.skip_special_tokens, exact=exact)
         return LegacyLogprobs(tokenizer, self.body.logprobs or 0, text, offset)

@@ -17,17 +17,17 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @tensor_route(router.post, "/v1/embeddings", "Vectors of a text", EmbeddingAnswer)
     async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         """Return the vector of each input, or with pooling none one vector per token. `Accept` chooses the format."""
-        arrival = accept(context, body)
+        model = accept(context, body)
         wanted = negotiate(request.headers.get("accept"))
-        task = embed_task(context, body)
-        inputs = await embed_inputs(context, body)
+        task = embed_task(model, body)
+        inputs = await embed_inputs(model, body)
         if wanted is Format.NPY:
             check_npy(len(inputs))
         encoding_format = body.encoding_format or "float"
         wire = wire_of(wanted, encoding_format)
-        results = await unless_disconnected(request, embed(context, task, inputs, wire, arrival))
+        results = await unless_disconnected(request, embed(model, task, inputs, wire))
         each = in_turns(enumerate(zip(inputs, results, strict=True)), 16)
-        entries = [embedding_entry(context, task, index, *parts) async for index, parts in each]
-        head = head_of(context, input_usage(inputs, results))
+        entries = [embedding_entry(model, task, index, *parts) async for index, parts in each]
+        head = head_of(model, input_usage(inputs, results))
         pieces = body_pieces(wanted, head, entries, encoding_format)
         return await tensor_response(wanted, pieces, (entry.arrays["embedding"] for entry in entries))

@@ -8,10 +8,10 @@ import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from server.generation.acceptance import find_adapter
 from server.generation.context import AppContext
 from server.generation.prompts.chat_rows import render_chat
 from server.generation.prompts.prompt import Prompt, check_ids, encode
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest
 from server.schemas.tokens import DetokenizeAnswer, DetokenizeRequest, TokenizeAnswer, TokenizeRequest
 
@@ -23,23 +23,23 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @router.post("/tokenize", tags=["tokens"], summary="Text to token ids", response_model=TokenizeAnswer)
     async def tokenize(body: TokenizeRequest) -> Response:
         """Return the token ids of a prompt, or of a conversation as the chat template writes it."""
-        find_adapter(context, body.model)  # adapters have the tokens of the model
+        model, _ = context.find(body.model)  # adapters have the tokens of the model
         if body.messages is not None:
             asked = (body.messages, body.opens_answer, body.chat_template_kwargs, body.tools or ())
-            text = await render_chat(context, *asked, is_continued=body.continue_final_message)
+            text = await render_chat(model, *asked, is_continued=body.continue_final_message)
         else:
             text = body.prompt or ""
         adds = body.messages is None if body.add_special_tokens is None else body.add_special_tokens
-        prompt = await encode(context, text, adds, "prompt" if body.messages is None else "messages", "all")
-        return await _answer(len(prompt.ids), lambda: _tokenized(context, body, prompt))
+        prompt = await encode(model, text, adds, "prompt" if body.messages is None else "messages", "all")
+        return await _answer(len(prompt.ids), lambda: _tokenized(model, body, prompt))
 
     @router.post("/detokenize", tags=["tokens"], summary="Token ids to text", response_model=DetokenizeAnswer)
     async def detokenize(body: DetokenizeRequest) -> Response:
         """Return the text of token ids."""
-        find_adapter(context, body.model)  # adapters have the tokens of the model
-        ids = check_ids(context, body.tokens, "tokens") if body.tokens else ()
+        model, _ = context.find(body.model)  # adapters have the tokens of the model
+        ids = check_ids(model, body.tokens, "tokens") if body.tokens else ()
         try:
-            return await _answer(len(ids), lambda: {"prompt": context.tokenizer.decode(ids, body.skip_special_tokens)})
+            return await _answer(len(ids), lambda: {"prompt": model.tokenizer.decode(ids, body.skip_special_tokens)})
         except ValueError as error:  # ids that pad the network's vocabulary and have no text
             raise BadRequest(f"tokens: {error}", param="tokens", code="invalid_token_id") from error
 
@@ -53,13 +53,13 @@ def _json(make: Callable[[], dict[str, Any]]) -> bytes:
     return orjson.dumps(make())
 
 
-def _tokenized(context: AppContext, body: TokenizeRequest, prompt: Prompt) -> dict[str, Any]:
+def _tokenized(model: ServedModel, body: TokenizeRequest, prompt: Prompt) -> dict[str, Any]:
     """Return vLLM's answer, and the offsets, which vLLM does not have, if the request wants them."""
     answer: dict[str, Any] = {
         "count": len(prompt.ids),
-        "max_model_len": context.context_limit,
+        "max_model_len": model.context_limit,
         "tokens": _list(list(prompt.ids)),
-        "token_strs": _list(context.tokenizer.token_strings(prompt.ids)) if body.return_token_strs else None,
+        "token_strs": _list(model.tokenizer.token_strings(prompt.ids)) if body.return_token_strs else None,
     }
     if body.return_offsets:
         answer["offsets"] = _list(prompt.spans or ())

@@ -12,6 +12,7 @@ from server.dialects.responses import large_response
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.conversation import Conversation, begin_conversation
+from server.generation.served_model import ServedModel
 from server.http.sse import EventStream, unless_disconnected
 from server.schemas.openai_responses.responses import ResponsesAnswer, ResponsesRequest
 
@@ -28,19 +29,19 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
         """Return the assistant's next turn as items: reasoning, messages and calls. With `stream`, it is sent as
         server-sent events, one per token; the last one holds the whole response. Nothing is stored.
         """
-        arrival = accept(context, body, "/v1/responses")
-        beginning = begin_conversation(context, chat_request(body), arrival)
+        model = accept(context, body, "/v1/responses")
+        beginning = begin_conversation(model, chat_request(body))
         if not body.stream:
-            return await unless_disconnected(request, _whole(context, body, beginning))
+            return await unless_disconnected(request, _whole(model, body, beginning))
         conversation = await unless_disconnected(request, beginning)
-        writer = ResponseWriter(context, body, conversation)
+        writer = ResponseWriter(model, body, conversation)
         events = _events(writer, conversation)
         return EventStream(events, conversation.close, writer.token_writer(), write_error=writer.failed)
 
 
-async def _whole(context: AppContext, body: ResponsesRequest, beginning: Coroutine[Any, Any, Conversation]) -> Response:
+async def _whole(model: ServedModel, body: ResponsesRequest, beginning: Coroutine[Any, Any, Conversation]) -> Response:
     conversation = await beginning
-    writer = ResponseWriter(context, body, conversation)
+    writer = ResponseWriter(model, body, conversation)
     async for piece in conversation.pieces():
         await writer.push(piece)
     return await large_response(writer.response())

@@ -16,9 +16,9 @@ from server.dialects.openai_responses.items import CALL, MESSAGE, REASONING, Ite
 from server.dialects.openai_responses.request import told
 from server.dialects.responses import model_name, new_answer_id
 from server.generation.choices import Piece
-from server.generation.context import AppContext
 from server.generation.conversation import ChatPiece, Conversation
 from server.generation.logprobs import chat_entries
+from server.generation.served_model import ServedModel
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError
 from server.http.sse import TokenEvent, event
@@ -29,12 +29,12 @@ from server.schemas.openai_responses.responses import ResponsesRequest
 class ResponseWriter:
     """Writes one response. `begin`, then `push` each piece; `response` is the object so far."""
 
-    def __init__(self, context: AppContext, body: ResponsesRequest, conversation: Conversation) -> None:
-        self._context = context
+    def __init__(self, model: ServedModel, body: ResponsesRequest, conversation: Conversation) -> None:
+        self._model = model
         self._body = body
         self._conversation = conversation
         self._rows = conversation.started.rows
-        self._head = _head(context, body, conversation)
+        self._head = _head(model, body, conversation)
         self._called = _called(body)
         self._status = "in_progress"
         self._done: list[Any] = []
@@ -159,7 +159,7 @@ class ResponseWriter:
         extras: dict[str, Any] = {}
         if item.logprobs is not None:
             logprobs = [each for piece in tokens for each in piece.logprobs]
-            entries = await chat_entries(self._context.tokenizer, logprobs, self._body.top_logprobs or 0)
+            entries = await chat_entries(self._model.tokenizer, logprobs, self._body.top_logprobs or 0)
             item.logprobs += entries
             extras["logprobs"] = entries
         tensors = [piece.tensors for piece in tokens if piece.tensors]
@@ -246,7 +246,7 @@ def _called(body: ResponsesRequest) -> dict[str, dict[str, str]]:
     return found
 
 
-def _head(context: AppContext, body: ResponsesRequest, conversation: Conversation) -> dict[str, Any]:
+def _head(model: ServedModel, body: ResponsesRequest, conversation: Conversation) -> dict[str, Any]:
     """Return the constant fields: the model and the settings of the answer."""
     sampling = conversation.job.sampling
     text = None if body.text is None else body.text.format
@@ -255,7 +255,7 @@ def _head(context: AppContext, body: ResponsesRequest, conversation: Conversatio
         "id": new_answer_id("resp", "_"),
         "object": "response",
         "created_at": int(time.time()),
-        "model": model_name(context),
+        "model": model_name(model),
         "error": None,
         "instructions": body.instructions,
         "max_output_tokens": body.max_output_tokens,

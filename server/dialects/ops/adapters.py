@@ -17,6 +17,7 @@ from server.schemas.adapters import LoadAdapterRequest, UnloadAdapterRequest
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
     """Add both routes to the router, if adapters may be loaded at run time."""
+    model = context.model
     root = resolved_root(context.settings.lora_root)
     if root is None:
         return
@@ -25,19 +26,19 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     async def load(body: LoadAdapterRequest) -> Response:
         """Load an adapter in peft's format on every worker; then its name is accepted as a model's."""
         name = body.lora_name
-        if not ADAPTER_NAME.fullmatch(name) or name == context.model_id:
+        if not ADAPTER_NAME.fullmatch(name) or name == model.id:
             raise BadRequest(
                 f"lora_name: {shown(name)} is not usable; {ADAPTER_NAME_RULE} are accepted, and not the model's name.",
                 param="lora_name",
                 code="invalid_value",
             )
-        await context.adapters.load(name, folder_inside(root, body.lora_path))
+        await model.adapters.load(name, folder_inside(root, body.lora_path))
         return PlainTextResponse(f"Success: LoRA adapter '{name}' added successfully.")
 
     @router.post("/v1/unload_lora_adapter", tags=["models"], summary="Unload a LoRA adapter", response_model=None)
     async def unload(body: UnloadAdapterRequest) -> Response:
         """Serve an adapter no longer. Requests that have begun keep it to their end."""
-        context.adapters.unload(body.lora_name)
+        model.adapters.unload(body.lora_name)
         return PlainTextResponse(f"Success: LoRA adapter '{body.lora_name}' removed successfully.")
 
 

@@ -13,6 +13,7 @@ from server.engine.request import AttentionKind, CaptureDtype, Pooling
 from server.generation.context import AppContext
 from server.generation.interventions.reading import MAX_VALUE_BYTES
 from server.generation.prompts.prompt import encoder_limit
+from server.generation.served_model import ServedModel
 from server.generation.supported_routes import (
     CLASSIFICATIONS,
     ROUTE_OF_WEIGHTS,
@@ -46,36 +47,38 @@ _SAME_BITS: dict[str | None, str] = {"float32": "every_level", "bf16-dot": "same
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
+    model = context.model
+
     @router.get("/v1/capabilities", tags=["models"], summary="Points, parts and routes of the model")
     async def capabilities(request: Request) -> dict[str, Any]:
         """Return the shapes of each stack, every point with its axes, and which routes answer; those that do not say
         why.
         """
-        config = context.config
+        config = model.config
         return {
-            "model": context.model_id,
+            "model": model.id,
             "architecture": config.architecture,
             "family": config.family,
             "kind": config.kind,
             **_sizes(config),
             "vocab_size": config.vocab_size,
-            "max_model_len": context.context_limit,
-            "compute_dtype": context.compute_dtype,
-            "batch_invariant": context.batch_invariant,
-            **_kernels(context),
-            "quantize": context.settings.quantize,
-            "stored_weights": _stored_weights(context),
-            "chat": context.chat_template is not None,
-            "default_sampling_params": asdict(context.sampling_defaults),
-            "stacks": {stack: _stack(context, stack) for stack in stacks(config)},
+            "max_model_len": model.context_limit,
+            "compute_dtype": model.compute_dtype,
+            "batch_invariant": model.batch_invariant,
+            **_kernels(model),
+            "quantize": model.settings.quantize,
+            "stored_weights": _stored_weights(model),
+            "chat": model.chat_template is not None,
+            "default_sampling_params": asdict(model.sampling_defaults),
+            "stacks": {stack: _stack(model, stack) for stack in stacks(config)},
             "attention": {
                 "parts": parts_of(config),
                 "kinds": get_args(AttentionKind),
                 "dtypes": get_args(CaptureDtype),
                 "with_generation": config.kind != "encoder" and config.has_head,
             },
-            "prefix_caching": config.reuses_prefixes and not context.settings.no_prefix_caching,
-            "embeddings": _embeddings(context),
+            "prefix_caching": config.reuses_prefixes and not model.settings.no_prefix_caching,
+            "embeddings": _embeddings(model),
             "points": [_point(config, stack, point) for stack in stacks(config) for point in points_of(config, stack)],
             "interventions": {
                 "ops": _OPS,
@@ -83,13 +86,13 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
                 "max_value_bytes": MAX_VALUE_BYTES,
             },
             "routes": {
-                **{route: _route(why_not(context, route)) for route in _ROUTES},
+                **{route: _route(why_not(model, route)) for route in _ROUTES},
                 ROUTE_OF_WEIGHTS: _route(why_no_weights(context, request.scope.get(KEY_IN_SCOPE))),
             },
             "limits": {
-                "max_response_bytes": context.settings.max_response_bytes,
-                "max_capture_bytes": context.capture_limit,
-                "max_body_bytes": context.settings.max_body_bytes,
+                "max_response_bytes": model.settings.max_response_bytes,
+                "max_capture_bytes": model.capture_limit,
+                "max_body_bytes": model.settings.max_body_bytes,
                 "max_inputs": MAX_PROMPTS,
                 "max_documents": MAX_DOCUMENTS,
                 "max_points": MAX_POINTS,
@@ -111,35 +114,35 @@ def _sizes(config: ModelConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in _SIZES}
 
 
-def _kernels(context: AppContext) -> dict[str, str | None]:
+def _kernels(model: ServedModel) -> dict[str, str | None]:
     """Return the kernels, and the levels of CPU between which whole answers have the same bits; null before a worker
     has reported them. There is no such promise for several ranks, or for delta nets and gates, which torch computes.
     """
-    info = context.engine_info
+    info = model.engine_info
     kernels = {name: getattr(info, name, None) for name in ("kernels", "kernel_level", "kernel_arithmetic")}
-    by_torch = context.config.attention_gate or isinstance(context.config.recurrence, DeltaNetConfig)
-    is_promised = context.settings.tensor_parallel == 1 and not by_torch
+    by_torch = model.config.attention_gate or isinstance(model.config.recurrence, DeltaNetConfig)
+    is_promised = model.settings.tensor_parallel == 1 and not by_torch
     promised = _SAME_BITS.get(kernels["kernel_arithmetic"]) if is_promised else None
     return {**kernels, "same_bits_across": promised}
 
 
-def _stored_weights(context: AppContext) -> dict[str, Any] | None:
+def _stored_weights(model: ServedModel) -> dict[str, Any] | None:
     """Return the quantised format of a checkpoint and the number of matrices that remain in it; null if it has none.
     The numbers are null before a worker has reported them.
     """
-    info, is_kept = context.engine_info, context.settings.quantize == "none"
-    if context.config.stored_as is None:
+    info, is_kept = model.engine_info, model.settings.quantize == "none"
+    if model.config.stored_as is None:
         return None
     return {
-        "format": context.config.stored_as,
+        "format": model.config.stored_as,
         "num_matrices": None if info is None else info.num_matrices,
         "num_kept": None if info is None else info.num_grouped * is_kept,
         "kept_bytes": None if info is None else info.grouped_bytes * is_kept,
     }
 
 
-def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
-    own = stack_config(context.config, stack)
+def _stack(model: ServedModel, stack: Stack) -> dict[str, Any]:
+    own = stack_config(model.config, stack)
     positions = {
         "learned": own.learned_positions,
         "sinusoidal": own.sinusoidal_positions,
@@ -149,7 +152,7 @@ def _stack(context: AppContext, stack: Stack) -> dict[str, Any]:
     }
     return {
         **_sizes(own),
-        "max_model_len": encoder_limit(context) if stack == "encoder" else context.context_limit,
+        "max_model_len": encoder_limit(model) if stack == "encoder" else model.context_limit,
         "positions": [name for name, is_used in positions.items() if is_used],
         "unrotated_layers": own.unrotated_layers or None,
         **{name: getattr(own, name) for name in _CONFIG_FIELDS},
@@ -198,9 +201,9 @@ def _point(config: ModelConfig, stack: Stack, point: Point) -> dict[str, Any]:
     }
 
 
-def _embeddings(context: AppContext) -> dict[str, Any]:
-    defaults = context.embedding_defaults
-    own = stack_config(context.config, "encoder")
+def _embeddings(model: ServedModel) -> dict[str, Any]:
+    defaults = model.embedding_defaults
+    own = stack_config(model.config, "encoder")
     width = max(1, len(defaults.modes)) * own.hidden_size
     return {
         "layers": own.num_layers + 1,

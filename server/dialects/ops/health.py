@@ -12,19 +12,20 @@ from server.observability.version import lightwell_version
 
 
 def add_routes(router: APIRouter, context: AppContext) -> None:
+    model = context.model
     unready: dict[int | str, dict[str, Any]] = {503: {"description": "Loading, draining, or a worker is lost or hung."}}
 
     @router.get("/health/live", tags=["operation"], summary="The process runs", responses=unready)
     async def live() -> Response:
         """Return 200 while the process can recover by itself, and 503 once it should be restarted."""
-        alive = context.engine.live
+        alive = model.engine.live
         return json_response({"live": alive}, 200 if alive else 503)
 
     @router.get("/health/ready", tags=["operation"], summary="Requests are accepted", responses=unready)
     async def ready() -> Response:
         """Return 200 when every worker has recently shown that it works and the server is not draining."""
-        is_ready = context.engine.ready()
-        answer = json_response({"ready": is_ready, "reason": context.engine.reason()}, 200 if is_ready else 503)
+        is_ready = model.engine.ready()
+        answer = json_response({"ready": is_ready, "reason": model.engine.reason()}, 200 if is_ready else 503)
         if not is_ready:
             answer.headers["Retry-After"] = "1"
         return answer
@@ -42,4 +43,4 @@ def add_routes(router: APIRouter, context: AppContext) -> None:
     @router.get("/version", tags=["operation"], summary="Version of the server")
     async def get_version() -> dict[str, str | None]:
         """Return the version, and the dtype in which the model computes, null while it loads."""
-        return {"version": lightwell_version(), "compute_dtype": context.compute_dtype}
+        return {"version": lightwell_version(), "compute_dtype": model.compute_dtype}

@@ -16,8 +16,8 @@ from server.dialects.parts.stream_parts import Tensors
 from server.dialects.parts.taking_out import Word, without
 from server.engine.request import Part, WeightsTask
 from server.generation.acceptance import current_request
-from server.generation.context import AppContext
 from server.generation.prompts.prompt import NOTHING, Prompt
+from server.generation.served_model import ServedModel
 from server.generation.tasks import TaskResult, Work, check_capture, run_all
 from server.http.errors import BadRequest
 from server.http.tensor_formats import NumpyArray, as_numpy
@@ -33,11 +33,11 @@ class Explained:
     sums: Sums
 
 
-def check_explainable(context: AppContext, num_explained: int, what: str) -> None:
+def check_explainable(model: ServedModel, num_explained: int, what: str) -> None:
     """Raise BadRequest for a model or adapter without explanations, or for too many explained answers; `what` names
     their unit in the message: "questions" or "inputs".
     """
-    config = context.config
+    config = model.config
     problem = None
     if config.altup is not None:
         problem = (
@@ -54,14 +54,12 @@ def check_explainable(context: AppContext, num_explained: int, what: str) -> Non
         raise BadRequest(f"explain: {problem}.", param="explain", code="not_explainable")
 
 
-async def explain(
-    context: AppContext, asked: Sequence[ExplainedLogit], options: Explain, arrival: float
-) -> list[dict[str, Any]]:
+async def explain(model: ServedModel, asked: Sequence[ExplainedLogit], options: Explain) -> list[dict[str, Any]]:
     """Return the reasons of each logit, as `Reasons` describes them. Raises ApiError."""
-    passes = check_room(context, asked, options)
-    traces, measured = await _passes(context, passes, arrival)
+    passes = check_room(model, asked, options)
+    traces, measured = await _passes(model, passes)
     questions = [each.questions(trace) for each, trace in zip(passes, traces, strict=True)]
-    answers = await _ask_weights(context, passes, questions, arrival)
+    answers = await _ask_weights(model, passes, questions)
     sums = await asyncio.to_thread(
         lambda: [one.sums(trace, readouts) for one, trace, readouts in zip(passes, traces, answers, strict=True)]
     )
@@ -76,19 +74,19 @@ async def explain(
                 param="explain",
                 code="not_finite",
             )
-    verified = await _verify(context, found, options, arrival) if options.verify else [None] * len(found)
+    verified = await _verify(model, found, options) if options.verify else [None] * len(found)
     return await asyncio.to_thread(
-        lambda: [_answer(context, one, options, rows) for one, rows in zip(found, verified, strict=True)]
+        lambda: [_answer(model, one, options, rows) for one, rows in zip(found, verified, strict=True)]
     )
 
 
-def check_room(context: AppContext, asked: Sequence[ExplainedLogit], options: Explain) -> list[ExplainedPass]:
+def check_room(model: ServedModel, asked: Sequence[ExplainedLogit], options: Explain) -> list[ExplainedPass]:
     """Return the passes for the reasons of these logits. Raises PayloadTooLarge if they capture too much."""
-    info = context.engine_info
+    info = model.engine_info
     is_wide = info is not None and info.dtype == "float64"
-    passes = _together([ExplainedPass(context.config, each, "float64" if is_wide else "float32") for each in asked])
+    passes = _together([ExplainedPass(model.config, each, "float64" if is_wide else "float32") for each in asked])
     of_traces = sum(one.trace_bytes for one in {one.key: one for one in passes}.values())
-    check_capture(context, of_traces + sum(_num_bytes(each, options) for each in passes))
+    check_capture(model, of_traces + sum(_num_bytes(each, options) for each in passes))
     return passes
 
 
@@ -100,13 +98,11 @@ def _num_bytes(one: ExplainedPass, options: Explain) -> int:
     return of_weights + num_measured * one.measurement_bytes + mean
 
 
-async def _passes(
-    context: AppContext, passes: Sequence[ExplainedPass], arrival: float
-) -> tuple[Sequence[Tensors], Sequence[Tensors]]:
+async def _passes(model: ServedModel, passes: Sequence[ExplainedPass]) -> tuple[Sequence[Tensors], Sequence[Tensors]]:
     traced = {one.key: one for one in passes}
     works = [Work(one.trace(), one.asked.prompt, one.trace_bytes) for one in traced.values()]
     works += [Work(one.measurement(), one.asked.prompt, one.measurement_bytes) for one in passes]
-    found = [_tensors(result) for result in await run_all(context, works, arrival)]
+    found = [_tensors(result) for result in await run_all(model, works)]
     traces = dict(zip(traced, found, strict=False))
     return [one.own(traces[one.key]) for one in passes], found[len(traced) :]
 
@@ -123,14 +119,14 @@ def _together(passes: Sequence[ExplainedPass]) -> list[ExplainedPass]:
 
 
 async def _ask_weights(
-    context: AppContext, passes: Sequence[ExplainedPass], questions: Sequence[dict[Part, WeightsTask]], arrival: float
+    model: ServedModel, passes: Sequence[ExplainedPass], questions: Sequence[dict[Part, WeightsTask]]
 ) -> list[dict[str, Tensors]]:
     works = [
         Work(task, NOTHING, one.question_bytes)
         for one, own in zip(passes, questions, strict=True)
         for task in own.values()
     ]
-    answers = iter(await run_all(context, works, arrival))
+    answers = iter(await run_all(model, works))
     return [{part: _tensors(next(answers)) for part in own} for own in questions]
 
 
@@ -170,27 +166,23 @@ def _largest(one: Explained, count: int) -> dict[Word, float]:
     return chosen
 
 
-async def _verify(
-    context: AppContext, found: Sequence[Explained], options: Explain, arrival: float
-) -> list[list[dict[str, Any]]]:
+async def _verify(model: ServedModel, found: Sequence[Explained], options: Explain) -> list[list[dict[str, Any]]]:
     """Return for each logit predicted and measured values without each of its largest words, and without all."""
     means: dict[Stack, NumpyArray] = {}
     if options.take_out == "embedding":
         stacks = list(_lengths(found[0]))
         works = [
-            Work(
-                WeightsTask(question="mean_embedding", options={"part": stack}), NOTHING, 8 * context.config.hidden_size
-            )
+            Work(WeightsTask(question="mean_embedding", options={"part": stack}), NOTHING, 8 * model.config.hidden_size)
             for stack in stacks
         ]
-        results = await run_all(context, works, arrival)
+        results = await run_all(model, works)
         means = {stack: _tensors(result)["mean"] for stack, result in zip(stacks, results, strict=True)}
-    sets, works = await asyncio.to_thread(_without_words, context, found, options.verify, means)
-    measured = iter(await run_all(context, works, arrival))
+    sets, works = await asyncio.to_thread(_without_words, model, found, options.verify, means)
+    measured = iter(await run_all(model, works))
     return [
         [
             {
-                "words": [_named(context, one, word) for word in taken],
+                "words": [_named(model, one, word) for word in taken],
                 "predicted": one.value - sum(taken.values()),
                 "measured": one.of.value(_tensors(next(measured))),
             }
@@ -201,7 +193,7 @@ async def _verify(
 
 
 def _without_words(
-    context: AppContext, found: Sequence[Explained], count: int, means: dict[Stack, NumpyArray]
+    model: ServedModel, found: Sequence[Explained], count: int, means: dict[Stack, NumpyArray]
 ) -> tuple[list[list[dict[Word, float]]], list[Work]]:
     """Return for each logit the sets of words to take out, with their parts, and the passes without them."""
     sets: list[list[dict[Word, float]]] = []
@@ -212,17 +204,17 @@ def _without_words(
         sets.append([*alone, *([largest] if len(largest) > 1 else [])])
         task, prompt, num_bytes = one.of.measurement(), one.of.asked.prompt, one.of.measurement_bytes
         works += [
-            Work(task, prompt, num_bytes, without(context.config, taken, _lengths(one), means)) for taken in sets[-1]
+            Work(task, prompt, num_bytes, without(model.config, taken, _lengths(one), means)) for taken in sets[-1]
         ]
     return sets, works
 
 
-def _named(context: AppContext, one: Explained, word: Word) -> dict[str, Any]:
+def _named(model: ServedModel, one: Explained, word: Word) -> dict[str, Any]:
     """Return a word in the form of answers."""
     prompt = one.of.asked.prompt
     is_of_two = prompt.encoder is not None
     ids = prompt.encoder_ids if is_of_two and word.stack == "encoder" else prompt.ids
-    (token,) = context.tokenizer.token_strings([ids[word.position]])
+    (token,) = model.tokenizer.token_strings([ids[word.position]])
     return {"position": word.position, "token": token, **({"stack": word.stack} if is_of_two else {})}
 
 
@@ -230,7 +222,7 @@ def _named(context: AppContext, one: Explained, word: Word) -> dict[str, Any]:
 
 
 def _answer(
-    context: AppContext, one: Explained, options: Explain, verified: list[dict[str, Any]] | None
+    model: ServedModel, one: Explained, options: Explain, verified: list[dict[str, Any]] | None
 ) -> dict[str, Any]:
     sums, has_cross = one.sums, one.of.model.cross_attention
     rest = {"embedding": sums.embedding, "biases": sums.biases}
@@ -248,7 +240,7 @@ def _answer(
     else:
         rest |= beside
         if options.by == "word":
-            parts = [{**_named(context, one, word), "value": value} for word, value in _words(one).items()]
+            parts = [{**_named(model, one, word), "value": value} for word, value in _words(one).items()]
         else:
             parts = [
                 {"layer": layer, "head": head, **({"part": part} if has_cross else {}), "value": value}

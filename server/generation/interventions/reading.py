@@ -6,7 +6,6 @@ itself then carries only numbers.
 
 import asyncio
 import math
-import time
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,6 @@ from msgspec import structs
 
 from model.config import ModelConfig
 from server.engine.request import Intervention, TraceTask
-from server.generation.context import AppContext
 from server.generation.interventions.plan import (
     InterventionTarget,
     Place,
@@ -34,6 +32,7 @@ from server.generation.interventions.trace_plan import Lengths
 from server.generation.prompts.field_names import WITHOUT_TRUNCATE
 from server.generation.prompts.inputs import read_inputs
 from server.generation.prompts.prompt import Prompt
+from server.generation.served_model import ServedModel
 from server.generation.tasks import Work, run_all
 from server.http.errors import BadRequest, PayloadTooLarge
 from server.http.tensor_formats import NumpyArray, as_numpy
@@ -77,7 +76,7 @@ class Source:
 
 
 async def read_all_interventions(
-    context: AppContext, items: Sequence[InterventionField] | None, prompts: Sequence[Prompt]
+    model: ServedModel, items: Sequence[InterventionField] | None, prompts: Sequence[Prompt]
 ) -> list[tuple[Intervention, ...]]:
     """Return the interventions for each input, after the capture of values from other inputs.
 
@@ -88,7 +87,7 @@ async def read_all_interventions(
     """
     if not items:
         return [()] * len(prompts)
-    config = context.config
+    config = model.config
     given = await asyncio.to_thread(_given, config, items)
     places = []
     async for number, item in in_turns(enumerate(items), 8):
@@ -98,15 +97,15 @@ async def read_all_interventions(
     _check_number("inputs", len(prompts) * sum(len(place.layers) for place in places))
     planned: dict[Lengths, Sequence[InterventionTarget]] = {}
     async for lengths in in_turns(dict.fromkeys(map(_lengths_of, prompts)), 1):
-        planned[lengths] = await asyncio.to_thread(_targets, context, items, places, lengths, given)
-    sources = await _all_sources(context, items, prompts, places, planned)
+        planned[lengths] = await asyncio.to_thread(_targets, model, items, places, lengths, given)
+    sources = await _all_sources(model, items, prompts, places, planned)
     # Inputs of equal lengths share their changes; with values of their own, only equal inputs do.
     is_own = any(index is not None for _, index in sources)
     alike = _first_equal([_ids_of(prompt) if is_own else _lengths_of(prompt) for prompt in prompts])
     first = dict.fromkeys(alike)
     async for index in in_turns(first, IN_TURN):
         _check_value_bytes(planned[_lengths_of(prompts[index])], given, sources, index)
-    captured = await _capture_sources(context, sources)
+    captured = await _capture_sources(model, sources)
     found: dict[int, tuple[Intervention, ...]] = {}
     async for index in in_turns(first, IN_TURN):
         changes: list[Intervention] = []
@@ -132,14 +131,14 @@ def _given(config: ModelConfig, items: Sequence[InterventionField]) -> list[_Val
 
 
 def _targets(
-    context: AppContext,
+    model: ServedModel,
     items: Sequence[InterventionField],
     places: Sequence[Place],
     lengths: Lengths,
     given: Sequence[_Value | None],
 ) -> list[InterventionTarget]:
     """Return the targets of the items in inputs of these lengths, with their values checked. Raises BadRequest."""
-    targets = [place.at(context.config, item.positions, lengths) for item, place in zip(items, places, strict=True)]
+    targets = [place.at(model.config, item.positions, lengths) for item, place in zip(items, places, strict=True)]
     arrays = [
         (item.op, target, value)
         for item, target, value in zip(items, targets, given, strict=True)
@@ -147,9 +146,9 @@ def _targets(
     ]
     for _, target, value in arrays:
         check_fits(value.shape, target, f"{target.field}.value")
-    check_map_changes(context.config, targets, lengths)
+    check_map_changes(model.config, targets, lengths)
     for op, target, value in arrays:
-        check_masked(context.config, target, op, value, target.field)
+        check_masked(model.config, target, op, value, target.field)
     return targets
 
 
@@ -201,7 +200,7 @@ def _first_equal(values: Sequence[Hashable]) -> list[int]:
 
 
 async def _all_sources(
-    context: AppContext,
+    model: ServedModel,
     items: Sequence[InterventionField],
     prompts: Sequence[Prompt],
     places: Sequence[Place],
@@ -212,16 +211,16 @@ async def _all_sources(
     async for number, (item, place) in in_turns(enumerate(zip(items, places, strict=True)), 1):
         if item.source is not None:
             targets = list({each[number].shape: each[number] for each in planned.values()}.values())
-            found = await _sources(context, item, item.source, targets, f"{place.field}.from")
+            found = await _sources(model, item, item.source, targets, f"{place.field}.from")
             if item.minus is not None:
-                found += await _sources(context, item, item.minus, targets, f"{place.field}.minus")
+                found += await _sources(model, item, item.minus, targets, f"{place.field}.minus")
             sources[number, None] = [
                 replace(source, times=item.times if i == 0 else -item.times) if item.op == "add" else source
                 for i, source in enumerate(found)
             ]
         elif item.op == "mean":
             async for index in in_turns(dict.fromkeys(_first_equal(list(map(_ids_of, prompts)))), IN_TURN):
-                target = place.at(context.config, "all", _lengths_of(prompts[index]))
+                target = place.at(model.config, "all", _lengths_of(prompts[index]))
                 sources[number, index] = [Source(prompts[index], target, is_mean=True)]
         _check_number("inputs of from", sum(len(e.place.layers) for each in sources.values() for e in each))
     elsewhere = [source.prompt for (_, index), each in sources.items() if index is None for source in each]
@@ -236,7 +235,7 @@ async def _all_sources(
 
 
 async def _sources(
-    context: AppContext,
+    model: ServedModel,
     item: InterventionField,
     source: InterventionSource,
     targets: Sequence[InterventionTarget],
@@ -247,7 +246,7 @@ async def _sources(
     fields = source.model_dump(include={"input", "decoder_input", "add_special_tokens"})
     try:
         with WITHOUT_TRUNCATE.in_errors():
-            prompts = await read_inputs(context, InputFields.model_validate(fields))
+            prompts = await read_inputs(model, InputFields.model_validate(fields))
     except BadRequest as error:
         raise wrong(f"{field}.{error.message}", error.code) from None
     if len(prompts) > 1 and not is_mean:
@@ -258,7 +257,7 @@ async def _sources(
     own_positions = "all" if is_mean else item.positions
     positions = own_positions if source.positions is None else source.positions
     place = place_of(
-        context.config, source.point or item.point, layer, item.head if source.head is None else source.head, field
+        model.config, source.point or item.point, layer, item.head if source.head is None else source.head, field
     )
     num_layers = len(targets[0].layers)
     if len(place.layers) not in (1, num_layers):
@@ -266,7 +265,7 @@ async def _sources(
     counts = Counter(map(_ids_of, prompts))
     found = []
     async for prompt in in_turns({_ids_of(prompt): prompt for prompt in prompts}.values(), IN_TURN):
-        target = place.at(context.config, positions, _lengths_of(prompt))
+        target = place.at(model.config, positions, _lengths_of(prompt))
         found.append(Source(prompt, target, is_mean, counts[_ids_of(prompt)]))
     for shape in {each.shape for each in found}:
         for target in targets:
@@ -279,7 +278,7 @@ def _ids_of(prompt: Prompt) -> tuple[bytes, bytes]:
     return prompt.ids.tobytes(), prompt.encoder_ids.tobytes()
 
 
-async def _capture_sources(context: AppContext, sources: Mapping[Key, Sequence[Source]]) -> dict[Key, list[NumpyArray]]:
+async def _capture_sources(model: ServedModel, sources: Mapping[Key, Sequence[Source]]) -> dict[Key, list[NumpyArray]]:
     """Return the values of each key, one array for each layer, by one pass over each distinct prompt.
 
     A mean is over all positions of all of a key's sources, with equal weights. Other values are the sum of the sources,
@@ -291,7 +290,7 @@ async def _capture_sources(context: AppContext, sources: Mapping[Key, Sequence[S
             passes.setdefault(_ids_of(source.prompt), []).append((key, source))
     found: dict[Key, list[NumpyArray]] = {}
     for users in passes.values():
-        traced = await _trace(context, [source for _, source in users])
+        traced = await _trace(model, [source for _, source in users])
         for (key, source), arrays in zip(users, traced, strict=True):
             if source.is_mean:
                 sums = await asyncio.to_thread(_sums, arrays, source.count)
@@ -315,7 +314,7 @@ def _sums(traced: Sequence[NumpyArray], count: int) -> list[NumpyArray]:
     return [count * value.sum(axis=0, keepdims=True, dtype=np.float64) for value in traced]
 
 
-async def _trace(context: AppContext, sources: Sequence[Source]) -> list[list[NumpyArray]]:
+async def _trace(model: ServedModel, sources: Sequence[Source]) -> list[list[NumpyArray]]:
     """Return the arrays of the sources of one prompt, one for each layer, from a pass without interventions."""
     wanted = [source.place.captures() for source in sources]
     places = {capture: source.place for captures, source in zip(wanted, sources, strict=True) for capture in captures}
@@ -326,5 +325,5 @@ async def _trace(context: AppContext, sources: Sequence[Source]) -> list[list[Nu
         sum(4 * math.prod(place.shape) for place in places.values()),
         is_sent=False,
     )
-    (result,) = await run_all(context, [work], time.monotonic())
+    (result,) = await run_all(model, [work])
     return [[as_numpy(result.tensors[names[capture]]) for capture in captures] for captures in wanted]

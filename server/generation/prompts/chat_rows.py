@@ -7,7 +7,7 @@ from typing import Any
 
 from model.tokenization.chat_formats.prefill import until_mark, with_mark
 from model.tokenization.chat_template import ChatTemplateError
-from server.generation.context import AppContext
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest, shown
 from server.http.json_reader import check_json_text
 from server.http.turns import FairTurns
@@ -25,7 +25,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 async def render_chat(
-    context: AppContext,
+    model: ServedModel,
     messages: Sequence[ChatMessage],
     add_generation_prompt: bool,
     arguments: Mapping[str, Any] | None = None,
@@ -36,9 +36,9 @@ async def render_chat(
     """Return the conversation as the model's template writes it, or up to the end of its last message's text if that
     `is_continued`. Raises BadRequest if there is no template, or it refuses.
     """
-    if (template := context.chat_template) is None:
+    if (template := model.chat_template) is None:
         raise BadRequest(
-            f"messages: the model {context.model_id!r} has no chat template; POST /v1/completions is accepted, or "
+            f"messages: the model {model.id!r} has no chat template; POST /v1/completions is accepted, or "
             "start the server with --chat-template.",
             param="messages",
             code="no_chat_template",

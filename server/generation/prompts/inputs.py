@@ -8,7 +8,6 @@ the start token included.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from server.generation.context import AppContext
 from server.generation.prompts.prompt import (
     Prompt,
     encoder_limit,
@@ -20,6 +19,7 @@ from server.generation.prompts.prompt import (
     within_room,
 )
 from server.generation.prompts.text_parts import Keep
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest
 from server.http.turns import in_turns
 from server.schemas.base import PromptInput
@@ -29,72 +29,72 @@ from server.schemas.inspect.inputs import InputFields
 _OneText = str | Sequence[int]
 
 
-async def read_inputs(context: AppContext, body: InputFields) -> list[Prompt]:
+async def read_inputs(model: ServedModel, body: InputFields) -> list[Prompt]:
     """Return each input of a body, with its completion, within the context.
 
     Raises BadRequest, also for a completion of an encoder's input, and for a decoder_input if the model has one stack.
     """
     value, completion, decoder_input, truncate = body.input, body.completion, body.decoder_input, body.truncate
-    fit = within_room(context, lambda prompt: prompt, encoder_limit(context), is_inspection=True)
-    prompts = await _read(context, value, completion is not None, body.add_special_tokens, truncate, fit)
-    prompts = await between_stacks(context, prompts, decoder_input, truncate, "input")
+    fit = within_room(model, lambda prompt: prompt, encoder_limit(model), is_inspection=True)
+    prompts = await _read(model, value, completion is not None, body.add_special_tokens, truncate, fit)
+    prompts = await between_stacks(model, prompts, decoder_input, truncate, "input")
     if completion is not None:
-        if context.config.kind == "encoder":
+        if model.config.kind == "encoder":
             raise BadRequest(
                 "completion: this model is an encoder, which continues nothing; null is accepted. Give the whole text "
                 "as input.",
                 param="completion",
             )
-        following = [await read_following(context, item, "completion") for item in _one_each(completion, len(prompts))]
+        following = [await read_following(model, item, "completion") for item in _one_each(completion, len(prompts))]
         prompts = [joined(prompt, end) for prompt, end in zip(prompts, following, strict=True)]
-    field = "decoder_input" if context.config.kind == "encoder-decoder" else "input"
-    return [fit_input(context, prompt, truncate, field) async for prompt in in_turns(prompts, 64)]
+    field = "decoder_input" if model.config.kind == "encoder-decoder" else "input"
+    return [fit_input(model, prompt, truncate, field) async for prompt in in_turns(prompts, 64)]
 
 
 async def between_stacks(
-    context: AppContext, prompts: list[Prompt], decoder_input: PromptInput | None, truncate: bool, field: str
+    model: ServedModel, prompts: list[Prompt], decoder_input: PromptInput | None, truncate: bool, field: str
 ) -> list[Prompt]:
     """Return the prompts as they are; for an encoder-decoder they are the encoder's text, and the decoder's first
     tokens are added.
 
     Raises BadRequest for a decoder_input if the model has one stack, and for a prompt over the encoder's context.
     """
-    if context.config.kind != "encoder-decoder":
+    if model.config.kind != "encoder-decoder":
         if decoder_input is not None:
             raise BadRequest(
-                f"decoder_input: this model is of kind {context.config.kind!r} and has one stack; null is accepted. "
+                f"decoder_input: this model is of kind {model.config.kind!r} and has one stack; null is accepted. "
                 f"Give the text as {field}.",
                 param="decoder_input",
             )
         return prompts
-    limit = encoder_limit(context)
-    sources = [fit_input(context, prompt, truncate, field, limit) async for prompt in in_turns(prompts, 64)]
+    limit = encoder_limit(model)
+    sources = [fit_input(model, prompt, truncate, field, limit) async for prompt in in_turns(prompts, 64)]
     count = len(prompts)
     texts = [None] * count if decoder_input is None else _one_each(decoder_input, count, "decoder_input")
-    started = [await read_decoder_start(context, text) for text in texts]
+    started = [await read_decoder_start(model, text) for text in texts]
     return [replace(own, encoder=source, is_cut=source.is_cut) for own, source in zip(started, sources, strict=True)]
 
 
-async def read_decoder_start(context: AppContext, value: str | Sequence[int] | None) -> Prompt:
+async def read_decoder_start(model: ServedModel, value: str | Sequence[int] | None) -> Prompt:
     """Return the decoder's tokens before the generated ones, of an encoder-decoder: its start token, the token that it
     must generate first if the model's files name one, and then `value`. Token ids are taken as they are.
 
     Raises BadRequest for ids the network lacks, and when the model names no start token and none is given.
     """
     if value is not None and not isinstance(value, str):
-        return await read_following(context, value, "decoder_input")
-    start = context.config.decoder_start_token_id
+        return await read_following(model, value, "decoder_input")
+    start = model.config.decoder_start_token_id
     if start is None:
         raise BadRequest(
             "decoder_input: the model's config.json has no decoder_start_token_id; token ids that begin with it are "
             "accepted.",
             param="decoder_input",
         )
-    forced = context.config.forced_bos_token_id
+    forced = model.config.forced_bos_token_id
     begin = packed((start,) if forced is None else (start, forced))
     if value is None:
         return Prompt(begin)
-    text = await read_following(context, value, "decoder_input")
+    text = await read_following(model, value, "decoder_input")
     offsets = None if text.offsets is None else packed((0, 0) * len(begin)) + text.offsets
     return Prompt(begin + text.ids, text.text, offsets)
 
@@ -110,7 +110,7 @@ def joined(prompt: Prompt, end: Prompt) -> Prompt:
 
 
 async def _read(
-    context: AppContext,
+    model: ServedModel,
     value: PromptInput | list[ChatMessage],
     is_continued: bool,
     add_special: bool,
@@ -119,8 +119,8 @@ async def _read(
 ) -> list[Prompt]:
     keep: Keep | None = "start" if truncate else None
     if value and isinstance(value[0], ChatMessage):
-        return [await read_chat(context, value, is_continued, keep=keep)]  # type: ignore[arg-type]
-    return await read_prompts(context, value, "input", add_special, keep, fit)  # type: ignore[arg-type]
+        return [await read_chat(model, value, is_continued, keep=keep)]  # type: ignore[arg-type]
+    return await read_prompts(model, value, "input", add_special, keep, fit)  # type: ignore[arg-type]
 
 
 def _one_each(value: PromptInput, count: int, field: str = "completion") -> list[_OneText]:

@@ -8,9 +8,9 @@ from itertools import chain
 from typing import Any
 
 from server.generation.acceptance import current_request
-from server.generation.context import AppContext
 from server.generation.prompts.chat_rows import render_chat
 from server.generation.prompts.text_parts import Cut, Keep, PromptTooLong, groups_of, naming, read_part, size_of
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest, shown
 from server.http.json_reader import Integers
 from server.http.turns import in_turns
@@ -79,7 +79,7 @@ NOTHING = Prompt(packed(()))
 
 
 def within_room(
-    context: AppContext, fit: Callable[[Prompt], Prompt], most: int, *, is_inspection: bool = False
+    model: ServedModel, fit: Callable[[Prompt], Prompt], most: int, *, is_inspection: bool = False
 ) -> Callable[[Prompt], Prompt]:
     """Return `fit` for the prompts of one HTTP request, one after the other. It raises QueueFull also for the first
     prompt for which the engine has no room next to those before it, so that the following ones are not tokenised.
@@ -90,16 +90,16 @@ def within_room(
     def fitted(prompt: Prompt) -> Prompt:
         prompt = fit(prompt)
         lengths.append(min(prompt.num_tokens, most))
-        if 1 < len(lengths) <= min(MAX_TOGETHER, context.settings.max_num_seqs):
+        if 1 < len(lengths) <= min(MAX_TOGETHER, model.settings.max_num_seqs):
             client = current_request().client
-            context.engine.admission.check_size(sum(lengths), client=client, is_inspection=is_inspection)
+            model.engine.admission.check_size(sum(lengths), client=client, is_inspection=is_inspection)
         return prompt
 
     return fitted
 
 
 async def read_prompts(
-    context: AppContext,
+    model: ServedModel,
     value: PromptInput,
     field: str,
     add_special_tokens: bool = True,
@@ -113,30 +113,30 @@ async def read_prompts(
     tokens.
     """
     if isinstance(value, str):
-        return [fit(check_tokens(context, await encode(context, value, add_special_tokens, field, keep), field))]
+        return [fit(check_tokens(model, await encode(model, value, add_special_tokens, field, keep), field))]
     if not value:
         raise BadRequest(f"{field}: the list is empty; at least one prompt is accepted.", param=field)
     if isinstance(value[0], int):
-        return [fit(await read_ids(context, value, field))]
+        return [fit(await read_ids(model, value, field))]
     if isinstance(value[0], str):
         with naming(field):
             texts = [
-                await read_part(context, item, f"{field}[{i}]", keep)
+                await read_part(model, item, f"{field}[{i}]", keep)
                 async for i, item in in_turns(enumerate(value), _TEXTS_AT_ONCE)
                 if isinstance(item, str)
             ]
             prompts: list[Prompt] = []
             async for begin, group in in_turns(groups_of(texts, size_of), 1):
-                encoded = enumerate(await _encoded(context, group, add_special_tokens), begin)
-                prompts += [fit(check_tokens(context, prompt, f"{field}[{i}]")) for i, prompt in encoded]
+                encoded = enumerate(await _encoded(model, group, add_special_tokens), begin)
+                prompts += [fit(check_tokens(model, prompt, f"{field}[{i}]")) for i, prompt in encoded]
             return prompts
     each = in_turns(enumerate(value), _LISTS_AT_ONCE)
-    return [fit(await read_ids(context, ids, f"{field}[{i}]")) async for i, ids in each]
+    return [fit(await read_ids(model, ids, f"{field}[{i}]")) async for i, ids in each]
 
 
-async def read_ids(context: AppContext, ids: Sequence[int], field: str) -> Prompt:
+async def read_ids(model: ServedModel, ids: Sequence[int], field: str) -> Prompt:
     """Return token ids as a prompt. Raises BadRequest as `check_ids` does."""
-    check_ids(context, ids, field)
+    check_ids(model, ids, field)
     found = packed(())
     async for begin in in_turns(range(0, len(ids), _IDS_AT_ONCE), 2):
         found.extend(ids[begin : begin + _IDS_AT_ONCE])
@@ -151,30 +151,30 @@ def check_not_empty(prompt: Prompt, field: str) -> Prompt:
     return prompt
 
 
-def check_ids(context: AppContext, ids: Sequence[int], field: str) -> Sequence[int]:
+def check_ids(model: ServedModel, ids: Sequence[int], field: str) -> Sequence[int]:
     """Return the ids. Raises BadRequest if there are none or one is outside the vocabulary."""
     if not ids:
         check_not_empty(NOTHING, field)
     least, greatest = (ids.least, ids.greatest) if isinstance(ids, Integers) else (min(ids), max(ids))
-    if greatest >= context.config.vocab_size or least < 0:
-        wrong = next(i for i in ids if not 0 <= i < context.config.vocab_size)
+    if greatest >= model.config.vocab_size or least < 0:
+        wrong = next(i for i in ids if not 0 <= i < model.config.vocab_size)
         raise BadRequest(
-            f"{field}: there is no token {wrong}; accepted are 0 to {context.config.vocab_size - 1}.",
+            f"{field}: there is no token {wrong}; accepted are 0 to {model.config.vocab_size - 1}.",
             param=field,
             code="invalid_token_id",
         )
     return ids
 
 
-def check_tokens(context: AppContext, prompt: Prompt, field: str) -> Prompt:
+def check_tokens(model: ServedModel, prompt: Prompt, field: str) -> Prompt:
     """Return the prompt. Raises BadRequest if it is empty, or holds tokens for which the network has no embedding.
 
     Some checkpoints' tokenizers know more tokens (for padding, say) than the network.
     """
-    size = context.config.vocab_size
+    size = model.config.vocab_size
     if max(check_not_empty(prompt, field).ids) >= size:
         wrong = next(i for i in prompt.ids if i >= size)
-        text = context.tokenizer.token_strings([wrong])[0]
+        text = model.tokenizer.token_strings([wrong])[0]
         raise BadRequest(
             f"{field}: the text holds {shown(text)}, token {wrong}, which the network lacks; "
             f"tokens 0 to {size - 1} are accepted.",
@@ -184,29 +184,29 @@ def check_tokens(context: AppContext, prompt: Prompt, field: str) -> Prompt:
     return prompt
 
 
-async def encode(context: AppContext, text: str, add_special_tokens: bool, field: str, keep: Cut = None) -> Prompt:
+async def encode(model: ServedModel, text: str, add_special_tokens: bool, field: str, keep: Cut = None) -> Prompt:
     """Return a text as a prompt, which may be empty. Raises BadRequest when it is too long to be tokenised."""
     with naming(field):
-        text = await read_part(context, text, field, keep)
-        (prompt,) = await _encoded(context, [text], add_special_tokens)
+        text = await read_part(model, text, field, keep)
+        (prompt,) = await _encoded(model, [text], add_special_tokens)
         return prompt
 
 
-async def read_following(context: AppContext, value: str | Sequence[int], field: str) -> Prompt:
+async def read_following(model: ServedModel, value: str | Sequence[int], field: str) -> Prompt:
     """Return a text, which may be empty, or the ids that follow a prompt. Raises BadRequest for tokens that the network
     lacks.
     """
     if not isinstance(value, str):
-        return await read_ids(context, value, field)
-    prompt = await encode(context, value, False, field)
-    return check_tokens(context, prompt, field) if prompt.ids else prompt
+        return await read_ids(model, value, field)
+    prompt = await encode(model, value, False, field)
+    return check_tokens(model, prompt, field) if prompt.ids else prompt
 
 
-async def _encoded(context: AppContext, texts: Sequence[str], add_special_tokens: bool) -> list[Prompt]:
+async def _encoded(model: ServedModel, texts: Sequence[str], add_special_tokens: bool) -> list[Prompt]:
     def encoded() -> list[Prompt]:
         # As a batch also where it is one text: only batches leave the interpreter to others meanwhile.
         prompts = []
-        for text, encoding in zip(texts, context.tokenizer.encode_batch(texts, add_special_tokens), strict=True):
+        for text, encoding in zip(texts, model.tokenizer.encode_batch(texts, add_special_tokens), strict=True):
             spans = encoding.offsets
             num_ending = next((i for i, span in enumerate(reversed(spans)) if span != _ADDED), 0)
             prompts.append(Prompt(packed(encoding.ids), text, packed(chain.from_iterable(spans)), num_ending))
@@ -217,7 +217,7 @@ async def _encoded(context: AppContext, texts: Sequence[str], add_special_tokens
 
 
 async def read_chat(
-    context: AppContext,
+    model: ServedModel,
     messages: Sequence[ChatMessage],
     add_generation_prompt: bool = True,
     arguments: Mapping[str, Any] | None = None,
@@ -229,8 +229,8 @@ async def read_chat(
     """Return a conversation as one prompt, as `render_chat` writes it. The template writes the special tokens itself:
     none are added.
     """
-    text = await render_chat(context, messages, add_generation_prompt, arguments, tools, is_continued=is_continued)
-    return check_tokens(context, await encode(context, text, False, "messages", keep), "messages")
+    text = await render_chat(model, messages, add_generation_prompt, arguments, tools, is_continued=is_continued)
+    return check_tokens(model, await encode(model, text, False, "messages", keep), "messages")
 
 
 def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:
@@ -246,19 +246,19 @@ def keep_end(prompt: Prompt, num_tokens: int | None, limit: int) -> Prompt:
     return Prompt(prompt.ids[:num_beginning] + prompt.ids[begin:], num_ending=prompt.num_ending, is_cut=True)
 
 
-def encoder_limit(context: AppContext) -> int:
+def encoder_limit(model: ServedModel) -> int:
     """Return the most tokens that the encoder of an encoder-decoder reads."""
-    encoder = context.config.encoder
-    return context.context_limit if encoder is None else min(context.context_limit, encoder.max_model_len)
+    encoder = model.config.encoder
+    return model.context_limit if encoder is None else min(model.context_limit, encoder.max_model_len)
 
 
-def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str, limit: int | None = None) -> Prompt:
+def fit_input(model: ServedModel, prompt: Prompt, truncate: bool, field: str, limit: int | None = None) -> Prompt:
     """Return an input that is only read, never continued, within the context. Raises BadRequest if it is longer;
     `truncate` cuts the end of the text instead, and keeps the special tokens after it.
 
     `limit` is the most tokens, if not the context.
     """
-    limit = context.context_limit if limit is None else limit
+    limit = model.context_limit if limit is None else limit
     if len(prompt.ids) <= limit:
         return prompt
     if not truncate:
@@ -270,7 +270,7 @@ def fit_input(context: AppContext, prompt: Prompt, truncate: bool, field: str, l
 
 
 def fit_generation(
-    context: AppContext,
+    model: ServedModel,
     prompt: Prompt,
     max_tokens: int | None,
     is_explicit: bool,
@@ -286,7 +286,7 @@ def fit_generation(
     A default that is not explicit is cut to the room left; an explicit one over it raises BadRequest. `truncate` drops
     the beginning of a prompt that does not fit, so that `max_tokens` (or, for None, a quarter of the context) follow.
     """
-    limit = context.context_limit + drops_token
+    limit = model.context_limit + drops_token
     needed = max_tokens if is_explicit and max_tokens is not None else 1
     if truncate and prompt.encoder is None and len(prompt.ids) + needed > limit:
         wanted = max_tokens if max_tokens is not None and (is_explicit or max_tokens < limit) else max(1, limit // 4)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Literal, TypeVar
 
 from model.tokenization.tokenizer import Tokenizer, UnreadableText
-from server.generation.context import AppContext
+from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest
 
 MIN_TEXT_LIMIT = 1 << 17
@@ -38,9 +38,9 @@ Cut = Keep | Literal["all"] | None
 """The part of a text over the context that is read. None refuses such a text, and "all" counts its tokens."""
 
 
-def bounded(context: AppContext, text: str, field: str, keep: Cut = None) -> str:
+def bounded(model: ServedModel, text: str, field: str, keep: Cut = None) -> str:
     """Return a text that is not far over any context, or the end of it that `keep` names. Raises BadRequest."""
-    limit = max(MIN_TEXT_LIMIT, (_COUNTED_BYTES if keep == "all" else MAX_TOKEN_CHARACTERS) * context.context_limit)
+    limit = max(MIN_TEXT_LIMIT, (_COUNTED_BYTES if keep == "all" else MAX_TOKEN_CHARACTERS) * model.context_limit)
     if keep == "start":
         return text[:limit]
     if keep == "end":
@@ -48,7 +48,7 @@ def bounded(context: AppContext, text: str, field: str, keep: Cut = None) -> str
     size = size_of(text)
     if size > limit:
         raise BadRequest(
-            f"{field}: the text has {size} bytes; at most {limit} are accepted, and {context.context_limit} tokens of "
+            f"{field}: the text has {size} bytes; at most {limit} are accepted, and {model.context_limit} tokens of "
             "them.",
             param=field,
             code="context_length_exceeded",
@@ -76,15 +76,15 @@ def part_for(tokenizer: Tokenizer, text: str, num_tokens: int, keep: Keep) -> st
     return text
 
 
-async def read_part(context: AppContext, text: str, field: str, keep: Cut) -> str:
+async def read_part(model: ServedModel, text: str, field: str, keep: Cut) -> str:
     """Return the part of a text that is tokenised. Raises BadRequest for a text that is far over the context."""
-    limit = context.context_limit + 1
-    text = bounded(context, text, field, keep)
+    limit = model.context_limit + 1
+    text = bounded(model, text, field, keep)
     if keep == "all" or len(text) <= _FIRST_PART * limit:
         return text
-    part = await asyncio.to_thread(part_for, context.tokenizer, text, limit, keep or "start")
+    part = await asyncio.to_thread(part_for, model.tokenizer, text, limit, keep or "start")
     if keep is None and len(part) < len(text):
-        raise PromptTooLong(f"more than {context.context_limit}", context.context_limit, field, "")
+        raise PromptTooLong(f"more than {model.context_limit}", model.context_limit, field, "")
     return part
 
 

@@ -95,7 +95,7 @@ def sent(body: Row, write: Callable[[Any], Any]) -> Row:
 
 async def ours(template: ChatTemplate, body: Row) -> str:
     """Return the prompt for a chat; arguments of its calls are text, as OpenAI's clients send them."""
-    context: Any = SimpleNamespace(chat_template=template, model_id="tiny")
+    context: Any = SimpleNamespace(chat_template=template, id="tiny")
     chat = ChatCompletionRequest.model_validate(sent(body, json.dumps))
     rest = (chat.opens_answer, chat.chat_template_kwargs, chat.shown_tools)
     try:

@@ -210,7 +210,8 @@ async def test_truncate_cuts_a_text_of_any_length(plain: Site) -> None:
 
 
 async def test_text_whose_tokens_the_network_lacks_never_reaches_the_engine(plain: Site) -> None:
-    small = replace(plain.context, config=replace(plain.context.config, vocab_size=ord("y")))
+    model = plain.model
+    small = replace(model, config=replace(model.config, vocab_size=ord("y")))
     for read, field in (
         (read_prompts(small, "xyz", "prompt"), "prompt"),
         (read_prompts(small, ["x", "xyz"], "prompt"), r"prompt\[1\]"),

@@ -82,7 +82,7 @@ def places(config: ModelConfig) -> list[tuple[str, Point]]:
 
 @every(*EVERY)
 async def test_every_point_there_is_has_numbers_and_a_selection_is_its_slice(at: Site) -> None:
-    body, named = reading(at.context.config), places(at.context.config)
+    body, named = reading(at.model.config), places(at.model.config)
     whole = await trace(at, [name for name, _ in named], **body)
     row = random.randrange(LENGTH - 4)
     part = await trace(at, [name for name, _ in named], positions=[row, 0] if row else [0], **body)
@@ -96,11 +96,11 @@ async def test_every_point_there_is_has_numbers_and_a_selection_is_its_slice(at:
 
 @every(*EVERY)
 async def test_what_is_written_at_a_point_is_read_there_and_nowhere_else(at: Site) -> None:
-    body, named = reading(at.context.config), places(at.context.config)
+    body, named = reading(at.model.config), places(at.model.config)
     clean = await trace(at, [name for name, _ in named], **body)
     for name, point in named:
         layer = re.search(r"blocks\.(\d+)\.attn\.hook_[kv]$", name)
-        is_shared = layer is not None and at.context.config.kv_layer(int(layer[1])) != int(layer[1])
+        is_shared = layer is not None and at.model.config.kv_layer(int(layer[1])) != int(layer[1])
         if not point.changeable or "key" in point.axes or is_shared:
             continue
         before = clean[name]
@@ -117,7 +117,7 @@ async def test_what_is_written_at_a_point_is_read_there_and_nowhere_else(at: Sit
 
 async def exponential_of_sink(at: Site, body: dict[str, Any], name: str, head: int) -> float:
     """Return exp(sink) of a head at temperature 1, or 0 without a sink. `name` is the full name of its pattern."""
-    if not at.context.config.attention_sinks:
+    if not at.model.config.attention_sinks:
         return 0.0
     answer = await at.post("/v1/explain", {**body, "layer": int(name.split(".")[1]), "head": head})
     return math.exp(answer.json()["data"][0]["softmax"]["sink"])
@@ -125,8 +125,8 @@ async def exponential_of_sink(at: Site, body: dict[str, Any], name: str, head: i
 
 @every(*EVERY)
 async def test_patterns_can_be_set_scaled_and_softened(at: Site) -> None:
-    body = reading(at.context.config)
-    for name, point in places(at.context.config):
+    body = reading(at.model.config)
+    for name, point in places(at.model.config):
         if not point.name.endswith("hook_pattern"):
             continue
         scores_name, z_name = (name.replace("hook_pattern", f"hook_{other}") for other in ("attn_scores", "z"))
@@ -168,7 +168,7 @@ async def test_patterns_can_be_set_scaled_and_softened(at: Site) -> None:
 @every(*(name for name in EVERY if name not in ("gemma4-e2b", "gemma3n")))
 async def test_with_the_whole_stream_of_another_input_the_rest_of_the_pass_is_that_inputs(at: Site) -> None:
     """Patch activations at their strongest: from the patched block on, every bit is the source's."""
-    config = at.context.config
+    config = at.model.config
     stack = stacks(config)[-1]
     after = full_name(config, stack, "hook_resid_post", config.num_layers - 1)
     names = [after, full_name(config, stack, "logits", None)] if config.has_head else [after]
@@ -183,7 +183,7 @@ async def test_with_the_whole_stream_of_another_input_the_rest_of_the_pass_is_th
 
 @every(*GENERATING)
 async def test_generated_tokens_are_changed_too(at: Site) -> None:
-    config = at.context.config
+    config = at.model.config
     wanted = random.randrange(3, config.vocab_size)
     steered = [0.0] * config.vocab_size
     steered[wanted] = 1e4
@@ -197,7 +197,7 @@ async def test_generated_tokens_are_changed_too(at: Site) -> None:
 
 @every(*EVERY)
 async def test_the_attention_route_shows_the_patterns_of_the_trace(at: Site) -> None:
-    config = at.context.config
+    config = at.model.config
     body = reading(config)
     change = {"point": full_name(config, stacks(config)[-1], "hook_resid_pre", 0), "op": "scale", "value": 0.5}
     for part in ("encoder", "decoder", "cross") if config.kind == "encoder-decoder" else (config.kind,):
@@ -213,7 +213,7 @@ async def test_the_attention_route_shows_the_patterns_of_the_trace(at: Site) -> 
 
 @every(*GENERATING)
 async def test_rows_that_come_with_generated_tokens_are_those_of_a_trace_of_the_whole(at: Site) -> None:
-    config, prompt = at.context.config, ids(at.context.config)
+    config, prompt = at.model.config, ids(at.model.config)
     for part in ("decoder", "cross") if config.cross_attention else ("decoder",):
         rows = {"part": part, "encoding_format": "base64", "prompt": True}
         body = {"prompt": prompt, "max_tokens": 5, "temperature": 0, "ignore_eos": True, "return_token_ids": True}

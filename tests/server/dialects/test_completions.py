@@ -93,7 +93,7 @@ async def test_of_a_prompt_the_last_tokens_are_kept(prompt: Any, number: int, id
     answer = await complete(plain, prompt=prompt, truncate_prompt_tokens=number, echo=True)
     assert [each.prompt_token_ids for each in plain.engine.submitted] == ids
     assert answer["usage"]["prompt_tokens"] == sum(map(len, ids))
-    limit = plain.context.context_limit - 1
+    limit = plain.model.context_limit - 1
     longest = await complete(plain, prompt=[7] * (limit + 50), truncate_prompt_tokens=-1, max_tokens=1)
     assert longest["usage"]["prompt_tokens"] == limit
 

@@ -13,7 +13,7 @@ from tests.server.serving import Site
 
 
 def ids(at: Site, length: int) -> list[int]:
-    return [random.randrange(at.context.config.vocab_size) for _ in range(length)]
+    return [random.randrange(at.model.config.vocab_size) for _ in range(length)]
 
 
 SURE = 1 - 1e-6
@@ -32,7 +32,7 @@ def information(rho: np.ndarray) -> np.ndarray:
 async def test_correlations_are_those_of_the_traced_numbers(at: Site) -> None:
     inputs = [ids(at, 12), ids(at, 9)]
     body = {"input": inputs, "positions": [1, 3, 4, 7, -1]}
-    point = ("encoder." if at.context.config.encoder else "") + "blocks.1.mlp.hook_post"
+    point = ("encoder." if at.model.config.encoder else "") + "blocks.1.mlp.hook_post"
     told = entry(await at.post("/v1/geometry", {**body, "point": point, "num_strongest": 4}))
     traced = (await at.post("/v1/trace", {**body, "points": [point]})).json()["data"]
     samples = np.concatenate([np.array(point["data"]) for each in traced for point in each["points"].values()])
@@ -56,7 +56,7 @@ async def test_correlations_are_those_of_the_traced_numbers(at: Site) -> None:
 
 
 async def test_correlations_of_chosen_heads_and_units(at: Site) -> None:
-    config = at.context.config
+    config = at.model.config
     prompt = ids(at, 20)
     body = {"input": prompt, "point": "attn.hook_z", "layer": -1}
     whole = entry(await at.post("/v1/geometry", body))
@@ -73,7 +73,7 @@ async def test_correlations_capture_no_more_than_the_units_that_are_asked_for(at
     """
     prompt = ids(at, 20)
     body = {"input": prompt, "point": "attn.hook_z", "layer": 0, "heads": [3, 1]}
-    size = at.context.config.head_dim
+    size = at.model.config.head_dim
     told = entry(await at.post("/v1/geometry", {**body, "units": [size + 2, 0, size], "num_strongest": 3}))
     assert at.engine.submitted[-1].capture_bytes == 4 * len(prompt) * 3
     traced = (await at.post("/v1/trace", {"input": prompt, "points": ["blocks.0.attn.hook_z"]})).json()["data"][0]

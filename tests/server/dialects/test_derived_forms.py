@@ -30,7 +30,7 @@ async def test_a_name_in_an_id_is_the_tools_and_the_id_goes_back_to_the_template
     async with tool_site(tmp_path, "ok", source, KIMI) as at:
         answer = await at.post(PATH, {**body, "messages": [*USER, choice_["message"], *results], "max_tokens": 9})
         assert answer.status_code == 200, answer.text
-        prompt = at.context.tokenizer.decode(at.engine.submitted[-1].prompt_token_ids, skip_special_tokens=False)
+        prompt = at.model.tokenizer.decode(at.engine.submitted[-1].prompt_token_ids, skip_special_tokens=False)
     assert text in prompt
     assert all(f"## Return of {each}\n-2" in prompt for each in ids)
 

@@ -206,7 +206,7 @@ async def test_a_cut_keeps_the_special_tokens_at_both_ends(tmp_path: Path) -> No
             "special_tokens": {"<|end|>": {"id": "<|end|>", "ids": [256], "tokens": ["<|end|>"]}},
         }
         file.write_text(json.dumps(written))
-        context = replace(at.context, tokenizer=Tokenizer.from_folder(tmp_path))
+        context = replace(at.model, tokenizer=Tokenizer.from_folder(tmp_path))
         (prompt,) = await read_prompts(context, "abcdef", "input")
         assert [*prompt.ids] == [256, *b"abcdef", 256]
         cut = fit_input(context, prompt, True, "input", 5)

@@ -52,7 +52,7 @@ async def patterns_of(family: Site, body: dict[str, Any], part: Part) -> Any:
 
 @every_family(*ROWS)
 async def test_scores_of_heads_are_those_of_their_patterns(family: Site) -> None:
-    config = family.context.config
+    config = family.model.config
     body = reading(config)
     for part in parts(config):
         if part == "cross":
@@ -76,7 +76,7 @@ async def test_scores_of_heads_are_those_of_their_patterns(family: Site) -> None
 @every_family(*ROWS)
 async def test_random_tokens_written_twice_show_induction(family: Site) -> None:
     """Compare with TransformerLens's score: the mean of the diagonal at distance `repeat_length - 1`."""
-    config, half = family.context.config, 5
+    config, half = family.model.config, 5
     for part in parts(config):
         if part == "cross":
             continue

@@ -12,12 +12,12 @@ NAMES = ("lfm2", "qwen3_5")
 
 
 def text(family: Site) -> list[int]:
-    return [random.randrange(family.context.config.vocab_size) for _ in range(9)]
+    return [random.randrange(family.model.config.vocab_size) for _ in range(9)]
 
 
 def layers_of(family: Site) -> tuple[list[int], int]:
     """Return the layers that have attention, and one that has none."""
-    config = family.context.config
+    config = family.model.config
     return list(config.attention_layers), random.choice(
         sorted(set(range(config.num_layers)) - {*config.attention_layers})
     )
@@ -69,7 +69,7 @@ async def test_weights_of_heads_are_those_of_layers_that_have_some(family: Site)
     circuits = await family.post("/v1/circuits", {})
     assert circuits.json()["data"][0]["layers"] == attending
     assert (await family.error("/v1/circuits", {"layers": without}, 400))["param"] == "layers"
-    geometry = f"/v1/models/{family.context.model_id}/geometry?matrix=W_Q"
+    geometry = f"/v1/models/{family.model.id}/geometry?matrix=W_Q"
     assert (await family.http.get(f"{geometry}&layer={attending[0]}")).status_code == 200
     refused = await family.http.get(f"{geometry}&layer={without}")
     assert (refused.status_code, refused.json()["error"]["param"]) == (400, "matrix")

@@ -54,7 +54,7 @@ def parts(config: ModelConfig) -> tuple[Part, ...]:
 def exactly(family: Site, body: dict[str, Any]) -> tuple[reference.Trace, Weights]:
     """Return the pass over these inputs by the formulas, in float64, and the network's weights."""
     assert isinstance(family.engine, InlineEngine)
-    config = family.context.config
+    config = family.model.config
     weights = load_weights(family.engine.folder, config, torch.float64)
     if config.kind == "encoder-decoder":
         return reference.run(config, weights, body["decoder_input"], body["input"]), weights
@@ -74,9 +74,9 @@ def array(entry: dict[str, Any], name: str) -> Any:
 
 @every_family(*ROWS)
 async def test_the_steps_of_a_head_are_those_of_the_formulas(family: Site) -> None:
-    body = reading(family.context.config)
+    body = reading(family.model.config)
     trace, weights = exactly(family, body)
-    for part in parts(family.context.config):
+    for part in parts(family.model.config):
         own = Contributions(trace, weights, part)
         first, *_, last = own.config.attention_layers
         for layer, query in ((first, -1), (last, random.randrange(LENGTH - 3))):
@@ -123,7 +123,7 @@ def steps(own: Contributions, layer: int, head: int, query: int) -> dict[str, An
 
 @every_family("llama-gqa", "t5", "mpnet")
 async def test_an_intervention_shows_in_the_one_step_that_it_changes(family: Site) -> None:
-    body = {**reading(family.context.config), "layer": 0, "head": 1}
+    body = {**reading(family.model.config), "layer": 0, "head": 1}
     softened = {"point": "attn.hook_attn_scores", "layer": 0, "op": "temperature", "value": 0.5}
     silenced = {"point": "attn.hook_z", "layer": 0, "head": 1, "op": "zero"}
     for change, step in ((softened, "scores"), (silenced, "z")):
@@ -135,7 +135,7 @@ async def test_an_intervention_shows_in_the_one_step_that_it_changes(family: Sit
 async def test_temperature_zero_empties_keys_and_masks_none(family: Site) -> None:
     """Check that temperature 0 sets all scores but one to minus infinity, and does not change the parts of scores."""
     cold = {"point": "attn.hook_attn_scores", "layer": 0, "op": "temperature", "value": 0}
-    body = {**reading(family.context.config), "layer": 0, "head": 1, "query_position": 8}
+    body = {**reading(family.model.config), "layer": 0, "head": 1, "query_position": 8}
     plain, changed = await ask(family, "explain", **body), await ask(family, "explain", **body, interventions=[cold])
     for name in plain["arrays"].keys() & {"dots", "scaled", "position_bias"}:
         assert np.allclose(array(changed, name), array(plain, name), atol=1e-5)
@@ -147,7 +147,7 @@ async def test_temperature_zero_empties_keys_and_masks_none(family: Site) -> Non
 
 @every_family(*SUMMED)
 async def test_the_parts_of_a_logit_sum_to_it(family: Site) -> None:
-    config = family.context.config
+    config = family.model.config
     body = {**reading(config), "target": random.randrange(config.vocab_size)}
     versus = random.randrange(config.vocab_size)
     for part in parts(config):
@@ -170,7 +170,7 @@ async def test_what_each_key_adds_is_what_the_formulas_say(family: Site) -> None
     """Compare every query, key and head of every layer: the norm of pattern * v W_O, and its dot product with the
     logit's direction.
     """
-    config = family.context.config
+    config = family.model.config
     body = reading(config)
     trace, weights = exactly(family, body)
     for part in parts(config):
@@ -190,7 +190,7 @@ async def test_what_each_key_adds_is_what_the_formulas_say(family: Site) -> None
 
 @every_family(*PREDICTING)
 async def test_the_last_layer_of_the_lens_says_what_the_model_says_next(family: Site) -> None:
-    config = family.context.config
+    config = family.model.config
     body = reading(config)
     lens = await ask(family, "lens", **body, top_k=6, positions=[3, -1])
     assert lens["layers"] == list(range(config.num_layers + 1))
@@ -208,7 +208,7 @@ async def test_the_last_layer_of_the_lens_says_what_the_model_says_next(family: 
 @every_family("bert", "distilbert")
 async def test_an_encoder_tells_what_may_stand_at_the_first_masked_place(family: Site) -> None:
     assert isinstance(family.engine, InlineEngine)
-    at = build_site(family.engine.folder, family.engine, config=family.context.config)  # with its own tokenizer
+    at = build_site(family.engine.folder, family.engine, config=family.model.config)  # with its own tokenizer
     body = {"input": "there was a [MASK] who [MASK] in a wood"}
     filled, named = await ask(at, "next", **body, full=True), await ask(at, "next", **body, position=-1)
     trace, _ = exactly(at, {"input": filled["token_ids"]})
@@ -227,7 +227,7 @@ async def test_an_encoder_tells_what_may_stand_at_the_first_masked_place(family:
 
 @every_family(*ROWS)
 async def test_a_trajectory_ends_where_the_last_block_does(family: Site) -> None:
-    config = family.context.config
+    config = family.model.config
     body = reading(config)
     for part in parts(config):
         if part == "cross":
@@ -261,7 +261,7 @@ async def test_what_cannot_be_made_of_an_overflow_is_refused(
     """Check against an old failure: the lens ranked NaN first, the geometry reported it as constant, and the flow of
     the rollout was 0.
     """
-    body = {"input": ids(family.context.config, 6), **fields}
+    body = {"input": ids(family.model.config, 6), **fields}
     error = await family.error(f"/v1/{route}", {**body, "interventions": [OVERFLOW]}, 400)
     assert (error["param"], error["code"]) == ("interventions", "not_finite")
     assert says in error["message"]
@@ -279,7 +279,7 @@ async def test_what_cannot_be_made_of_an_overflow_is_refused(
     ],
 )
 async def test_numbers_that_overflowed_are_null(family: Site, route: str, fields: dict[str, Any]) -> None:
-    body = {"input": ids(family.context.config, 6), **fields, "interventions": [OVERFLOW]}
+    body = {"input": ids(family.model.config, 6), **fields, "interventions": [OVERFLOW]}
     answer = await family.post(f"/v1/{route}", body)
     assert answer.status_code == 200
     told = json.loads(answer.content, parse_constant=pytest.fail)["data"][0]  # NaN is no JSON

@@ -56,7 +56,7 @@ async def test_a_token_of_a_prompt_takes_little_memory(is_text: bool, tmp_path: 
     async with site(tmp_path, engine_with_room_for(1 << 20), max_model_len=1000) as at:
         tracemalloc.start()
         try:
-            prompts = await read_prompts(at.context, value, "input")
+            prompts = await read_prompts(at.model, value, "input")
             size, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -68,7 +68,7 @@ async def test_a_token_of_a_prompt_takes_little_memory(is_text: bool, tmp_path: 
 async def test_texts_without_room_are_rejected_before_all_are_tokenised(path: str, tmp_path: Path) -> None:
     texts = ["a" * LONG] * 1000  # four groups that are tokenised one after the other
     async with site(tmp_path, engine_with_room_for(10 * LONG), max_model_len=1000, max_num_seqs=32) as at:
-        counting = Counting(at.context.tokenizer)
+        counting = Counting(at.model.tokenizer)
         context = replace(at.context, tokenizer=counting)  # type: ignore[arg-type]  # it has all that is called
         if path == "/v1/embeddings":
             reading: Awaitable[Any] = embed_inputs(context, EmbeddingRequest(input=texts))
@@ -88,7 +88,7 @@ async def test_texts_without_room_are_rejected_before_all_are_tokenised(path: st
 async def test_inputs_of_inspection_without_room_are_rejected_before_all_are_tokenised(tmp_path: Path) -> None:
     texts = ["a" * LONG] * 1000
     async with site(tmp_path, engine_with_room_for(10 * LONG), max_model_len=1000, max_num_seqs=32) as at:
-        counting = Counting(at.context.tokenizer)
+        counting = Counting(at.model.tokenizer)
         context = replace(at.context, tokenizer=counting)  # type: ignore[arg-type]  # it has all that is called
         with pytest.raises(QueueFull) as caught:
             await read_inputs(context, InputFields(input=texts))

@@ -34,6 +34,6 @@ async def test_names_that_clients_send_without_knowing_one_are_the_models(name: 
 
 
 async def test_an_adapter_keeps_its_name(plain: Site) -> None:
-    plain.context.adapters._served["tgi"] = ServedAdapter("tgi", 1, Path("/loras/tgi"), 0)
+    plain.model.adapters._served["tgi"] = ServedAdapter("tgi", 1, Path("/loras/tgi"), 0)
     answer = await plain.post("/v1/completions", {"prompt": "x", "model": "tgi"})
     assert answer.json()["model"] == "tgi"

@@ -101,7 +101,7 @@ async def test_the_lens_names_each_token_of_many_positions(tmp_path: Path) -> No
     async with at_site(tmp_path, engine_of()) as at:
         entry = (await at.post("/v1/lens", {"input": "ab" * 30, "top_k": 3})).json()["data"][0]
         names = [
-            at.context.tokenizer.token_strings(row) for row in array(entry, "ids").astype(int).reshape(-1, 3).tolist()
+            at.model.tokenizer.token_strings(row) for row in array(entry, "ids").astype(int).reshape(-1, 3).tolist()
         ]
     assert [row for of_layer in entry["top_tokens"] for row in of_layer] == names
     assert [len(of_layer) for of_layer in entry["top_tokens"]] == [60] * 3

@@ -239,7 +239,7 @@ async def test_thinking_is_turned_off_by_the_templates_own_variable(tmp_path: Pa
 
 async def test_the_name_may_have_ollamas_tag(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
-        at.context.adapters._served["tales"] = ServedAdapter("tales", 1, tmp_path, 0)
+        at.model.adapters._served["tales"] = ServedAdapter("tales", 1, tmp_path, 0)
         for name in ("org/tiny", "org/tiny:latest", "tales", "tales:latest", None):
             answer = (await at.post(CHAT, {**BODIES[CHAT], "model": name, "stream": False})).json()
             assert answer["model"] == (name or "org/tiny")

@@ -14,7 +14,7 @@ from tests.server.serving import Site, site, tiny_config
 
 
 async def test_the_model_and_its_adapters_are_listed_with_a_tag(plain: Site) -> None:
-    plain.context.adapters._served["tales"] = ServedAdapter("tales", 1, Path("/loras/tales"), 1795630349)
+    plain.model.adapters._served["tales"] = ServedAdapter("tales", 1, Path("/loras/tales"), 1795630349)
     models = (await plain.http.get("/api/tags")).json()["models"]
     assert (
         [each["name"] for each in models] == [each["model"] for each in models] == ["org/tiny:latest", "tales:latest"]

@@ -2,7 +2,6 @@
 as input.
 """
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -61,7 +60,7 @@ async def written(
         async with site(folder) as at:
             body = ResponsesRequest.model_validate({"input": "x", "stream": stream, "max_output_tokens": 1, **fields})
             chat = chat_request(ResponsesRequest.model_validate({"input": "x", "max_output_tokens": 1}))
-            conversation = await begin_conversation(at.context, chat, time.monotonic())
+            conversation = await begin_conversation(at.model, chat)
             writer = ResponseWriter(at.context, body, conversation)
             events = writer.begin()
             for i, delta in enumerate(deltas):

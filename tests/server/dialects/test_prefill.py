@@ -178,7 +178,7 @@ async def test_calls_and_their_grammar_go_on_where_the_text_ends(at: Site) -> No
     tool = {"type": "function", "function": {"name": "grow", "parameters": SCHEMA, "strict": True}}
     known = 'Well.\n<tool_call>\n{"name": "grow", "arguments": {"name": "'
     (choice,) = (await at.post(CHAT, continued(known, tools=[tool], max_tokens=100))).json()["choices"]
-    assert "Well." in (prompt_text := at.context.tokenizer.decode(at.engine.submitted[-1].prompt_token_ids, False))
+    assert "Well." in (prompt_text := at.model.tokenizer.decode(at.engine.submitted[-1].prompt_token_ids, False))
     assert prompt_text.endswith(known), "the prompt is cut where the known text ends"
     (call,) = choice["message"]["tool_calls"]
     assert choice["message"]["content"] is None

@@ -239,7 +239,7 @@ async def test_captures_of_reasons_are_bounded(writer: Site) -> None:
     at = build_site(
         Path(str(writer.engine.folder)).parent,
         writer.engine,
-        config=writer.context.config,
+        config=writer.model.config,
         template=None,
         max_capture_bytes=10_000,
     )

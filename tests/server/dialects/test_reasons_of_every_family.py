@@ -48,7 +48,7 @@ async def check_sums(at: Site, asked: ExplainedLogit, bound: float) -> None:
 
 
 def prompt_of(at: Site) -> Prompt:
-    config = at.context.config
+    config = at.model.config
     encoder = Prompt(packed(ids(config, 17))) if config.kind == "encoder-decoder" else None
     return Prompt(packed(ids(config)), encoder=encoder)
 
@@ -57,7 +57,7 @@ def prompt_of(at: Site) -> Prompt:
 @pytest.mark.parametrize("name", always_some(PREDICTING))
 async def test_the_parts_of_a_words_logit_sum_to_it(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     at = build(tmp_path, dtype, make_variant, name)
-    target, versus = random.sample(range(at.context.config.vocab_size), 2)
+    target, versus = random.sample(range(at.model.config.vocab_size), 2)
     prompt = prompt_of(at)
     await check_sums(at, ExplainedLogit(prompt, "words", target, versus), BOUNDS[dtype])
     await check_sums(at, ExplainedLogit(prompt, "words", target, position=7), BOUNDS[dtype])
@@ -87,7 +87,7 @@ def masked(at: Site, taken: Sequence[int], prompt: Prompt) -> dict[str, torch.Te
     length = len(prompt.ids)
     mask = torch.tensor([[int(position not in taken) for position in range(length)]])
     found = {"input_ids": torch.tensor([prompt.ids]), "attention_mask": mask}
-    return found | ({"position_ids": torch.arange(length)[None]} if at.context.config.kind == "decoder" else {})
+    return found | ({"position_ids": torch.arange(length)[None]} if at.model.config.kind == "decoder" else {})
 
 
 @pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "gpt2", "gpt_oss"])

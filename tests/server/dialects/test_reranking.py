@@ -210,7 +210,7 @@ async def test_documents_are_cut_to_their_own_number_of_tokens(tmp_path: Path) -
         await answer(at, "/v1/rerank", query="a", documents=[LONG, "b"], max_tokens_per_doc=9)
         await answer(at, "/v1/rerank", query=LONG[:200], documents=["b"], max_tokens_per_query=5)
         lengths = [len(each.prompt_token_ids) for each in at.engine.submitted]
-        texts = [at.context.tokenizer.decode(each.prompt_token_ids) for each in at.engine.submitted]
+        texts = [at.model.tokenizer.decode(each.prompt_token_ids) for each in at.engine.submitted]
         special = lengths[1] - 2
     assert lengths == [special + 1 + 9, special + 2, special + 5 + 1]
     assert texts[0].replace(" ", "").startswith("aonceupona")

@@ -66,7 +66,7 @@ async def at(engine: InlineEngine) -> AsyncIterator[Site]:
 
 def body_of(at: Site, seed: int, **more: Any) -> dict[str, Any]:
     """Return a body that makes the model end its thought soon, and its answer as soon as the grammar allows it."""
-    ids = at.context.tokenizer.ids_of_special
+    ids = at.model.tokenizer.ids_of_special
     bias = {str(ids["</think>"]): 6.0, str(ids["<|end|>"]): 3.0}
     sampled = {"temperature": 1.0, "seed": seed, "logit_bias": bias}
     return {"messages": MESSAGES, "max_tokens": 500, **sampled, **more}
@@ -140,7 +140,7 @@ async def test_strict_tools_are_held_to_their_schemas_beside_reasoning(at: Site,
     called = 0
     for seed in SEEDS:
         body = body_of(at, seed, **ONE_CALL, tool_choice=choice)
-        body["logit_bias"][str(at.context.tokenizer.ids_of_special["<tool_call>"])] = 15.0
+        body["logit_bias"][str(at.model.tokenizer.ids_of_special["<tool_call>"])] = 15.0
         message, end = await message_of(at, body)
         assert end in ("tool_calls", "stop")
         if end == "tool_calls":
@@ -152,7 +152,7 @@ async def test_strict_tools_are_held_to_their_schemas_beside_reasoning(at: Site,
 async def test_no_mark_of_a_call_or_a_thought_is_left_in_texts(at: Site, seed: int) -> None:
     """Check against a failure of another server: its reasoning parser returned the calls after the thought as text."""
     body = body_of(at, seed, tools=TOOLS)
-    body["logit_bias"][str(at.context.tokenizer.ids_of_special["<tool_call>"])] = 9.0
+    body["logit_bias"][str(at.model.tokenizer.ids_of_special["<tool_call>"])] = 9.0
     message, end = await message_of(at, body)
     for text in (message.get("reasoning") or "", message["content"] or ""):
         assert "</think>" not in text
@@ -180,7 +180,7 @@ async def test_with_tools_and_a_schema_an_answer_is_calls_or_text_of_the_schema(
     ends = set()
     for seed in SEEDS:
         body = body_of(at, seed, **ONE_CALL, response_format=form)
-        body["logit_bias"][str(at.context.tokenizer.ids_of_special["<tool_call>"])] = bias
+        body["logit_bias"][str(at.model.tokenizer.ids_of_special["<tool_call>"])] = bias
         message, end = await message_of(at, body)
         ends.add(end)
         if end == "tool_calls":

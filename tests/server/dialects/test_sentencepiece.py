@@ -83,6 +83,6 @@ async def test_offsets_count_the_first_space(at: Site) -> None:
     offsets = choice["logprobs"]["text_offset"]
     assert offsets[0] == 0
     pieces = [choice["text"][begin:end] for begin, end in zip(offsets, [*offsets[1:], None], strict=True)]
-    spelt = [bytes(at.context.tokenizer.token_bytes(i) or ()).decode() for i in choice["token_ids"]]
+    spelt = [bytes(at.model.tokenizer.token_bytes(i) or ()).decode() for i in choice["token_ids"]]
     assert pieces == spelt
     assert "".join(pieces) == " in the house"

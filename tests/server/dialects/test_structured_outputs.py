@@ -109,7 +109,7 @@ async def test_any_object_is_json(at: Site) -> None:
 
 async def test_between_tags_the_text_keeps_to_the_schema(at: Site) -> None:
     tags = {**TAGS, "triggers": ["<"]}
-    bias = {str(token): 100.0 for token in at.context.tokenizer.encode("<", False).ids}
+    bias = {str(token): 100.0 for token in at.model.tokenizer.encode("<", False).ids}
     answer = await at.post(COMPLETIONS, body_of(COMPLETIONS, structural_tag=json.dumps(tags), logit_bias=bias))
     (text,) = texts_of(answer.json())
     for found in re.findall("<a>(.*?)</a>", text):

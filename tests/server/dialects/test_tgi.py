@@ -116,7 +116,7 @@ async def test_parameters_are_those_of_completions_by_other_names(plain: Site) -
     assert found.prompt_token_ids == expected.prompt_token_ids == tuple(b"cd")
     assert isinstance(default.task, GenerateTask)
     assert (default.task.sampling.max_tokens, default.task.sampling.temperature) == (60, 0.0)
-    plain.context.adapters._served["tales"] = ServedAdapter("tales", 1, Path("/loras/tales"), 0)
+    plain.model.adapters._served["tales"] = ServedAdapter("tales", 1, Path("/loras/tales"), 0)
     await answer(plain, "/generate", inputs="abcd", parameters={"adapter_id": "tales"})
 
 

@@ -46,7 +46,7 @@ async def at(engine: InlineEngine) -> AsyncIterator[Site]:
 
 async def answered(at: Site, **more: Any) -> tuple[list[int], dict[str, Any]]:
     """Return the tokens of an answer to a chat, and its message. The model never closes a thought by itself."""
-    tokenizer = at.context.tokenizer
+    tokenizer = at.model.tokenizer
     forbidden = {
         str(i): -100.0
         for i in range(tokenizer.vocab_size)
@@ -62,16 +62,16 @@ async def answered(at: Site, **more: Any) -> tuple[list[int], dict[str, Any]]:
 @pytest.mark.parametrize("name", ["thinking_budget", "thinking_token_budget"])
 @pytest.mark.parametrize("budget", [0, 1, 7])
 async def test_a_thought_is_closed_after_so_many_tokens(at: Site, name: str, budget: int) -> None:
-    closing = at.context.tokenizer.encode("</think>", False).ids
+    closing = at.model.tokenizer.encode("</think>", False).ids
     ids, message = await answered(at, **{name: budget})
     assert ids[budget : budget + len(closing)] == closing, ids
-    thought = at.context.tokenizer.decode(ids[:budget], True).strip(" \t\r\n")
+    thought = at.model.tokenizer.decode(ids[:budget], True).strip(" \t\r\n")
     assert message.get("reasoning", "") == thought
     assert message["content"]
 
 
 async def test_a_budget_comes_with_tools_forms_and_what_is_told_of_each_token(at: Site) -> None:
-    closing = at.context.tokenizer.encode("</think>", False).ids
+    closing = at.model.tokenizer.encode("</think>", False).ids
     ids, message = await answered(at, thinking_budget=5, guided_regex="[a-z]{3}")
     assert ids[5 : 5 + len(closing)] == closing
     assert len(message["content"]) == 3
@@ -83,7 +83,7 @@ async def test_a_budget_comes_with_tools_forms_and_what_is_told_of_each_token(at
 
 
 async def test_the_tokens_of_a_continued_thought_are_counted_from_its_end(at: Site) -> None:
-    closing = at.context.tokenizer.encode("</think>", False).ids
+    closing = at.model.tokenizer.encode("</think>", False).ids
     turns = [*USER, {"role": "assistant", "content": "<think>Well, "}]
     ids, message = await answered(at, messages=turns, continue_final_message=True, thinking_budget=6)
     assert ids[6 : 6 + len(closing)] == closing
@@ -91,7 +91,7 @@ async def test_the_tokens_of_a_continued_thought_are_counted_from_its_end(at: Si
     turns[-1]["content"] += "I am done.</think>So "
     ids, message = await answered(at, messages=turns, continue_final_message=True, thinking_budget=0)
     assert "reasoning" not in message
-    assert message["content"] == at.context.tokenizer.decode(ids, True)
+    assert message["content"] == at.model.tokenizer.decode(ids, True)
 
 
 @pytest.mark.parametrize(

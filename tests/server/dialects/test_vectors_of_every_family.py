@@ -30,9 +30,9 @@ async def vectors_of(family: Site, body: dict[str, Any], **more: Any) -> dict[st
 
 @every_family(*ROWS)
 async def test_all_that_is_added_sums_to_the_residual_stream(family: Site) -> None:
-    body = reading(family.context.config)
+    body = reading(family.model.config)
     trace, weights = exactly(family, body)
-    for part in parts(family.context.config):
+    for part in parts(family.model.config):
         entry = await vectors_of(family, body, part=part)
         expected, vectors = Contributions(trace, weights, part), array(entry, "vectors")
         for place, layer in enumerate(entry["layers"]):
@@ -50,9 +50,9 @@ async def test_all_that_is_added_sums_to_the_residual_stream(family: Site) -> No
 @every_family("llama-gqa", "gpt2", "gemma2", "gpt_neox", "bert", "t5")
 async def test_what_is_added_is_named_by_where_it_comes_from(family: Site) -> None:
     """Compare every addition that is a point with that point, and every change of a norm with the stream around it."""
-    body = reading(family.context.config)
+    body = reading(family.model.config)
     trace, weights = exactly(family, body)
-    for part in parts(family.context.config):
+    for part in parts(family.model.config):
         entry, own = await vectors_of(family, body, part=part), Contributions(trace, weights, part)
         for name, vectors in zip(entry["addition_names"], array(entry, "additions"), strict=True):
             point = name.rpartition(".")[2]
@@ -86,9 +86,9 @@ def change_of(own: Contributions, name: str) -> Any:
 
 @every_family("llama-gqa", "gemma3", "t5")
 async def test_sums_over_axes_are_the_vectors_summed(family: Site) -> None:
-    body = reading(family.context.config)
+    body = reading(family.model.config)
     axes = ("layer", "head", "query", "key", "d_model")
-    for part in parts(family.context.config):
+    for part in parts(family.model.config):
         whole = array(await vectors_of(family, body, part=part), "vectors")
         for count in (1, 2, 3):
             for sum_over in itertools.combinations(("layer", "head", "key"), count):
@@ -101,7 +101,7 @@ async def test_sums_over_axes_are_the_vectors_summed(family: Site) -> None:
 @every_family("llama-gqa", "bert", "gemma3")
 async def test_what_was_not_asked_for_is_a_part_of_its_own(family: Site) -> None:
     """Check the sum for a selection of layers, heads and keys, and the entry that holds the rest."""
-    config = family.context.config
+    config = family.model.config
     body = reading(config)
     trace, weights = exactly(family, body)
     entry = await vectors_of(family, body, layers=[-1], heads=[2, 0], key_positions=[3, 1, 4])
@@ -151,7 +151,7 @@ def changes_of(config: ModelConfig, part: Part, layer: int) -> dict[str, list[di
 )
 async def test_a_change_is_in_what_is_added_and_never_in_rounding(family: Site) -> None:
     """Check that the additions of a changed pass sum to the changed stream and to the changed logits."""
-    config, body = family.context.config, reading(family.context.config)
+    config, body = family.model.config, reading(family.model.config)
     for part in parts(config):
         own, prefix = stack_config(config, stack_of(part)), full_name(config, stack_of(part), "", None)
         has_logits = config.has_head and part != "encoder" and config.altup is None

@@ -38,7 +38,7 @@ async def test_the_list_names_every_weight_and_each_is_there(at: Site) -> None:
 
 @every("llama-gqa", "bert", "bart")
 async def test_slices_are_those_of_the_checkpoint(at: Site) -> None:
-    config, weights = at.context.config, loaded(at)
+    config, weights = at.model.config, loaded(at)
     d, heads, size = config.hidden_size, config.num_heads, config.head_dim
     q = weights["layers.1.qkv.weight"][: heads * size]
     head = await numbers(at, "W_Q", layer=1, head=2)
@@ -54,7 +54,7 @@ async def test_slices_are_those_of_the_checkpoint(at: Site) -> None:
 
 @every("bert")
 async def test_vectors_have_rows_alone_each_heads_too(at: Site) -> None:
-    config, weights = at.context.config, loaded(at)
+    config, weights = at.model.config, loaded(at)
     values = weights["layers.0.qkv.bias"][-config.num_heads * config.head_dim :].reshape(config.num_heads, -1)
     np.testing.assert_array_equal(await numbers(at, "b_V", layer=0, rows="1:3"), values[:, 1:3])
     np.testing.assert_array_equal(await numbers(at, "b_V", layer=0, head=1), values[1])
@@ -104,20 +104,24 @@ async def test_ranges_that_overlap_are_refused_before_they_are_added_up(at: Site
     finally:
         tracemalloc.stop()
     assert "rows: row 0 is given twice in [0, 1, 2" in error_of(answer)["message"]
-    assert peak < 8 * 8000 * at.context.config.vocab_size / 2, "bytes of the list of all indices"
+    assert peak < 8 * 8000 * at.model.config.vocab_size / 2, "bytes of the list of all indices"
 
 
 async def test_what_is_too_large_is_refused_before_anything_runs_with_what_would_fit(at: Site, tmp_path: Path) -> None:
     engine = at.engine
     assert isinstance(engine, InlineEngine)
-    d, heads, size = at.context.config.hidden_size, at.context.config.num_heads, at.context.config.head_dim
+    d, heads, size = (
+        at.model.config.hidden_size,
+        at.model.config.num_heads,
+        at.model.config.head_dim,
+    )
     small = {"config": engine.model_config, "max_response_bytes": 14 * d * size + 500}
     async with site(tmp_path, engine, **small) as cramped:
         for name, fits in (("W_Q?layer=0", {"layer": 0, "head": 0}), ("W_E", {"rows": f"0:{size}"})):
             answer = await cramped.http.get(f"/v1/models/org/tiny/weights/{name}")
             assert answer.status_code == 413
             refused = error_of(answer)["message"]
-            count = heads * d * size if "W_Q" in name else at.context.config.vocab_size * d
+            count = heads * d * size if "W_Q" in name else at.model.config.vocab_size * d
             assert f"about {14 * count} bytes" in refused
             assert all(f"{key}={value}" in refused for key, value in fits.items() if key != "layer")
             assert (await get(cramped, f"weights/{name.partition('?')[0]}", **fits)).status_code == 200
@@ -144,7 +148,7 @@ async def statuses(at: Site, *keys: str | None) -> list[tuple[int, int, bool]]:
 async def test_without_keys_everybody_may_read_weights_unless_they_are_off(at: Site, tmp_path: Path) -> None:
     assert await statuses(at, None) == [(200, 200, True)]
     for access, told in (("off", "(--weights-access off)"), ("admin", "it has no keys, and so no admin")):
-        options: dict[str, Any] = {"config": at.context.config, "weights_access": access}
+        options: dict[str, Any] = {"config": at.model.config, "weights_access": access}
         async with site(tmp_path, at.engine, **options) as closed:
             assert await statuses(closed, None) == [(403, 403, False)]
             answer: httpx.Response = await get(closed, "weights")
@@ -154,7 +158,7 @@ async def test_without_keys_everybody_may_read_weights_unless_they_are_off(at: S
 async def test_with_keys_admins_alone_may_unless_it_is_open(at: Site, tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     file.write_text(f'[alice]\nhash = "{hash_of("alice")}"\n[root]\nhash = "{hash_of("root")}"\nadmin = true\n')
-    options: dict[str, Any] = {"config": at.context.config, "api_key_file": file}
+    options: dict[str, Any] = {"config": at.model.config, "api_key_file": file}
     async with site(tmp_path, at.engine, **options) as guarded:
         assert await statuses(guarded, "alice", "root") == [(403, 403, False), (200, 200, True)]
         refused = error_of(await guarded.http.get("/v1/models/org/tiny/weights/W_E", headers=bearer("alice")))

@@ -96,7 +96,7 @@ async def test_geometry_of_the_token_table(at: Site) -> None:
 
 
 async def test_geometry_of_a_head_by_any_way_to_name_it(at: Site) -> None:
-    config = at.context.config
+    config = at.model.config
     last, heads = config.num_layers - 1, config.num_kv_heads
     ways = (
         {"matrix": f"blocks.{last}.attn.W_K", "head": heads - 1},
@@ -190,7 +190,7 @@ async def test_a_geometry_that_makes_no_sense_is_refused(
 
 @every(*FAMILIES)
 async def test_circuits_of_some_heads(at: Site) -> None:
-    config = at.context.config
+    config = at.model.config
     layers, heads = [config.num_layers - 1, 0], [-1, 1]
     told = entry(await at.post("/v1/circuits", {"layers": layers, "heads": heads, "compose": True}))
     assert told["layers"] == layers
@@ -220,7 +220,11 @@ async def test_circuits_of_some_heads(at: Site) -> None:
 @every("bart")
 async def test_circuits_of_cross_attention(at: Site) -> None:
     told = entry(await at.post("/v1/circuits", {"part": "cross", "layers": 0}))
-    assert array(told, "qk.singular_values").shape == (1, at.context.config.num_heads, at.context.config.head_dim)
+    assert array(told, "qk.singular_values").shape == (
+        1,
+        at.model.config.num_heads,
+        at.model.config.head_dim,
+    )
     error = await at.error("/v1/circuits", {"part": "cross", "compose": True}, 400)
     assert error["param"] == "compose"
 

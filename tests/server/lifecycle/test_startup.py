@@ -193,7 +193,7 @@ def test_the_model_that_answers_names_the_capital_of_france_and_shows_all_its_he
 
 def test_the_built_in_model_is_served_by_name() -> None:
     files = load_model_files(Settings(model="fables"))
-    assert (files.folder, files.model_id) == (PACKAGED, "fables")
+    assert (files.folder, files.id) == (PACKAGED, "fables")
     server = shared_server("--served-model-name", "fables", "--dtype", "float32")
     body = {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
     with httpx.Client(base_url=server.url, timeout=PATIENCE) as http:
@@ -212,7 +212,7 @@ def test_the_api_process_reads_a_model_without_torch() -> None:
 def test_the_name_on_the_wire_is_the_hub_id_or_the_folders_last_part(folder: Path) -> None:
     assert name_of("org/name", folder) == "org/name"
     assert [name_of(path, folder) for path in (str(folder), f"{folder}/config.json/", "")] == ["llama"] * 3
-    assert load_model_files(Settings(model=str(folder), served_model_name="mine")).model_id == "mine"
+    assert load_model_files(Settings(model=str(folder), served_model_name="mine")).id == "mine"
 
 
 @pytest.mark.parametrize("source", ["auto", "vllm"])
