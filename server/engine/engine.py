@@ -110,6 +110,10 @@ class Engine:
         """Return whether `step` has anything to compute or to report."""
         return bool(self._scheduler.has_work or self._ahead.is_running or self._outputs or self._intake.has_work)
 
+    def close(self) -> None:
+        """End the engine's threads, which hold the network: its memory is free once the engine is."""
+        self._intake.close()
+
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Call `wake`, from another thread, when there is an output that needs no step."""
         self._intake.call_when_ready(wake)

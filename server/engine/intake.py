@@ -55,6 +55,11 @@ class Intake:
         """Return whether a request holds memory for its answer, or may do so."""
         return self.has_questions or any(active.is_gathering for active in self._active.values())
 
+    def close(self) -> None:
+        """End the threads that answer requests."""
+        self._weight_queries.close()
+        self.grammars.close()
+
     def call_when_ready(self, wake: Callable[[], None]) -> None:
         """Call `wake`, from another thread, when there is work for `take_ready`."""
         self._weight_queries.call_when_ready(wake)

@@ -125,6 +125,10 @@ class WorkerLink:
 
         threading.Thread(target=wait, name="link-watch", daemon=True).start()
 
+    @property
+    def is_lost(self) -> bool:
+        return self._lost
+
     def close(self) -> None:
         with self._changed:
             self._lost = True

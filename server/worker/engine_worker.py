@@ -8,7 +8,7 @@ import logging
 import os
 import pkgutil
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -98,7 +98,8 @@ class EngineWorker:
         )
         if self.config.device == "cuda":
             self.config = replace(self.config, device=device)  # this worker's GPU
-        self._engine = self._make_engine(link)
+        report = partial(report_loading, link)
+        self._engine = load_engine(self.config, self.model_files, report, self.engine_factory)
         memory_room = limit_memory(
             self.config.worker_memory, self.config.memory_share, self.config.tensor_parallel, self._engine.info.device
         )
@@ -127,15 +128,21 @@ class EngineWorker:
             shutil.rmtree(os.path.dirname(self.socket_path), ignore_errors=True)
         os._exit(0)
 
-    def _make_engine(self, link: WorkerLink) -> "Engine":
-        factory = pkgutil.resolve_name(self.engine_factory)
 
-        def progress(done: int, total: int) -> None:
-            link.send(*messages.encode(messages.Loading(done, total)))
+def load_engine(
+    config: EngineConfig, model_files: Fingerprint, progress: Callable[[int, int], None], factory: str = ENGINE_FACTORY
+) -> "Engine":
+    """Return the engine of a model whose files have this fingerprint. Raises ValueError for a model or settings that
+    cannot be served, and for files that have changed.
+    """
+    engine = cast("Engine", pkgutil.resolve_name(factory)(config, progress))
+    # Afterwards, so that a file that changes while it is read is noticed.
+    changed = difference(model_files, config.model)
+    if changed is not None:
+        raise ValueError(changed)
+    return engine
 
-        engine = cast("Engine", factory(self.config, progress))
-        # Afterwards, so that a file that changes while it is read is noticed.
-        changed = difference(self.model_files, self.config.model)
-        if changed is not None:
-            raise ValueError(changed)
-        return engine
+
+def report_loading(link: WorkerLink, done: int, total: int) -> None:
+    """Tell the API process how many of the weights are loaded."""
+    link.send(*messages.encode(messages.Loading(done, total)))

@@ -25,7 +25,7 @@ def report_progress(link: WorkerLink) -> None:
 def _report(link: WorkerLink) -> None:
     reported = progress()
     with contextlib.suppress(ConnectionError):  # the link's own thread ends the process
-        while True:
+        while not link.is_lost:
             time.sleep(REPORT_INTERVAL)
             if (done := progress()) != reported:
                 reported = done

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import base64
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from lightwell_client._arrays import require_numpy
 from lightwell_client._exceptions import InvalidResponse, MissingDependency
@@ -53,6 +54,16 @@ class Embedding:
         return struct.unpack(f"<{len(self.data) // FLOAT32_BYTES}f", self.data)
 
     @property
+    def outputs(self) -> Self:
+        """Return this embedding: vLLM has the vector there."""
+        return self
+
+    @property
+    def embedding(self) -> list[float]:
+        """Return `vector` as a list, by vLLM's name. Raises its errors."""
+        return list(self.vector)
+
+    @property
     def matrix(self) -> Array:
         """Return the vectors as [token, d], float32; [1, d] when pooled; each call returns a new array.
 
@@ -77,6 +88,9 @@ class Embeddings(NotebookView):
     usage: Usage | None = field(default=None, repr=False)
     compute_dtype: str | None = None
     """The dtype in which the network computed these numbers, whatever they were sent in."""
+
+    def __iter__(self) -> Iterator[Embedding]:
+        return iter(self.data)
 
     def __repr__(self) -> str:
         """Return the fields in a line, then a line for each input."""

@@ -40,6 +40,8 @@ class CompletionChoice(Result):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: CompletionLogprobs | None = None
+    token_ids: list[int] | None = None
+    """With return_token_ids: the generated tokens."""
     prompt_logprobs: list[Any] | None = None
     attention: MaybeTokenAttention = None
     """The rows that chose these tokens, when asked for."""
@@ -53,6 +55,15 @@ class Completion(Result, TextView):
     created: int = 0
     choices: list[CompletionChoice] = Field(min_length=1)
     usage: Usage | None = None
+    prompt: str | None = None
+    """Of a library's answer: the text that was continued."""
+    prompt_token_ids: list[int] | None = None
+    """Of a library's answer: its tokens."""
+
+    @property
+    def outputs(self) -> list[CompletionChoice]:
+        """Return the choices, by vLLM's name."""
+        return self.choices
 
     @property
     def text(self) -> str:
@@ -163,9 +174,16 @@ class ChatChoice(Result):
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     logprobs: ChatLogprobs | None = None
+    token_ids: list[int] | None = None
+    """With return_token_ids: the generated tokens."""
     attention: MaybeTokenAttention = None
     reasons: tuple[Reasons, ...] | None = Field(default=None, repr=False)
     """With `explain`: why each of the first 16 tokens was likely."""
+
+    @property
+    def text(self) -> str:
+        """Return the message's content."""
+        return self.message.content or ""
 
 
 class ChatCompletion(Result, TextView):
@@ -176,6 +194,15 @@ class ChatCompletion(Result, TextView):
     created: int = 0
     choices: list[ChatChoice] = Field(min_length=1)
     usage: Usage | None = None
+    prompt: str | None = None
+    """Of a library's answer: the conversation as the chat template writes it."""
+    prompt_token_ids: list[int] | None = None
+    """Of a library's answer: its tokens."""
+
+    @property
+    def outputs(self) -> list[ChatChoice]:
+        """Return the choices, by vLLM's name."""
+        return self.choices
 
     @property
     def message(self) -> ChatMessage:

@@ -2,8 +2,8 @@
 it.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field
 
@@ -98,6 +98,11 @@ class PairScore(Result):
     reasons: Reasons | None = Field(default=None, repr=False)
     """With explain: the reasons of the prediction."""
 
+    @property
+    def outputs(self) -> Self:
+        """Return this result: vLLM has the score there."""
+        return self
+
 
 class Scores(Result, NotebookView):
     """The answer to `score`: one entry a pair, in their order."""
@@ -106,6 +111,9 @@ class Scores(Result, NotebookView):
     model: str = ""
     data: list[PairScore] = Field(default_factory=list)
     usage: Usage | None = Field(default=None, repr=False)
+
+    def __iter__(self) -> Iterator[PairScore]:  # type: ignore[override]  # in place of pydantic's fields
+        return iter(self.data)
 
     @property
     def scores(self) -> list[float]:
@@ -137,6 +145,11 @@ class Classified(Result):
     reasons: Reasons | None = Field(default=None, repr=False)
     """With explain: why the likeliest label is the likeliest."""
 
+    @property
+    def outputs(self) -> Self:
+        """Return this result: vLLM has the probabilities there."""
+        return self
+
 
 class Classification(Result, NotebookView):
     """The answer to `classify`: one entry an input, in their order."""
@@ -145,6 +158,9 @@ class Classification(Result, NotebookView):
     model: str = ""
     data: list[Classified] = Field(default_factory=list)
     usage: Usage | None = Field(default=None, repr=False)
+
+    def __iter__(self) -> Iterator[Classified]:  # type: ignore[override]  # in place of pydantic's fields
+        return iter(self.data)
 
     def _repr_html_(self) -> str:
         rows = [[each.index, each.label, max(each.probs, default=None)] for each in self.data]

@@ -49,6 +49,7 @@ class GrammarCompiler:
         """A matcher at the beginning of each cached grammar, the most recently used last."""
         self._wake: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
+        self._is_closed = False
         self.num_compiled = 0
         self.num_cached = 0
         """Requests with a grammar that was already compiled."""
@@ -96,6 +97,12 @@ class GrammarCompiler:
         """Remove and return a request, or None if it does not wait here."""
         return self.requests.pop(uid, None)
 
+    def close(self) -> None:
+        """End the thread, after the grammar that it compiles."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
     def take_results(self) -> list[Compiled]:
         """Return the results since the last call."""
         with self._changed:
@@ -115,11 +122,13 @@ class GrammarCompiler:
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if self._is_closed:
+                    return
                 request = self._waiting.popleft()
             if request is None:
                 with self._changed:  # a second later: the first answer would wait for the interpreter's lock
-                    self._changed.wait_for(lambda: self._waiting, 1.0)
+                    self._changed.wait_for(lambda: self._waiting or self._is_closed, 1.0)
                 # A panic of Rust code is no Exception; the first request with a grammar reports the reason.
                 with contextlib.suppress(BaseException):
                     self._find_vocabulary()

@@ -53,6 +53,7 @@ class WeightQueries:
         self._results: list[RequestOutput] = []
         self._wake: Callable[[], None] = lambda: None
         self._thread: threading.Thread | None = None
+        self._is_closed = False
 
     @property
     def has_results(self) -> bool:
@@ -85,6 +86,12 @@ class WeightQueries:
                     return True
         return False
 
+    def close(self) -> None:
+        """End the thread, after the question that it answers."""
+        with self._changed:
+            self._is_closed = self._aborted = True
+            self._changed.notify()
+
     def take_results(self) -> list[RequestOutput]:
         """Return the outputs since the last call."""
         with self._changed:
@@ -97,7 +104,9 @@ class WeightQueries:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting)
+                self._changed.wait_for(lambda: self._waiting or self._is_closed)
+                if self._is_closed:
+                    return
                 request = self._waiting.popleft()
                 self._running, self._aborted = request.uid, False
             output = self._answered(request)

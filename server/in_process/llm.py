@@ -1,0 +1,276 @@
+"""`LLM` and `AsyncLLM`: the engine in the caller's process, with every method of the Python client, and the names of
+vLLM's class where it has the same.
+"""
+
+import asyncio
+import contextlib
+import warnings
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import httpx
+
+from lightwell_client import AsyncClient, ChatCompletion, Client, Completion
+from lightwell_client._calls import as_messages
+from lightwell_client._options import ChatOptions, GenerateOptions, TokenizeOptions
+from model.checkpoint.nearest import did_you_mean
+from model.tokenization.tokenizer import Tokenizer
+from server.config.settings import Settings, setting_names
+from server.in_process.application import Application
+from server.in_process.transports import AsyncLocalTransport, LocalTransport
+
+T = TypeVar("T")
+R = TypeVar("R", Completion, ChatCompletion)
+
+_URL = "http://lightwell"
+_OTHER_NAMES = {"tensor_parallel_size": "tensor_parallel", "quantization": "quantize"}
+"""vLLM's names of settings."""
+_IGNORED = ("enforce_eager", "runner", "trust_remote_code", "disable_log_stats", "swap_space")
+"""vLLM's settings without a counterpart."""
+_SHOWN_FROM = 11
+"""Least number of prompts with a progress bar."""
+_UNLIMITED = {"max_queue_time": "0", "request_timeout": "0", "load_timeout": "0", "worker_timeout": "1000000"}
+"""Defaults of the settings that protect a server from its clients."""
+_MAX_TOKENS = 16
+"""vLLM's default of `max_tokens`, for chats too."""
+
+
+class SamplingParams(SimpleNamespace):
+    """Options of `generate` and `chat` as attributes, which may be changed: temperature, top_p, max_tokens, ...
+
+    The names are those of the client's `GenerateOptions` and `ChatOptions`; they include vLLM's.
+    """
+
+    _NAMES = frozenset(GenerateOptions.__annotations__) | frozenset(ChatOptions.__annotations__)
+
+    def __init__(self, **options: Any) -> None:
+        """Raises TypeError for an unknown name."""
+        for name in options.keys() - self._NAMES:
+            accepted = ", ".join(sorted(self._NAMES))
+            raise TypeError(f"SamplingParams has no {name!r}{did_you_mean(name, self._NAMES)}; accepted: {accepted}")
+        super().__init__(**options)
+
+
+Sampling = SamplingParams | Sequence[SamplingParams] | None
+
+
+class _Batches:
+    """Runs one request for each of many prompts, over an asynchronous client of the application."""
+
+    def __init__(self, model: str | None, settings: Mapping[str, Any]) -> None:
+        read = settings_of(model, settings)
+        self.application = Application(read)
+        self._max_together = 2 * read.max_num_seqs
+        transport = AsyncLocalTransport(self.application)
+        self._client = AsyncClient(
+            _URL, timeout=None, max_retries=0, http_client=httpx.AsyncClient(transport=transport)
+        )
+
+    async def defaults(self) -> "SamplingParams":
+        """Return the sampling parameters of the model's own files."""
+        found: dict[str, Any] = (await self._client.capabilities())["default_sampling_params"]
+        return SamplingParams(**{name: value for name, value in found.items() if value is not None})
+
+    async def generate(
+        self, prompts: Any, sampling: Sampling, options: Mapping[str, Any], use_tqdm: bool
+    ) -> list[Completion]:
+        adds = options.get("add_special_tokens", True)
+
+        async def one(prompt: str | Sequence[int], chosen: Mapping[str, Any]) -> Completion:
+            answer = await self._client.generate(prompt, **chosen)
+            ids = self.application.tokenizer.encode(prompt, adds).ids if isinstance(prompt, str) else list(prompt)
+            text = prompt if isinstance(prompt, str) else self.application.tokenizer.decode(prompt, False)
+            return answer.model_copy(update={"prompt": text, "prompt_token_ids": ids})
+
+        return await self._all(one, prompts_of(prompts), sampling, options, use_tqdm)
+
+    async def chat(
+        self, messages: Any, sampling: Sampling, options: Mapping[str, Any], use_tqdm: bool
+    ) -> list[ChatCompletion]:
+        is_one = isinstance(messages, str) or (len(messages) > 0 and isinstance(messages[0], Mapping))
+        shared = {name: value for name, value in options.items() if name in TokenizeOptions.__annotations__}
+
+        async def one(conversation: Any, chosen: Mapping[str, Any]) -> ChatCompletion:
+            answer = await self._client.chat(conversation, **chosen)
+            ids = (await self._client.tokenize(as_messages(conversation), **shared)).ids
+            return answer.model_copy(
+                update={"prompt": self.application.tokenizer.decode(ids, False), "prompt_token_ids": ids}
+            )
+
+        return await self._all(one, [messages] if is_one else messages, sampling, options, use_tqdm)
+
+    async def _all(
+        self,
+        one: Callable[[Any, Mapping[str, Any]], Awaitable[R]],
+        prompts: Sequence[Any],
+        sampling: Sampling,
+        options: Mapping[str, Any],
+        use_tqdm: bool,
+    ) -> list[R]:
+        """Run a request for each prompt, and return the answers in their order. The first failure ends all."""
+        each = list(sampling) if isinstance(sampling, Sequence) else [sampling] * len(prompts)
+        if len(each) != len(prompts):
+            raise ValueError(f"sampling_params: {len(each)} for {len(prompts)} prompts; one, or one each is accepted")
+        places = asyncio.Semaphore(self._max_together)
+        with _progress(len(prompts), use_tqdm) as bar:
+
+            async def run(prompt: Any, own: SamplingParams | None) -> R:
+                async with places:
+                    chosen = {"max_tokens": _MAX_TOKENS} | ({} if own is None else vars(own)) | dict(options)
+                    answer = await one(prompt, {**chosen, "return_token_ids": True})
+                bar.update()
+                return answer
+
+            tasks = [asyncio.ensure_future(run(*both)) for both in zip(prompts, each, strict=True)]
+            try:
+                return list(await asyncio.gather(*tasks))
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+
+class LLM(Client):
+    """A model in this process: the engine and every method of the client, without a server.
+
+        llm = LLM("smollm2")
+        for answer in llm.generate(["Paris is", "Rome is"], max_tokens=20): print(answer.text)
+        llm.attention("The cat sat", layers=0).plot()
+
+    `generate` and `chat` take one prompt or many, and return a list, as vLLM's do; many prompts are one batch. It is
+    safe to share between threads. `close()`, or the end of a `with` block, frees the memory.
+    """
+
+    def __init__(self, model: str | None = None, **settings: Any) -> None:
+        """Load a model: a folder, a GGUF file, a hub id or a built-in name; None is the default model.
+
+        settings: by the names of the flags of `lightwell serve`, with underscores: dtype, quantize, max_model_len,
+            max_num_seqs, kv_cache_memory, threads, ...
+
+        Raises TypeError for an unknown setting, ValueError for a wrong value or a model that cannot be served.
+        """
+        self._batches = _Batches(model, settings)
+        transport = LocalTransport(self._batches.application)
+        super().__init__(_URL, timeout=None, max_retries=0, http_client=httpx.Client(transport=transport))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Return the model's tokenizer."""
+        return self._batches.application.tokenizer
+
+    def generate(  # type: ignore[override]  # a list, as vLLM returns it
+        self, prompts: Any, sampling_params: Sampling = None, *, use_tqdm: bool = True, **options: Any
+    ) -> list[Completion]:
+        """Continue one or many texts. prompts: a text, token ids, {"prompt": text} or {"prompt_token_ids": ids}, or a
+        list of these. options: of the client's `generate`; they precede `sampling_params`, one for all or one each.
+
+        Raises LightwellError, and ValueError for another number of `sampling_params`.
+        """
+        return self._wait(self._batches.generate(prompts, sampling_params, options, use_tqdm))
+
+    def chat(  # type: ignore[override]  # a list, as vLLM returns it
+        self, messages: Any, sampling_params: Sampling = None, *, use_tqdm: bool = True, **options: Any
+    ) -> list[ChatCompletion]:
+        """Answer one or many conversations. messages: a text, a list of messages, or a list of such lists.
+
+        Raises as `generate`.
+        """
+        return self._wait(self._batches.chat(messages, sampling_params, options, use_tqdm))
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._batches.application.call(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # an interrupt of this thread ends the requests
+            raise
+
+    def __repr__(self) -> str:
+        return f"LLM({self._batches.application.name!r})"
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """Return the sampling parameters of the model's own files."""
+        return self._wait(self._batches.defaults())
+
+    def close(self) -> None:
+        """End running requests, and free the memory. A second call does nothing."""
+        self._batches.application.close()
+
+
+class AsyncLLM(AsyncClient):
+    """`LLM` for asyncio: the same arguments, the same methods, awaited."""
+
+    def __init__(self, model: str | None = None, **settings: Any) -> None:
+        """Load a model, as `LLM` does; the event loop waits meanwhile."""
+        self._batches = _Batches(model, settings)
+        transport = AsyncLocalTransport(self._batches.application)
+        super().__init__(_URL, timeout=None, max_retries=0, http_client=httpx.AsyncClient(transport=transport))
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Return the model's tokenizer."""
+        return self._batches.application.tokenizer
+
+    async def generate(  # type: ignore[override]
+        self, prompts: Any, sampling_params: Sampling = None, *, use_tqdm: bool = True, **options: Any
+    ) -> list[Completion]:
+        """Continue one or many texts, as `LLM.generate`."""
+        return await self._batches.generate(prompts, sampling_params, options, use_tqdm)
+
+    async def chat(  # type: ignore[override]
+        self, messages: Any, sampling_params: Sampling = None, *, use_tqdm: bool = True, **options: Any
+    ) -> list[ChatCompletion]:
+        """Answer one or many conversations, as `LLM.chat`."""
+        return await self._batches.chat(messages, sampling_params, options, use_tqdm)
+
+    def __repr__(self) -> str:
+        return f"AsyncLLM({self._batches.application.name!r})"
+
+    async def get_default_sampling_params(self) -> SamplingParams:
+        """Return the sampling parameters of the model's own files."""
+        return await self._batches.defaults()
+
+    async def close(self) -> None:
+        """End running requests, and free the memory. A second call does nothing."""
+        await asyncio.to_thread(self._batches.application.close)
+
+
+def settings_of(model: str | None, settings: Mapping[str, Any]) -> Settings:
+    """Return the settings. Raises TypeError for an unknown name, and SettingsError for a wrong value."""
+    flags: dict[str, Any] = {"model": model, **_UNLIMITED}
+    for given, value in settings.items():
+        name = _OTHER_NAMES.get(given, given)
+        if name in _IGNORED:
+            if name == "trust_remote_code" and value:
+                raise ValueError("trust_remote_code: False is accepted; Lightwell runs no code of models")
+            warnings.warn(f"{given} has no effect here", stacklevel=3)
+        elif name not in setting_names():
+            raise TypeError(f"LLM has no setting {given!r}{did_you_mean(given, setting_names())}")
+        elif isinstance(value, list | tuple):
+            flags[name] = [*map(str, value)]
+        elif value is not None and value is not False:
+            flags[name] = True if value is True else str(value)
+    return Settings.from_sources(flags, {})
+
+
+def prompts_of(prompts: Any) -> list[Any]:
+    """Return each prompt as a text or token ids. Raises TypeError."""
+    if isinstance(prompts, str | Mapping) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return prompts_of([prompts])
+    found = []
+    for prompt in prompts:
+        if isinstance(prompt, Mapping):
+            if len(prompt.keys() & {"prompt", "prompt_token_ids"}) != 1:
+                raise TypeError(f'prompts: {prompt!r:.200} has neither "prompt" nor "prompt_token_ids"')
+            prompt = prompt.get("prompt", prompt.get("prompt_token_ids"))
+        found.append(prompt)
+    return found
+
+
+@contextlib.contextmanager
+def _progress(total: int, is_wanted: bool) -> Iterator[Any]:
+    """Yield a progress bar on stderr, hidden for few prompts."""
+    from tqdm.auto import tqdm
+
+    with tqdm(total=total, desc="prompts", disable=not is_wanted or total < _SHOWN_FROM, unit="") as bar:
+        yield bar
