@@ -24,8 +24,7 @@ MAY_IMPORT = {
                   "server.observability server.terminal",
     "server.terminal": "model.batch model.checkpoint model.kernels model.kv_cache model.loading model.tokenization "
                        "server.config",
-    "server.in_process": "model.checkpoint model.tokenization server.config server.dispatch server.engine "
-                         "server.generation server.ipc server.lifecycle server.observability server.worker",
+    "server.library": "model.checkpoint model.tokenization server.config server.lifecycle",
     "server.lifecycle": "model.analysis model.checkpoint model.config model.network model.tokenization server.config "
                         "server.dialects server.dispatch server.engine server.generation server.http "
                         "server.observability server.worker",

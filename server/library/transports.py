@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from server.in_process.application import Application, Exchange, RequestHead
+from server.lifecycle.in_process import Application, Exchange, RequestHead
 
 T = TypeVar("T")
 

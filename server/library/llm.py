@@ -17,8 +17,8 @@ from lightwell_client._options import ChatOptions, GenerateOptions, TokenizeOpti
 from model.checkpoint.nearest import did_you_mean
 from model.tokenization.tokenizer import Tokenizer
 from server.config.settings import Settings, setting_names
-from server.in_process.application import Application
-from server.in_process.transports import AsyncLocalTransport, LocalTransport
+from server.library.transports import AsyncLocalTransport, LocalTransport
+from server.lifecycle.in_process import Application
 
 T = TypeVar("T")
 R = TypeVar("R", Completion, ChatCompletion)

@@ -14,9 +14,9 @@ from server.config.auth.keys import Keyring
 from server.config.settings import Settings, SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.generation.served_model import ModelFiles
-from server.in_process.engine_thread import EngineThread
 from server.lifecycle.app import create_app, load_model_files
 from server.observability.metrics import Metrics
+from server.worker.engine_thread import EngineThread
 
 T = TypeVar("T")
 

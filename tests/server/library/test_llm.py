@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from lightwell_client import ApiError, BadRequest, Client
-from server.in_process.llm import LLM, AsyncLLM, SamplingParams
+from server.library.llm import LLM, AsyncLLM, SamplingParams
 from tests.support.shared import shared_server
 
 TEXT = "The fox and the crow met in a wood."
@@ -208,7 +208,7 @@ def test_after_close_calls_say_so_and_no_thread_is_left() -> None:
 
 SPAWNED = """
 import multiprocessing
-from server.in_process.llm import LLM
+from server.library.llm import LLM
 
 def child(queue):
     with LLM("fables", threads=1) as llm:

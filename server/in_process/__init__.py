@@ -1,1 +1,0 @@
-"""A server in the caller's process, without HTTP: the routes run in one thread, and the engine in another."""
