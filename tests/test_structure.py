@@ -22,8 +22,7 @@ MAY_IMPORT = {
     "server.__main__": "",
     "server.cli": "model.analysis model.checkpoint model.tokenization server.config server.lifecycle "
                   "server.observability server.terminal",
-    "server.terminal": "model.batch model.checkpoint model.kernels model.kv_cache model.loading model.tokenization "
-                       "server.config",
+    "server.terminal": "model.checkpoint server.config server.library",
     "server.library": "model.checkpoint model.tokenization server.config server.lifecycle",
     "server.lifecycle": "model.analysis model.checkpoint model.config model.network model.tokenization server.config "
                         "server.dialects server.dispatch server.engine server.generation server.http "

@@ -1,1 +1,1 @@
-"""The engine on Ray: a Serve application, and batch jobs with Ray Data."""
+"""The engine on Ray: an application of Ray Serve."""

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import httpx
 
-from lightwell_client import AsyncClient, ChatCompletion, Client, Completion
+from lightwell_client import AsyncClient, ChatCompletion, Client, Completion, LightwellError
 from lightwell_client._calls import as_messages
 from lightwell_client._options import ChatOptions, GenerateOptions, TokenizeOptions
 from model.checkpoint.nearest import did_you_mean
@@ -115,14 +115,19 @@ class _Batches:
         places = asyncio.Semaphore(self._max_together)
         with _progress(len(prompts), use_tqdm) as bar:
 
-            async def run(prompt: Any, own: SamplingParams | None) -> R:
-                async with places:
-                    chosen = {"max_tokens": _MAX_TOKENS} | ({} if own is None else vars(own)) | dict(options)
-                    answer = await one(prompt, {**chosen, "return_token_ids": True})
+            async def run(number: int) -> R:
+                own = each[number]
+                chosen = {"max_tokens": _MAX_TOKENS} | ({} if own is None else vars(own)) | dict(options)
+                try:
+                    async with places:
+                        answer = await one(prompts[number], {**chosen, "return_token_ids": True})
+                except LightwellError as error:
+                    error.add_note(f"It is the error of prompt {number} of {len(prompts)}.")
+                    raise
                 bar.update()
                 return answer
 
-            tasks = [asyncio.ensure_future(run(*both)) for both in zip(prompts, each, strict=True)]
+            tasks = [asyncio.ensure_future(run(number)) for number in range(len(prompts))]
             try:
                 return list(await asyncio.gather(*tasks))
             finally:

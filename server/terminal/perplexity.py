@@ -1,32 +1,26 @@
-"""Perplexity of a text under a model, and its difference from another model: `lightwell perplexity`.
-
-The networks run in this process, without a server.
-"""
+"""Perplexity of a text under a model, and its difference from another model: `lightwell perplexity`."""
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
-import torch
-from torch import Tensor
+import numpy as np
+import numpy.typing as npt
 
-from model.batch import Batch, Span
 from model.checkpoint.files import read_text
 from model.checkpoint.folder import ModelLoadError
-from model.checkpoint.registry import read_config
-from model.checkpoint.resolve import resolve
-from model.kernels.choice import KernelConfig
-from model.kv_cache import KVCache
-from model.loading.loader import load_model, resolve_device, resolve_dtype, resolve_quantization
-from model.tokenization.tokenizer import Tokenizer, TokenizerError
 from server.config.settings import Settings
+from server.library.llm import LLM
 
 WINDOW = 512
 """Largest number of tokens in one pass; each token but the last predicts the next one."""
 LEAST_TOKENS = 2
 """Smallest number of tokens of a text: one token, and the next one that it predicts."""
-_BLOCK_SIZE = 32
+_MOST_BYTES = 8 << 30
+"""Bytes of the logits of a window."""
+Numbers = npt.NDArray[np.float64]
 
 
 @dataclass
@@ -37,9 +31,9 @@ class Score:
     """Negative log-likelihood, in nats."""
     num_tokens: int = 0
 
-    def add(self, logprobs: Tensor, following: Tensor) -> None:
-        """Add log-probabilities [tokens, vocab] float64 and the tokens [tokens] int64 that followed."""
-        self.loss -= float(logprobs.gather(1, following[:, None]).sum())
+    def add(self, logprobs: Numbers, following: list[int]) -> None:
+        """Add log-probabilities [tokens, vocab] and the tokens that followed."""
+        self.loss -= float(logprobs[np.arange(len(following)), following].sum())
         self.num_tokens += len(following)
 
     @property
@@ -57,9 +51,9 @@ class Comparison:
     num_agreeing: int = 0
     """Tokens at which both have the same likeliest token."""
 
-    def add(self, logprobs: Tensor, others: Tensor) -> None:
-        """Add log-probabilities [tokens, vocab] float64 of the model, and the other's."""
-        self.divergences += (others.exp() * (others - logprobs)).sum(1).tolist()
+    def add(self, logprobs: Numbers, others: Numbers) -> None:
+        """Add log-probabilities [tokens, vocab] of the model, and the other's."""
+        self.divergences += (np.exp(others) * (others - logprobs)).sum(1).tolist()
         self.num_agreeing += int((logprobs.argmax(1) == others.argmax(1)).sum())
 
     def divergence(self, share: float) -> float:
@@ -72,42 +66,18 @@ class Scorer:
 
     def __init__(self, settings: Settings) -> None:
         """Load the model of these settings. Raises ModelLoadError if it cannot be loaded, or predicts no text."""
-        folder = resolve(settings.model)
-        config = read_config(folder)
-        if config.kind != "decoder":
-            raise ModelLoadError(f"{folder} is an {config.kind}; a decoder is accepted")
-        device = resolve_device("auto")
-        own = resolve_dtype(settings.dtype, config, device)
-        self.model = load_model(
-            folder,
-            config,
-            own,
-            device,
-            quantize=resolve_quantization(settings.quantize, own, device),
-            kernels=KernelConfig(activations=settings.activations),
-        )
-        try:
-            self.tokenizer = Tokenizer.from_folder(folder)
-        except TokenizerError as error:
-            raise ModelLoadError(str(error)) from error
-        self.window = min(WINDOW, config.max_model_len)
-        self._cache = KVCache(
-            self.model.cache_config,
-            1 + -(-self.window // _BLOCK_SIZE),
-            _BLOCK_SIZE,
-            own,
-            device,
-            keys_in_rows=self.model.keys_in_rows,
-        )
+        options = {name: getattr(settings, name) for name in ("dtype", "quantize", "activations")}
+        self.llm = LLM(settings.model, **options, max_response_bytes=_MOST_BYTES, max_capture_bytes=_MOST_BYTES)
+        told = self.llm.capabilities()
+        if told["kind"] != "decoder":
+            raise ModelLoadError(f"{settings.model} is an {told['kind']}; a decoder is accepted")
+        self.window = min(WINDOW, told["max_model_len"])
 
-    @torch.inference_mode()
-    def logprobs(self, ids: list[int]) -> Tensor:
+    def logprobs(self, ids: list[int]) -> Numbers:
         """Return the log-probabilities [tokens, vocab] float64 of the token after each of `ids`, `window` at most."""
-        blocks = range(1, 1 + -(-len(ids) // _BLOCK_SIZE))
-        switch = self.model.rotary_switch or len(ids)
-        span = Span(ids, 0, blocks, self.model.config.num_layers, rotary_start=switch if len(ids) > switch else 0)
-        hidden = self.model.forward(Batch([span], _BLOCK_SIZE, self.model.device), self._cache)
-        return self.model.logits(hidden[: len(ids)]).double().log_softmax(-1).cpu()
+        logits = self.llm.trace(ids, "logits")["logits"].astype(np.float64)
+        logits -= logits.max(1, keepdims=True)
+        return cast("Numbers", logits - np.log(np.exp(logits).sum(1, keepdims=True)))
 
 
 def measure(
@@ -121,15 +91,15 @@ def measure(
     written = read_text(text).replace("\r\n", "\n").replace("\r", "\n")
     scorer = Scorer(settings)
     other = None if against is None else Scorer(Settings(model=against, dtype=settings.dtype))
-    ids = scorer.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens]
+    ids = scorer.llm.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens]
     if len(ids) < LEAST_TOKENS:
         raise ModelLoadError(f"{text} has {len(ids)} tokens; perplexity needs {LEAST_TOKENS} or more")
-    if other is not None and other.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens] != ids:
+    if other is not None and other.llm.tokenizer.encode(written, add_special_tokens=False).ids[:max_tokens] != ids:
         raise ModelLoadError(f"{against} splits {text} into other tokens; a model with the same vocabulary is accepted")
     window = scorer.window if other is None else min(scorer.window, other.window)
     score, others_score, comparison = Score(), None if other is None else Score(), Comparison()
     for part in _windows(ids, window):
-        following = torch.tensor(part[1:])
+        following = part[1:]
         logprobs = scorer.logprobs(part)[:-1]
         score.add(logprobs, following)
         if other is not None and others_score is not None:

@@ -168,8 +168,9 @@ def test_wrong_values_are_named_and_the_next_call_works(llm: LLM) -> None:
             LLM(**{"model": "fables", **settings})
     with pytest.raises(ValueError, match="sampling_params: 1 for 2 prompts"):
         llm.generate(["a", "b"], [SamplingParams()])
-    with pytest.raises(BadRequest, match="temperature"):
-        llm.generate(["A fox", "A wolf"], temperature=-1)
+    with pytest.raises(BadRequest, match="prompt") as refused:
+        llm.generate(["A fox", "A wolf", ""], **GREEDY)
+    assert "prompt 2 of 3" in refused.value.__notes__[0]
     with pytest.warns(UserWarning, match="enforce_eager has no effect"), LLM("fables", enforce_eager=True) as other:
         assert other.generate("A fox", **GREEDY)[0].text == llm.generate("A fox", **GREEDY)[0].text
 
