@@ -5,6 +5,7 @@ vLLM's class where it has the same.
 import asyncio
 import contextlib
 import warnings
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -61,6 +62,7 @@ class _Batches:
     def __init__(self, model: str | None, settings: Mapping[str, Any]) -> None:
         read = settings_of(model, settings)
         self.application = Application(read)
+        weakref.finalize(self, self.application.close)  # also at the end of the program
         self._max_together = 2 * read.max_num_seqs
         transport = AsyncLocalTransport(self.application)
         self._client = AsyncClient(

@@ -86,6 +86,7 @@ class Application:
         if self._is_closed:
             return
         with contextlib.suppress(AttributeError):  # a start that failed early
+            self._client.begin_drain()
             self.call(self._client.stop()).result()
             self._client.socket.remove()
         self._is_closed = True
