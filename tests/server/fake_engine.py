@@ -1,8 +1,8 @@
 """A real engine without a network: tokens by a rule, tensors of the requested size, steps of any duration.
 
 It runs in the server's real worker process. These environment variables set how it behaves: FAKE_STEP_SECONDS,
-FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS, FAKE_LOAD_HANGS (a file: the worker that finds it removes it, and
-its load never ends), FAKE_READY_ERROR (just before it is ready).
+FAKE_LOAD_SECONDS, FAKE_LOAD_HANGS (a file: the worker that finds it removes it, and its load never ends),
+FAKE_READY_ERROR (just before it is ready).
 """
 
 import os
@@ -13,7 +13,7 @@ from typing import Any
 
 from server.engine.config import EngineConfig
 from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing
-from server.engine.request import AttentionTask, EmbedTask, EngineRequest, GenerateTask
+from server.engine.request import EmbedTask, EngineRequest, GenerateTask
 
 CRASH_TOKEN = 66
 """First token of a prompt that makes the step raise."""
@@ -44,10 +44,6 @@ class FakeEngine:
 
     @classmethod
     def from_folder(cls, config: EngineConfig, progress: Callable[[int, int], None]) -> "FakeEngine":
-        if "FAKE_LOAD_ERROR" in os.environ:
-            raise ValueError(os.environ["FAKE_LOAD_ERROR"])
-        if "FAKE_LOAD_EXIT" in os.environ:
-            os._exit(int(os.environ["FAKE_LOAD_EXIT"]))
         hangs = Path(os.environ.get("FAKE_LOAD_HANGS", "no-such-file"))
         is_stuck = hangs.exists()
         hangs.unlink(missing_ok=True)  # before the progress report, at which a test kills this worker
@@ -126,11 +122,6 @@ class FakeEngine:
         if isinstance(task, EmbedTask):
             array = Array("float32", (4,), bytes(16))
             return RequestOutput(uid=uid, tensors={"embedding": array}, finish_reason="done", timing=timing)
-        if isinstance(task, AttentionTask):
-            length = len(request.prompt_token_ids)
-            shape = (len(task.capture.pairs), length, length)
-            array = Array("float32", shape, os.urandom(4 * shape[0] * length * length))
-            return RequestOutput(uid=uid, tensors={"attention": array}, finish_reason="done", timing=timing)
         assert isinstance(task, GenerateTask), f"this fake does not answer a {type(task).__name__}"
         return self._next_token(request, task, timing)
 

@@ -21,9 +21,8 @@ from server.config.settings import SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
-from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask
+from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.http.connection_limits import EndReason
 from server.http.error_handlers import install_error_handlers
 from server.http.error_shapes import error_json
 from server.http.errors import ApiError
@@ -31,9 +30,6 @@ from server.lifecycle import processes
 from server.lifecycle.drain import DrainServer
 from server.observability.access_log import RequestLog, current_record
 from server.observability.logs import configure_logging
-
-HELD_BYTES = 1000
-"""Bytes that /endless counts as captured while it is sent."""
 
 
 class HandleStream(StreamingResponse):
@@ -67,7 +63,7 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
         body = await request.json()
         task = GenerateTask(sampling=SamplingParams(max_tokens=body["max_tokens"], seed=0))
         handle = await client.submit(
-            EngineRequest(prompt_token_ids=body["prompt"], task=task, capture_bytes=body.get("capture_bytes", 0)),
+            EngineRequest(prompt_token_ids=body["prompt"], task=task),
             RequestContext(current_record.get()),
         )
         if body.get("stream"):
@@ -77,18 +73,6 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
         finally:
             handle.close()
 
-    @app.post("/attention")
-    async def attention(request: Request) -> Response:
-        body = await request.json()
-        pairs = tuple((0, head) for head in range(body["heads"]))
-        handle = await client.submit(
-            EngineRequest(prompt_token_ids=body["prompt"], task=AttentionTask(capture=AttentionCapture(pairs=pairs))),
-            RequestContext(current_record.get()),
-        )
-        outputs = [output async for output in handle]
-        array = outputs[-1].tensors["attention"]
-        return JSONResponse({"shape": array.shape, "bytes": memoryview(array.data).nbytes})
-
     @app.get("/endless")
     async def endless() -> Response:
         async def pieces() -> AsyncIterator[bytes]:
@@ -96,7 +80,6 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
                 yield bytes(1 << 18)
                 await asyncio.sleep(0)  # without this, the loop would never yield after the client has left
 
-        client.hold_capture(HELD_BYTES, request_context=RequestContext(current_record.get()))
         return StreamingResponse(pieces())
 
     @app.get("/health/live")
@@ -123,12 +106,6 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
     return RequestLog(app)
 
 
-def note_end(reason: EndReason) -> None:
-    """Print a line for a stall, where a real server counts it."""
-    if reason == "stalled":
-        print("a client stalled", flush=True)
-
-
 def signal_where_the_loop_begins(number: int) -> None:
     """Send a signal to this process at the moment at which its event loop begins."""
     begin = DrainServer.run
@@ -153,7 +130,7 @@ def main() -> int:
             config,
             build_app,
             name="the fake",
-            on_connection_end=note_end,
+            on_connection_end=lambda reason: None,
             model_files={},
             engine_factory=factory,
         )

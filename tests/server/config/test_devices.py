@@ -3,9 +3,6 @@
 import logging
 import os
 import signal
-import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,7 +12,7 @@ from hypothesis import strategies as st
 
 from server.config.devices import Places, as_text, bind_to_cores, core_groups, places, visible_cards
 from server.config.setting_types import devices
-from tests.server.running import ROOT, running_server, wait_for
+from tests.server.running import running_server, wait_for
 
 
 def four() -> int:
@@ -172,15 +169,6 @@ def test_why_cards_could_not_be_counted_is_told_in_torchs_last_words(
     (tmp_path / "torch.py").write_text("import os\nos._exit(3)")  # without a word
     with pytest.raises(ValueError, match=r"non-zero exit status 3\.$"):
         visible_cards()
-
-
-def test_a_taken_port_is_told_before_any_card_is_looked_for() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        flags = ["--device", "cpu", "--devices", "0,1", "--port", str(taken.getsockname()[1])]
-        command = [sys.executable, "-m", "tests.server.fake_server", *flags]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "cannot listen on 127.0.0.1" in done.stderr
 
 
 def test_a_signal_while_cards_are_counted_ends_the_server_without_a_traceback(tmp_path: Path) -> None:

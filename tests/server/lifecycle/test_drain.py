@@ -14,7 +14,7 @@ from tests.server.running import PATIENCE, RunningServer, running_server, stream
 STREAM = {**LONG, "stream": True}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.nightly)])
 def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in(number: int) -> None:
     body = {"prompt": [1, 2], "max_tokens": 200}
     with running_server("--worker-timeout", "600") as server, httpx.Client(timeout=PATIENCE) as kept:
@@ -44,12 +44,10 @@ def test_the_first_signal_lets_running_requests_finish_and_nobody_new_comes_in(n
 @pytest.mark.parametrize(
     ("send", "number"),
     [
+        (os.killpg, signal.SIGINT),  # as a terminal does
         pytest.param(os.kill, signal.SIGTERM, marks=pytest.mark.nightly),
-        pytest.param(os.kill, signal.SIGINT, marks=pytest.mark.nightly),
         pytest.param(os.kill, signal.SIGHUP, marks=pytest.mark.nightly),
-        (os.killpg, signal.SIGINT),
     ],
-    ids=["SIGTERM", "SIGINT", "SIGHUP", "SIGINT to the group, as a terminal does"],
 )
 def test_while_draining_probes_are_answered_and_a_second_signal_ends_the_server_at_once(
     server: RunningServer, send: Callable[[int, int], None], number: int
@@ -100,14 +98,6 @@ def test_a_server_that_nohup_has_started_outlives_its_terminal() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-@pytest.mark.nightly
-def test_a_stopped_worker_does_not_outlive_the_server(server: RunningServer) -> None:
-    os.kill(server.worker_pid(), signal.SIGSTOP)
-    server.signal(signal.SIGINT)
-    assert server.wait_exit() == 0
-    server.wait_all_gone()
-
-
 # ---- a signal at any moment
 
 
@@ -141,7 +131,7 @@ def test_a_signal_while_the_server_starts_ends_it_whole() -> None:
         assert_nothing_left(server, url)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGHUP, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)])
 def test_a_signal_where_the_event_loop_begins_ends_the_server_with_status_0(number: int) -> None:
     with running_server(FAKE_SIGNAL=str(int(number))) as server:
         assert server.wait_exit() == 0

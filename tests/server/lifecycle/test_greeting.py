@@ -1,4 +1,4 @@
-"""The greeting of `lightwell serve` on a terminal, and its log elsewhere."""
+"""The greeting of `lightwell serve` on a terminal, and the error for a missing default model."""
 
 import json
 import os
@@ -6,10 +6,8 @@ import re
 import subprocess
 import sys
 import urllib.request
-from pathlib import Path
 
 from tests.server.terminal.terminal_program import CTRL_C, on_terminal
-from tests.support.processes import serve
 
 ARGUMENTS = ("serve", "fables", "--port", "0", "--kv-cache-memory", "16MiB")
 
@@ -44,17 +42,6 @@ def test_a_terminal_has_colours_and_a_wrong_model_is_one_red_line() -> None:
         assert server.wait() == 1
     assert "\x1b[31merror:\x1b[0m model 'fablez'" in server.raw
     assert "did you mean 'fables'?" in server.shown
-
-
-def test_without_a_terminal_the_log_has_plain_lines(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with serve(["fables", "--kv-cache-memory", "16MiB"], log_file=log):
-        pass
-    text = log.read_text()
-    assert "\x1b" not in text
-    assert "curl" not in text
-    (line,) = re.findall(r".*worker 0 is ready: (.*)", text)
-    assert re.match(r"bfloat16 on cpu, \d+ blocks of 32 tokens in its KV cache engine=\{", line)
 
 
 def test_a_missing_default_model_is_one_line_with_both_commands() -> None:

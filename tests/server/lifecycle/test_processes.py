@@ -2,7 +2,6 @@
 
 import errno
 import io
-import os
 import signal
 import sys
 import tempfile
@@ -14,6 +13,8 @@ import pytest
 
 from server.config.settings import Settings
 from server.lifecycle import processes
+
+PROCESSES = "server.lifecycle.processes"
 
 
 @pytest.fixture
@@ -36,12 +37,22 @@ def start() -> None:
     processes.run(settings, config, never, name="none", on_connection_end=print, model_files={})
 
 
-def test_what_fails_once_the_folder_is_there_is_not_blamed_on_it(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(wanted: int) -> int:
-        raise OSError(24, "Too many open files")
+@pytest.mark.parametrize(
+    ("place", "error", "said"),
+    [
+        (f"{PROCESSES}.possible_connections", OSError(24, "Too many"), "the server could not be set up: .*Too many$"),
+        (f"{PROCESSES}.prepare_environment", FileNotFoundError(2, "No", "a.txt"), "no worker could be .*'a.txt'$"),
+        ("tempfile.mkdtemp", OSError(errno.ENOSPC, "No space left"), "no place for the workers' socket: .*No space"),
+    ],
+)
+def test_what_fails_is_named_and_leaves_no_folder(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: OSError, said: str
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
 
-    monkeypatch.setattr(processes, "possible_connections", fail)
-    with pytest.raises(processes.ServerGaveUp, match=r"^the server could not be set up: .*Too many open files$"):
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(processes.ServerGaveUp, match=f"^{said}"):
         start()
     assert not list(tmp.iterdir())
 
@@ -61,30 +72,9 @@ def test_a_signal_while_the_server_is_set_up_leaves_no_folder(
     assert not list(tmp.iterdir())
 
 
-def test_weights_that_vanish_before_the_workers_start_leave_no_folder(
-    tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def vanish(threads: int | None, weight_bytes: int) -> None:
-        raise FileNotFoundError(2, "No such file or directory", "model.safetensors")
-
-    monkeypatch.setattr(processes, "prepare_environment", vanish)
-    with pytest.raises(processes.ServerGaveUp, match=r"^no worker could be started: .*'model.safetensors'$"):
-        start()
-    assert not list(tmp.iterdir())
-
-
 def test_no_place_for_the_folder_names_what_would_be_one(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp / "nowhere"))
     with pytest.raises(processes.ServerGaveUp, match=r"^no place for the workers' socket: .*TMPDIR can name another$"):
-        start()
-
-
-def test_a_full_disk_leaves_no_place_for_the_folder(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(*arguments: object, **options: object) -> str:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(tempfile, "mkdtemp", no_room)
-    with pytest.raises(processes.ServerGaveUp, match=r"^no place for the workers' socket: .*No space left on device"):
         start()
 
 
