@@ -5,7 +5,7 @@ affects only its own requests.
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -23,8 +23,6 @@ from model.checkpoint.folder import PACKAGED
 from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from server.config.devices import Places, places
-from server.config.settings import Settings
-from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.engine.config import EngineConfig
 from server.engine.memory.kv_cache_size import CPU_SHARE, num_cache_blocks
@@ -33,8 +31,8 @@ from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest
 from server.ipc.messages import Ready
 from server.lifecycle.processes import at_places
-from tests import tiny
 from tests.server.fake_engine import expected_tokens
+from tests.server.narrow_client import two_workers
 from tests.server.played_worker import INFO, PlayedWorker, generate, until
 from tests.server.running import PATIENCE, Client, RunningServer, running_server, stream_lines, wait_for
 from tests.support.shared import shared_server
@@ -73,12 +71,14 @@ def ready(*commands: tuple[str, ...]) -> Iterator[list[RunningServer]]:
 # ---- the client, against played workers
 
 
-async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing() -> None:
-    client = EngineClient(Settings(), num_workers=2)
-    await client.start()
-    played = [PlayedWorker(client, i) for i in range(2)]
-    for each in played:
-        await each.become_ready()
+@pytest.fixture
+async def played() -> AsyncIterator[list[PlayedWorker]]:
+    async with two_workers() as workers:
+        yield workers
+
+
+async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing(played: list[PlayedWorker]) -> None:
+    client = played[0].client
     first, second = [
         await client.submit(EngineRequest(prompt_token_ids=(1,) * length, task=generate(8)), RequestContext())
         for length in (20, 10)
@@ -99,18 +99,10 @@ async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing()
     third.close()
     assert [worker.num_tokens_left for worker in client.workers] == [0, 0]
     assert [worker.requests_total for worker in client.workers] == [2, 1]
-    for each in played:
-        each.link.close()
-    await client.stop()
-    client.socket.remove()
 
 
-async def test_a_prefix_is_known_until_its_worker_ends() -> None:
-    client = EngineClient(Settings(), num_workers=2)
-    await client.start()
-    played = [PlayedWorker(client, i) for i in range(2)]
-    for each in played:
-        await each.become_ready()
+async def test_a_prefix_is_known_until_its_worker_ends(played: list[PlayedWorker]) -> None:
+    client = played[0].client
 
     async def routed(cache_salt: str = "") -> tuple[int, int]:
         """Return the worker that gets the prompt, and how many of its tokens it had cached."""
@@ -141,15 +133,12 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
     assert await left_of_a_request_with_the_prefix(first) == [40 - 2 * INFO.block_size + 4, 3, 0]
     played[first].link.close()
     await until(lambda: not client.workers[first].is_ready)
+    assert not client.ready(), "one of two workers is not enough"
     assert await routed() == (1 - first, 0)
     played[first] = PlayedWorker(client, first)
     played[first].say(Ready(INFO))
     await until(lambda: client.workers[first].is_ready)
     assert await routed() == (1 - first, 2 * INFO.block_size)
-    for each in played:
-        each.link.close()
-    await client.stop()
-    client.socket.remove()
 
 
 # ---- memory
@@ -251,35 +240,7 @@ def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_
             assert expected <= found < expected + 3 * 32  # plus the equal beginning of a partly equal block
 
 
-@pytest.mark.nightly
-def test_four_workers_give_the_bits_of_one(tmp_path: Path) -> None:
-    folder = str(tiny.make("llama", tmp_path / "llama"))
-    prompt, other = [(7 * i * i + 5) % 90 + 5 for i in range(40)], [(3 * i * i + i) % 90 + 5 for i in range(23)]
-    with ready((folder, *FLAGS), (folder, *FLAGS, "--devices", "4")) as (one, four):
-        assert_equal_numbers(one, four, questions(prompt, other, 1))
-        num_cores = len(os.sched_getaffinity(0))
-        assert num_cores >= 4 or f"4 workers share {num_cores} CPU cores" in four.output
-
-
 # ---- load and loss, around the fake engine
-
-
-@pytest.mark.nightly  # `test_one_worker_lost_costs_its_own_requests_alone` spreads eight over two workers
-def test_streams_are_spread_evenly() -> None:
-    # Each takes about 24 s: all of them run before the first could end.
-    body = {"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True, "stream": True}
-    command, env = ("--device", "cpu", "--devices", "4"), {"FAKE_STEP_SECONDS": "0.05"}
-    with running_server(*command, module="tests.server.fake_lightwell", **env) as server:
-        server.wait_ready()
-        with httpx.Client(timeout=PATIENCE) as http, ExitStack() as stack:
-            for _ in range(24):
-                stack.enter_context(http.stream("POST", server.url + "/v1/completions", json=body))
-            wait_for(
-                lambda: metric(server, "lightwell_worker_requests_running") == [6, 6, 6, 6],
-                "each of four workers runs six of 24 streams",
-            )
-            assert metric(server, "lightwell_num_requests_running") == [24]
-        assert given(server).tolist() == [6, 6, 6, 6]
 
 
 def in_flight(server: RunningServer) -> list[int]:

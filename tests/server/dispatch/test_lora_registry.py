@@ -6,34 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.engine.request import EngineRequest
 from server.http.errors import BadRequest, NotFound, Unavailable
 from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
+from tests.server.narrow_client import narrow_client, two_workers
 from tests.server.played_worker import PlayedWorker, generate, until
 
 FOLDER = Path("/adapters/one")
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[EngineClient]:
-    client = EngineClient(Settings(max_loras=2), num_workers=2)
-    await client.start()
-    yield client
-    await client.stop()
-    client.socket.remove()
+async def workers() -> AsyncIterator[list[PlayedWorker]]:
+    async with two_workers(max_loras=2) as workers:
+        yield workers
 
 
 @pytest.fixture
-async def workers(client: EngineClient) -> AsyncIterator[list[PlayedWorker]]:
-    workers = [PlayedWorker(client, i) for i in range(2)]
-    for worker in workers:
-        await worker.become_ready()
-    yield workers
-    for worker in workers:
-        worker.link.close()
+def client(workers: list[PlayedWorker]) -> EngineClient:
+    return workers[0].client
 
 
 async def load(client: EngineClient, workers: list[PlayedWorker], name: str = "one") -> int:
@@ -114,6 +106,7 @@ async def test_numbers_are_never_used_again_and_names_are(client: EngineClient, 
         client.adapters.unload("another")
 
 
-async def test_without_a_ready_worker_none_is_loaded(client: EngineClient) -> None:
-    with pytest.raises(Unavailable):
-        await client.adapters.load("one", FOLDER)
+async def test_without_a_ready_worker_none_is_loaded() -> None:
+    async with narrow_client() as client:
+        with pytest.raises(Unavailable):
+            await client.adapters.load("one", FOLDER)
