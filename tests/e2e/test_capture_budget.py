@@ -23,9 +23,19 @@ BINARY = {"accept": "application/vnd.safetensors"}
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serve(["--dtype", "float32", "--max-capture-bytes", str(BUDGET)]) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that cannot import Triton, which torch for CUDA brings and torch for the CPU does not."""
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "triton.py").write_text("raise ModuleNotFoundError(\"No module named 'triton'\", name='triton')\n")
+    flags = ["--dtype", "float32", "--max-capture-bytes", str(BUDGET)]
+    with serve(flags, environment={"PYTHONPATH": str(folder)}) as running:
         yield running
+
+
+def test_a_server_on_a_cpu_needs_no_triton(server: Server) -> None:
+    body = {"prompt": "Once upon a time", "max_tokens": 3, "temperature": 0, "attention": {}}
+    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60, trust_env=False).json()
+    assert answer["usage"]["completion_tokens"] == len(answer["choices"][0]["attention"]["attention"][0][0]) == 3
 
 
 def trace(server: Server, first_token: int) -> httpx.Response:

@@ -68,13 +68,3 @@ def test_a_trained_model_has_a_previous_token_head(http: httpx.Client) -> None:
     for body in ({"input": TEXT}, {}):
         (entry,) = http.post("/v1/heads", json=body).json()["data"]
         assert entry["strongest"]["previous_token"][0]["score"] > 0.4
-
-
-def test_the_next_token_is_the_one_that_is_generated(http: httpx.Client) -> None:
-    (entry,) = http.post("/v1/next", json={"input": TEXT, "temperatures": [0, 1], "num_tokens": 5}).json()["data"]
-    body = {"prompt": TEXT, "max_tokens": 1, "temperature": 0, "logprobs": 5}
-    choice = http.post("/v1/completions", json=body).json()["choices"][0]
-    greedy, plain = entry["temperatures"]
-    assert greedy["tokens"][0]["token"] == choice["text"]
-    expected = sorted(np.exp(list(choice["logprobs"]["top_logprobs"][0].values())), reverse=True)[:5]
-    assert [token["probability"] for token in plain["tokens"]] == pytest.approx(expected, rel=1e-4)

@@ -35,7 +35,7 @@ ODD = (
 def sentences() -> list[str]:
     found = [line for line in re.split(r"(?<=[.!?])[\"']*\s+", TEXT) if line.strip()]
     assert len(found) > 300
-    return [*found[::5], *ODD]
+    return [*found[::8], *ODD]
 
 
 @pytest.fixture(scope="module")
@@ -99,10 +99,3 @@ async def test_what_the_folder_says_can_be_overruled(minilm: Server, theirs: Sen
     for text, vector in zip(texts, await embed(minilm, texts, pooling="cls", normalize=False), strict=True):
         states = theirs.encode(text, output_value="token_embeddings").numpy()
         assert abs(vector - states[0]).max() < 1e-5
-
-
-async def test_an_encoder_completes_nothing_and_says_so(minilm: Server) -> None:
-    async with httpx.AsyncClient(base_url=minilm.url, timeout=60) as client:
-        answer = await client.post("/v1/completions", json={"model": "minilm", "prompt": "Once upon a time"})
-    assert answer.status_code == 400
-    assert "encoder" in answer.json()["error"]["message"]

@@ -27,6 +27,10 @@ from tests.support.shared import shared_server
 
 IN_A_SERVER = "server of "
 """Prefix of the parameters that a server process serves."""
+SERVED = [
+    IN_A_SERVER + name if name in ("llama-gqa", "bart") else pytest.param(IN_A_SERVER + name, marks=pytest.mark.nightly)
+    for name in parity.SERVED
+]
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class Checkpoint:
         return self.asked.config
 
 
-@pytest.fixture(scope="module", params=[*parity.ROWS, *(IN_A_SERVER + name for name in parity.SERVED)])
+@pytest.fixture(scope="module", params=[*parity.ROWS, *SERVED])
 def checkpoint(request: pytest.FixtureRequest) -> Iterator[Checkpoint]:
     seed = secrets.randbits(32)
     print(f"drawn from seed {seed}")  # shown when a test fails
