@@ -65,13 +65,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 async def serving(app: Callable[..., Awaitable[None]], protocol: Callable[..., HttpProtocol]) -> AsyncIterator[int]:
     """Run a server on a free port, and yield the port."""
     config = uvicorn.Config(
-        app,
-        port=0,
-        http=protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        timeout_keep_alive=1_000_000,
+        app, port=0, http=protocol, ws="none", lifespan="off", log_config=None, timeout_keep_alive=1_000_000
     )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())

@@ -2,12 +2,11 @@
 affects only its own requests.
 """
 
-import json
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -32,14 +31,13 @@ from server.engine.request import EngineRequest
 from server.ipc.messages import Ready
 from server.lifecycle.processes import at_places
 from tests.server.fake_engine import expected_tokens
+from tests.server.lifecycle.calls import dump
 from tests.server.narrow_client import two_workers
 from tests.server.played_worker import INFO, PlayedWorker, generate, until
 from tests.server.running import PATIENCE, Client, RunningServer, running_server, stream_lines, wait_for
 from tests.support.shared import shared_server
 
-LIGHTWELL = "tests.server.lightwell_command"
 BINARY = {"accept": "application/vnd.safetensors"}
-FLAGS = ("--device", "cpu", "--threads", "1", "--kv-cache-memory", "64MiB")
 
 
 def metric(server: RunningServer, name: str) -> list[float]:
@@ -56,16 +54,6 @@ def hits(server: RunningServer) -> np.ndarray:
 
 def given(server: RunningServer) -> np.ndarray:
     return np.array(metric(server, "lightwell_worker_requests_total"))
-
-
-@contextmanager
-def ready(*commands: tuple[str, ...]) -> Iterator[list[RunningServer]]:
-    """Run servers of real models that load at the same time."""
-    with ExitStack() as stack:
-        servers = [stack.enter_context(running_server(*command, module=LIGHTWELL)) for command in commands]
-        for server in servers:
-            server.wait_ready()
-        yield servers
 
 
 # ---- the client, against played workers
@@ -198,33 +186,30 @@ def tensors(path: str, **body: Any) -> Answer:
     return answer
 
 
-def questions(prompt: Any, other: Any, layer: int) -> dict[str, Answer]:
-    """Return one request of each kind, each with as many inputs as are shared out among four workers."""
-    zero = [{"point": "attn.hook_z", "layer": layer, "head": 1, "op": "zero"}]
-    inputs = [prompt, other] * 4
+def questions() -> dict[str, Answer]:
+    """Return one request of each kind, each with as many inputs as are shared out among the workers."""
+    inputs = [TEXT, "In the forest lived an old fox, who"] * 4
+    zero = [{"point": "attn.hook_z", "layer": 2, "head": 1, "op": "zero"}]
     return {
         "greedy": completions(inputs, temperature=0),
-        "seeded": completions([prompt, other], n=4, temperature=1, seed=7),
+        "seeded": completions(inputs[:2], n=4, temperature=1, seed=7),
         "changed": completions(inputs, temperature=0, interventions=zero),
         "attention": tensors("/v1/attention", input=inputs),
         "embeddings": tensors("/v1/embeddings", input=inputs),
-        "trace": tensors("/v1/trace", input=inputs, points=["attn.hook_q", "hook_resid_post"], layers=layer),
+        "trace": tensors("/v1/trace", input=inputs, points=["attn.hook_q", "hook_resid_post"], layers=2),
     }
-
-
-def assert_equal_numbers(one: Client, several: RunningServer, asked: dict[str, Answer]) -> None:
-    for name, answer in asked.items():
-        expected = answer(one)
-        before = given(several)
-        assert answer(several) == expected, name
-        assert (given(several) > before).all(), f"{name} was not answered by every worker"
 
 
 def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_lie() -> None:
     flags = ("--served-model-name", "fables", "--dtype", "float32")
     one = Client(shared_server(*flags).url)
-    with one.http, ready((*flags, "--device", "cpu", "--devices", "2", "--threads", "1")) as (two,):
-        assert_equal_numbers(one, two, questions(TEXT, "In the forest lived an old fox, who", 2))
+    places = ("--device", "cpu", "--devices", "2", "--threads", "1")
+    with one.http, running_server(*flags, *places, module="tests.server.lightwell_command") as two:
+        two.wait_ready()
+        for name, answer in questions().items():
+            expected_numbers, before = answer(one), given(two)
+            assert answer(two) == expected_numbers, name
+            assert (given(two) > before).all(), f"{name} was not answered by every worker"
         capabilities = [each.get("/v1/capabilities").json() for each in (one, two)]
         for each in capabilities:
             del each["limits"]["max_capture_bytes"]  # at most half of the memory that was free when the server started
@@ -241,20 +226,6 @@ def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_
 
 
 # ---- load and loss, around the fake engine
-
-
-def in_flight(server: RunningServer) -> list[int]:
-    """Return the worker of each request in flight, by the state that SIGUSR1 makes the server write."""
-
-    def states() -> list[dict[str, Any]]:
-        events = [json.loads(line) for line in server.output.splitlines(keepends=True) if line.endswith("\n")]
-        return [event["state"] for event in events if "state" in event]
-
-    server.signal(signal.SIGUSR1)
-    (state,) = wait_for(states, "the state is logged")
-    assert [worker["worker"] for worker in state["workers"]] == [0, 1]
-    assert [len(worker["engine"]["running"]) for worker in state["workers"]] == [4, 4]
-    return [flight["worker"] for flight in state["in_flight"]]
 
 
 def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
@@ -280,7 +251,9 @@ def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
         pids = server.state()["pids"]
         streams = [pool.submit(stream, server, lines) for lines in ends]
         wait_for(lambda: server.state()["stats"]["num_requests_running"] == 8, "eight streams run")
-        assert sorted(in_flight(server)) == [0, 0, 0, 0, 1, 1, 1, 1]
+        state = dump(server)
+        assert [len(worker["engine"]["running"]) for worker in state["workers"]] == [4, 4]
+        assert sorted(flight["worker"] for flight in state["in_flight"]) == [0, 0, 0, 0, 1, 1, 1, 1]
         hang.touch()  # the next worker that starts stays where it is
         os.kill(pids[0], signal.SIGKILL)
         wait_for(lambda: not hang.exists(), "another is started in its place")

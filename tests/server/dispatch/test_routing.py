@@ -8,15 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from server.dispatch.routing import Candidate, PrefixIndex, Route, RoutedPrompt, Router
-from server.engine.request import (
-    AttentionCapture,
-    AttentionTask,
-    EmbedTask,
-    GenerateTask,
-    LensTask,
-    Task,
-    WeightsTask,
-)
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, LensTask, Task, WeightsTask
 from server.engine.sampling_params import SamplingParams
 from tests.support.examples import examples
 
@@ -106,12 +98,6 @@ def test_who_needs_every_position_takes_nothing_and_who_runs_all_layers_leaves_i
     routed.route(idle(0), made)
     assert routed.route(idle(0), prompt(0, 20)).num_prefix_tokens == (16 if leaves else 0)
     assert routed.route(idle(0), made).num_prefix_tokens == (16 if takes else 0)
-
-
-@pytest.mark.parametrize("made", [router(1), router(2, num_blocks=0)], ids=["one worker", "no prefix cache"])
-def test_nothing_is_hashed_in_vain(made: Router) -> None:
-    unhashable: Sequence[int] = [[]] * 20
-    assert [made.route(idle(0), RoutedPrompt(unhashable)) for _ in range(2)] == [Route(0, 0)] * 2
 
 
 # ---- whatever arrives

@@ -15,13 +15,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from server.http.connection import MAX_HEAD_BYTES, HttpProtocol
-from server.http.connection_limits import (
-    MIN_BODY_RATE,
-    SPARE_CONNECTIONS,
-    ConnectionLimits,
-    EndReason,
-    http_protocol,
-)
+from server.http.connection_limits import MIN_BODY_RATE, SPARE_CONNECTIONS, ConnectionLimits, EndReason, http_protocol
 from tests.server.bare_server import PATIENCE, Clock, app, exchange, serving
 
 TIMEOUT = 1000.0
@@ -102,11 +96,7 @@ async def hasty(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.mark.parametrize(
     ("application", "start", "piece", "num_answers"),
-    [
-        (app, b"", b"", 0),
-        (app, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\r\n", 1),
-        (hasty, POST, b"x", 1),
-    ],
+    [(app, b"", b"", 0), (app, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\r\n", 1), (hasty, POST, b"x", 1)],
     ids=["nothing", "blank lines after an answer", "a body after its answer"],
 )
 async def test_what_is_no_request_keeps_no_connection_open(

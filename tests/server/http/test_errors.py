@@ -40,10 +40,6 @@ def test_a_message_that_quotes_half_a_character_can_still_be_sent() -> None:
     assert json.loads(error_json(errors.BadRequest("got '\ud800'")))["error"]["message"] == "got '\ud800'"
 
 
-def test_a_long_value_is_cut_in_messages() -> None:
-    assert len(errors.shown("x" * 10_000)) < 100
-
-
 def test_a_long_message_loses_its_middle() -> None:
     error = errors.BadRequest("begin" + "x" * 1_000_000 + "end", param="y" * 1_000_000)
     assert error.message.startswith("beginx")

@@ -95,19 +95,11 @@ def test_a_large_tensor_does_not_hold_up_the_sender(pair: tuple[WorkerLink, sock
     assert link.flush(timeout=60)
 
 
-@pytest.mark.parametrize("count", [3000, 70_000])  # more than a system call takes; 64 traces of 44 layers
-def test_a_frame_of_many_buffers_arrives(pair: tuple[WorkerLink, socket.socket], count: int) -> None:
+def test_a_frame_of_many_buffers_arrives(pair: tuple[WorkerLink, socket.socket]) -> None:
     link, theirs = pair
-    buffers = [bytes([i % 256]) * 3 for i in range(count)]
+    buffers = [bytes([i % 256]) * 3 for i in range(70_000)]  # more than a system call takes; 64 traces of 44 layers
     link.send(b"many", buffers)
     assert [bytes(buffer) for buffer in read_frames(theirs, 1)[0].buffers] == buffers
-
-
-def test_the_worker_waits_no_longer_than_asked(pair: tuple[WorkerLink, socket.socket]) -> None:
-    link, theirs = pair
-    assert link.poll(0.0) == []
-    theirs.sendall(b"".join(frame_parts(b"one")) + b"".join(frame_parts(b"two")))
-    assert [frame.header for frame in link.poll(60.0)] == [b"one", b"two"]
 
 
 def test_what_was_peeked_at_is_polled_again_in_its_order(pair: tuple[WorkerLink, socket.socket]) -> None:

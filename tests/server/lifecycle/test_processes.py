@@ -1,13 +1,12 @@
 """Starts that end before anything is served, and the line with the address: in process, without a server."""
 
 import errno
-import io
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
@@ -78,29 +77,14 @@ def test_no_place_for_the_folder_names_what_would_be_one(tmp: Path, monkeypatch:
         start()
 
 
-class Writes(io.RawIOBase):
-    """A file that keeps each write apart."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.pieces.append(bytes(data))
-        return len(data)
-
-
 def test_the_address_is_written_with_the_end_of_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that it is one write: otherwise a line of the log, which another thread writes, may come between the two
     and look like a part of the address.
     """
-    file = Writes()
-    unbuffered = io.TextIOWrapper(file, write_through=True)  # as with PYTHONUNBUFFERED
-    monkeypatch.setattr(sys, "stdout", unbuffered)
+    pieces: list[str] = []
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=pieces.append, flush=lambda: None))
     processes._print("Lightwell is loading fables")
-    assert file.pieces == [b"Lightwell is loading fables\n"]
+    assert pieces == ["Lightwell is loading fables\n"]
 
 
 def test_an_address_that_cannot_be_written_stops_nothing(
