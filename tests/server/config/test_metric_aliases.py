@@ -23,7 +23,6 @@ def engine(num_blocks: int) -> EngineInfo:
 
 
 def shown(metrics: Metrics) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Return the labels and values of /metrics by name."""
     families = text_string_to_metric_families(metrics.render().decode())
     return {family.name: [(each.labels, each.value) for each in family.samples] for family in families}
 

@@ -10,15 +10,10 @@ from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.engine.outputs import Array, EngineStats, FinishReason, PromptLogprobs, RequestOutput, TokenLogprobs
 from server.engine.request import (
-    AttentionCapture,
-    AttentionTask,
     EmbedTask,
     EngineRequest,
-    GenerateTask,
     Intervention,
-    Task,
 )
-from server.engine.sampling_params import SamplingParams
 from server.http.errors import ApiError, BadRequest, EngineError, Unavailable, WorkerLost
 from server.ipc.messages import Abort, RequestRefused
 from server.observability.access_log import RequestRecord
@@ -27,29 +22,19 @@ from tests.server.played_worker import INFO, ONE, PlayedWorker, generate, output
 from tests.support.panics import PanicException
 
 
-@pytest.mark.parametrize(
-    "task",
-    [
-        GenerateTask(
-            sampling=SamplingParams(max_tokens=3, seed=7, logit_bias={5: -1.5}, stop_token_ids=(1, 2), logprobs=2),
-            attention=AttentionCapture(pairs=((0, 1), (1, 0)), keys=(0, 3), top_k=2),
-        ),
-        AttentionTask(capture=AttentionCapture(pairs=((0, 0),), queries=(1,), reduce="mean", dtype="uint8")),
-        EmbedTask(layer=0, pooling="none", dimensions=3),
-    ],
-)
-async def test_the_worker_gets_the_very_request(client: EngineClient, worker: PlayedWorker, task: Task) -> None:
+async def test_the_worker_gets_the_very_request(client: EngineClient, worker: PlayedWorker) -> None:
     values = Array("float32", (1 << 18,), bytes(range(256)) * (1 << 12))
     change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", array=values)
-    ending = RequestContext(deadline=time.monotonic() + 60, cache_salt="a salt")
-    handle = await client.submit(EngineRequest(prompt_token_ids=(1, 2, 3), task=task, interventions=(change,)), ending)
+    record = RequestRecord("a")
+    record.key = "search-team"
+    context = RequestContext(record, deadline=time.monotonic() + 60, cache_salt="a salt", priority=-2)
+    task = EmbedTask(layer=0, pooling="none", dimensions=3)
+    handle = await client.submit(EngineRequest(prompt_token_ids=(1, 2, 3), task=task, interventions=(change,)), context)
     request = await worker.receive()
     assert isinstance(request, EngineRequest)
-    assert request.task == task
-    assert request.interventions == (change,)
-    assert request.prompt_token_ids == (1, 2, 3)
+    assert (request.prompt_token_ids, request.task, request.interventions) == ((1, 2, 3), task, (change,))
     assert request.deadline is not None
-    assert request.cache_salt == "a salt"
+    assert (request.cache_salt, request.client, request.priority) == ("a salt", "search-team", -2)
     handle.close()
 
 
@@ -197,18 +182,6 @@ async def test_the_ways_a_request_can_fail_have_their_own_errors(
     with pytest.raises(kind, match=said):
         await anext(handle)
     assert client.num_inflight == 0
-
-
-async def test_the_worker_is_told_whose_a_request_is_and_before_whom_it_goes(
-    client: EngineClient, worker: PlayedWorker
-) -> None:
-    record = RequestRecord("a")
-    record.key = "search-team"
-    handle = await client.submit(ONE, RequestContext(record, priority=-2))
-    message = await worker.receive()
-    assert isinstance(message, EngineRequest)
-    assert (message.client, message.priority) == ("search-team", -2)
-    handle.close()
 
 
 async def test_each_step_is_observed_and_a_broken_observer_costs_nothing(

@@ -12,7 +12,7 @@ from server.engine.request import EngineRequest
 from server.http.errors import BadRequest, NotFound, Unavailable
 from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
 from tests.server.narrow_client import narrow_client, two_workers
-from tests.server.played_worker import PlayedWorker, generate, until
+from tests.server.played_worker import ONE, PlayedWorker, until
 
 FOLDER = Path("/adapters/one")
 
@@ -29,7 +29,6 @@ def client(workers: list[PlayedWorker]) -> EngineClient:
 
 
 async def load(client: EngineClient, workers: list[PlayedWorker], name: str = "one") -> int:
-    """Load an adapter on both workers and return its number."""
     loading = asyncio.create_task(client.adapters.load(name, FOLDER))
     for worker in workers:
         worker.say(AdapterLoaded(await told_to_load(worker), None))
@@ -40,7 +39,6 @@ async def load(client: EngineClient, workers: list[PlayedWorker], name: str = "o
 
 
 async def told_to_load(worker: PlayedWorker) -> int:
-    """Return the adapter number in the worker's next LoadAdapter message."""
     message = await worker.receive()
     assert isinstance(message, LoadAdapter)
     assert Path(message.folder) == FOLDER
@@ -57,14 +55,14 @@ async def test_a_worker_that_starts_again_loads_it_and_gets_no_requests_of_it_be
     again = PlayedWorker(client)
     await again.become_ready()
     for _ in range(3):
-        await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), context)
+        await client.submit(ONE, context)
         message = await workers[1].receive()
         assert isinstance(message, EngineRequest)
         assert message.adapter == number
     assert await again.receive() == LoadAdapter(number, str(FOLDER))
     again.say(AdapterLoaded(number, None))
     await until(lambda: number in client.workers[0].adapters)
-    await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), context)
+    await client.submit(ONE, context)
     assert isinstance(await again.receive(), EngineRequest)
     again.link.close()
 
@@ -98,10 +96,10 @@ async def test_numbers_are_never_used_again_and_names_are(client: EngineClient, 
     for worker in workers:
         assert await worker.receive() == DropAdapter(first)
     with pytest.raises(NotFound, match="was unloaded"):
-        await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), old)
+        await client.submit(ONE, old)
     assert await load(client, workers) > first
     with pytest.raises(NotFound, match="was unloaded"):
-        await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), old)
+        await client.submit(ONE, old)
     with pytest.raises(NotFound, match="is not loaded"):
         client.adapters.unload("another")
 

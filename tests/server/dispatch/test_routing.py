@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from server.dispatch.routing import Candidate, PrefixIndex, Route, RoutedPrompt, Router
+from server.dispatch.routing import Candidate, PrefixIndex, RoutedPrompt, Router
 from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, LensTask, Task, WeightsTask
 from server.engine.sampling_params import SamplingParams
 from tests.support.examples import examples
@@ -36,17 +36,6 @@ def test_of_equals_the_one_with_the_fewest_requests_then_each_in_turn() -> None:
     made = router(3)
     assert made.route([Candidate(0, 20, 2), Candidate(1, 20, 1), Candidate(2, 20, 2)], prompt(0, 3)).worker_id == 1
     assert [made.route(idle(0, 1, 2), prompt(0, 3)).worker_id for _ in range(4)] == [2, 0, 1, 2]
-
-
-def test_a_prompt_goes_where_its_beginning_lies() -> None:
-    made = router(2)
-    first = made.route(idle(0, 1), prompt(0, 20)).worker_id
-    assert [made.route(idle(0, 1), prompt(0, 40)) for _ in range(3)] == [
-        Route(first, 20),
-        Route(first, 36),
-        Route(first, 36),
-    ]
-    assert made.route(idle(0, 1), prompt(500, 20)) == Route(1 - first, 0), "what lies nowhere goes to who is next"
 
 
 def test_what_the_encoder_reads_is_part_of_the_prefix() -> None:

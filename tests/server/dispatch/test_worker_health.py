@@ -129,7 +129,6 @@ def beat(worker: WorkerState) -> None:
 
 
 def busy(watched: Watched) -> RequestHandle:
-    """Make the worker ready, and give it a request."""
     watched.worker.become_ready(INFO)
     watched.wait(3, lambda second: beat(watched.worker))
     handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=0), RequestContext(), print, print)

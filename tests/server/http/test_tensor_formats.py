@@ -12,14 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load as load_safetensors
 
-from server.engine.outputs import Array
 from server.http import tensor_formats
 from server.http.errors import BadRequest, NotAcceptable
 from server.http.tensor_formats import (
     Entry,
     Format,
     JsonArray,
-    as_numpy,
     body_pieces,
     check_npy,
     json_parts,
@@ -66,11 +64,6 @@ def cube(dtype: str = "float32") -> Any:
 
 def body(wanted: Format, entries: list[Entry], encoding: Any = "float") -> bytes:
     return b"".join(body_pieces(wanted, {"object": "list", "model": "m"}, entries, encoding))
-
-
-def test_an_array_of_the_engine_becomes_a_view_of_its_bytes() -> None:
-    value = cube()
-    assert np.array_equal(as_numpy(Array("float32", (2, 3, 4), memoryview(value.tobytes()))), value)
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from server.ipc.frames import Frame, FrameDecoder, FrameError, frame_parts
 from server.ipc.link import LinkProtocol, WorkerLink, listen
+from tests.server.played_worker import until
 from tests.support.examples import examples
 
 frames = st.lists(
@@ -146,7 +147,6 @@ def test_only_this_user_may_reach_the_socket(tmp_path: Path) -> None:
 async def test_both_ends_talk_and_nonsense_costs_its_own_link_only(tmp_path: Path) -> None:
     received: list[bytes] = []
     lost: list[str] = []
-    changed = asyncio.Event()
     protocols: list[LinkProtocol] = []
 
     def on_frame(protocol: LinkProtocol, frame: Frame) -> None:
@@ -154,36 +154,26 @@ async def test_both_ends_talk_and_nonsense_costs_its_own_link_only(tmp_path: Pat
             raise ValueError("not understood")
         received.append(frame.header)
         protocols.append(protocol)
-        changed.set()
 
     def on_lost(protocol: LinkProtocol, reason: str) -> None:
         lost.append(reason)
-        changed.set()
-
-    async def until(text: bytes | None) -> None:
-        while (text not in received) if text else not lost:
-            await asyncio.wait_for(changed.wait(), 60)
-            changed.clear()
 
     listener = listen(str(tmp_path))
     path = listener.getsockname()
     server = await asyncio.get_running_loop().create_unix_server(lambda: LinkProtocol(on_frame, on_lost), sock=listener)
     good, bad = WorkerLink.connect(path), WorkerLink.connect(path)
     good.send(b"hello", [b"x" * 1_000_000])
-    await until(b"hello")
+    await until(lambda: received == [b"hello"])
     bad.send(b"nonsense")
-    await until(None)
-    assert lost == ["it sent nonsense: not understood"]
+    await until(lambda: lost == ["it sent nonsense: not understood"])
     good.send(b"still here")
-    await until(b"still here")
+    await until(lambda: received == [b"hello", b"still here"])
     protocols[0].send(b"answer")
     assert [frame.header for frame in await asyncio.to_thread(good.poll, 60.0)] == [b"answer"]
     good.close()
     bad.close()
     server.close()
-    while len(lost) < 2:
-        await asyncio.wait_for(changed.wait(), 60)
-        changed.clear()
+    await until(lambda: len(lost) == 2)
 
 
 def test_a_poll_that_waits_is_woken_by_another_thread_and_loses_no_frame() -> None:

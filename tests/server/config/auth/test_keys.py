@@ -174,7 +174,6 @@ def test_a_first_admin_key_is_noticed_by_whoever_asks_for_one(tmp_path: Path) ->
 
 
 def refusal(use: KeyUse, *, takes_tokens: bool = False) -> LimitReached:
-    """Return the error of a request that the limits refuse."""
     with pytest.raises(LimitReached) as raised:
         use.begin(takes_tokens=takes_tokens)
     return raised.value
