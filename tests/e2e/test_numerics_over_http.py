@@ -138,10 +138,10 @@ def questions(index: int, prompt: Ids) -> Iterator[Question]:
     score = {**greedy, "max_tokens": 1, "prompt_logprobs": NUM_TOP}
     yield Question(index, ("score",), "/v1/completions", score)
     yield Question(index, ("attention",), "/v1/attention", {"input": prompt})
-    for layer in LAYERS:
-        for pooling in POOLINGS:
-            embed = {"input": prompt, "layer": layer, "pooling": pooling, "normalize": False}
-            yield Question(index, ("embed", layer, pooling), "/v1/embeddings", embed)
+    for place, layer in enumerate(LAYERS):  # with another pooling for the next prompt
+        pooling = POOLINGS[(index + place) % len(POOLINGS)]
+        embed = {"input": prompt, "layer": layer, "pooling": pooling, "normalize": False}
+        yield Question(index, ("embed", layer, pooling), "/v1/embeddings", embed)
 
 
 def ask(server: httpx.Client, question: Question) -> Answer:

@@ -78,7 +78,7 @@ def test_a_selection_is_a_slice_of_the_whole_bit_for_bit(checkpoint: Checkpoint)
     if config.encoder is not None:
         asked = {"input": prompt.encoder_ids, "decoder_input": prompt.ids}
     for stack in stacks(config):
-        for point in rng.sample(points_of(config, stack), 8):
+        for point in rng.sample(points_of(config, stack), 5):
             layer = _a_layer(config, stack, point, rng)
             name = full_name(config, stack, point.name, layer)
             length = len(asked["input"]) if stack == stacks(config)[0] else len(prompt.ids)

@@ -49,7 +49,6 @@ OPTIONS = (
 
 
 def save(options: Options, top: Path) -> Path:
-    """Save a folder as sentence-transformers does."""
     raw = tiny.make_variant(options.family, top / "raw")
     saved = not options.older
     transformer = Transformer(
