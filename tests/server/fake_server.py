@@ -13,7 +13,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from server.cli import build_parser, fail
 from server.config.command_line import from_arguments
@@ -24,34 +24,17 @@ from server.dispatch.request_handle import RequestHandle
 from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
 from server.http.error_handlers import install_error_handlers
-from server.http.error_shapes import error_json
-from server.http.errors import ApiError
+from server.http.sse import DONE, EventStream
 from server.lifecycle import processes
 from server.lifecycle.drain import DrainServer
 from server.observability.access_log import RequestLog, current_record
 from server.observability.logs import configure_logging
 
 
-class HandleStream(StreamingResponse):
-    """Closes the handle whatever becomes of the response."""
-
-    def __init__(self, handle: RequestHandle) -> None:
-        self._handle = handle
-        super().__init__(self._lines(), media_type="text/event-stream")
-
-    async def _lines(self) -> AsyncIterator[str]:
-        try:
-            async for output in self._handle:
-                yield f"data: {output.token_id}\n\n"
-            yield "data: [DONE]\n\n"
-        except ApiError as error:
-            yield f"event: error\ndata: {error_json(error).decode()}\n\n"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._handle.close()
+async def events(handle: RequestHandle) -> AsyncIterator[bytes]:
+    async for output in handle:
+        yield b"data: %d\n\n" % (output.token_id or 0)
+    yield DONE
 
 
 def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
@@ -67,7 +50,7 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
             RequestContext(current_record.get()),
         )
         if body.get("stream"):
-            return HandleStream(handle)
+            return EventStream(events(handle), handle.close)
         try:
             return JSONResponse({"tokens": [output.token_id async for output in handle]})
         finally:

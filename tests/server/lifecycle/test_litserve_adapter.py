@@ -34,7 +34,6 @@ def test_the_version_is_the_one_the_rest_was_proved_with() -> None:
 @pytest.mark.parametrize(
     ("launcher", "worker_id", "written"),
     [
-        ({"accelerator": "cpu"}, 0, "worker 0 runs on cpu"),
         ({"accelerator": "cpu", "num_workers": 3}, 2, "worker 2 runs on cpu"),
         ({"accelerator": "cuda", "cards": (0, 3)}, 1, "worker 1 runs on cuda:3"),
     ],

@@ -91,8 +91,8 @@ def test_what_cannot_be_served_is_named(
 
 
 @pytest.mark.parametrize("flag", ["--max-capture-bytes", "--max-response-bytes", "--max-body-bytes", "--worker-memory"])
-def test_a_size_over_the_memory_of_the_machine_is_refused_with_both(flag: str, folder: Path) -> None:
-    line = refused(str(folder), flag, "100TiB")
+def test_a_size_over_the_memory_of_the_machine_is_refused_with_both(flag: str) -> None:
+    line = refused("fables", flag, "100TiB")
     assert line.startswith(f"{flag} 100TiB is more than the memory of this machine, or the limit of its container: ")
 
 
@@ -105,10 +105,10 @@ def test_sizes_that_nobody_set_are_not_held_against_a_small_container(tmp_path: 
     check_sizes(Settings(kv_cache_memory=1 << 40), tmp_path)  # may fit on a GPU: only the worker can check it
 
 
-def test_a_taken_port_is_named_before_any_card_is_looked_for(folder: Path) -> None:
+def test_a_taken_port_is_named_before_any_card_is_looked_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = refused(str(folder), "--port", str(port), "--device", "cpu", "--devices", "0,1")
+        line = refused("fables", "--port", str(port), "--device", "cpu", "--devices", "0,1")
     assert f"127.0.0.1:{port}" in line
     assert "--port" in line
 
@@ -140,15 +140,12 @@ def test_the_model_that_answers_names_the_capital_of_france_and_shows_all_its_he
         assert server.post("/v1/lens", lens).json()["data"][0]["top_tokens"] == [[[" Paris"]]]
 
 
-def test_the_built_in_model_is_served_by_name() -> None:
+def test_the_name_on_the_wire_is_the_given_one_the_hub_id_or_the_folders_last_part(folder: Path) -> None:
     files = load_model_files(Settings(model="fables"))
     assert (files.folder, files.model_id) == (PACKAGED, "fables")
-
-
-def test_the_name_on_the_wire_is_the_hub_id_or_the_folders_last_part(folder: Path) -> None:
+    assert load_model_files(Settings(model=str(folder), served_model_name="mine")).model_id == "mine"
     assert name_of("org/name", folder) == "org/name"
     assert [name_of(path, folder) for path in (str(folder), f"{folder}/config.json/", "")] == ["llama"] * 3
-    assert load_model_files(Settings(model=str(folder), served_model_name="mine")).model_id == "mine"
 
 
 @pytest.mark.parametrize("source", ["auto", "vllm"])
