@@ -14,7 +14,6 @@ from server.config.command_line import add_arguments, deprecations, from_argumen
 from server.config.setting_names import flag_name
 from server.config.setting_types import format_bytes, parse_bytes
 from server.config.settings import Settings, SettingsError, setting_names
-from tests.readme import settings_table
 
 
 def read(*argv: str, **environ: str) -> Settings:
@@ -176,14 +175,14 @@ def test_a_size_written_out_is_read_back(size: int) -> None:
     assert parse_bytes(format_bytes(size)) == size
 
 
-def test_help_and_table_hold_every_setting() -> None:
+def test_the_help_holds_every_setting() -> None:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    for text in (parser.format_help(), settings_table()):
-        for name in setting_names():
-            assert flag_name(name) in text
-            assert f"LIGHTWELL_{name.upper()}" in text
-    assert "LIGHTWELL_MAX_NUM_SEQS; default: 64" in " ".join(parser.format_help().split())
+    text = " ".join(parser.format_help().split())
+    for name in setting_names():
+        assert flag_name(name) in text
+        assert f"LIGHTWELL_{name.upper()}" in text
+    assert "LIGHTWELL_MAX_NUM_SEQS; default: 64" in text
 
 
 def test_the_help_begins_with_the_ten_common_options() -> None:

@@ -85,14 +85,6 @@ def test_what_a_ready_worker_tells_arrives_as_it_was(sent: EngineInfo) -> None:
     assert repr(message.info) == repr(sent)
 
 
-def after_the_wire(sent: EngineRequest) -> EngineRequest:
-    header, buffers = messages.encode(sent)
-    frames = [bytes(buffer) for buffer in buffers]  # as the socket sends them
-    received = messages.decode_to_worker(header, frames)
-    assert isinstance(received, EngineRequest)
-    return received
-
-
 def spelled_out(value: object) -> object:
     """Return the fields of a value with the bytes of its tensors, and with its prompt's log-probabilities."""
     if isinstance(value, Array):
@@ -111,7 +103,9 @@ def spelled_out(value: object) -> object:
 @settings(max_examples=10)
 def test_a_request_with_any_task_reaches_the_worker_as_it_was(task: type, data: st.DataObject) -> None:
     sent = structs.replace(data.draw(values(EngineRequest)), task=data.draw(values(task)))
-    received = after_the_wire(sent)
+    header, buffers = messages.encode(sent)
+    received = messages.decode_to_worker(header, [bytes(buffer) for buffer in buffers])  # as the socket sends them
+    assert isinstance(received, EngineRequest)
     assert type(received.task) is task
     assert repr(spelled_out(received)) == repr(spelled_out(sent))
 
@@ -174,12 +168,15 @@ def test_a_message_cut_short_is_refused(sent: EngineRequest, data: st.DataObject
         messages.decode_to_worker(encoded[:cut], buffers)
 
 
+def changing(numbers: bytearray) -> EngineRequest:
+    """Return a request with an intervention that has these numbers."""
+    array = Array("float32", (len(numbers) // 4,), memoryview(numbers))
+    change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", array=array)
+    return EngineRequest(uid=1, prompt_token_ids=(1,), task=EmbedTask(), arrival_time=0.5, interventions=(change,))
+
+
 def test_a_request_that_names_a_missing_buffer_is_refused() -> None:
-    change = Intervention(
-        stack="decoder", layer=0, point="attn.hook_z", op="set", array=Array("float32", (1,), bytes(4))
-    )
-    sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=EmbedTask(), arrival_time=0.5, interventions=(change,))
-    header, buffers = messages.encode(sent)
+    header, buffers = messages.encode(changing(bytearray(4)))
     assert [bytes(buffer) for buffer in buffers] == [bytes(4)]
     with pytest.raises(messages.MessageError, match="buffer 0 of 0"):
         messages.decode_to_worker(header, [])
@@ -190,11 +187,7 @@ def test_the_numbers_of_an_intervention_are_not_copied() -> None:
     byte by byte.
     """
     numbers = bytearray(1 << 20)
-    change = Intervention(
-        stack="decoder", layer=0, point="attn.hook_z", op="set", array=Array("float32", (1 << 18,), memoryview(numbers))
-    )
-    sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=EmbedTask(), arrival_time=0.5, interventions=(change,))
-    header, buffers = messages.encode(sent)
+    header, buffers = messages.encode(changing(numbers))
     assert len(header) < 1000
     message = messages.decode_to_worker(header, buffers)
     assert isinstance(message, EngineRequest)

@@ -23,7 +23,7 @@ from tests.support.shared import shared_server
 
 @pytest.fixture(scope="module")
 def server() -> Server:
-    return shared_server("fables", "--kv-cache-memory", "64MiB")
+    return shared_server("--served-model-name", "fables")
 
 
 def lightwell(*arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
@@ -136,43 +136,7 @@ def test_a_refusal_of_the_server_is_told_in_its_words(
     assert "nobody" in error
 
 
-@pytest.fixture
-def cache(tmp_path: Path) -> Path:
-    """Return a cache of Hugging Face with one model of one revision."""
-    root = tmp_path / "hub" / "models--someone--tales"
-    snapshot = root / "snapshots" / ("0" * 40)
-    snapshot.mkdir(parents=True)
-    (root / "refs").mkdir()
-    (root / "refs" / "main").write_text("0" * 40)
-    (root / "blobs").mkdir()
-    for name in ("config.json", "model.safetensors", "tokenizer.json"):
-        (root / "blobs" / name).write_bytes((ROOT / "model" / "fables" / name).read_bytes())
-        (snapshot / name).symlink_to(root / "blobs" / name)
-    return tmp_path / "hub"
-
-
-def test_list_names_built_in_and_downloaded_models(cache: Path) -> None:
-    told = lightwell("list", HF_HUB_CACHE=str(cache))
-    assert told.returncode == 0
-    rows = {line.split()[0]: line.split()[1:] for line in told.stdout.splitlines()}
-    assert rows["fables"][0] == "-"
-    assert rows["someone/tales"][0] == "main"
-    found = json.loads(lightwell("list", "--json", HF_HUB_CACHE=str(cache)).stdout)
-    tales = next(each for each in found if each["name"] == "someone/tales")
-    assert tales["path"] == str(cache / "models--someone--tales" / "snapshots" / ("0" * 40))
-    assert tales["bytes"] > 11_000_000
-
-
-def test_pull_prints_the_path_of_a_model(cache: Path) -> None:
-    snapshot = str(cache / "models--someone--tales" / "snapshots" / ("0" * 40))
-    told = lightwell("pull", "someone/tales", HF_HUB_CACHE=str(cache), HF_HUB_OFFLINE="1")
-    assert (told.returncode, told.stdout) == (0, f"{snapshot}\n")
-    told = lightwell("pull", "someone/tales", "--revision", "v2", HF_HUB_CACHE=str(cache), HF_HUB_OFFLINE="1")
-    assert (told.returncode, told.stdout) == (1, "")
-    assert told.stderr.startswith("lightwell: error: model 'someone/tales' is no local folder")
-
-
-def test_pull_has_a_token_and_a_revision(tmp_path: Path) -> None:
+def test_a_model_of_the_hub_is_pulled_with_a_token_and_listed(tmp_path: Path) -> None:
     with running_hub(PACKAGED, "hf_sesame") as hub:
         environment = {"HF_ENDPOINT": hub.url, "HF_HUB_CACHE": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
         pull = partial(lightwell, "pull", REPOSITORY, **environment)
@@ -180,11 +144,20 @@ def test_pull_has_a_token_and_a_revision(tmp_path: Path) -> None:
         assert refused.returncode == 1
         assert "the hub gives it to accounts with access only (HF_TOKEN)" in refused.stderr
         missing = pull("--revision", "v2", HF_TOKEN="hf_sesame")
-        assert missing.returncode == 1
+        assert (missing.returncode, missing.stdout) == (1, "")
+        assert missing.stderr.startswith(f"lightwell: error: model '{REPOSITORY}' is no local folder")
         pulled = pull("--revision", REVISION, HF_TOKEN="hf_sesame")
     folder = tmp_path / "models--someone--tales" / "snapshots" / COMMIT
     assert (pulled.returncode, pulled.stdout) == (0, f"{folder}\n")
     assert (folder / "model.safetensors").read_bytes() == (PACKAGED / "model.safetensors").read_bytes()
+    offline = partial(lightwell, HF_HUB_CACHE=str(tmp_path), HF_HUB_OFFLINE="1")
+    assert offline("pull", REPOSITORY, "--revision", REVISION).stdout == f"{folder}\n"
+    rows = {line.split()[0]: line.split()[1:] for line in offline("list").stdout.splitlines()}
+    assert (rows["fables"][0], rows[REPOSITORY][0]) == ("-", REVISION)
+    found = json.loads(offline("list", "--json").stdout)
+    tales = next(each for each in found if each["name"] == REPOSITORY)
+    assert tales["path"] == str(folder)
+    assert tales["bytes"] > 11_000_000
 
 
 def test_bench_measures_tokens_and_waits(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

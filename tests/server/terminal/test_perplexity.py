@@ -15,7 +15,6 @@ NUM_TOKENS, WINDOW = 700, 512
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
-    """Return the printed numbers by their names."""
     lines = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     return {name.strip(): float(number.rstrip("%").replace(",", "")) for name, number in lines}
 
