@@ -4,7 +4,7 @@ affects only its own requests.
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
@@ -36,8 +36,6 @@ from tests.server.narrow_client import two_workers
 from tests.server.played_worker import INFO, PlayedWorker, generate, until
 from tests.server.running import PATIENCE, Client, RunningServer, running_server, stream_lines, wait_for
 from tests.support.shared import shared_server
-
-BINARY = {"accept": "application/vnd.safetensors"}
 
 
 def metric(server: RunningServer, name: str) -> list[float]:
@@ -161,43 +159,29 @@ def test_a_worker_chooses_its_cache_from_its_share(monkeypatch: pytest.MonkeyPat
 
 # ---- the same numbers
 
-TEXT = "Once upon a time there was a king who had three sons, and when he grew old he said to them"
-Answer = Callable[[Client], Any]
+INPUTS = ["Once upon a time there was a king who had three sons", "In the forest lived an old fox, who"] * 4
+"""As many as are shared out among the workers."""
+COMPLETION = {"prompt": INPUTS, "max_tokens": 16, "logprobs": 3, "ignore_eos": True, "temperature": 0}
+ZERO = [{"point": "attn.hook_z", "layer": 2, "head": 1, "op": "zero"}]
+QUESTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", COMPLETION),
+    ("/v1/completions", COMPLETION | {"prompt": INPUTS[:2], "n": 4, "temperature": 1, "seed": 7}),
+    ("/v1/completions", COMPLETION | {"interventions": ZERO}),
+    ("/v1/attention", {"input": INPUTS}),
+    ("/v1/embeddings", {"input": INPUTS}),
+    ("/v1/trace", {"input": INPUTS, "points": ["attn.hook_q", "hook_resid_post"], "layers": 2}),
+]
 
 
-def completions(prompts: list[Any], **fields: Any) -> Answer:
-    """Return a function that gets the choices of a completion, without the id and time of the answer."""
-    body = {"prompt": prompts, "max_tokens": 16, "logprobs": 3, "ignore_eos": True, **fields}
-
-    def answer(server: Client) -> Any:
-        got = server.post("/v1/completions", body)
-        assert got.status_code == 200, got.text
+def answer(server: Client, path: str, body: dict[str, Any]) -> Any:
+    """Return the numbers of an answer, without its id and time."""
+    is_text = path == "/v1/completions"
+    accept = "application/json" if is_text else "application/vnd.safetensors"
+    got = server.http.post(server.url + path, json=body, headers={"accept": accept})
+    assert got.status_code == 200, got.text
+    if is_text:
         return got.json()["choices"]
-
-    return answer
-
-
-def tensors(path: str, **body: Any) -> Answer:
-    def answer(server: Client) -> Any:
-        got = server.http.post(server.url + path, json=body, headers=BINARY)
-        assert got.status_code == 200, got.text
-        return {name: (array.shape, array.tobytes()) for name, array in load(got.content).items()}
-
-    return answer
-
-
-def questions() -> dict[str, Answer]:
-    """Return one request of each kind, each with as many inputs as are shared out among the workers."""
-    inputs = [TEXT, "In the forest lived an old fox, who"] * 4
-    zero = [{"point": "attn.hook_z", "layer": 2, "head": 1, "op": "zero"}]
-    return {
-        "greedy": completions(inputs, temperature=0),
-        "seeded": completions(inputs[:2], n=4, temperature=1, seed=7),
-        "changed": completions(inputs, temperature=0, interventions=zero),
-        "attention": tensors("/v1/attention", input=inputs),
-        "embeddings": tensors("/v1/embeddings", input=inputs),
-        "trace": tensors("/v1/trace", input=inputs, points=["attn.hook_q", "hook_resid_post"], layers=2),
-    }
+    return {name: (array.shape, array.tobytes()) for name, array in load(got.content).items()}
 
 
 def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_lie() -> None:
@@ -206,10 +190,10 @@ def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_
     places = ("--device", "cpu", "--devices", "2", "--threads", "1")
     with one.http, running_server(*flags, *places, module="tests.server.lightwell_command") as two:
         two.wait_ready()
-        for name, answer in questions().items():
-            expected_numbers, before = answer(one), given(two)
-            assert answer(two) == expected_numbers, name
-            assert (given(two) > before).all(), f"{name} was not answered by every worker"
+        for path, body in QUESTIONS:
+            expected, before = answer(one, path, body), given(two)
+            assert answer(two, path, body) == expected, body
+            assert (given(two) > before).all(), f"{body} was not answered by every worker"
         capabilities = [each.get("/v1/capabilities").json() for each in (one, two)]
         for each in capabilities:
             del each["limits"]["max_capture_bytes"]  # at most half of the memory that was free when the server started
@@ -218,11 +202,11 @@ def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_
             beginning = [10 + group] * 200
             before = hits(two)
             for i in range(4):
-                body = {"prompt": [*beginning, 50 + i], "max_tokens": 2, "temperature": 0}
-                assert two.post("/v1/completions", body).status_code == 200
-            found, expected = (hits(two) - before).tolist()
-            assert expected == 3 * 192
-            assert expected <= found < expected + 3 * 32  # plus the equal beginning of a partly equal block
+                prompt = [*beginning, 50 + i]
+                assert two.post("/v1/completions", {"prompt": prompt, "max_tokens": 2}).status_code == 200
+            found, foretold = (hits(two) - before).tolist()
+            assert foretold == 3 * 192
+            assert foretold <= found < foretold + 3 * 32  # plus the equal beginning of a partly equal block
 
 
 # ---- load and loss, around the fake engine
