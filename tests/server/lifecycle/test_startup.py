@@ -156,14 +156,6 @@ def test_generation_config_says_whether_requests_begin_from_the_models_own_setti
     assert defaults == (own if source == "auto" else SamplingDefaults())
 
 
-def fresh_clone(folder: Path) -> Path:
-    """Return a copy of the sources, in which no kernel is compiled and no cache is filled."""
-    for package in ("model", "server"):
-        shutil.copytree(ROOT / package, folder / package, ignore=NOT_IN_A_CLONE)
-    shutil.copy(ROOT / "lightwell_command.py", folder)
-    return folder
-
-
 NOT_IN_A_CLONE = shutil.ignore_patterns("__pycache__", "kernels.so", "kernels.dylib", "kernels.pyd")
 
 
@@ -203,7 +195,9 @@ def test_a_start_runs_no_foreign_code_leaves_no_file_and_does_without_kernels(
         for name in ("argparse", "statistics"):  # names of packages on PyPI, which pip installs next to lightwell
             (ours / f"{name}.py").write_text(mark)
     else:
-        fresh_clone(ours)
+        for package in ("model", "server"):
+            shutil.copytree(ROOT / package, ours / package, ignore=NOT_IN_A_CLONE)
+        shutil.copy(ROOT / "lightwell_command.py", ours)
     script = tmp_path / "bin" / "lightwell"
     script.parent.mkdir()
     script.write_text(CONSOLE_SCRIPT)
