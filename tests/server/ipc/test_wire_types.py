@@ -112,10 +112,11 @@ def test_a_request_with_any_task_reaches_the_worker_as_it_was(task: type, data: 
 
 TOKEN = RequestOutput(uid=3, token_id=5, num_cached_tokens=7)  # the output of most steps, which is seldom drawn
 LAST_TOKEN = RequestOutput(uid=4, token_id=6, finish_reason="length")
+TENSORS = RequestOutput(uid=5, tensors={each: Array("uint8", (1,), each.encode()) for each in "ab"})
 
 
 @given(values(StepOutput))
-@example(StepOutput(outputs=(TOKEN, LAST_TOKEN, TOKEN), stats=EngineStats()))
+@example(StepOutput(outputs=(TOKEN, LAST_TOKEN, TENSORS, TOKEN), stats=EngineStats()))
 @settings(max_examples=MAX_EXAMPLES)
 def test_a_step_reaches_the_api_process_as_it_was(sent: StepOutput) -> None:
     header, buffers = messages.encode(messages.step_message(sent))
