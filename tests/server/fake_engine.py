@@ -63,7 +63,7 @@ class FakeEngine:
         return bool(self._requests)
 
     def _nothing(self, argument: object = None) -> None:
-        """Do nothing: short steps answer everything here, and neither a grammar nor a lack of memory delays them."""
+        """Do nothing: short steps answer everything here, without grammars and within memory."""
 
     call_when_ready = prepare_grammars = send_early = call_when_short = watch_aborts = _nothing
 

@@ -255,7 +255,7 @@ def test_prompts_that_are_read_slowly_bound_the_queue_though_there_are_seats() -
         queue.admission.note_tokens_read(50)
     assert queue.refused(tokens=1000, prompt=1000).retry_after == pytest.approx(10, abs=2)
     queue.come(tokens=10, prompt=5)  # it overtakes
-    queue.end()  # the client of the first left: nobody waits for its prompt any more
+    queue.end()  # the client of the first left: its prompt is no longer waited for
     queue.come(tokens=1000, prompt=1000)
 
 
