@@ -93,10 +93,10 @@ def test_probabilities_are_those_of_completions(server: Server) -> None:
             assert each is None or abs(math.exp(logprob) / total - each["probability"]) <= 1e-6, kind
 
 
-def test_an_answer_has_the_same_bits_alone_and_with_forty_questions(server: Server) -> None:
+def test_an_answer_has_the_same_bits_alone_and_with_twenty_questions(server: Server) -> None:
     drawn = random.Random(5)
     words = INPUT.split()
-    questions = [{**drawn.choice(QUESTIONS), "instructions": " ".join(drawn.sample(words, 12))} for _ in range(40)]
+    questions = [{**drawn.choice(QUESTIONS), "instructions": " ".join(drawn.sample(words, 12))} for _ in range(20)]
     together = decide(server, input=INPUT, questions=questions)["answers"]
     alone = [decide(server, input=INPUT, questions=[question])["answers"][0] for question in questions[::5]]
     assert together[::5] == alone

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from lightwell_client import BadRequest, Client, NotFound
-from server.config.auth.keys import hash_of
+from server.config.auth.keys import key_entry
 from tests import tiny
 from tests.support.processes import Server, serve
 from tests.support.wire import samples
@@ -23,8 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is d
 
 NUM_TOKENS = 6
 PROMPT = torch.randint(5, tiny.VOCAB_SIZE - 20, (29,)).tolist()
-ADMIN = {"Authorization": "Bearer admin-key-0123456789"}
-CLIENT = {"Authorization": "Bearer client-key-0123456789"}
+ADMIN_KEY, CLIENT_KEY = "admin-key-0123456789", "client-key-0123456789"
+ADMIN, CLIENT = ({"Authorization": f"Bearer {key}"} for key in (ADMIN_KEY, CLIENT_KEY))
 BASE, FIRST, SECOND, RUNTIME = "tiny", "first", "second", "runtime"
 Networks = dict[str, Any]
 
@@ -45,13 +45,7 @@ def networks(root: Path) -> Networks:
 @pytest.fixture(scope="module")
 def server(root: Path, networks: Networks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     keys = tmp_path_factory.mktemp("keys") / "keys.toml"
-    entries = [("admin", ADMIN, "admin = true"), ("client", CLIENT, "")]
-    keys.write_text(
-        "\n".join(
-            f'[{name}]\nhash = "{hash_of(headers["Authorization"].removeprefix("Bearer "))}"\n{more}'
-            for name, headers, more in entries
-        )
-    )
+    keys.write_text(key_entry("admin", ADMIN_KEY, is_admin=True) + key_entry("client", CLIENT_KEY, is_admin=False))
     flags = ["--served-model-name", BASE, "--devices", "2", "--block-size", "8", "--api-key-file", str(keys)]
     flags += ["--lora", f"{FIRST}={root / FIRST}", "--lora", f"{SECOND}={root / SECOND}"]
     flags += ["--lora-root", str(root), "--max-loras", "3", "--max-lora-rank", "4"]
@@ -61,7 +55,6 @@ def server(root: Path, networks: Networks, tmp_path_factory: pytest.TempPathFact
 
 @torch.no_grad()
 def expected(network: Any) -> list[float]:
-    """Return the log-probabilities of the greedy tokens after the prompt."""
     ids, found = torch.tensor([PROMPT]), []
     for _ in range(NUM_TOKENS):
         logprobs = network(input_ids=ids).logits[0, -1].log_softmax(-1)
@@ -137,7 +130,7 @@ async def test_adapters_come_and_go_while_the_server_runs(server: Server, networ
 
 
 def test_the_python_client_loads_and_unloads(server: Server) -> None:
-    with Client(server.url, api_key=ADMIN["Authorization"].removeprefix("Bearer ")) as client:
+    with Client(server.url, api_key=ADMIN_KEY) as client:
         client.load_lora(RUNTIME, RUNTIME)
         assert {each.id: each.parent for each in client.models()}[RUNTIME] == BASE
         assert client.generate(PROMPT, model=RUNTIME, max_tokens=2).model == RUNTIME

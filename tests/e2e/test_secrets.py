@@ -39,7 +39,6 @@ GOOD: dict[str, dict[str, Any]] = {
 
 
 def raw(url: str, data: bytes) -> bytes:
-    """Return the server's answer to raw bytes."""
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
         connection.sendall(data)
@@ -60,30 +59,26 @@ def ask_everything(url: str) -> None:
                 assert client.post(path, json=wrong).is_client_error
             for content in (f'{{"prompt": "{WORD}'.encode(), WORD.encode() + b"\xff", WORD.encode()):
                 assert client.post(path, content=content, headers=json).status_code == 400
-            assert (
-                client.post(
-                    path, content=WORD, headers={"content-type": WORD, "origin": "http://a.example"}
-                ).status_code
-                == 415
-            )
+            foreign = {"content-type": WORD, "origin": "http://a.example"}
+            assert client.post(path, content=WORD, headers=foreign).status_code == 415
             assert client.post(path, json={}, headers={"authorization": f"Bearer {WORD}"}).status_code == 401
             in_other_header = {"authorization": "", "x-api-key": WORD}
             assert client.post(path, json={}, headers=in_other_header).status_code == 401
             assert client.post(path, json={WORD: WORD}, headers={**in_other_header, "x-api-key": KEY}).is_client_error
         for path in [path for path, methods in paths.items() if "get" in methods]:
             client.get(path, params={"q": WORD})
-        with client.stream(
-            "POST", "/v1/completions", json={"prompt": WORD, "max_tokens": 400, "stream": True}
-        ) as lines:
+        body = {"prompt": WORD, "max_tokens": 400, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as lines:
             next(lines.iter_lines())  # and leave
-    raw(url, f"{WORD} {KEY}\r\n\r\n".encode())
-    raw(url, f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: {KEY}\r\nx: {WORD}\0\r\n\r\n".encode())
-    raw(url, f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nx: {WORD}\0\r\n\r\n".encode())
-    raw(
-        url,
-        f"POST /v1/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\n"
-        f"content-type: application/json\r\ncontent-length: 999\r\n\r\n{WORD}".encode(),
-    )
+    line, key = "POST /v1/completions HTTP/1.1\r\nhost: x\r\n", f"authorization: Bearer {KEY}\r\n"
+    cut = f"content-type: application/json\r\ncontent-length: 999\r\n\r\n{WORD}"
+    for text in (
+        f"{WORD} {KEY}\r\n\r\n",
+        f"POST /v1/messages HTTP/1.1\r\nhost: x\r\nx-api-key: {KEY}\r\nx: {WORD}\0\r\n\r\n",
+        f"{line}{key}x: {WORD}\0\r\n\r\n",
+        f"{line}{key}{cut}",
+    ):
+        raw(url, text.encode())
 
 
 def break_everything(server: RunningServer) -> None:

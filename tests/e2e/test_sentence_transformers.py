@@ -49,13 +49,10 @@ OPTIONS = (
 
 
 def save(options: Options, top: Path) -> Path:
-    """Save a folder as sentence-transformers does."""
     raw = tiny.make_variant(options.family, top / "raw")
     saved = not options.older
     transformer = Transformer(
-        str(raw),
-        max_seq_length=options.length if saved else None,
-        do_lower_case=options.lowercase and saved,
+        str(raw), max_seq_length=options.length if saved else None, do_lower_case=options.lowercase and saved
     )
     modules: list[Any] = [transformer, Pooling(transformer.get_embedding_dimension(), options.pooling)]
     for width in options.dense:

@@ -65,13 +65,7 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 async def serving(app: Callable[..., Awaitable[None]], protocol: Callable[..., HttpProtocol]) -> AsyncIterator[int]:
     """Run a server on a free port, and yield the port."""
     config = uvicorn.Config(
-        app,
-        port=0,
-        http=protocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        timeout_keep_alive=1_000_000,
+        app, port=0, http=protocol, ws="none", lifespan="off", log_config=None, timeout_keep_alive=1_000_000
     )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server.serve())
@@ -83,14 +77,22 @@ async def serving(app: Callable[..., Awaitable[None]], protocol: Callable[..., H
     await task
 
 
+@asynccontextmanager
+async def connection(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect to a server; all that is done with the connection may take `PATIENCE` seconds."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with asyncio.timeout(PATIENCE):
+        yield reader, writer
+    writer.close()
+
+
 async def exchange(port: int, *parts: bytes) -> tuple[bytes, bytes]:
     """Send the parts, and return head and body of the answer; a body without a length ends with the connection."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for part in parts:
-        writer.write(part)
-        await asyncio.sleep(0)
-    head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)
-    length = head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
-    body = await asyncio.wait_for(reader.readexactly(int(length)) if length else reader.read(), PATIENCE)
-    writer.close()
+    async with connection(port) as (reader, writer):
+        for part in parts:
+            writer.write(part)
+            await asyncio.sleep(0)
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]
+        body = await (reader.readexactly(int(length)) if length else reader.read())
     return head, body

@@ -198,34 +198,31 @@ class FakeEngine:
     def _outputs(self, task: Task, ids: tuple[int, ...], encoder_ids: tuple[int, ...] = ()) -> list[RequestOutput]:
         now = time.monotonic()
         timing = Timing(now, now, now, now)
+        if isinstance(task, GenerateTask):
+            return [self._token(task, ids, encoder_ids, i, timing) for i in range(self._num_tokens(task))]
+        tensors = self._tensors(task, ids, encoder_ids)
+        return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
+
+    def _tensors(self, task: Task, ids: tuple[int, ...], encoder_ids: tuple[int, ...]) -> dict[str, Array]:
         if isinstance(task, TraceTask):
             assert self.config is not None
-            tensors = {
-                point.name: _array(traced(self.config, point, len(ids), len(encoder_ids))) for point in task.points
-            }
-            return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
+            return {point.name: _array(traced(self.config, point, len(ids), len(encoder_ids))) for point in task.points}
         if isinstance(task, AttentionTask):
             part = task.capture.part
             num_queries = len(encoder_ids) if part == "encoder" and encoder_ids else len(ids)
-            tensors = capture_arrays(task.capture, num_queries, len(encoder_ids) if part == "cross" else num_queries)
-            return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
+            return capture_arrays(task.capture, num_queries, len(encoder_ids) if part == "cross" else num_queries)
         if isinstance(task, EmbedTask):
-            tensors = {"embedding": embedding(task, encoder_ids or ids)}
-            return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
+            return {"embedding": embedding(task, encoder_ids or ids)}
         if isinstance(task, ClassifyTask):
             assert self.config is not None
             assert self.config.classifier is not None
-            tensors = {"logits": logits(self.config.classifier.num_labels, ids)}
-            return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
-        if isinstance(task, SparseTask):
-            words = sorted(set(ids))
-            tensors = {
-                "sparse.indices": _array(np.array(words, np.int32)),
-                "sparse.values": _array(np.array(words, np.float32) / 4),
-            }
-            return [RequestOutput(uid=0, tensors=tensors, finish_reason="done", timing=timing)]
-        assert isinstance(task, GenerateTask), f"this fake does not answer a {type(task).__name__}"
-        return [self._token(task, ids, encoder_ids, i, timing) for i in range(self._num_tokens(task))]
+            return {"logits": logits(self.config.classifier.num_labels, ids)}
+        assert isinstance(task, SparseTask), f"this fake does not answer a {type(task).__name__}"
+        words = sorted(set(ids))
+        return {
+            "sparse.indices": _array(np.array(words, np.int32)),
+            "sparse.values": _array(np.array(words, np.float32) / 4),
+        }
 
     def _num_tokens(self, task: GenerateTask) -> int:
         if self.eos_after is None:

@@ -1,19 +1,19 @@
 """A real engine without a network: tokens by a rule, tensors of the requested size, steps of any duration.
 
 It runs in the server's real worker process. These environment variables set how it behaves: FAKE_STEP_SECONDS,
-FAKE_LOAD_ERROR, FAKE_LOAD_EXIT, FAKE_LOAD_SECONDS, FAKE_LOAD_HANGS (a file: the worker that finds it removes it, and
-its load never ends), FAKE_READY_ERROR (just before it is ready).
+FAKE_LOAD_HANGS (a file: the worker that finds it removes it, and its load never ends), FAKE_READY_ERROR (just before
+it is ready).
 """
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from server.engine.config import EngineConfig
 from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing
-from server.engine.request import AttentionTask, EmbedTask, EngineRequest, GenerateTask
+from server.engine.request import EmbedTask, EngineRequest, GenerateTask
 
 CRASH_TOKEN = 66
 """First token of a prompt that makes the step raise."""
@@ -29,7 +29,6 @@ STUCK_TOKEN = 69
 
 
 def expected_tokens(prompt: tuple[int, ...], count: int) -> list[int]:
-    """Return the tokens that the fake engine generates after a prompt."""
     return [(sum(prompt) + 7 * i) % 200 for i in range(count)]
 
 
@@ -44,17 +43,12 @@ class FakeEngine:
 
     @classmethod
     def from_folder(cls, config: EngineConfig, progress: Callable[[int, int], None]) -> "FakeEngine":
-        if "FAKE_LOAD_ERROR" in os.environ:
-            raise ValueError(os.environ["FAKE_LOAD_ERROR"])
-        if "FAKE_LOAD_EXIT" in os.environ:
-            os._exit(int(os.environ["FAKE_LOAD_EXIT"]))
         hangs = Path(os.environ.get("FAKE_LOAD_HANGS", "no-such-file"))
         is_stuck = hangs.exists()
         hangs.unlink(missing_ok=True)  # before the progress report, at which a test kills this worker
         progress(1, 2)
         if is_stuck:
             time.sleep(3600)
-        time.sleep(float(os.environ.get("FAKE_LOAD_SECONDS", "0")))
         progress(2, 2)
         return cls(config)
 
@@ -68,20 +62,10 @@ class FakeEngine:
     def has_work(self) -> bool:
         return bool(self._requests)
 
-    def call_when_ready(self, wake: Callable[[], None]) -> None:
-        """Do nothing: everything here is answered by steps."""
+    def _nothing(self, argument: object = None) -> None:
+        """Do nothing: short steps answer everything here, without grammars and within memory."""
 
-    def prepare_grammars(self) -> None:
-        """Do nothing: nothing here keeps to a grammar."""
-
-    def send_early(self, send: Callable[[StepOutput], None]) -> None:
-        """Do nothing: nothing is forced before a step here."""
-
-    def call_when_short(self, let_answers_go: Callable[[], object]) -> None:
-        """Do nothing: memory is never short here."""
-
-    def watch_aborts(self, new_aborts: Callable[[], Iterable[int]]) -> None:
-        """Do nothing: every step here is short."""
+    call_when_ready = prepare_grammars = send_early = call_when_short = watch_aborts = _nothing
 
     def add_request(self, request: EngineRequest) -> None:
         if request.prompt_token_ids[0] == REFUSED_TOKEN:
@@ -126,11 +110,6 @@ class FakeEngine:
         if isinstance(task, EmbedTask):
             array = Array("float32", (4,), bytes(16))
             return RequestOutput(uid=uid, tensors={"embedding": array}, finish_reason="done", timing=timing)
-        if isinstance(task, AttentionTask):
-            length = len(request.prompt_token_ids)
-            shape = (len(task.capture.pairs), length, length)
-            array = Array("float32", shape, os.urandom(4 * shape[0] * length * length))
-            return RequestOutput(uid=uid, tensors={"attention": array}, finish_reason="done", timing=timing)
         assert isinstance(task, GenerateTask), f"this fake does not answer a {type(task).__name__}"
         return self._next_token(request, task, timing)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from server.cli import build_parser, fail
 from server.config.command_line import from_arguments
@@ -21,41 +21,20 @@ from server.config.settings import SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
-from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask
+from server.engine.request import EngineRequest, GenerateTask
 from server.engine.sampling_params import SamplingParams
-from server.http.connection_limits import EndReason
 from server.http.error_handlers import install_error_handlers
-from server.http.error_shapes import error_json
-from server.http.errors import ApiError
+from server.http.sse import DONE, EventStream
 from server.lifecycle import processes
 from server.lifecycle.drain import DrainServer
 from server.observability.access_log import RequestLog, current_record
 from server.observability.logs import configure_logging
 
-HELD_BYTES = 1000
-"""Bytes that /endless counts as captured while it is sent."""
 
-
-class HandleStream(StreamingResponse):
-    """Closes the handle whatever becomes of the response."""
-
-    def __init__(self, handle: RequestHandle) -> None:
-        self._handle = handle
-        super().__init__(self._lines(), media_type="text/event-stream")
-
-    async def _lines(self) -> AsyncIterator[str]:
-        try:
-            async for output in self._handle:
-                yield f"data: {output.token_id}\n\n"
-            yield "data: [DONE]\n\n"
-        except ApiError as error:
-            yield f"event: error\ndata: {error_json(error).decode()}\n\n"
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._handle.close()
+async def events(handle: RequestHandle) -> AsyncIterator[bytes]:
+    async for output in handle:
+        yield b"data: %d\n\n" % (output.token_id or 0)
+    yield DONE
 
 
 def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
@@ -67,27 +46,15 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
         body = await request.json()
         task = GenerateTask(sampling=SamplingParams(max_tokens=body["max_tokens"], seed=0))
         handle = await client.submit(
-            EngineRequest(prompt_token_ids=body["prompt"], task=task, capture_bytes=body.get("capture_bytes", 0)),
+            EngineRequest(prompt_token_ids=body["prompt"], task=task),
             RequestContext(current_record.get()),
         )
         if body.get("stream"):
-            return HandleStream(handle)
+            return EventStream(events(handle), handle.close)
         try:
             return JSONResponse({"tokens": [output.token_id async for output in handle]})
         finally:
             handle.close()
-
-    @app.post("/attention")
-    async def attention(request: Request) -> Response:
-        body = await request.json()
-        pairs = tuple((0, head) for head in range(body["heads"]))
-        handle = await client.submit(
-            EngineRequest(prompt_token_ids=body["prompt"], task=AttentionTask(capture=AttentionCapture(pairs=pairs))),
-            RequestContext(current_record.get()),
-        )
-        outputs = [output async for output in handle]
-        array = outputs[-1].tensors["attention"]
-        return JSONResponse({"shape": array.shape, "bytes": memoryview(array.data).nbytes})
 
     @app.get("/endless")
     async def endless() -> Response:
@@ -96,7 +63,6 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
                 yield bytes(1 << 18)
                 await asyncio.sleep(0)  # without this, the loop would never yield after the client has left
 
-        client.hold_capture(HELD_BYTES, request_context=RequestContext(current_record.get()))
         return StreamingResponse(pieces())
 
     @app.get("/health/live")
@@ -123,12 +89,6 @@ def build_app(client: EngineClient, lifespan: processes.Lifespan) -> ASGIApp:
     return RequestLog(app)
 
 
-def note_end(reason: EndReason) -> None:
-    """Print a line for a stall, where a real server counts it."""
-    if reason == "stalled":
-        print("a client stalled", flush=True)
-
-
 def signal_where_the_loop_begins(number: int) -> None:
     """Send a signal to this process at the moment at which its event loop begins."""
     begin = DrainServer.run
@@ -153,7 +113,7 @@ def main() -> int:
             config,
             build_app,
             name="the fake",
-            on_connection_end=note_end,
+            on_connection_end=lambda reason: None,
             model_files={},
             engine_factory=factory,
         )

@@ -1,7 +1,8 @@
-"""An engine client with narrow limits, and a ready worker that the test plays for it."""
+"""Engine clients, and ready workers that the test plays for them."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
@@ -24,3 +25,18 @@ async def ready_worker(client: EngineClient) -> AsyncIterator[PlayedWorker]:
     await worker.become_ready()
     yield worker
     worker.link.close()
+
+
+@asynccontextmanager
+async def two_workers(**settings: Any) -> AsyncIterator[list[PlayedWorker]]:
+    """Run a client of two workers, both ready."""
+    client = EngineClient(Settings(**settings), num_workers=2)
+    await client.start()
+    workers = [PlayedWorker(client, i) for i in range(2)]
+    for worker in workers:
+        await worker.become_ready()
+    yield workers
+    for worker in workers:
+        worker.link.close()
+    await client.stop()
+    client.socket.remove()

@@ -46,11 +46,7 @@ class PlayedWorker:
         await until(lambda: self.client.workers[self.worker_id].is_ready)
 
     def step(
-        self,
-        *outputs: RequestOutput,
-        refusals: tuple[RequestRefused, ...] = (),
-        stepped: bool = True,
-        **stats: int,
+        self, *outputs: RequestOutput, refusals: tuple[RequestRefused, ...] = (), stepped: bool = True, **stats: int
     ) -> None:
         step = StepOutput(outputs=outputs, stats=replace(EngineStats(), **stats))
         self.say(messages.step_message(step, refusals, stepped=stepped))

@@ -45,7 +45,6 @@ def is_running(pid: int) -> bool:
 
 
 def group_members(group: int) -> list[int]:
-    """Return the running processes of a process group."""
     members = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -135,10 +134,9 @@ def running_server(
     module: str = "tests.server.fake_server",
     script: Path | None = None,
     cwd: Path = ROOT,
-    stderr: int = subprocess.STDOUT,
     **env: str,
 ) -> Iterator[RunningServer]:
-    """Run a server on a free loopback port; everything it started is gone afterwards. `stderr` is subprocess's.
+    """Run a server on a free loopback port; everything it started is gone afterwards.
 
     The server is `module`, or `script` if there is one, run in the folder `cwd`.
     """
@@ -151,7 +149,7 @@ def running_server(
                 cwd=cwd,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "TMPDIR": folder, **env},
                 stdout=sink,
-                stderr=stderr,
+                stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
         server = RunningServer(process, output, Path(folder))

@@ -2,12 +2,11 @@
 affects only its own requests.
 """
 
-import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -23,8 +22,6 @@ from model.checkpoint.folder import PACKAGED
 from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from server.config.devices import Places, places
-from server.config.settings import Settings
-from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.engine.config import EngineConfig
 from server.engine.memory.kv_cache_size import CPU_SHARE, num_cache_blocks
@@ -33,15 +30,12 @@ from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest
 from server.ipc.messages import Ready
 from server.lifecycle.processes import at_places
-from tests import tiny
 from tests.server.fake_engine import expected_tokens
+from tests.server.lifecycle.calls import dump
+from tests.server.narrow_client import two_workers
 from tests.server.played_worker import INFO, PlayedWorker, generate, until
 from tests.server.running import PATIENCE, Client, RunningServer, running_server, stream_lines, wait_for
 from tests.support.shared import shared_server
-
-LIGHTWELL = "tests.server.lightwell_command"
-BINARY = {"accept": "application/vnd.safetensors"}
-FLAGS = ("--device", "cpu", "--threads", "1", "--kv-cache-memory", "64MiB")
 
 
 def metric(server: RunningServer, name: str) -> list[float]:
@@ -60,25 +54,17 @@ def given(server: RunningServer) -> np.ndarray:
     return np.array(metric(server, "lightwell_worker_requests_total"))
 
 
-@contextmanager
-def ready(*commands: tuple[str, ...]) -> Iterator[list[RunningServer]]:
-    """Run servers of real models that load at the same time."""
-    with ExitStack() as stack:
-        servers = [stack.enter_context(running_server(*command, module=LIGHTWELL)) for command in commands]
-        for server in servers:
-            server.wait_ready()
-        yield servers
-
-
 # ---- the client, against played workers
 
 
-async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing() -> None:
-    client = EngineClient(Settings(), num_workers=2)
-    await client.start()
-    played = [PlayedWorker(client, i) for i in range(2)]
-    for each in played:
-        await each.become_ready()
+@pytest.fixture
+async def played() -> AsyncIterator[list[PlayedWorker]]:
+    async with two_workers() as workers:
+        yield workers
+
+
+async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing(played: list[PlayedWorker]) -> None:
+    client = played[0].client
     first, second = [
         await client.submit(EngineRequest(prompt_token_ids=(1,) * length, task=generate(8)), RequestContext())
         for length in (20, 10)
@@ -99,18 +85,10 @@ async def test_what_is_left_to_do_shrinks_with_every_token_and_ends_at_nothing()
     third.close()
     assert [worker.num_tokens_left for worker in client.workers] == [0, 0]
     assert [worker.requests_total for worker in client.workers] == [2, 1]
-    for each in played:
-        each.link.close()
-    await client.stop()
-    client.socket.remove()
 
 
-async def test_a_prefix_is_known_until_its_worker_ends() -> None:
-    client = EngineClient(Settings(), num_workers=2)
-    await client.start()
-    played = [PlayedWorker(client, i) for i in range(2)]
-    for each in played:
-        await each.become_ready()
+async def test_a_prefix_is_known_until_its_worker_ends(played: list[PlayedWorker]) -> None:
+    client = played[0].client
 
     async def routed(cache_salt: str = "") -> tuple[int, int]:
         """Return the worker that gets the prompt, and how many of its tokens it had cached."""
@@ -141,15 +119,12 @@ async def test_a_prefix_is_known_until_its_worker_ends() -> None:
     assert await left_of_a_request_with_the_prefix(first) == [40 - 2 * INFO.block_size + 4, 3, 0]
     played[first].link.close()
     await until(lambda: not client.workers[first].is_ready)
+    assert not client.ready(), "one of two workers is not enough"
     assert await routed() == (1 - first, 0)
     played[first] = PlayedWorker(client, first)
     played[first].say(Ready(INFO))
     await until(lambda: client.workers[first].is_ready)
     assert await routed() == (1 - first, 2 * INFO.block_size)
-    for each in played:
-        each.link.close()
-    await client.stop()
-    client.socket.remove()
 
 
 # ---- memory
@@ -184,58 +159,41 @@ def test_a_worker_chooses_its_cache_from_its_share(monkeypatch: pytest.MonkeyPat
 
 # ---- the same numbers
 
-TEXT = "Once upon a time there was a king who had three sons, and when he grew old he said to them"
-Answer = Callable[[Client], Any]
+INPUTS = ["Once upon a time there was a king who had three sons", "In the forest lived an old fox, who"] * 4
+"""As many as are shared out among the workers."""
+COMPLETION = {"prompt": INPUTS, "max_tokens": 16, "logprobs": 3, "ignore_eos": True, "temperature": 0}
+ZERO = [{"point": "attn.hook_z", "layer": 2, "head": 1, "op": "zero"}]
+QUESTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/completions", COMPLETION),
+    ("/v1/completions", COMPLETION | {"prompt": INPUTS[:2], "n": 4, "temperature": 1, "seed": 7}),
+    ("/v1/completions", COMPLETION | {"interventions": ZERO}),
+    ("/v1/attention", {"input": INPUTS}),
+    ("/v1/embeddings", {"input": INPUTS}),
+    ("/v1/trace", {"input": INPUTS, "points": ["attn.hook_q", "hook_resid_post"], "layers": 2}),
+]
 
 
-def completions(prompts: list[Any], **fields: Any) -> Answer:
-    """Return a function that gets the choices of a completion, without the id and time of the answer."""
-    body = {"prompt": prompts, "max_tokens": 16, "logprobs": 3, "ignore_eos": True, **fields}
-
-    def answer(server: Client) -> Any:
-        got = server.post("/v1/completions", body)
-        assert got.status_code == 200, got.text
+def answer(server: Client, path: str, body: dict[str, Any]) -> Any:
+    """Return the numbers of an answer, without its id and time."""
+    is_text = path == "/v1/completions"
+    accept = "application/json" if is_text else "application/vnd.safetensors"
+    got = server.http.post(server.url + path, json=body, headers={"accept": accept})
+    assert got.status_code == 200, got.text
+    if is_text:
         return got.json()["choices"]
-
-    return answer
-
-
-def tensors(path: str, **body: Any) -> Answer:
-    def answer(server: Client) -> Any:
-        got = server.http.post(server.url + path, json=body, headers=BINARY)
-        assert got.status_code == 200, got.text
-        return {name: (array.shape, array.tobytes()) for name, array in load(got.content).items()}
-
-    return answer
-
-
-def questions(prompt: Any, other: Any, layer: int) -> dict[str, Answer]:
-    """Return one request of each kind, each with as many inputs as are shared out among four workers."""
-    zero = [{"point": "attn.hook_z", "layer": layer, "head": 1, "op": "zero"}]
-    inputs = [prompt, other] * 4
-    return {
-        "greedy": completions(inputs, temperature=0),
-        "seeded": completions([prompt, other], n=4, temperature=1, seed=7),
-        "changed": completions(inputs, temperature=0, interventions=zero),
-        "attention": tensors("/v1/attention", input=inputs),
-        "embeddings": tensors("/v1/embeddings", input=inputs),
-        "trace": tensors("/v1/trace", input=inputs, points=["attn.hook_q", "hook_resid_post"], layers=layer),
-    }
-
-
-def assert_equal_numbers(one: Client, several: RunningServer, asked: dict[str, Answer]) -> None:
-    for name, answer in asked.items():
-        expected = answer(one)
-        before = given(several)
-        assert answer(several) == expected, name
-        assert (given(several) > before).all(), f"{name} was not answered by every worker"
+    return {name: (array.shape, array.tobytes()) for name, array in load(got.content).items()}
 
 
 def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_lie() -> None:
     flags = ("--served-model-name", "fables", "--dtype", "float32")
     one = Client(shared_server(*flags).url)
-    with one.http, ready((*flags, "--device", "cpu", "--devices", "2", "--threads", "1")) as (two,):
-        assert_equal_numbers(one, two, questions(TEXT, "In the forest lived an old fox, who", 2))
+    places = ("--device", "cpu", "--devices", "2", "--threads", "1")
+    with one.http, running_server(*flags, *places, module="tests.server.lightwell_command") as two:
+        two.wait_ready()
+        for path, body in QUESTIONS:
+            expected, before = answer(one, path, body), given(two)
+            assert answer(two, path, body) == expected, body
+            assert (given(two) > before).all(), f"{body} was not answered by every worker"
         capabilities = [each.get("/v1/capabilities").json() for each in (one, two)]
         for each in capabilities:
             del each["limits"]["max_capture_bytes"]  # at most half of the memory that was free when the server started
@@ -244,56 +202,14 @@ def test_two_workers_give_the_bits_of_one_and_prompts_go_where_their_beginnings_
             beginning = [10 + group] * 200
             before = hits(two)
             for i in range(4):
-                body = {"prompt": [*beginning, 50 + i], "max_tokens": 2, "temperature": 0}
-                assert two.post("/v1/completions", body).status_code == 200
-            found, expected = (hits(two) - before).tolist()
-            assert expected == 3 * 192
-            assert expected <= found < expected + 3 * 32  # plus the equal beginning of a partly equal block
-
-
-@pytest.mark.nightly
-def test_four_workers_give_the_bits_of_one(tmp_path: Path) -> None:
-    folder = str(tiny.make("llama", tmp_path / "llama"))
-    prompt, other = [(7 * i * i + 5) % 90 + 5 for i in range(40)], [(3 * i * i + i) % 90 + 5 for i in range(23)]
-    with ready((folder, *FLAGS), (folder, *FLAGS, "--devices", "4")) as (one, four):
-        assert_equal_numbers(one, four, questions(prompt, other, 1))
-        num_cores = len(os.sched_getaffinity(0))
-        assert num_cores >= 4 or f"4 workers share {num_cores} CPU cores" in four.output
+                prompt = [*beginning, 50 + i]
+                assert two.post("/v1/completions", {"prompt": prompt, "max_tokens": 2}).status_code == 200
+            found, foretold = (hits(two) - before).tolist()
+            assert foretold == 3 * 192
+            assert foretold <= found < foretold + 3 * 32  # plus the equal beginning of a partly equal block
 
 
 # ---- load and loss, around the fake engine
-
-
-@pytest.mark.nightly  # `test_one_worker_lost_costs_its_own_requests_alone` spreads eight over two workers
-def test_streams_are_spread_evenly() -> None:
-    # Each takes about 24 s: all of them run before the first could end.
-    body = {"prompt": "Once upon a time", "max_tokens": 480, "ignore_eos": True, "stream": True}
-    command, env = ("--device", "cpu", "--devices", "4"), {"FAKE_STEP_SECONDS": "0.05"}
-    with running_server(*command, module="tests.server.fake_lightwell", **env) as server:
-        server.wait_ready()
-        with httpx.Client(timeout=PATIENCE) as http, ExitStack() as stack:
-            for _ in range(24):
-                stack.enter_context(http.stream("POST", server.url + "/v1/completions", json=body))
-            wait_for(
-                lambda: metric(server, "lightwell_worker_requests_running") == [6, 6, 6, 6],
-                "each of four workers runs six of 24 streams",
-            )
-            assert metric(server, "lightwell_num_requests_running") == [24]
-        assert given(server).tolist() == [6, 6, 6, 6]
-
-
-def in_flight(server: RunningServer) -> list[int]:
-    """Return the worker of each request in flight, by the state that SIGUSR1 makes the server write."""
-
-    def states() -> list[dict[str, Any]]:
-        events = [json.loads(line) for line in server.output.splitlines(keepends=True) if line.endswith("\n")]
-        return [event["state"] for event in events if "state" in event]
-
-    server.signal(signal.SIGUSR1)
-    (state,) = wait_for(states, "the state is logged")
-    assert [worker["worker"] for worker in state["workers"]] == [0, 1]
-    assert [len(worker["engine"]["running"]) for worker in state["workers"]] == [4, 4]
-    return [flight["worker"] for flight in state["in_flight"]]
 
 
 def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
@@ -319,7 +235,9 @@ def test_one_worker_lost_costs_its_own_requests_alone(tmp_path: Path) -> None:
         pids = server.state()["pids"]
         streams = [pool.submit(stream, server, lines) for lines in ends]
         wait_for(lambda: server.state()["stats"]["num_requests_running"] == 8, "eight streams run")
-        assert sorted(in_flight(server)) == [0, 0, 0, 0, 1, 1, 1, 1]
+        state = dump(server)
+        assert [len(worker["engine"]["running"]) for worker in state["workers"]] == [4, 4]
+        assert sorted(flight["worker"] for flight in state["in_flight"]) == [0, 0, 0, 0, 1, 1, 1, 1]
         hang.touch()  # the next worker that starts stays where it is
         os.kill(pids[0], signal.SIGKILL)
         wait_for(lambda: not hang.exists(), "another is started in its place")

@@ -135,6 +135,7 @@ def test_a_text_to_predict_is_a_file(unreadable: list[str], capsys: pytest.Captu
         assert main(["perplexity", "fables", "--text", path]) == 1
         error = capsys.readouterr().err
         assert f"{path:.200}" in error
+        assert ("UTF-8" in error) == path.endswith("bytes")
         assert error.count("\n") == 1
 
 

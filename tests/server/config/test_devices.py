@@ -3,9 +3,6 @@
 import logging
 import os
 import signal
-import socket
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,19 +12,7 @@ from hypothesis import strategies as st
 
 from server.config.devices import Places, as_text, bind_to_cores, core_groups, places, visible_cards
 from server.config.setting_types import devices
-from tests.server.running import ROOT, running_server, wait_for
-
-
-def four() -> int:
-    return 4
-
-
-def one() -> int:
-    return 1
-
-
-def none() -> int:
-    return 0
+from tests.server.running import running_server, wait_for
 
 
 @pytest.mark.parametrize(
@@ -55,32 +40,32 @@ def test_one_worker_stays_where_it_was_and_nothing_is_counted() -> None:
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
 def test_there_is_a_worker_for_each_card_asked_for(device: str) -> None:
-    assert places("all", device, four).cards == (0, 1, 2, 3)
-    assert places(2, device, four).cards == (0, 1)
-    assert places((3, 1), device, four) == Places("cuda", cards=(3, 1))
-    assert places((3,), device, four).num_workers == 1
+    assert places("all", device, lambda: 4).cards == (0, 1, 2, 3)
+    assert places(2, device, lambda: 4).cards == (0, 1)
+    assert places((3, 1), device, lambda: 4) == Places("cuda", cards=(3, 1))
+    assert places((3,), device, lambda: 4).num_workers == 1
 
 
 @pytest.mark.parametrize(
     ("asked", "device", "count", "says"),
     [
-        (5, "auto", four, "5 workers need as many GPUs, and torch finds 4; at most 4 are accepted"),
-        (2, "auto", one, "2 workers need as many GPUs, and torch finds 1; 1 is accepted"),
-        ((0, 4, 7), "cuda", four, "there is no GPU 4, 7; torch finds 4; 0 to 3 are accepted"),
-        ((1,), "cuda", one, "there is no GPU 1; torch finds 1; 0 is accepted"),
-        (2, "cuda", none, "--device cuda needs a GPU.*--device cpu is accepted"),
-        ("all", "auto", none, "torch finds none here; a number of workers is accepted"),
-        ((0, 1), "cpu", four, "GPUs are requested, but --device is cpu; a number of workers is accepted"),
+        (5, "auto", 4, "5 workers need as many GPUs, and torch finds 4; at most 4 are accepted"),
+        (2, "auto", 1, "2 workers need as many GPUs, and torch finds 1; 1 is accepted"),
+        ((0, 4, 7), "cuda", 4, "there is no GPU 4, 7; torch finds 4; 0 to 3 are accepted"),
+        ((1,), "cuda", 1, "there is no GPU 1; torch finds 1; 0 is accepted"),
+        (2, "cuda", 0, "--device cuda needs a GPU.*--device cpu is accepted"),
+        ("all", "auto", 0, "torch finds none here; a number of workers is accepted"),
+        ((0, 1), "cpu", 4, "GPUs are requested, but --device is cpu; a number of workers is accepted"),
     ],
 )
-def test_cards_that_are_not_there_are_named(asked: object, device: str, count: object, says: str) -> None:
+def test_cards_that_are_not_there_are_named(asked: object, device: str, count: int, says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        places(asked, device, count)
+        places(asked, device, lambda: count)
 
 
 def test_without_cards_each_worker_has_its_share_of_our_cores() -> None:
     cores = os.sched_getaffinity(0)
-    found = places(2, "auto", none)
+    found = places(2, "auto", lambda: 0)
     assert found.accelerator == "cpu"
     assert found.num_workers == 2
     assert {core for group in found.core_groups for core in group} == cores
@@ -126,7 +111,7 @@ def test_more_workers_than_a_cpu_could_carry_are_refused() -> None:
     most = 4 * len(os.sched_getaffinity(0))
     assert places(most, "cpu").num_workers == most
     with pytest.raises(ValueError, match=f"too many workers for .* CPU cores; at most {most} are accepted"):
-        places(most + 1, "auto", none)
+        places(most + 1, "auto", lambda: 0)
     assert places(most + 1, "cuda", lambda: most + 1).num_workers == most + 1
 
 
@@ -172,15 +157,6 @@ def test_why_cards_could_not_be_counted_is_told_in_torchs_last_words(
     (tmp_path / "torch.py").write_text("import os\nos._exit(3)")  # without a word
     with pytest.raises(ValueError, match=r"non-zero exit status 3\.$"):
         visible_cards()
-
-
-def test_a_taken_port_is_told_before_any_card_is_looked_for() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        flags = ["--device", "cpu", "--devices", "0,1", "--port", str(taken.getsockname()[1])]
-        command = [sys.executable, "-m", "tests.server.fake_server", *flags]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert "cannot listen on 127.0.0.1" in done.stderr
 
 
 def test_a_signal_while_cards_are_counted_ends_the_server_without_a_traceback(tmp_path: Path) -> None:

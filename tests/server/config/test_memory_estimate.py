@@ -181,12 +181,6 @@ def test_a_load_that_takes_more_than_serving_is_what_counts(tmp_path: Path) -> N
     assert found.most == found.loading + found.processes > found.idle + found.captures
 
 
-def test_an_encoder_keeps_no_cache(tmp_path: Path) -> None:
-    config = read_config(make("bert", tmp_path))
-    assert kv_bytes_per_token(config, "float32") == 0
-    assert sizes(config, Settings(kv_cache_memory=1 << 30)).kv_cache == 0
-
-
 def test_the_command_adds_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["size", "--dtype", "float32", "--kv-cache-memory", "1GiB", "--max-capture-bytes", "100MiB"]) == 0
     lines = dict(line.rsplit("  ", 1) for line in capsys.readouterr().out.splitlines())

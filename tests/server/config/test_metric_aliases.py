@@ -23,7 +23,6 @@ def engine(num_blocks: int) -> EngineInfo:
 
 
 def shown(metrics: Metrics) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Return the labels and values of /metrics by name."""
     families = text_string_to_metric_families(metrics.render().decode())
     return {family.name: [(each.labels, each.value) for each in family.samples] for family in families}
 
@@ -43,10 +42,7 @@ def test_flags_are_repeated_and_the_variable_has_commas() -> None:
         ("=num_requests_waiting", "NAME=METRIC is accepted"),
         ("1st=num_requests_waiting", "begins with no digit"),
         ("num-waiting=num_requests_waiting", "letters, digits, _ and :"),
-        (
-            "waiting=num_waiting",
-            "'num_waiting' cannot have an alias; accepted are num_requests_running, num_req",
-        ),
+        ("waiting=num_waiting", "'num_waiting' cannot have an alias; accepted are num_requests_running, num_req"),
         ("waiting=http_requests_total", "cannot have an alias"),
         ("read=prompt_tokens_total", "is a counter, and its name ends in _total; read_total is accepted"),
         ("lightwell_worker_up=num_requests_running", "is reserved for the server's metrics"),
@@ -77,10 +73,6 @@ def test_an_alias_has_the_labels_and_values_of_its_gauge_and_a_gauge_may_have_se
     metrics.watch(lambda: of_caches([engine(11)]))
     told = shown(metrics)
     assert told["a"] == told["b:c"] == told["lightwell_cache_config_info"] != []
-
-
-def test_without_aliases_nothing_is_shown_twice() -> None:
-    assert set(shown(Metrics())) == {family.name for family in Metrics().registry.collect()}
 
 
 def test_counters_and_histograms_may_have_another_name_with_the_label_that_vllm_gives_its_own() -> None:

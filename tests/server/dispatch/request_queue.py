@@ -17,12 +17,15 @@ class Queue:
         self.held: list[tuple[Cost, str]] = []
         self.reads_at_once = True
 
-    def come(self, tokens: int = 10, client: str = "", capture_bytes: int = 0, prompt: int = 5) -> None:
+    def come(
+        self, tokens: int = 10, client: str = "", capture_bytes: int = 0, prompt: int = 5, num_requests: int = 1
+    ) -> None:
         cost = self.admission.cost(prompt, 0, tokens - prompt, capture_bytes)
-        self.admission.admit(cost, client)
-        if self.reads_at_once:
-            self.admission.note_prompt_read(cost)
-        self.held.append((cost, client))
+        for _ in range(num_requests):
+            self.admission.admit(cost, client)
+            if self.reads_at_once:
+                self.admission.note_prompt_read(cost)
+            self.held.append((cost, client))
 
     def refused(self, tokens: int = 10, client: str = "", capture_bytes: int = 0, prompt: int = 5) -> QueueFull:
         before = [budget.used for budget in self.budgets]
@@ -36,11 +39,6 @@ class Queue:
     def budgets(self) -> list[ResourceBudget]:
         admission = self.admission
         return [admission.requests, admission.tokens, admission.blocks, admission.capture]
-
-    def fill(self) -> None:
-        """Submit requests until one is refused."""
-        for _ in range(10_000):
-            self.come()
 
     def end(self, seconds: float = 0.0) -> None:
         """Advance the clock by the given seconds, and end the oldest request."""

@@ -15,8 +15,7 @@ from tests.server.dispatch.request_queue import Queue
 @given(seconds_each=st.floats(0.02, 3.0), excess=st.integers(1, 40), held=st.integers(2, 60))
 def test_retry_after_is_the_time_in_which_enough_requests_end(seconds_each: float, excess: int, held: int) -> None:
     queue = Queue(max_requests=held + excess)
-    for _ in range(held + excess):
-        queue.come()
+    queue.come(num_requests=held + excess)
     queue.flow(max(20, math.ceil(20 / seconds_each)), seconds_each)
     expected = max(1.0, excess * seconds_each)
     with pytest.raises(QueueFull) as caught:
@@ -30,8 +29,7 @@ def test_retry_after_is_the_time_in_which_enough_requests_end(seconds_each: floa
 
 def full_queue(seconds_each: float) -> Queue:
     queue = Queue(max_requests=8)
-    for _ in range(8):
-        queue.come()
+    queue.come(num_requests=8)
     queue.flow(200, seconds_each)
     return queue
 
@@ -43,8 +41,7 @@ def test_an_idle_night_changes_no_estimate(idle: float, seconds_each: float) -> 
     for _ in range(8):
         queue.end()
     queue.clock.now += idle
-    for _ in range(8):
-        queue.come()
+    queue.come(num_requests=8)
     after = queue.refused().retry_after
     assert before is not None
     assert after is not None
@@ -82,8 +79,7 @@ def test_at_the_start_the_estimate_is_the_time_that_was_waited_in_vain() -> None
 
 def test_retry_after_of_tokens_counts_the_tokens_that_end() -> None:
     queue = Queue(max_tokens=100)
-    for _ in range(10):
-        queue.come(tokens=10)
+    queue.come(tokens=10, num_requests=10)
     queue.flow(100, 1.0)
     assert queue.refused(tokens=40, prompt=5).retry_after == pytest.approx(4, abs=1)
 
@@ -161,10 +157,8 @@ def test_small_captures_do_not_make_a_budget_that_large_ones_fill_seem_slow() ->
 
 def test_a_client_finds_room_in_a_queue_that_another_has_filled() -> None:
     queue = Queue(max_requests=8)
-    for _ in range(8):
-        queue.come(client="a")
-    for _ in range(4):
-        queue.come(client="b")
+    queue.come(client="a", num_requests=8)
+    queue.come(client="b", num_requests=4)
     assert queue.refused(client="b").code == "queue_full"
     assert queue.refused(client="a").code == "queue_full"
     queue.come(client="c")
@@ -216,42 +210,29 @@ def test_a_flood_of_text_turns_no_inspection_away_and_asked_early_the_answer_is_
         admission.admit(look)
 
 
-def test_text_that_waits_long_does_not_make_an_inspection_seem_to_wait() -> None:
-    queue = Queue(max_queue_time=5.0, num_seats=1)
-    queue.come()
-    for _ in range(30):
-        queue.end(1.0)
-        queue.come()
-    for _ in range(5):
-        queue.come()
-    assert queue.refused().code == "queue_time_exceeded"
-    queue.admission.check(is_inspection=True)
-
-
 # --- the time to wait ---
 
 
 @given(seconds_each=st.floats(0.05, 1.0), limit=st.floats(1.0, 20.0))
 def test_as_many_wait_as_will_have_their_turn_in_time(seconds_each: float, limit: float) -> None:
     queue = Queue(max_queue_time=limit, num_seats=4)
-    for _ in range(4):
-        queue.come()
+    queue.come(num_requests=4)
     queue.flow(max(100, math.ceil(30 / seconds_each)), seconds_each)
     with pytest.raises(QueueFull, match="max-queue-time"):
-        queue.fill()
+        queue.come(num_requests=10_000)
     num_waiting = len(queue.held) - 4
     assert 0.8 * limit - 2 * seconds_each <= num_waiting * seconds_each <= 1.25 * limit + 2 * seconds_each
 
 
-def test_a_client_does_not_wait_for_all_that_another_has_queued() -> None:
+def test_neither_an_inspection_nor_another_client_waits_for_all_that_a_client_has_queued() -> None:
     queue = Queue(max_queue_time=5.0, num_seats=1)
     queue.come(client="a")
     for _ in range(30):
         queue.end(1.0)
         queue.come(client="a")
-    for _ in range(5):
-        queue.come(client="a")
+    queue.come(client="a", num_requests=5)
     assert queue.refused(client="a").code == "queue_time_exceeded"
+    queue.admission.check(client="a", is_inspection=True)
     queue.come(client="b")
 
 
@@ -274,17 +255,7 @@ def test_prompts_that_are_read_slowly_bound_the_queue_though_there_are_seats() -
         queue.admission.note_tokens_read(50)
     assert queue.refused(tokens=1000, prompt=1000).retry_after == pytest.approx(10, abs=2)
     queue.come(tokens=10, prompt=5)  # it overtakes
-
-
-def test_the_prompts_of_clients_that_left_are_no_longer_waited_for() -> None:
-    queue = Queue(max_queue_time=10.0, num_seats=64)
-    queue.reads_at_once = False
-    queue.come(tokens=1000, prompt=1000)
-    for _ in range(10):
-        queue.clock.now += 1
-        queue.admission.note_tokens_read(50)
-    queue.refused(tokens=1000, prompt=1000)
-    queue.end()
+    queue.end()  # the client of the first left: its prompt is no longer waited for
     queue.come(tokens=1000, prompt=1000)
 
 
@@ -294,8 +265,7 @@ def test_one_slow_first_step_turns_no_burst_away() -> None:
     queue.come(tokens=400, prompt=400)
     queue.clock.now += 1.7
     queue.admission.note_tokens_read(400)
-    for _ in range(20):
-        queue.come(tokens=400, prompt=400)  # at that pace the last of them would wait for 34 s
+    queue.come(tokens=400, prompt=400, num_requests=20)  # at that pace the last of them would wait for 34 s
     queue.clock.now += 5
     queue.admission.note_tokens_read(400)
     queue.refused(tokens=400, prompt=400)  # the rejection was no accident

@@ -13,7 +13,7 @@ from server.engine.request import EngineRequest
 from server.http.errors import DeadlineExceeded, Unavailable
 from server.ipc.messages import Abort, Heartbeat, Loading
 from server.observability.access_log import RequestRecord
-from tests.server.played_worker import ONE, PlayedWorker, generate, outputs_of, until
+from tests.server.played_worker import ONE, PlayedWorker, outputs_of, until
 
 
 @pytest.mark.parametrize(
@@ -43,33 +43,24 @@ async def test_a_deadline_holds_although_the_worker_says_nothing(client: EngineC
     assert await worker.receive() == Abort(handle.uid)
 
 
-async def test_a_draining_client_takes_no_more_and_finishes_what_it_has(
-    client: EngineClient, worker: PlayedWorker
-) -> None:
-    handle = await client.submit(ONE, RequestContext())
-    client.begin_drain()
-    assert (client.ready(), client.reason()) == (False, "draining")
-    with pytest.raises(Unavailable):
-        await client.submit(ONE, RequestContext())
-    worker.step(RequestOutput(uid=handle.uid, token_id=1, finish_reason="stop"))
-    assert len(await outputs_of(handle)) == 1
-
-
 async def test_an_http_request_that_has_begun_goes_on_while_the_server_drains_until_the_drain_is_over(
     client: EngineClient, worker: PlayedWorker
 ) -> None:
     begun = RequestContext(RequestRecord("a"))
     first = await client.submit(ONE, begun)
     client.begin_drain()
+    assert (client.ready(), client.reason()) == (False, "draining")
+    with pytest.raises(Unavailable):
+        await client.submit(ONE, RequestContext())
     worker.step(RequestOutput(uid=first.uid, token_id=1, finish_reason="stop"))
     assert len(await outputs_of(first)) == 1
     client.check_room(request_context=begun)
-    second = await client.submit(EngineRequest(prompt_token_ids=(2,), task=generate()), begun)
+    second = await client.submit(ONE, begun)
     client.fail_all(Unavailable("The server is shutting down.", code="shutting_down"))
     with pytest.raises(Unavailable, match="shutting down"):
         await outputs_of(second)
     with pytest.raises(Unavailable) as caught:
-        await client.submit(EngineRequest(prompt_token_ids=(3,), task=generate()), begun)
+        await client.submit(ONE, begun)
     assert caught.value.code == "draining"
 
 

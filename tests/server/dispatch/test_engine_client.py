@@ -6,51 +6,35 @@ import time
 import pytest
 from msgspec.structs import replace
 
-from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
-from server.engine.outputs import Array, EngineStats, PromptLogprobs, RequestOutput, TokenLogprobs
+from server.engine.outputs import Array, EngineStats, FinishReason, PromptLogprobs, RequestOutput, TokenLogprobs
 from server.engine.request import (
-    AttentionCapture,
-    AttentionTask,
     EmbedTask,
     EngineRequest,
-    GenerateTask,
     Intervention,
-    Task,
 )
-from server.engine.sampling_params import SamplingParams
-from server.http.errors import BadRequest, DeadlineExceeded, EngineError, Unavailable, WorkerLost
-from server.ipc.messages import Abort, Ready, RequestRefused
+from server.http.errors import ApiError, BadRequest, EngineError, Unavailable, WorkerLost
+from server.ipc.messages import Abort, RequestRefused
 from server.observability.access_log import RequestRecord
 from server.observability.metrics import FAILURES
 from tests.server.played_worker import INFO, ONE, PlayedWorker, generate, outputs_of, until
 from tests.support.panics import PanicException
 
 
-@pytest.mark.parametrize(
-    "task",
-    [
-        GenerateTask(
-            sampling=SamplingParams(max_tokens=3, seed=7, logit_bias={5: -1.5}, stop_token_ids=(1, 2), logprobs=2),
-            attention=AttentionCapture(pairs=((0, 1), (1, 0)), keys=(0, 3), top_k=2),
-        ),
-        AttentionTask(capture=AttentionCapture(pairs=((0, 0),), queries=(1,), reduce="mean", dtype="uint8")),
-        EmbedTask(layer=0, pooling="none", dimensions=3),
-    ],
-)
-async def test_the_worker_gets_the_very_request(client: EngineClient, worker: PlayedWorker, task: Task) -> None:
+async def test_the_worker_gets_the_very_request(client: EngineClient, worker: PlayedWorker) -> None:
     values = Array("float32", (1 << 18,), bytes(range(256)) * (1 << 12))
     change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", array=values)
-    ending = RequestContext(deadline=time.monotonic() + 60, cache_salt="a salt")
-    handle = await client.submit(EngineRequest(prompt_token_ids=(1, 2, 3), task=task, interventions=(change,)), ending)
+    record = RequestRecord("a")
+    record.key = "search-team"
+    context = RequestContext(record, deadline=time.monotonic() + 60, cache_salt="a salt", priority=-2)
+    task = EmbedTask(layer=0, pooling="none", dimensions=3)
+    handle = await client.submit(EngineRequest(prompt_token_ids=(1, 2, 3), task=task, interventions=(change,)), context)
     request = await worker.receive()
     assert isinstance(request, EngineRequest)
-    assert request.task == task
-    assert request.interventions == (change,)
-    assert request.prompt_token_ids == (1, 2, 3)
+    assert (request.prompt_token_ids, request.task, request.interventions) == ((1, 2, 3), task, (change,))
     assert request.deadline is not None
-    assert request.cache_salt == "a salt"
+    assert (request.cache_salt, request.client, request.priority) == ("a salt", "search-team", -2)
     handle.close()
 
 
@@ -182,48 +166,22 @@ async def test_nonsense_from_a_worker_loses_that_worker_only(client: EngineClien
     second.link.close()
 
 
-async def test_a_capture_without_memory_may_be_asked_for_again(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(ONE, RequestContext())
-    worker.step(RequestOutput(uid=handle.uid, finish_reason="memory", error="no memory for its captures"))
-    with pytest.raises(Unavailable, match="no memory for its captures"):
-        await anext(handle)
-    assert client.num_inflight == 0
-
-
-async def test_what_a_request_lets_overflow_is_its_own_fault(client: EngineClient, worker: PlayedWorker) -> None:
-    handle = await client.submit(ONE, RequestContext())
-    worker.step(RequestOutput(uid=handle.uid, finish_reason="overflow", error="logits are infinite"))
-    with pytest.raises(BadRequest, match="logits are infinite"):
-        await anext(handle)
-    assert client.num_inflight == 0
-
-
-async def test_the_ways_a_request_can_fail_have_their_own_errors(client: EngineClient, worker: PlayedWorker) -> None:
-    handles = [await client.submit(ONE, RequestContext()) for _ in range(3)]
-    worker.step(
-        RequestOutput(uid=handles[0].uid, finish_reason="error", error="numbers ran out"),
-        RequestOutput(uid=handles[1].uid, finish_reason="deadline"),
-        refusals=(RequestRefused(handles[2].uid, "it can never fit"),),
-    )
-    with pytest.raises(EngineError, match="numbers ran out"):
-        await anext(handles[0])
-    with pytest.raises(DeadlineExceeded):
-        await anext(handles[1])
-    with pytest.raises(BadRequest, match="never fit"):
-        await anext(handles[2])
-    assert client.num_inflight == 0
-
-
-async def test_the_worker_is_told_whose_a_request_is_and_before_whom_it_goes(
-    client: EngineClient, worker: PlayedWorker
+@pytest.mark.parametrize(
+    ("reason", "said", "kind"),
+    [
+        ("error", "numbers ran out", EngineError),
+        ("memory", "no memory for its captures", Unavailable),  # it may be sent again
+        ("overflow", "logits are infinite", BadRequest),
+    ],
+)
+async def test_the_ways_a_request_can_fail_have_their_own_errors(
+    client: EngineClient, worker: PlayedWorker, reason: FinishReason, said: str, kind: type[ApiError]
 ) -> None:
-    record = RequestRecord("a")
-    record.key = "search-team"
-    handle = await client.submit(ONE, RequestContext(record, priority=-2))
-    message = await worker.receive()
-    assert isinstance(message, EngineRequest)
-    assert (message.client, message.priority) == ("search-team", -2)
-    handle.close()
+    handle = await client.submit(ONE, RequestContext())
+    worker.step(RequestOutput(uid=handle.uid, finish_reason=reason, error=said))
+    with pytest.raises(kind, match=said):
+        await anext(handle)
+    assert client.num_inflight == 0
 
 
 async def test_each_step_is_observed_and_a_broken_observer_costs_nothing(
@@ -240,27 +198,6 @@ async def test_each_step_is_observed_and_a_broken_observer_costs_nothing(
     worker.step(iteration_tokens=4)
     await until(lambda: seen == [3, 4])
     assert client.ready()
-
-
-async def test_the_least_loaded_of_two_workers_gets_the_next_request() -> None:
-    client = EngineClient(Settings(), num_workers=2)
-    await client.start()
-    workers = [PlayedWorker(client, i) for i in range(2)]
-    workers[1].say(Ready(INFO))
-    await until(lambda: client.workers[1].is_ready)
-    assert not client.ready(), "one of two is not enough"
-    await workers[0].become_ready()
-    handles = [
-        await client.submit(EngineRequest(prompt_token_ids=(1,) * length, task=generate()), RequestContext())
-        for length in (50, 10, 10)
-    ]
-    assert [len(worker.requests) for worker in client.workers] == [1, 2]
-    for handle in handles:
-        handle.close()
-    for worker in workers:
-        worker.link.close()
-    await client.stop()
-    client.socket.remove()
 
 
 async def test_each_failure_is_counted_once_by_its_code_when_its_reader_sees_it(

@@ -1,6 +1,7 @@
 """Limits of the engine client, with a played worker: rejected requests, their costs, and the end of a rejection."""
 
 import pytest
+from msgspec.structs import replace
 
 from server.dispatch.admission import Cost
 from server.dispatch.debug_report import admission_state
@@ -8,44 +9,19 @@ from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
 from server.engine.outputs import Array, RequestOutput
-from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask, Intervention
+from server.engine.request import EngineRequest, GenerateTask, Intervention
 from server.engine.sampling_params import SamplingParams
 from server.http.errors import ApiError, PayloadTooLarge, QueueFull, Unavailable
 from server.observability.access_log import RequestRecord
-from tests.server.played_worker import ONE, PlayedWorker, generate, outputs_of, until
-
-
-async def test_the_queue_limit_counts_unfinished_requests(client: EngineClient, worker: PlayedWorker) -> None:
-    handles = [await client.submit(ONE, RequestContext()) for _ in range(3)]
-    with pytest.raises(QueueFull) as caught:
-        await client.submit(ONE, RequestContext())
-    assert caught.value.retry_after is not None
-    assert caught.value.retry_after >= 1
-    worker.step(RequestOutput(uid=handles[0].uid, token_id=1, finish_reason="stop"))
-    await outputs_of(handles[0])
-    handles.append(await client.submit(ONE, RequestContext()))
-    for handle in handles:
-        handle.close()
-
-
-async def test_the_token_limit_counts_prompts_and_answers(client: EngineClient, worker: PlayedWorker) -> None:
-    first = await client.submit(
-        EngineRequest(prompt_token_ids=(1,) * 20, task=generate(max_tokens=90)), RequestContext()
-    )  # over the limit, but no other request runs
-    with pytest.raises(QueueFull, match="110 tokens"):
-        await client.submit(ONE, RequestContext())
-    first.close()
-    second = await client.submit(ONE, RequestContext())
-    second.close()
+from tests.server.played_worker import ONE, PlayedWorker, outputs_of, until
 
 
 async def test_captured_bytes_count_until_they_are_read(client: EngineClient, worker: PlayedWorker) -> None:
-    capture = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
     with pytest.raises(PayloadTooLarge):
-        await client.submit(EngineRequest(prompt_token_ids=(1,), task=capture, capture_bytes=1001), RequestContext())
-    first = await client.submit(EngineRequest(prompt_token_ids=(1,), task=capture, capture_bytes=900), RequestContext())
+        await client.submit(replace(ONE, capture_bytes=1001), RequestContext())
+    first = await client.submit(replace(ONE, capture_bytes=900), RequestContext())
     with pytest.raises(QueueFull, match="900 bytes"):
-        await client.submit(EngineRequest(prompt_token_ids=(1,), task=capture, capture_bytes=200), RequestContext())
+        await client.submit(replace(ONE, capture_bytes=200), RequestContext())
     worker.step(RequestOutput(uid=first.uid, finish_reason="done"))
     await until(lambda: client.num_inflight == 0)
     assert client.stats().inflight_capture_bytes == 900
@@ -54,15 +30,14 @@ async def test_captured_bytes_count_until_they_are_read(client: EngineClient, wo
 
 
 async def test_what_is_held_counts_until_the_http_request_is_over(client: EngineClient, worker: PlayedWorker) -> None:
-    capture = AttentionTask(capture=AttentionCapture(pairs=((0, 0),)))
     record = RequestRecord("a")
     of_record = RequestContext(record)
-    first = await client.submit(EngineRequest(prompt_token_ids=(1,), task=capture, capture_bytes=900), of_record)
+    first = await client.submit(replace(ONE, capture_bytes=900), of_record)
     worker.step(RequestOutput(uid=first.uid, finish_reason="done"))
     await outputs_of(first)
     client.hold_capture(900, request_context=of_record)
     with pytest.raises(QueueFull, match="900 bytes"):
-        await client.submit(EngineRequest(prompt_token_ids=(1,), task=capture, capture_bytes=200), RequestContext())
+        await client.submit(replace(ONE, capture_bytes=200), RequestContext())
     for call in record.at_end:
         call()
     assert client.stats().inflight_capture_bytes == 0
@@ -73,31 +48,12 @@ async def test_what_is_held_counts_until_the_http_request_is_over(client: Engine
 async def test_the_blocks_that_requests_may_need_are_bounded_by_the_workers_cache(worker: PlayedWorker) -> None:
     client = worker.client
     client.admission.tokens.limit = 10_000
-    first = await client.submit(
-        EngineRequest(prompt_token_ids=(1,), task=generate(max_tokens=1700)), RequestContext()
-    )  # 107 of the 16 x 7 blocks
-    with pytest.raises(QueueFull, match=r"need 107 blocks .* this one's 7 .* exceed the 112"):
-        await client.submit(EngineRequest(prompt_token_ids=(1,), task=generate(max_tokens=100)), RequestContext())
-    assert dict(client.counts.requests_refused) == {"queue_blocks_full": 1}
-    first.close()
-    (await client.submit(EngineRequest(prompt_token_ids=(1,), task=generate(max_tokens=100)), RequestContext())).close()
-
-
-async def test_the_blocks_of_an_encoders_input_are_bounded_likewise(worker: PlayedWorker) -> None:
-    client = worker.client
-    client.admission.tokens.limit = 10_000
-    first = await client.submit(
-        EngineRequest(prompt_token_ids=(1,), task=generate(), encoder_token_ids=(5,) * 1680), RequestContext()
-    )  # 105 blocks, and one of the decoder
+    large, too_large, small = (replace(ONE, encoder_token_ids=(5,) * length) for length in (1680, 90, 80))
+    first = await client.submit(large, RequestContext())  # 105 blocks, and one of the decoder
     with pytest.raises(QueueFull, match=r"need 106 blocks .* this one's 7 .* exceed the 112"):
-        await client.submit(
-            EngineRequest(prompt_token_ids=(1,), task=generate(), encoder_token_ids=(5,) * 90), RequestContext()
-        )
-    (
-        await client.submit(
-            EngineRequest(prompt_token_ids=(1,), task=generate(), encoder_token_ids=(5,) * 80), RequestContext()
-        )
-    ).close()
+        await client.submit(too_large, RequestContext())
+    assert dict(client.counts.requests_refused) == {"queue_blocks_full": 1}
+    (await client.submit(small, RequestContext())).close()
     first.close()
 
 
@@ -152,9 +108,8 @@ async def test_a_request_that_cannot_be_sent_leaves_nothing_behind(
     counted = admission_state(client.admission)
     assert {name: budget["used"] for name, budget in counted.items()} == dict.fromkeys(counted, 0)
     assert (client.num_inflight, client.counts.requests_submitted, record.prompt_tokens) == (0, 0, 0)
-    handle = await client.submit(
-        EngineRequest(prompt_token_ids=(1,), task=generate(), capture_bytes=900), RequestContext()
-    )  # the link still works, and there is room
+    # The link still works, and there is room.
+    handle = await client.submit(replace(ONE, capture_bytes=900), RequestContext())
     while not isinstance(message := await worker.receive(), EngineRequest):
         pass
     assert message.uid == handle.uid

@@ -6,38 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.engine.request import EngineRequest
 from server.http.errors import BadRequest, NotFound, Unavailable
 from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
-from tests.server.played_worker import PlayedWorker, generate, until
+from tests.server.narrow_client import narrow_client, two_workers
+from tests.server.played_worker import ONE, PlayedWorker, until
 
 FOLDER = Path("/adapters/one")
 
 
 @pytest.fixture
-async def client() -> AsyncIterator[EngineClient]:
-    client = EngineClient(Settings(max_loras=2), num_workers=2)
-    await client.start()
-    yield client
-    await client.stop()
-    client.socket.remove()
+async def workers() -> AsyncIterator[list[PlayedWorker]]:
+    async with two_workers(max_loras=2) as workers:
+        yield workers
 
 
 @pytest.fixture
-async def workers(client: EngineClient) -> AsyncIterator[list[PlayedWorker]]:
-    workers = [PlayedWorker(client, i) for i in range(2)]
-    for worker in workers:
-        await worker.become_ready()
-    yield workers
-    for worker in workers:
-        worker.link.close()
+def client(workers: list[PlayedWorker]) -> EngineClient:
+    return workers[0].client
 
 
 async def load(client: EngineClient, workers: list[PlayedWorker], name: str = "one") -> int:
-    """Load an adapter on both workers and return its number."""
     loading = asyncio.create_task(client.adapters.load(name, FOLDER))
     for worker in workers:
         worker.say(AdapterLoaded(await told_to_load(worker), None))
@@ -48,7 +39,6 @@ async def load(client: EngineClient, workers: list[PlayedWorker], name: str = "o
 
 
 async def told_to_load(worker: PlayedWorker) -> int:
-    """Return the adapter number in the worker's next LoadAdapter message."""
     message = await worker.receive()
     assert isinstance(message, LoadAdapter)
     assert Path(message.folder) == FOLDER
@@ -65,14 +55,14 @@ async def test_a_worker_that_starts_again_loads_it_and_gets_no_requests_of_it_be
     again = PlayedWorker(client)
     await again.become_ready()
     for _ in range(3):
-        await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), context)
+        await client.submit(ONE, context)
         message = await workers[1].receive()
         assert isinstance(message, EngineRequest)
         assert message.adapter == number
     assert await again.receive() == LoadAdapter(number, str(FOLDER))
     again.say(AdapterLoaded(number, None))
     await until(lambda: number in client.workers[0].adapters)
-    await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), context)
+    await client.submit(ONE, context)
     assert isinstance(await again.receive(), EngineRequest)
     again.link.close()
 
@@ -106,14 +96,15 @@ async def test_numbers_are_never_used_again_and_names_are(client: EngineClient, 
     for worker in workers:
         assert await worker.receive() == DropAdapter(first)
     with pytest.raises(NotFound, match="was unloaded"):
-        await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), old)
+        await client.submit(ONE, old)
     assert await load(client, workers) > first
     with pytest.raises(NotFound, match="was unloaded"):
-        await client.submit(EngineRequest(prompt_token_ids=(1, 2), task=generate()), old)
+        await client.submit(ONE, old)
     with pytest.raises(NotFound, match="is not loaded"):
         client.adapters.unload("another")
 
 
-async def test_without_a_ready_worker_none_is_loaded(client: EngineClient) -> None:
-    with pytest.raises(Unavailable):
-        await client.adapters.load("one", FOLDER)
+async def test_without_a_ready_worker_none_is_loaded() -> None:
+    async with narrow_client() as client:
+        with pytest.raises(Unavailable):
+            await client.adapters.load("one", FOLDER)

@@ -7,16 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from server.dispatch.routing import Candidate, PrefixIndex, Route, RoutedPrompt, Router
-from server.engine.request import (
-    AttentionCapture,
-    AttentionTask,
-    EmbedTask,
-    GenerateTask,
-    LensTask,
-    Task,
-    WeightsTask,
-)
+from server.dispatch.routing import Candidate, PrefixIndex, RoutedPrompt, Router
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, LensTask, Task, WeightsTask
 from server.engine.sampling_params import SamplingParams
 from tests.support.examples import examples
 
@@ -40,46 +32,10 @@ def prompt(start: int, length: int) -> RoutedPrompt:
     return RoutedPrompt(range(start, start + length))
 
 
-def test_whoever_has_the_fewest_tokens_left_gets_it() -> None:
-    candidates = [Candidate(0, 30, 1), Candidate(1, 20, 5), Candidate(2, 25, 1)]
-    assert router(3).route(candidates, prompt(0, 3)) == Route(1, 0)
-
-
 def test_of_equals_the_one_with_the_fewest_requests_then_each_in_turn() -> None:
     made = router(3)
     assert made.route([Candidate(0, 20, 2), Candidate(1, 20, 1), Candidate(2, 20, 2)], prompt(0, 3)).worker_id == 1
     assert [made.route(idle(0, 1, 2), prompt(0, 3)).worker_id for _ in range(4)] == [2, 0, 1, 2]
-
-
-def test_a_prompt_goes_where_its_beginning_lies() -> None:
-    made = router(2)
-    first = made.route(idle(0, 1), prompt(0, 20)).worker_id
-    assert [made.route(idle(0, 1), prompt(0, 40)) for _ in range(3)] == [
-        Route(first, 20),
-        Route(first, 36),
-        Route(first, 36),
-    ]
-    assert made.route(idle(0, 1), prompt(500, 20)) == Route(1 - first, 0), "what lies nowhere goes to who is next"
-
-
-@pytest.mark.parametrize(("busier", "stays"), [(19, True), (21, False)])
-def test_it_goes_elsewhere_where_waiting_costs_more_than_reading_it_again(busier: int, stays: bool) -> None:
-    made = router(2)
-    held = made.route(idle(0), prompt(0, 20)).worker_id
-    chosen = made.route([Candidate(0, busier, 1), Candidate(1, 0, 0)], prompt(0, 24)).worker_id
-    assert (chosen == held) is stays
-
-
-def test_the_last_token_is_computed_anyway() -> None:
-    made = router(2)
-    assert [made.route(idle(0), prompt(0, 3 * BLOCK)).num_prefix_tokens for _ in range(2)] == [0, 2 * BLOCK]
-
-
-def test_only_whole_blocks_from_the_very_beginning_count() -> None:
-    made = router(2)
-    made.route(idle(0), prompt(0, 20))
-    assert made.route(idle(0), prompt(4, 20)).num_prefix_tokens == 0
-    assert made.route(idle(0), RoutedPrompt([*range(10), 99, *range(11, 20)])).num_prefix_tokens == 2 * BLOCK
 
 
 def test_what_the_encoder_reads_is_part_of_the_prefix() -> None:
@@ -133,12 +89,6 @@ def test_who_needs_every_position_takes_nothing_and_who_runs_all_layers_leaves_i
     assert routed.route(idle(0), made).num_prefix_tokens == (16 if takes else 0)
 
 
-@pytest.mark.parametrize("made", [router(1), router(2, num_blocks=0)], ids=["one worker", "no prefix cache"])
-def test_nothing_is_hashed_in_vain(made: Router) -> None:
-    unhashable: Sequence[int] = [[]] * 20
-    assert [made.route(idle(0), RoutedPrompt(unhashable)) for _ in range(2)] == [Route(0, 0)] * 2
-
-
 # ---- whatever arrives
 
 tokens = st.lists(st.integers(0, 1), max_size=20)
@@ -171,21 +121,6 @@ def test_it_is_the_cheapest_worker_by_an_obvious_account(
         given_to[route.worker_id].append(token_ids)
         left[route.worker_id] += len(token_ids) + max_tokens
         left = [max(0, each - done) for each in left]
-
-
-@settings(max_examples=examples(60))
-@given(num_workers=st.integers(2, 5), arrivals=arrivals)
-def test_no_worker_is_ahead_of_another_by_more_than_one_request_and_one_prefix(
-    num_workers: int, arrivals: list[tuple[list[int], int, int]]
-) -> None:
-    made = router(num_workers)
-    left = [0] * num_workers
-    most = 0
-    for token_ids, max_tokens, _ in arrivals:
-        most = max(most, 2 * len(token_ids) + max_tokens)
-        chosen = made.route([Candidate(i, left[i], 0) for i in range(num_workers)], RoutedPrompt(token_ids)).worker_id
-        left[chosen] += len(token_ids) + max_tokens
-        assert max(left) - min(left) <= most
 
 
 @settings(max_examples=examples(60))

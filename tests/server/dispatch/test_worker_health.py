@@ -6,16 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from server.dispatch import worker_state
 from server.dispatch.admission import Cost
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
 from server.dispatch.worker_health import WorkerHealth
 from server.dispatch.worker_state import WorkerState
-from server.engine.outputs import EngineInfo
 from server.lifecycle.supervisor import MAX_FAILURES, _num_short
-
-INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
+from tests.server.played_worker import INFO
 
 
 class Watched:
@@ -93,13 +90,6 @@ def test_a_silent_worker_is_hung_first_and_killed_once_when_it_stays_so() -> Non
     assert watched.worker.reason().startswith("worker 0 was silent for more than 60 s (twice --worker-timeout)")
 
 
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(worker_state, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
-
-
 def test_a_worker_that_hangs_again_and_again_is_given_up(clock: SimpleNamespace) -> None:
     # In an old version the silence before a kill counted as ready time, so each life seemed long enough for a restart.
     watched = Watched(clock=clock)
@@ -139,7 +129,6 @@ def beat(worker: WorkerState) -> None:
 
 
 def busy(watched: Watched) -> RequestHandle:
-    """Make the worker ready, and give it a request."""
     watched.worker.become_ready(INFO)
     watched.wait(3, lambda second: beat(watched.worker))
     handle = RequestHandle(1, Cost(num_tokens=1, capture_bytes=0), RequestContext(), print, print)

@@ -2,20 +2,9 @@
 
 from types import SimpleNamespace
 
-import pytest
-
-from server.dispatch import worker_state
 from server.dispatch.worker_state import WorkerState, seconds_until_ready
-from server.engine.outputs import EngineInfo, EngineStats
-
-INFO = EngineInfo(max_model_len=128, num_blocks=8, block_size=16, dtype="float32", device="cpu")
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(worker_state, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
+from server.engine.outputs import EngineStats
+from tests.server.played_worker import INFO
 
 
 def lost_after_loading(clock: SimpleNamespace, seconds: float, delay: float = 0.0) -> WorkerState:

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from server.http.connection import BODY_WRITER, MAX_HEAD_BYTES, HttpProtocol
-from tests.server.bare_server import PATIENCE, app, exchange, serving
+from tests.server.bare_server import PATIENCE, app, connection, exchange, serving
 
 
 @pytest.fixture
@@ -25,10 +25,17 @@ async def test_a_plain_request_passes_with_a_body_larger_than_any_head(port: int
     assert (await exchange(port, head + body))[1] == b"ok"
 
 
-@pytest.mark.parametrize("end", [b"\r\n\r\n", b""], ids=["finished", "endless"])
-async def test_a_head_that_is_too_large_is_answered_431(port: int, end: bytes) -> None:
-    request = b"GET / HTTP/1.1\r\nhost: x\r\nx-large: " + b"a" * (MAX_HEAD_BYTES + 1) + end
-    head, body = await exchange(port, request)
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"GET / HTTP/1.1\r\nhost: x\r\nx-large: " + b"a" * (MAX_HEAD_BYTES + 1) + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\nx-large: " + b"a" * (MAX_HEAD_BYTES + 1),
+        b"GET /" + b"a" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+    ],
+    ids=["finished", "endless", "URL"],
+)
+async def test_a_head_that_is_too_large_is_answered_431(port: int, request_bytes: bytes) -> None:
+    head, body = await exchange(port, request_bytes)
     assert head.startswith(b"HTTP/1.1 431 ")
     assert json.loads(body)["error"]["code"] == "head_too_large"
 
@@ -68,14 +75,12 @@ async def test_a_client_that_closes_its_sending_half_counts_as_gone() -> None:
         gone.set()
         await app(scope, receive, send)
 
-    async with serving(long_work, HttpProtocol) as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with serving(long_work, HttpProtocol) as port, connection(port) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        await asyncio.wait_for(asked.wait(), PATIENCE)
+        await asked.wait()
         writer.write_eof()
-        await asyncio.wait_for(gone.wait(), PATIENCE)
-        assert await asyncio.wait_for(reader.read(), PATIENCE) == b""
-        writer.close()
+        await gone.wait()
+        assert await reader.read() == b""
 
 
 @pytest.mark.parametrize("connection", ["", "connection: keep-alive\r\n"])
@@ -127,17 +132,10 @@ async def test_no_more_is_written_past_the_application_than_the_client_takes() -
         paused.set()
         await send({"type": "http.response.body", "body": b"the end", "more_body": False})  # waits for the client
 
-    async with serving(answer, HttpProtocol) as port:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    async with serving(answer, HttpProtocol) as port, connection(port) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
-        await asyncio.wait_for(paused.wait(), PATIENCE)
-        assert (await asyncio.wait_for(reader.read(), PATIENCE)).endswith(b"7\r\nthe end\r\n0\r\n\r\n")
-        writer.close()
-
-
-async def test_a_large_url_is_answered_431(port: int) -> None:
-    request = b"GET /" + b"a" * MAX_HEAD_BYTES + b" HTTP/1.1\r\nhost: x\r\n\r\n"
-    assert (await exchange(port, request))[0].startswith(b"HTTP/1.1 431 ")
+        await paused.wait()
+        assert (await reader.read()).endswith(b"7\r\nthe end\r\n0\r\n\r\n")
 
 
 async def test_what_is_no_http_is_answered_400_in_the_one_shape(port: int) -> None:
@@ -156,50 +154,42 @@ async def test_a_body_in_chunks_of_one_byte_passes(port: int) -> None:
     "flood", [b"1;" + b"x" * 999 + b"\r\ny\r\n", b"0\r\n" + b"x-a: b\r\n" * 9999], ids=["chunks", "end"]
 )
 async def test_a_chunked_body_that_is_mostly_no_body_is_answered_400(flood: bytes, port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
-    answer = asyncio.create_task(reader.readuntil(b"}}"))
-    async with asyncio.timeout(PATIENCE):
+    async with connection(port) as (reader, writer):
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        answer = asyncio.create_task(reader.readuntil(b"}}"))
         writer.write(flood)
         while not answer.done():
             writer.write(flood if flood[:1] == b"1" else b"x-a: b\r\n" * 999)
             await asyncio.sleep(0)
         assert (await answer).startswith(b"HTTP/1.1 400 ")
-    writer.close()
 
 
 async def test_a_body_and_half_of_the_next_head_may_come_together(port: int) -> None:
     head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n"
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    async with asyncio.timeout(PATIENCE):
+    async with connection(port) as (reader, writer):
         for size in (70_000, 300_000):
             writer.write(head % size + b"x" * size + b"GET / HTTP/1.1\r\n")
             assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 ")
             writer.write(b"host: x\r\n\r\n")
             assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 ")
-    writer.close()
 
 
 async def test_many_requests_in_one_segment_are_all_answered(port: int) -> None:
     answered = b""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    async with asyncio.timeout(PATIENCE):
+    async with connection(port) as (reader, writer):
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 5000)
         while answered.count(b"\r\n\r\nok") < 5000:
             piece = await reader.read(1 << 16)
             assert piece, f"it ended after {answered.count(b'ok')} answers"
             answered += piece
-    writer.close()
 
 
 async def test_a_head_behind_another_request_is_bounded_too(port: int) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    async with asyncio.timeout(PATIENCE):
+    async with connection(port) as (reader, writer):
         writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\n\r\nxGET / HTTP/1.1\r\nx-large: ")
         assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200 ")
         writer.write(b"a" * 2 * MAX_HEAD_BYTES)
         assert (await reader.readuntil(b"}}")).startswith(b"HTTP/1.1 431 ")
-    writer.close()
 
 
 async def test_what_comes_together_is_parsed_in_pieces() -> None:
@@ -207,10 +197,12 @@ async def test_what_comes_together_is_parsed_in_pieces() -> None:
     sizes: list[int] = []
 
     async def counting(scope: Scope, receive: Receive, send: Send) -> None:
-        while (message := await receive()).get("more_body"):
+        async def counted() -> Message:
+            message = await receive()
             sizes.append(len(message["body"]))
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
+            return message
+
+        await app(scope, counted, send)
 
     async with serving(counting, HttpProtocol) as port:
         head = b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -15,13 +15,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from server.http.connection import MAX_HEAD_BYTES, HttpProtocol
-from server.http.connection_limits import (
-    MIN_BODY_RATE,
-    SPARE_CONNECTIONS,
-    ConnectionLimits,
-    EndReason,
-    http_protocol,
-)
+from server.http.connection_limits import MIN_BODY_RATE, SPARE_CONNECTIONS, ConnectionLimits, EndReason, http_protocol
 from tests.server.bare_server import PATIENCE, Clock, app, exchange, serving
 
 TIMEOUT = 1000.0
@@ -94,31 +88,24 @@ async def test_a_request_that_trickles_in_is_ended_with_408(start: bytes, piece:
     assert TIMEOUT <= counts.slow_after <= 1.5 * TIMEOUT
 
 
-async def test_a_connection_that_says_nothing_is_closed() -> None:
+async def hasty(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer before the body came."""
+    await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@pytest.mark.parametrize(
+    ("application", "start", "piece", "num_answers"),
+    [(app, b"", b"", 0), (app, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\r\n", 1), (hasty, POST, b"x", 1)],
+    ids=["nothing", "blank lines after an answer", "a body after its answer"],
+)
+async def test_what_is_no_request_keeps_no_connection_open(
+    application: Any, start: bytes, piece: bytes, num_answers: int
+) -> None:
     counts = Counts()
-    async with serving(app, counts.protocol(receive_timeout=TIMEOUT)) as port:
-        assert await trickle(counts.clock, port, b"", b"") == b""
-    assert counts.slow == 1
-
-
-async def test_blank_lines_between_requests_keep_no_connection_open() -> None:
-    counts = Counts()
-    async with serving(app, counts.protocol(receive_timeout=TIMEOUT)) as port:
-        answer = await trickle(counts.clock, port, b"GET / HTTP/1.1\r\nhost: x\r\n\r\n", b"\r\n")
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert counts.slow == 1
-
-
-async def test_a_body_that_goes_on_after_its_answer_is_ended() -> None:
-    async def hasty(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
-        await send({"type": "http.response.body", "body": b""})
-
-    counts = Counts()
-    async with serving(hasty, counts.protocol(receive_timeout=TIMEOUT)) as port:
-        answer = await trickle(counts.clock, port, POST, b"x")
-    assert answer.count(b"HTTP/1.1") == 1
-    assert counts.slow == 1
+    async with serving(application, counts.protocol(receive_timeout=TIMEOUT)) as port:
+        answer = await trickle(counts.clock, port, start, piece)
+    assert (answer.count(b"HTTP/1.1"), counts.slow) == (num_answers, 1)
 
 
 async def test_a_large_body_that_comes_steadily_has_more_time() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from server.config.setting_names import flag_name
 from server.config.settings import Settings, SettingsError
-from server.http.security_headers import SECURITY_HEADERS, BrowserHeaders
+from server.http.security_headers import SECURITY_HEADERS
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import Site, site
 
@@ -45,13 +46,6 @@ async def test_answers_of_the_api_are_never_stored(plain: Site) -> None:
     assert (await plain.http.get("/v1/models")).headers["cache-control"] == "no-store"
 
 
-async def test_without_named_origins_no_page_may_read(plain: Site) -> None:
-    answer = await plain.http.get("/v1/models", headers={"origin": ORIGIN})
-    preflight = await plain.http.options("/v1/completions", headers={"origin": ORIGIN, **PREFLIGHT})
-    assert (answer.status_code, cors_headers(answer)) == (200, {})
-    assert (preflight.status_code, cors_headers(preflight)) == (405, {})
-
-
 async def test_a_named_origin_may_read_answers_and_errors(with_cors: httpx.AsyncClient) -> None:
     for path, status in (("/v1/models", 200), ("/v1/nothing", 404)):
         answer = await with_cors.get(path, headers={"origin": ORIGIN})
@@ -74,39 +68,37 @@ async def test_a_named_origins_preflight_is_granted_with_the_headers_it_asks_for
     "origin",
     ["https://evil.example", "https://notebook.example.evil", "http://notebook.example", "null", f"{ORIGIN}:8443", ""],
 )
-async def test_a_foreign_origin_gets_no_header_and_no_preflight(origin: str, with_cors: httpx.AsyncClient) -> None:
-    answer = await with_cors.get("/v1/models", headers={"origin": origin})
-    preflight = await with_cors.options("/v1/completions", headers={"origin": origin, **PREFLIGHT})
-    assert (answer.status_code, cors_headers(answer)) == (200, {})
-    assert (preflight.status_code, cors_headers(preflight)) == (405, {})
+async def test_a_foreign_origin_gets_no_header_and_no_preflight(
+    origin: str, with_cors: httpx.AsyncClient, plain: Site
+) -> None:
+    for http in (plain.http, with_cors):  # without named origins all are foreign
+        answer = await http.get("/v1/models", headers={"origin": origin})
+        preflight = await http.options("/v1/completions", headers={"origin": origin, **PREFLIGHT})
+        assert (answer.status_code, cors_headers(answer)) == (200, {})
+        assert (preflight.status_code, cors_headers(preflight)) == (405, {})
     assert "origin" in answer.headers["vary"].lower()  # or a cache would send the allowed origin's answer to others
 
 
-async def test_receive_stays_the_servers_own() -> None:
-    received = []
-
-    async def app(scope: object, receive: object, send: object) -> None:
-        received.append(receive)
-
-    async def receive() -> dict[str, object]:
-        raise AssertionError
-
-    async def send(message: object) -> None:
-        raise AssertionError
-
-    await BrowserHeaders(app, [ORIGIN])({"type": "http", "method": "GET", "headers": []}, receive, send)
-    assert received == [receive]
-
-
-@pytest.mark.parametrize("value", ["*", "null", "notebook.example", "https://a.example/", "https://a.example/path", ""])
-def test_an_origin_is_a_scheme_a_host_and_a_port(value: str) -> None:
-    with pytest.raises(SettingsError, match="--cors-origin"):
-        Settings.from_sources({"cors_origin": [value]}, {})
+@pytest.mark.parametrize(
+    ("setting", "values"),
+    [
+        ("cors_origin", ["*", "null", "notebook.example", "https://a.example/", "https://a.example/path", ""]),
+        ("embed_origins", ["*", "none", "null", "https://a.example/path", "https://a.example; script-src *", ""]),
+    ],
+)
+def test_what_is_no_origin_is_refused(setting: str, values: list[str]) -> None:
+    for value in values:
+        with pytest.raises(SettingsError, match=flag_name(setting)):
+            Settings.from_sources({setting: [value]}, {})
 
 
 def test_origins_are_read() -> None:
-    settings = Settings.from_sources({"cors_origin": ["https://A.example", "http://[::1]:3000"]}, {})
-    assert settings.cors_origin == ("https://a.example", "http://[::1]:3000")
+    origins = ["https://A.example:8443", "http://[::1]:3000"]
+    settings = Settings.from_sources({"cors_origin": origins, "embed_origins": ["self", "'self'", *origins]}, {})
+    assert settings.cors_origin == ("https://a.example:8443", "http://[::1]:3000")
+    assert settings.embed_origins == ("'self'", "'self'", *settings.cors_origin)
+    from_variable = Settings.from_sources({}, {"LIGHTWELL_EMBED_ORIGINS": "self, https://a.example"})
+    assert from_variable.embed_origins == ("'self'", "https://a.example")
 
 
 FRAMED = "/?embed=1"
@@ -124,18 +116,3 @@ async def test_pages_of_named_origins_may_frame_the_embedded_page_and_nothing_el
 
 async def test_without_a_named_origin_no_page_frames_the_embedded_page(plain: Site) -> None:
     assert "frame-ancestors 'none'" in (await plain.http.get(FRAMED)).headers["content-security-policy"]
-
-
-@pytest.mark.parametrize(
-    "value", ["*", "none", "null", "https://a.example/path", "https://a.example; script-src *", ""]
-)
-def test_what_may_frame_is_an_origin_or_the_server_itself(value: str) -> None:
-    with pytest.raises(SettingsError, match="--embed-origins"):
-        Settings.from_sources({"embed_origins": [value]}, {})
-
-
-def test_origins_that_may_frame_are_read() -> None:
-    settings = Settings.from_sources({"embed_origins": ["self", "'self'", "https://A.example:8443"]}, {})
-    assert settings.embed_origins == ("'self'", "'self'", "https://a.example:8443")
-    from_variable = Settings.from_sources({}, {"LIGHTWELL_EMBED_ORIGINS": "self, https://a.example"})
-    assert from_variable.embed_origins == ("'self'", "https://a.example")

@@ -16,44 +16,20 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from model.sampling.grammar.thought_limit import ThoughtLimit
-from server.engine import outputs, request
-from server.engine.base_task import BaseTask
 from server.engine.outputs import (
     Array,
     EngineInfo,
     EngineStats,
-    Failure,
     PromptLogprobs,
     RequestOutput,
     StepOutput,
-    Timing,
     TokenLogprobs,
 )
-from server.engine.request import (
-    AttentionCapture,
-    AttentionTask,
-    ClassifyTask,
-    EmbedTask,
-    EngineRequest,
-    GenerateTask,
-    HeadScoresTask,
-    Intervention,
-    LensTask,
-    PointCapture,
-    SparseTask,
-    Task,
-    TraceTask,
-    WeightsTask,
-)
+from server.engine.request import EmbedTask, EngineRequest, Intervention, Task
 from server.engine.sampling_params import SamplingParams
 from server.ipc import messages
 
 MAX_EXAMPLES = 40
-HEADERS_ALONE = [SamplingParams, AttentionCapture, GenerateTask, AttentionTask, EmbedTask, TokenLogprobs, Timing]
-HEADERS_ALONE += [EngineInfo, Failure, EngineStats, PointCapture, TraceTask, LensTask, HeadScoresTask, ClassifyTask]
-HEADERS_ALONE += [SparseTask, ThoughtLimit]
-
 SCALARS: dict[object, st.SearchStrategy[typing.Any]] = {
     int: st.integers(-(2**63), 2**64 - 1),  # all that msgpack can hold
     float: st.floats(allow_nan=False),
@@ -101,35 +77,12 @@ def is_contract(item: object) -> bool:
     return isinstance(item, type) and (dataclasses.is_dataclass(item) or issubclass(item, msgspec.Struct))
 
 
-def test_every_type_of_the_contract_is_tried_here() -> None:
-    through_messages = {EngineRequest, RequestOutput, StepOutput, Intervention, WeightsTask}
-    declared = {item for module in (request, outputs) for item in vars(module).values() if is_contract(item)}
-    assert declared == {*HEADERS_ALONE, *through_messages, BaseTask}
-
-
-@pytest.mark.parametrize("kind", HEADERS_ALONE, ids=lambda kind: kind.__name__)
-@given(data=st.data())
+@given(values(EngineInfo))
 @settings(max_examples=MAX_EXAMPLES)
-def test_a_type_survives_msgpack_with_its_types(kind: type[typing.Any], data: st.DataObject) -> None:
-    sent = data.draw(values(kind))
-    received = msgspec.msgpack.decode(msgspec.msgpack.encode(sent), type=kind)
-    assert received == sent
-    assert repr(received) == repr(sent)  # tuples are not lists, 1 is not 1.0, 0.0 is not -0.0
-
-
-@given(values(EngineRequest))
-@settings(max_examples=MAX_EXAMPLES)
-def test_a_request_reaches_the_worker_as_it_was(sent: EngineRequest) -> None:
-    received = after_the_wire(sent)
-    assert repr(spelled_out(received)) == repr(spelled_out(sent))
-
-
-def after_the_wire(sent: EngineRequest) -> EngineRequest:
-    header, buffers = messages.encode(sent)
-    frames = [bytes(buffer) for buffer in buffers]  # as the socket sends them
-    received = messages.decode_to_worker(header, frames)
-    assert isinstance(received, EngineRequest)
-    return received
+def test_what_a_ready_worker_tells_arrives_as_it_was(sent: EngineInfo) -> None:
+    message = messages.decode_from_worker(messages.encode(messages.Ready(sent))[0])
+    assert isinstance(message, messages.Ready)
+    assert repr(message.info) == repr(sent)
 
 
 def spelled_out(value: object) -> object:
@@ -147,18 +100,23 @@ def spelled_out(value: object) -> object:
 
 @pytest.mark.parametrize("task", typing.get_args(Task), ids=lambda task: task.__name__)
 @given(data=st.data())
-@settings(max_examples=5)
-def test_every_kind_of_task_arrives_as_that_kind(task: type, data: st.DataObject) -> None:
-    sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=data.draw(values(task)), arrival_time=0.5)
-    assert type(after_the_wire(sent).task) is task
+@settings(max_examples=10)
+def test_a_request_with_any_task_reaches_the_worker_as_it_was(task: type, data: st.DataObject) -> None:
+    sent = structs.replace(data.draw(values(EngineRequest)), task=data.draw(values(task)))
+    header, buffers = messages.encode(sent)
+    received = messages.decode_to_worker(header, [bytes(buffer) for buffer in buffers])  # as the socket sends them
+    assert isinstance(received, EngineRequest)
+    assert type(received.task) is task
+    assert repr(spelled_out(received)) == repr(spelled_out(sent))
 
 
 TOKEN = RequestOutput(uid=3, token_id=5, num_cached_tokens=7)  # the output of most steps, which is seldom drawn
 LAST_TOKEN = RequestOutput(uid=4, token_id=6, finish_reason="length")
+TENSORS = RequestOutput(uid=5, tensors={each: Array("uint8", (1,), each.encode()) for each in "ab"})
 
 
 @given(values(StepOutput))
-@example(StepOutput(outputs=(TOKEN, LAST_TOKEN, TOKEN), stats=EngineStats()))
+@example(StepOutput(outputs=(TOKEN, LAST_TOKEN, TENSORS, TOKEN), stats=EngineStats()))
 @settings(max_examples=MAX_EXAMPLES)
 def test_a_step_reaches_the_api_process_as_it_was(sent: StepOutput) -> None:
     header, buffers = messages.encode(messages.step_message(sent))
@@ -211,12 +169,15 @@ def test_a_message_cut_short_is_refused(sent: EngineRequest, data: st.DataObject
         messages.decode_to_worker(encoded[:cut], buffers)
 
 
+def changing(numbers: bytearray) -> EngineRequest:
+    """Return a request with an intervention that has these numbers."""
+    array = Array("float32", (len(numbers) // 4,), memoryview(numbers))
+    change = Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", array=array)
+    return EngineRequest(uid=1, prompt_token_ids=(1,), task=EmbedTask(), arrival_time=0.5, interventions=(change,))
+
+
 def test_a_request_that_names_a_missing_buffer_is_refused() -> None:
-    change = Intervention(
-        stack="decoder", layer=0, point="attn.hook_z", op="set", array=Array("float32", (1,), bytes(4))
-    )
-    sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=EmbedTask(), arrival_time=0.5, interventions=(change,))
-    header, buffers = messages.encode(sent)
+    header, buffers = messages.encode(changing(bytearray(4)))
     assert [bytes(buffer) for buffer in buffers] == [bytes(4)]
     with pytest.raises(messages.MessageError, match="buffer 0 of 0"):
         messages.decode_to_worker(header, [])
@@ -227,11 +188,7 @@ def test_the_numbers_of_an_intervention_are_not_copied() -> None:
     byte by byte.
     """
     numbers = bytearray(1 << 20)
-    change = Intervention(
-        stack="decoder", layer=0, point="attn.hook_z", op="set", array=Array("float32", (1 << 18,), memoryview(numbers))
-    )
-    sent = EngineRequest(uid=1, prompt_token_ids=(1,), task=EmbedTask(), arrival_time=0.5, interventions=(change,))
-    header, buffers = messages.encode(sent)
+    header, buffers = messages.encode(changing(numbers))
     assert len(header) < 1000
     message = messages.decode_to_worker(header, buffers)
     assert isinstance(message, EngineRequest)
@@ -253,12 +210,6 @@ def test_a_value_of_the_wrong_type_is_refused(field: str, value: object) -> None
     wrong = structs.replace(SamplingParams(max_tokens=1, seed=0), **{field: value})
     with pytest.raises(msgspec.ValidationError):
         msgspec.msgpack.decode(msgspec.msgpack.encode(wrong), type=SamplingParams)
-
-
-def test_a_seed_beyond_64_bits_does_not_fit_the_wire() -> None:
-    """Check that such a seed fails here, so that the API process must refuse or fold it before."""
-    with pytest.raises(OverflowError):
-        msgspec.msgpack.encode(SamplingParams(max_tokens=1, seed=2**64))
 
 
 def test_alternatives_of_a_token_are_no_objects_of_the_garbage_collector() -> None:

@@ -4,8 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,10 +13,9 @@ import pytest
 
 from server.lifecycle.processes import bind
 from tests.server.fake_engine import CRASH_TOKEN, MISCOUNTING_TOKEN, STUCK_TOKEN, expected_tokens
-from tests.server.fake_server import HELD_BYTES
 from tests.server.lifecycle.calls import LONG, assert_nothing_left, dump, events, in_background, wait_inflight
-from tests.server.running import ROOT, RunningServer, is_running, running_server, stream_lines, wait_for
-from tests.support.processes import LOOPBACK, free_port
+from tests.server.running import RunningServer, is_running, running_server, stream_lines, wait_for
+from tests.support.processes import LOOPBACK
 
 SHORT = {"prompt": [1, 2, 3], "max_tokens": 5}
 
@@ -209,27 +206,6 @@ def assert_dumps_show_where_it_is_stuck(server: RunningServer, worker: int) -> N
     assert server.worker_pid() == worker
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("is_stopped", [True, False], ids=["stopped", "stuck"])
-def test_a_worker_that_hangs_while_it_loads_is_killed_and_replaced(tmp_path: Path, is_stopped: bool) -> None:
-    hangs = tmp_path / "the next load hangs"
-    hangs.touch()
-    # Long enough for a worker to start on a busy machine. One that is slower still is killed too, and another started.
-    with running_server("--load-timeout", "6", FAKE_LOAD_HANGS=str(hangs)) as server:
-        wait_for(lambda: server.status("/health/live") == 200, "the server is alive")
-        wait_for(lambda: server.get("/health/ready").text.endswith("loading the model: 50 %"), "it loads")
-        worker = server.worker_pid()
-        if is_stopped:
-            os.kill(worker, signal.SIGSTOP)
-        assert server.post("/fake", SHORT).json()["error"]["code"] == "not_ready"
-        wait_for(lambda: server.state()["restarts"] >= 1, "another worker is started")
-        assert not is_running(worker)
-        server.wait_ready()
-        assert answers(server)
-        assert "it got no further in loading the model for more than 6 s (--load-timeout)" in server.output
-        assert server.status("/health/live") == 200
-
-
 def test_a_worker_that_fails_just_before_it_is_ready_ends_the_server_with_the_reason() -> None:
     with running_server(FAKE_READY_ERROR="can't start new thread") as server:
         assert server.wait_exit() == 1
@@ -238,88 +214,3 @@ def test_a_worker_that_fails_just_before_it_is_ready_ends_the_server_with_the_re
         assert "is ready" not in server.output
         assert "started again" not in server.output
         server.wait_all_gone()
-
-
-@pytest.mark.nightly
-def test_a_worker_that_never_starts_ends_the_server() -> None:
-    with running_server(FAKE_LOAD_EXIT="9") as server:
-        assert server.wait_exit() == 1
-        last = server.output.splitlines()[-1]
-        assert last.startswith("lightwell: error: the worker ended 5 times")
-        server.wait_all_gone()
-
-
-@pytest.mark.nightly
-def test_a_model_that_cannot_be_loaded_ends_the_server_with_one_line() -> None:
-    with running_server(FAKE_LOAD_ERROR="model.safetensors is truncated: 12 of 4096 bytes") as server:
-        assert server.wait_exit() == 1
-        lines = server.output.splitlines()
-        assert lines[1:] == ["lightwell: error: model.safetensors is truncated: 12 of 4096 bytes"]
-        server.wait_all_gone()
-
-
-# ---- limits of time around real processes; `tests/server/dispatch` and `tests/server/http` prove them in process
-
-
-@pytest.mark.nightly
-def test_a_request_over_its_time_gets_504_although_the_worker_is_stuck() -> None:
-    with running_server("--request-timeout", "0.2") as server:
-        server.wait_ready()
-        assert server.post("/fake", LONG).status_code == 504
-        assert server.post("/fake", {"prompt": [STUCK_TOKEN], "max_tokens": 1}).status_code == 504
-
-
-@pytest.mark.nightly
-def test_a_client_that_reads_nothing_gives_its_captured_bytes_back() -> None:
-    with running_server("--send-timeout", "0.3") as server:
-        server.wait_ready()
-        with server.http.stream("GET", server.url + "/endless") as answer:
-            assert answer.status_code == 200
-            assert server.state()["stats"]["inflight_capture_bytes"] == HELD_BYTES
-            wait_for(lambda: not server.state()["stats"]["inflight_capture_bytes"], "the bytes are free again")
-        wait_for(lambda: "a client stalled" in server.output, "the stalled client is counted")
-        assert "it took nothing of its answer for 0.3 s" in server.output
-
-
-# ---- a disk that is full
-
-
-class Elsewhere(RunningServer):
-    """A server with a known address, so that its output is not read."""
-
-    address = ""
-
-    @property
-    def url(self) -> str:
-        return self.address
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_full_disk_under_the_log_stops_nothing(tmp_path: Path, log_format: str) -> None:
-    port = free_port()
-    with open("/dev/full", "wb") as full:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.server.fake_server", "--port", str(port), "--log-format", log_format],
-            cwd=ROOT,
-            env={**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"},
-            stdout=full,
-            stderr=full,
-            start_new_session=True,
-        )
-        server = Elsewhere(process, tmp_path / "none", tmp_path)
-        server.address = f"http://{LOOPBACK}:{port}"
-        try:
-            server.wait_ready()
-            assert answers(server)
-            kill_worker(server)
-            wait_restarts(server, 1)
-            server.wait_ready()
-            assert answers(server)
-            server.signal(signal.SIGTERM)
-            assert server.wait_exit() == 0
-        finally:
-            server.http.close()
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()

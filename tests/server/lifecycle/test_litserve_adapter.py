@@ -3,14 +3,12 @@
 LitServe is pinned: another version must pass these tests before the pin is changed.
 """
 
-import inspect
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
-from litserve.loops import inference_worker
 
 from server.lifecycle.litserve_adapter import WorkerLauncher
 from tests.server.running import PATIENCE
@@ -33,27 +31,9 @@ def test_the_version_is_the_one_the_rest_was_proved_with() -> None:
     assert version("litserve") == "0.2.19"
 
 
-def test_a_worker_sets_the_api_up_and_then_calls_the_loop() -> None:
-    parameters = list(inspect.signature(inference_worker).parameters)
-    assert parameters == [
-        "lit_api",
-        "device",
-        "worker_id",
-        "request_queue",
-        "transport",
-        "workers_setup_status",
-        "callback_runner",
-        "restart_workers",
-    ]
-    source = inspect.getsource(inference_worker)
-    assert source.index('os.environ["LITSERVE_WORKER_ID"]') < source.index("lit_api.setup(device)")
-    assert source.index("lit_api.setup(device)") < source.index("    loop(\n        lit_api,\n        device,\n")
-
-
 @pytest.mark.parametrize(
     ("launcher", "worker_id", "written"),
     [
-        ({"accelerator": "cpu"}, 0, "worker 0 runs on cpu"),
         ({"accelerator": "cpu", "num_workers": 3}, 2, "worker 2 runs on cpu"),
         ({"accelerator": "cuda", "cards": (0, 3)}, 1, "worker 1 runs on cuda:3"),
     ],

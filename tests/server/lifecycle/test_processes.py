@@ -1,19 +1,19 @@
 """Starts that end before anything is served, and the line with the address: in process, without a server."""
 
 import errno
-import io
-import os
 import signal
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
 from server.config.settings import Settings
 from server.lifecycle import processes
+
+PROCESSES = "server.lifecycle.processes"
 
 
 @pytest.fixture
@@ -36,12 +36,22 @@ def start() -> None:
     processes.run(settings, config, never, name="none", on_connection_end=print, model_files={})
 
 
-def test_what_fails_once_the_folder_is_there_is_not_blamed_on_it(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(wanted: int) -> int:
-        raise OSError(24, "Too many open files")
+@pytest.mark.parametrize(
+    ("place", "error", "said"),
+    [
+        (f"{PROCESSES}.possible_connections", OSError(24, "Too many"), "the server could not be set up: .*Too many$"),
+        (f"{PROCESSES}.prepare_environment", FileNotFoundError(2, "No", "a.txt"), "no worker could be .*'a.txt'$"),
+        ("tempfile.mkdtemp", OSError(errno.ENOSPC, "No space left"), "no place for the workers' socket: .*No space"),
+    ],
+)
+def test_what_fails_is_named_and_leaves_no_folder(
+    tmp: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: OSError, said: str
+) -> None:
+    def fail(*arguments: object, **options: object) -> None:
+        raise error
 
-    monkeypatch.setattr(processes, "possible_connections", fail)
-    with pytest.raises(processes.ServerGaveUp, match=r"^the server could not be set up: .*Too many open files$"):
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(processes.ServerGaveUp, match=f"^{said}"):
         start()
     assert not list(tmp.iterdir())
 
@@ -61,56 +71,20 @@ def test_a_signal_while_the_server_is_set_up_leaves_no_folder(
     assert not list(tmp.iterdir())
 
 
-def test_weights_that_vanish_before_the_workers_start_leave_no_folder(
-    tmp: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def vanish(threads: int | None, weight_bytes: int) -> None:
-        raise FileNotFoundError(2, "No such file or directory", "model.safetensors")
-
-    monkeypatch.setattr(processes, "prepare_environment", vanish)
-    with pytest.raises(processes.ServerGaveUp, match=r"^no worker could be started: .*'model.safetensors'$"):
-        start()
-    assert not list(tmp.iterdir())
-
-
 def test_no_place_for_the_folder_names_what_would_be_one(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp / "nowhere"))
     with pytest.raises(processes.ServerGaveUp, match=r"^no place for the workers' socket: .*TMPDIR can name another$"):
         start()
 
 
-def test_a_full_disk_leaves_no_place_for_the_folder(tmp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(*arguments: object, **options: object) -> str:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(tempfile, "mkdtemp", no_room)
-    with pytest.raises(processes.ServerGaveUp, match=r"^no place for the workers' socket: .*No space left on device"):
-        start()
-
-
-class Writes(io.RawIOBase):
-    """A file that keeps each write apart."""
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        self.pieces.append(bytes(data))
-        return len(data)
-
-
 def test_the_address_is_written_with_the_end_of_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check that it is one write: otherwise a line of the log, which another thread writes, may come between the two
     and look like a part of the address.
     """
-    file = Writes()
-    unbuffered = io.TextIOWrapper(file, write_through=True)  # as with PYTHONUNBUFFERED
-    monkeypatch.setattr(sys, "stdout", unbuffered)
+    pieces: list[str] = []
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=pieces.append, flush=lambda: None))
     processes._print("Lightwell is loading fables")
-    assert file.pieces == [b"Lightwell is loading fables\n"]
+    assert pieces == ["Lightwell is loading fables\n"]
 
 
 def test_an_address_that_cannot_be_written_stops_nothing(

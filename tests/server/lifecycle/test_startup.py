@@ -2,35 +2,31 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 import zipfile
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import patch
 
-import httpx
 import pytest
 
 from model.checkpoint.folder import PACKAGED
 from model.checkpoint.generation_defaults import SamplingDefaults
 from model.checkpoint.resolve import name_of
-from model.kernels import library
 from server.cli import build_parser
 from server.config.command_line import from_arguments
 from server.config.settings import Settings, SettingsError
 from server.config.size_checks import check_sizes
 from server.lifecycle.app import ServeError, load_model_files, serve
-from tests.server.running import PATIENCE, ROOT, RunningServer, running_server
-from tests.support.shared import shared_server
+from tests.server.running import ROOT, running_server
 
 MODULE = "tests.server.lightwell_command"
-KERNEL_FIELDS = ("kernels", "kernel_level", "kernel_arithmetic", "same_bits_across")
-"""Fields of the capabilities that describe the kernels."""
+MOST_THREADS = 4 * (os.cpu_count() or 1)
 
 
 @pytest.fixture
@@ -58,10 +54,6 @@ def refused(*arguments: str) -> str:
     return str(caught.value)
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    assert str(tmp_path / "nothing") in refused(str(tmp_path / "nothing"))
-
-
 @pytest.mark.parametrize(
     ("arguments", "warns"),
     [
@@ -80,28 +72,27 @@ def test_a_server_that_is_open_to_other_machines_says_so(
     ] * warns
 
 
-def test_an_unknown_architecture_is_named(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "architectures": ["SonnetForCausalLM"]}))
-    assert "SonnetForCausalLM" in refused(str(folder))
-
-
-def test_a_broken_tokenizer_is_named(folder: Path) -> None:
-    (folder / "tokenizer.json").write_text("{")
-    assert "tokenizer.json" in refused(str(folder))
-
-
-def test_a_broken_chat_template_is_refused(folder: Path) -> None:
-    assert "template" in refused(str(folder), "--chat-template", "{% if %}")
-
-
-def test_a_context_over_the_models_is_refused(folder: Path) -> None:
-    assert "--max-model-len 100000" in refused(str(folder), "--max-model-len", "100000")
+@pytest.mark.parametrize(
+    ("changed", "flags", "said"),
+    [
+        ({"config.json": '{"architectures": ["SonnetForCausalLM"]}'}, (), "SonnetForCausalLM"),
+        ({"tokenizer.json": "{"}, (), "tokenizer.json"),
+        ({}, ("--chat-template", "{% if %}"), "template"),
+        ({}, ("--max-model-len", "100000"), "--max-model-len 100000"),
+        ({}, ("--threads", str(MOST_THREADS + 1)), f"at most {MOST_THREADS}, 4 for each core, are accepted"),
+    ],
+)
+def test_what_cannot_be_served_is_named(
+    changed: dict[str, str], flags: tuple[str, ...], said: str, folder: Path
+) -> None:
+    for name, text in changed.items():
+        (folder / name).write_text(text)
+    assert said in refused(str(folder), *flags)
 
 
 @pytest.mark.parametrize("flag", ["--max-capture-bytes", "--max-response-bytes", "--max-body-bytes", "--worker-memory"])
-def test_a_size_over_the_memory_of_the_machine_is_refused_with_both(flag: str, folder: Path) -> None:
-    line = refused(str(folder), flag, "100TiB")
+def test_a_size_over_the_memory_of_the_machine_is_refused_with_both(flag: str) -> None:
+    line = refused("fables", flag, "100TiB")
     assert line.startswith(f"{flag} 100TiB is more than the memory of this machine, or the limit of its container: ")
 
 
@@ -114,15 +105,10 @@ def test_sizes_that_nobody_set_are_not_held_against_a_small_container(tmp_path: 
     check_sizes(Settings(kv_cache_memory=1 << 40), tmp_path)  # may fit on a GPU: only the worker can check it
 
 
-def test_more_threads_than_the_cores_can_run_are_refused(folder: Path) -> None:
-    most = 4 * (os.cpu_count() or 1)
-    assert f"at most {most}, 4 for each core, are accepted" in refused(str(folder), "--threads", str(most + 1))
-
-
-def test_a_taken_port_is_named(folder: Path) -> None:
+def test_a_taken_port_is_named_before_any_card_is_looked_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = refused(str(folder), "--port", str(port))
+        line = refused("fables", "--port", str(port), "--device", "cpu", "--devices", "0,1")
     assert f"127.0.0.1:{port}" in line
     assert "--port" in line
 
@@ -137,43 +123,6 @@ def test_truncated_weights_end_the_start_from_within_the_worker(folder: Path) ->
         assert lines[1].startswith("lightwell: error: ")
         assert "model.safetensors" in lines[1]
         server.wait_all_gone()
-
-
-@pytest.mark.nightly  # tests/model/kernels/test_choice.py has each reason
-@pytest.mark.parametrize(
-    ("arguments", "environ", "parts"),
-    [
-        (["--kernels", "native", "--dtype", "float16"], {}, ["--kernels native", "float16", "float32 or bfloat16"]),
-        ([], {"LIGHTWELL_KERNEL_LEVEL": "mmx"}, ["LIGHTWELL_KERNEL_LEVEL", "'mmx'", *library.levels()]),
-        ([], {"LIGHTWELL_KERNEL_LIBRARY": "/nothing.so"}, ["LIGHTWELL_KERNEL_LIBRARY", "'/nothing.so'"]),
-    ],
-)
-def test_kernels_that_cannot_serve_end_the_start_with_one_line(
-    arguments: list[str], environ: dict[str, str], parts: list[str]
-) -> None:
-    with running_server(*arguments, module=MODULE, **environ) as server:
-        assert server.wait_exit() == 1
-        lines = server.output.splitlines()
-        assert len(lines) == 2
-        assert lines[1].startswith("lightwell: error: ")
-        assert all(part in lines[1] for part in parts), lines[1]
-        server.wait_all_gone()
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
-def test_a_server_computes_with_the_kernels_and_the_level_that_it_is_told_to_and_says_so() -> None:
-    lowest = library.levels()[0]
-    with running_server("--kernels", "native", module=MODULE, LIGHTWELL_KERNEL_LEVEL=lowest) as server:
-        server.wait_ready()
-        told = server.get("/v1/capabilities").json()
-        assert [told[name] for name in KERNEL_FIELDS] == ["native", lowest, "float32", "every_level"]
-        assert "warning" not in server.output.lower()
-    with running_server("--no-compile", module=MODULE) as server:
-        server.wait_ready()
-        told = server.get("/v1/capabilities").json()
-        assert [told[name] for name in KERNEL_FIELDS] == ["torch", None, None, None]
-        assert "warning: --no-compile" in server.output
 
 
 def test_the_model_that_answers_names_the_capital_of_france_and_shows_all_its_heads() -> None:
@@ -191,28 +140,12 @@ def test_the_model_that_answers_names_the_capital_of_france_and_shows_all_its_he
         assert server.post("/v1/lens", lens).json()["data"][0]["top_tokens"] == [[[" Paris"]]]
 
 
-def test_the_built_in_model_is_served_by_name() -> None:
+def test_the_name_on_the_wire_is_the_given_one_the_hub_id_or_the_folders_last_part(folder: Path) -> None:
     files = load_model_files(Settings(model="fables"))
     assert (files.folder, files.id) == (PACKAGED, "fables")
-    server = shared_server("--served-model-name", "fables", "--dtype", "float32")
-    body = {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
-    with httpx.Client(base_url=server.url, timeout=PATIENCE) as http:
-        answer = http.post("/v1/completions", json=body)
-        assert answer.status_code == 200
-        assert answer.json()["usage"]["completion_tokens"] == 4
-        assert http.get("/v1/models").json()["data"][0]["id"] == "fables"
-
-
-def test_the_api_process_reads_a_model_without_torch() -> None:
-    code = "import sys, server.lifecycle.app; print('torch' in sys.modules, 'numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.split()[0] == "False"
-
-
-def test_the_name_on_the_wire_is_the_hub_id_or_the_folders_last_part(folder: Path) -> None:
+    assert load_model_files(Settings(model=str(folder), served_model_name="mine")).id == "mine"
     assert name_of("org/name", folder) == "org/name"
     assert [name_of(path, folder) for path in (str(folder), f"{folder}/config.json/", "")] == ["llama"] * 3
-    assert load_model_files(Settings(model=str(folder), served_model_name="mine")).id == "mine"
 
 
 @pytest.mark.parametrize("source", ["auto", "vllm"])
@@ -223,69 +156,7 @@ def test_generation_config_says_whether_requests_begin_from_the_models_own_setti
     assert defaults == (own if source == "auto" else SamplingDefaults())
 
 
-MAIN = """
-import multiprocessing
-import sys
-import threading
-from lightwell_command import main
-
-def tell():
-    for thread in threading.enumerate():
-        if thread.name == "read-torch":
-            thread.join()
-    print("libtorch_cpu" in open("/proc/self/maps").read(), "torch" in sys.modules, flush=True)
-
-if __name__ == "__main__":
-    tell()
-    worker = multiprocessing.get_context("spawn").Process(target=tell)
-    worker.start()
-    worker.join()
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_worker_loads_torchs_library_beside_its_modules_and_its_parent_never_does(tmp_path: Path) -> None:
-    script = tmp_path / "main.py"
-    script.write_text(MAIN)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
-    assert done.stdout.splitlines() == ["False False", "True False"], done.stderr
-
-
-def fresh_clone(folder: Path) -> Path:
-    """Return a copy of the sources, in which no kernel is compiled and no cache is filled."""
-    for package in ("model", "server"):
-        shutil.copytree(ROOT / package, folder / package, ignore=NOT_IN_A_CLONE)
-    shutil.copy(ROOT / "lightwell_command.py", folder)
-    return folder
-
-
 NOT_IN_A_CLONE = shutil.ignore_patterns("__pycache__", "kernels.so", "kernels.dylib", "kernels.pyd")
-
-
-@pytest.mark.nightly
-def test_two_first_starts_at_once_give_the_same_and_leave_no_file_behind(tmp_path: Path) -> None:
-    """Start from a fresh clone, with an empty home."""
-    clone, home = fresh_clone(tmp_path / "clone"), tmp_path / "home"
-    home.mkdir()
-    before = sorted(tmp_path.rglob("*"))
-    body = {"prompt": "Once upon a time", "max_tokens": 4, "temperature": 0}
-
-    def start() -> AbstractContextManager[RunningServer]:  # without Python's own cache, as in the image
-        return running_server("serve", module="server", cwd=clone, HOME=str(home), PYTHONDONTWRITEBYTECODE="1")
-
-    with start() as one, start() as other:
-        for server in (one, other):
-            server.wait_ready()
-        answers = [server.post("/v1/completions", body).json()["choices"][0]["text"] for server in (one, other)]
-        for server in (one, other):
-            server.signal(signal.SIGTERM)
-            assert server.wait_exit() == 0
-            server.wait_all_gone()
-            assert [path.name for path in server.tmp.rglob("*")] == ["output"]
-    assert answers[0] == answers[1] != ""
-    assert sorted(tmp_path.rglob("*")) == before
 
 
 CONSOLE_SCRIPT = """
@@ -324,7 +195,9 @@ def test_a_start_runs_no_foreign_code_leaves_no_file_and_does_without_kernels(
         for name in ("argparse", "statistics"):  # names of packages on PyPI, which pip installs next to lightwell
             (ours / f"{name}.py").write_text(mark)
     else:
-        fresh_clone(ours)
+        for package in ("model", "server"):
+            shutil.copytree(ROOT / package, ours / package, ignore=NOT_IN_A_CLONE)
+        shutil.copy(ROOT / "lightwell_command.py", ours)
     script = tmp_path / "bin" / "lightwell"
     script.parent.mkdir()
     script.write_text(CONSOLE_SCRIPT)
@@ -338,8 +211,11 @@ def test_a_start_runs_no_foreign_code_leaves_no_file_and_does_without_kernels(
         server.wait_ready()
         assert server.post("/v1/completions", {"prompt": "Once", "max_tokens": 1}).status_code == 200
         told = server.get("/v1/capabilities").json()
-        assert [told[name] for name in KERNEL_FIELDS] == ["torch", None, None, None]
+        assert (told["kernels"], told["kernel_level"], told["same_bits_across"]) == ("torch", None, None)
         assert "warning: --no-compile" in server.output
+        assert re.search(r"worker 0 is ready: bfloat16 on cpu, \d+ blocks of 32 tokens in its KV cache", server.output)
+        assert "\x1b" not in server.output, "a log has no colours"
+        assert "curl" not in server.output, "the greeting is for a terminal"
         server.signal(signal.SIGTERM)
         assert server.wait_exit() == 0
         server.wait_all_gone()

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
 
 import pytest
 
@@ -14,17 +15,50 @@ from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
 from server.lifecycle.supervisor import MAX_FAILURES, Process, Supervisor, _backoff, _num_short
 from server.lifecycle.worker_process import prepare_environment
+from tests.server.played_worker import PATIENCE, until
 
-PATIENCE = 60.0
-"""Seconds after which an event is taken to never come."""
+
+def start(target: Callable[..., object] = os.getpid, *arguments: object) -> Process:
+    """Return a new process that calls `target`."""
+    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments)
+    process.start()
+    return process
+
+
+async def supervise(
+    client: EngineClient,
+    launch: Callable[[int], Process],
+    until: asyncio.Event | None = None,
+    why_not: Callable[[], str | None] = lambda: None,
+) -> list[str]:
+    """Run a supervisor until the event, or until it gives up, and return the reasons for which it gave up."""
+    given_up: list[str] = []
+    over = until or asyncio.Event()
+
+    def give_up(message: str) -> None:
+        given_up.append(message)
+        if until is None:
+            over.set()
+
+    supervisor = Supervisor(client, launch, give_up, why_not)
+    supervisor.launch_all()
+    try:
+        await client.start()
+        await supervisor.start()
+        await asyncio.wait_for(over.wait(), PATIENCE)
+    finally:
+        await supervisor.stop()
+        await client.stop()
+        supervisor.reap(0.0)
+        client.socket.remove()
+    return given_up
 
 
 @pytest.mark.parametrize(
     "error", [OSError(errno.EMFILE, os.strerror(errno.EMFILE)), RuntimeError("can't start new thread"), MemoryError()]
 )
-def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again(error: Exception) -> None:
+async def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again(error: Exception) -> None:
     # In an old version the error was lost with its task: the server kept running and was never ready again.
-    given_up: list[str] = []
     launches = 0
     running = asyncio.Event()
 
@@ -35,100 +69,39 @@ def test_a_worker_that_cannot_be_started_for_a_moment_is_tried_again(error: Exce
             raise error
         if launches == 3:
             running.set()
-        process = multiprocessing.get_context("spawn").Process(target=os.getpid)
-        process.start()
-        return process
+        return start()
 
-    async def watch() -> None:
-        client = EngineClient(Settings())
-        supervisor = Supervisor(client, launch, given_up.append)
-        supervisor.launch_all()
-        try:
-            await supervisor.start()
-            await asyncio.wait_for(running.wait(), PATIENCE)
-        finally:
-            await supervisor.stop()
-            supervisor.reap(0.0)
-            client.socket.remove()
-
-    asyncio.run(watch())
+    assert await supervise(EngineClient(Settings()), launch, running) == []
     assert launches == 3
-    assert not given_up
 
 
-def test_workers_that_hang_before_they_connect_are_killed_until_the_server_gives_up(
+async def test_workers_that_hang_before_they_connect_are_killed_until_the_server_gives_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("server.lifecycle.supervisor._backoff", lambda lives: 0.0)
-    given_up: list[str] = []
     processes: list[Process] = []
 
     def launch(worker_id: int) -> Process:
-        process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(3600,))
-        process.start()
+        process = start(time.sleep, 3600)
         assert process.pid is not None
         os.kill(process.pid, signal.SIGSTOP)
         processes.append(process)
         return process
 
-    async def watch() -> None:
-        client = EngineClient(Settings(load_timeout=0.1))
-        over = asyncio.Event()
-
-        def give_up(message: str) -> None:
-            given_up.append(message)
-            over.set()
-
-        supervisor = Supervisor(client, launch, give_up)
-        supervisor.launch_all()
-        try:
-            await client.start()
-            await supervisor.start()
-            await asyncio.wait_for(over.wait(), PATIENCE)
-        finally:
-            await supervisor.stop()
-            await client.stop()
-            supervisor.reap(0.0)
-            client.socket.remove()
-        assert not client.live
-
-    asyncio.run(watch())
-    assert [process.exitcode for process in processes] == [-signal.SIGKILL] * MAX_FAILURES
-    assert given_up == [
+    client = EngineClient(Settings(load_timeout=0.1))
+    assert await supervise(client, launch) == [
         "the worker ended 5 times, last by SIGKILL, as it did not connect for more than 0.1 s (--load-timeout)"
     ]
+    assert [process.exitcode for process in processes] == [-signal.SIGKILL] * MAX_FAILURES
+    assert not client.live
 
 
-def test_a_worker_that_the_kernel_kills_while_it_loads_ends_the_server_and_the_reason_is_a_guess_at_memory(
+async def test_a_worker_that_the_kernel_kills_while_it_loads_ends_the_server_and_the_reason_is_a_guess_at_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("server.lifecycle.supervisor._backoff", lambda lives: 0.0)
-    given_up: list[str] = []
-    over = asyncio.Event()
-
-    def launch(worker_id: int) -> Process:
-        process = multiprocessing.get_context("spawn").Process(target=signal.raise_signal, args=(signal.SIGKILL,))
-        process.start()
-        return process
-
-    def give_up(message: str) -> None:
-        given_up.append(message)
-        over.set()
-
-    async def watch() -> None:
-        client = EngineClient(Settings())
-        supervisor = Supervisor(client, launch, give_up)
-        supervisor.launch_all()
-        try:
-            await supervisor.start()
-            await asyncio.wait_for(over.wait(), PATIENCE)
-        finally:
-            await supervisor.stop()
-            supervisor.reap(0.0)
-            client.socket.remove()
-
-    asyncio.run(watch())
-    assert given_up == [
+    client = EngineClient(Settings())
+    assert await supervise(client, lambda worker_id: start(signal.raise_signal, signal.SIGKILL)) == [
         f"the worker ended {MAX_FAILURES} times, last by SIGKILL while it loaded, as the kernel does where memory is "
         "short"
     ]
@@ -153,8 +126,7 @@ def test_workers_that_do_not_live_are_started_later_and_later_and_then_no_more(
     assert (_num_short(deque(lives)) >= MAX_FAILURES) is gives_up
 
 
-def test_the_failures_of_several_workers_do_not_add_up() -> None:
-    given_up: list[str] = []
+async def test_the_failures_of_several_workers_do_not_add_up() -> None:
     launches: list[int] = [0] * 3
     notes: list[list[str | None]] = [[] for _ in range(3)]
     over = asyncio.Event()
@@ -166,67 +138,39 @@ def test_the_failures_of_several_workers_do_not_add_up() -> None:
         launches[worker_id] += 1
         if launches == [3] * 3:
             over.set()
-        lasts = 3600 if launches[worker_id] == 3 else 0
-        process = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(lasts,))
-        process.start()
-        return process
+        return start(time.sleep, 3600 if launches[worker_id] == 3 else 0)
 
-    async def watch() -> None:
-        supervisor = Supervisor(client, launch, given_up.append)
-        supervisor.launch_all()
-        try:
-            await supervisor.start()
-            await asyncio.wait_for(over.wait(), PATIENCE)
-        finally:
-            await supervisor.stop()
-            supervisor.reap(0.0)
-            client.socket.remove()
-        assert client.counts.worker_restarts == 6
-
-    asyncio.run(watch())
-    assert not given_up
+    assert await supervise(client, launch, over) == []
+    assert client.counts.worker_restarts == 6
     waits = "ended (exit status 0), 2 times recently, and is restarted"
     assert [each[-1] for each in notes] == [waits] * 3
 
 
-def test_a_supervisor_that_is_stopped_while_it_waits_starts_nothing_more() -> None:
+async def test_a_supervisor_that_is_stopped_while_it_waits_starts_nothing_more() -> None:
     launches = 0
 
     def launch(worker_id: int) -> Process:
         nonlocal launches
         launches += 1
-        process = multiprocessing.get_context("spawn").Process(target=os.getpid)
-        process.start()
-        return process
+        return start()
 
-    async def watch() -> None:
-        client = EngineClient(Settings())
-        supervisor = Supervisor(client, launch, pytest.fail)
-        supervisor.launch_all()
-        await supervisor.start()
-        async with asyncio.timeout(PATIENCE):
-            while client.workers[0].restart_note is None:
-                await asyncio.sleep(0.01)
-        (waits,) = supervisor._tasks
-        await supervisor.stop()
-        with pytest.raises(asyncio.CancelledError):
-            await waits
-        supervisor.reap(0.0)
-        client.socket.remove()
-
-    asyncio.run(watch())
+    client = EngineClient(Settings())
+    supervisor = Supervisor(client, launch, pytest.fail)
+    supervisor.launch_all()
+    await supervisor.start()
+    await until(lambda: client.workers[0].restart_note is not None)
+    (waits,) = supervisor._tasks
+    await supervisor.stop()
+    with pytest.raises(asyncio.CancelledError):
+        await waits
+    supervisor.reap(0.0)
+    client.socket.remove()
     assert launches == 2
 
 
-def test_several_workers_that_cannot_go_on_end_the_server_once() -> None:
-    given_up: list[str] = []
+async def test_several_workers_that_cannot_go_on_end_the_server_once() -> None:
     asked = 0
     over = asyncio.Event()
-
-    def launch(worker_id: int) -> Process:
-        process = multiprocessing.get_context("spawn").Process(target=os.getpid)
-        process.start()
-        return process
 
     def why_not() -> str:
         nonlocal asked
@@ -235,21 +179,9 @@ def test_several_workers_that_cannot_go_on_end_the_server_once() -> None:
             over.set()
         return f"refusal {asked}"
 
-    async def watch() -> None:
-        client = EngineClient(Settings(), num_workers=3)
-        supervisor = Supervisor(client, launch, given_up.append, why_not)
-        supervisor.launch_all()
-        try:
-            await supervisor.start()
-            await asyncio.wait_for(over.wait(), PATIENCE)
-        finally:
-            await supervisor.stop()
-            supervisor.reap(0.0)
-            client.socket.remove()
-        assert client.end_reason == "refusal 1"
-
-    asyncio.run(watch())
-    assert given_up == ["refusal 1"]
+    client = EngineClient(Settings(), num_workers=3)
+    assert await supervise(client, lambda worker_id: start(), over, why_not) == ["refusal 1"]
+    assert client.end_reason == "refusal 1"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ PARENT = "00f067aa0ba902b7"
 
 
 def plain(value: Any) -> Any:
-    """Return an attribute's value."""
     found = getattr(value, value.WhichOneof("value"))
     return [plain(each) for each in found.values] if hasattr(found, "values") else found
 

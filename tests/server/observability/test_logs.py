@@ -1,8 +1,6 @@
 """Lines of the log: no line can be forged, a slow reader delays nothing, and lost lines are reported."""
 
-import fcntl
 import json
-import os
 import re
 import subprocess
 import sys
@@ -10,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.running import ROOT, running_server
+from tests.server.running import ROOT
 
 SET_UP = """
 import asyncio, gc, logging, os, sys, threading, time, warnings
@@ -26,15 +24,10 @@ def output_of(code: str, style: str = "json", level: str = "info") -> list[str]:
     return done.stderr.splitlines()
 
 
-def event_of(code: str) -> dict[str, object]:
-    (line,) = output_of(code)
-    event: dict[str, object] = json.loads(line)
-    return event
-
-
 def test_an_event_is_one_object_with_its_time_and_place() -> None:
-    event = event_of("log.warning('%d of %s', 3, 'them', extra={'fields': {'more': [1]}})")
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", str(event["time"]))
+    (line,) = output_of("log.warning('%d of %s', 3, 'them', extra={'fields': {'more': [1]}})")
+    event = json.loads(line)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", event["time"])
     assert (event["level"], event["logger"], event["process"]) == ("warning", "test", "worker-0")
     assert (event["message"], event["more"]) == ("3 of them", [1])
 
@@ -68,19 +61,14 @@ def test_values_that_pydantic_refuses_are_not_logged(around: str) -> None:
     assert "'words'" not in event["exception"].replace(check, "")
 
 
-def test_a_warning_is_an_event() -> None:
-    event = event_of("warnings.warn('mind this')")
-    assert (event["logger"], event["level"]) == ("py.warnings", "warning")
-    assert "mind this" in str(event["message"])
-
-
-def test_a_log_call_that_is_wrong_is_an_event_too() -> None:
-    assert "do not fit" in str(event_of("log.warning('%d of %s', 'x')")["message"])
-
-
-def test_lines_of_libraries_are_events() -> None:
-    event = event_of("logging.getLogger('uvicorn.error').warning('Invalid HTTP request received.')")
-    assert event["logger"] == "uvicorn.error"
+def test_warnings_wrong_calls_and_lines_of_libraries_are_events() -> None:
+    library = "logging.getLogger('uvicorn.error').warning('Invalid HTTP request received.')"
+    lines = output_of(f"warnings.warn('mind this')\nlog.warning('%d of %s', 'x')\n{library}")
+    warning, wrong, of_library = map(json.loads, lines)
+    assert (warning["logger"], warning["level"]) == ("py.warnings", "warning")
+    assert "mind this" in warning["message"]
+    assert "do not fit" in wrong["message"]
+    assert of_library["logger"] == "uvicorn.error"
 
 
 def test_in_text_nothing_can_begin_a_line() -> None:
@@ -147,24 +135,3 @@ def test_a_process_whose_log_goes_nowhere_goes_on(redirection: str) -> None:
         ["bash", "-c", command, sys.executable, code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "fine\n"
-
-
-@pytest.mark.nightly
-def test_the_server_answers_although_nobody_reads_its_log() -> None:
-    unread, stderr = os.pipe()
-    fcntl.fcntl(stderr, fcntl.F_SETPIPE_SZ, 4096)
-    try:
-        with running_server(stderr=stderr) as server:
-            server.wait_ready()
-            headers = {"x-request-id": "r" * 128}
-            for _ in range(60):  # each request is a line: the pipe is full after some twenty
-                body = {"prompt": [1], "max_tokens": 1}
-                answer = server.http.post(server.url + "/fake", json=body, headers=headers)
-                assert answer.status_code == 200
-            os.close(unread)
-            unread = -1
-            assert server.post("/fake", {"prompt": [1], "max_tokens": 1}).status_code == 200
-    finally:
-        for descriptor in (unread, stderr):
-            if descriptor >= 0:
-                os.close(descriptor)

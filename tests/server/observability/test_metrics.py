@@ -1,5 +1,6 @@
 """What /metrics counts."""
 
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Iterable
@@ -38,22 +39,6 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_counters_and_gauges_are_the_engines_snapshot() -> None:
-    metrics = Metrics()
-    stats = EngineStats(
-        num_requests_running=2,
-        generation_tokens_total=40,
-        capture_seconds_total=0.5,
-        kv_cache_committed_bytes=4096,
-    )
-    metrics.watch(lambda: engine(stats))
-    assert value(metrics, "lightwell_num_requests_running") == 2
-    assert value(metrics, "lightwell_generation_tokens_total") == 40
-    assert value(metrics, "lightwell_kv_cache_committed_bytes") == 4096
-    assert value(metrics, "lightwell_capture_seconds_total") == 0.5
-    assert value(metrics, "lightwell_worker_restarts_total") == 3
-
-
 def test_each_field_of_the_statistics_with_a_text_is_a_metric() -> None:
     metrics = Metrics()
     metrics.watch(lambda: engine(EngineStats(**{each.name: 1 for each in fields(EngineStats)})))
@@ -64,58 +49,20 @@ def test_each_field_of_the_statistics_with_a_text_is_a_metric() -> None:
     assert all(value(metrics, f"lightwell_{name}") == 1 for name in texts)
 
 
-def test_every_name_and_unit_is_of_the_design() -> None:
+def test_failures_refusals_restarts_and_each_workers_numbers_are_told() -> None:
     metrics = Metrics()
     metrics.watch(engine)
-    families = {family.name for family in text_string_to_metric_families(metrics.render().decode())}
-    ours = {name.removeprefix("lightwell_") for name in families if name.startswith("lightwell_")}
-    assert ours >= {
-        "num_requests_running", "num_requests_waiting", "kv_cache_usage_ratio", "prompt_tokens", "generation_tokens",
-        "request_success", "num_preemptions", "prefix_cache_queries", "prefix_cache_hits",
-        "time_to_first_token_seconds",
-        "inter_token_latency_seconds", "e2e_request_latency_seconds", "request_queue_time_seconds",
-        "request_prefill_time_seconds", "request_decode_time_seconds", "iteration_tokens", "capture_bytes",
-        "capture_seconds", "capture_rejected", "inflight_capture_bytes", "worker_restarts", "http_requests",
-        "stalled_clients", "worker_up", "requests_submitted", "request_failed",
-    }  # fmt: skip
-    assert not any(name.endswith("_created") for name in families)
-
-
-def test_failed_requests_are_told_by_the_code_of_their_error() -> None:
-    metrics = Metrics()
-    metrics.watch(engine)
+    assert value(metrics, "lightwell_worker_restarts_total") == 3
     assert value(metrics, "lightwell_requests_submitted_total") == 9
+    assert value(metrics, "lightwell_routed_prefix_tokens_total") == 64
     assert value(metrics, "lightwell_request_failed_total", reason="worker_lost") == 2
     assert value(metrics, "lightwell_request_failed_total", reason="no_memory") == 0
-
-
-def test_refused_requests_are_told_by_the_code_of_their_error() -> None:
-    metrics = Metrics()
-    metrics.watch(engine)
     assert value(metrics, "lightwell_requests_refused_total", reason="queue_full") == 4
     assert value(metrics, "lightwell_requests_refused_total", reason="queue_time_exceeded") == 0
-
-
-def test_each_worker_is_up_or_not() -> None:
-    metrics = Metrics()
-    metrics.watch(engine)
-    assert [value(metrics, "lightwell_worker_up", worker=each) for each in "01"] == [1, 0]
-
-
-def test_each_worker_has_its_own_numbers() -> None:
-    metrics = Metrics()
-    metrics.watch(engine)
-    expected = {"requests_running": 2, "requests_waiting": 1, "kv_cache_usage_ratio": 0.5, "requests_total": 7}
-    assert {name: value(metrics, f"lightwell_worker_{name}", worker="0") for name in expected} == expected
-    assert value(metrics, "lightwell_worker_requests_total", worker="1") == 2
-    assert value(metrics, "lightwell_worker_requests_running", worker="1") == 0
-    assert value(metrics, "lightwell_routed_prefix_tokens_total") == 64
-
-
-def test_two_servers_in_one_process_count_apart() -> None:
-    first, second = Metrics(), Metrics()
-    first.observe_end("stop", 1.0, None, 3)
-    assert value(second, "lightwell_request_success_total", finish_reason="stop") == 0
+    first = {"up": 1, "requests_running": 2, "requests_waiting": 1, "kv_cache_usage_ratio": 0.5, "requests_total": 7}
+    second = {"up": 0, "requests_running": 0, "requests_total": 2}
+    for worker, expected in (("0", first), ("1", second)):
+        assert {name: value(metrics, f"lightwell_worker_{name}", worker=worker) for name in expected} == expected
 
 
 def test_phases_come_from_the_workers_clock() -> None:
@@ -151,6 +98,7 @@ def test_every_sample_of_ours_names_the_model_and_one_the_build() -> None:
     metrics.name_model('a "model"')
     metrics.observe_end("stop", 1.0, None, 3, 20)
     families = [*text_string_to_metric_families(metrics.render().decode())]
+    assert not any(family.name.endswith("_created") for family in families)
     samples = [sample for family in families for sample in family.samples if sample.name.startswith("lightwell_")]
     assert {sample.labels.get("model_name") for sample in samples} == {'a "model"'}
     (build,) = (sample for sample in samples if sample.name == "lightwell_build_info")
@@ -188,44 +136,31 @@ async def call(metrics: Metrics, app: ASGIApp, method: str = "GET") -> None:
     await RequestLog(app, metrics.observe_exchange)(scope, receive, send)
 
 
-def counted(metrics: Metrics, status: int, method: str = "GET") -> float | None:
-    return value(metrics, "lightwell_http_requests_total", route="unmatched", method=method, status=str(status))
+async def unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 404, "headers": []})
 
 
-async def test_an_invented_path_or_method_adds_no_label() -> None:
-    metrics = Metrics()
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": 404, "headers": []})
-
-    await call(metrics, app, "BREW")
-    assert counted(metrics, 404, "other") == 1
+async def silent(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer nothing, as for a client that left before."""
 
 
-async def test_a_client_that_left_before_the_answer_is_499_to_the_metrics_and_the_log(
-    caplog: pytest.LogCaptureFixture,
+async def crashing(scope: Scope, receive: Receive, send: Send) -> None:
+    raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("app", "status", "method", "label"),
+    [(unknown, 404, "BREW", "other"), (silent, 499, "GET", "GET"), (crashing, 500, "GET", "GET")],
+)
+async def test_an_exchange_is_counted_and_logged_with_its_status_and_adds_no_invented_label(
+    app: ASGIApp, status: int, method: str, label: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics = Metrics()
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        return None
-
-    with caplog.at_level(logging.INFO, logger="server.observability.access_log"):
-        await call(metrics, app)
-    assert counted(metrics, 499) == 1
-    assert " GET /x 499 " in caplog.text
-
-
-async def test_a_crash_is_500_to_the_metrics_and_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = Metrics()
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        raise RuntimeError
-
-    with caplog.at_level(logging.INFO, logger="server.observability.access_log"), pytest.raises(RuntimeError):
-        await call(metrics, app)
-    assert counted(metrics, 500) == 1
-    assert " GET /x 500 " in caplog.text
+    with caplog.at_level(logging.INFO, logger="server.observability.access_log"), contextlib.suppress(RuntimeError):
+        await call(metrics, app, method)
+    labels = {"route": "unmatched", "method": label, "status": str(status)}
+    assert value(metrics, "lightwell_http_requests_total", **labels) == 1
+    assert f" {method} /x {status} " in caplog.text
 
 
 def test_a_histogram_is_exposed_as_prometheus_clients_own() -> None:

@@ -31,21 +31,24 @@ BODY = {"prompt": "hello", "max_tokens": 3}
 async def answer_to(
     tracing: Tracing, folder: Path, engine: FakeEngine | None = None, headers: dict[str, str] | None = None
 ) -> httpx.Response:
-    """Return the answer of a traced application to a completion."""
     async with site(folder, engine or FakeEngine(), on_end=[tracing.record]) as at:
         await at.http.get("/health/live")
         return await at.post("/v1/completions", BODY, headers=headers)
 
 
-def tracing_to(receiver: Collector, **environ: str) -> Tracing:
-    return Tracing(receiver.url, "org/tiny", environ)
+async def traced(
+    folder: Path, engine: FakeEngine | None = None, headers: dict[str, str] | None = None
+) -> tuple[httpx.Response, Collector]:
+    """Return the answer to a completion, and the receiver of its traces."""
+    with collector() as receiver:
+        tracing = Tracing(receiver.url, "org/tiny", {})
+        answer = await answer_to(tracing, folder, engine, headers)
+        tracing.shut_down()
+    return answer, receiver
 
 
 async def test_a_request_is_a_span_without_its_prompt(tmp_path: Path) -> None:
-    with collector() as receiver:
-        tracing = tracing_to(receiver)
-        answer = await answer_to(tracing, tmp_path, headers={"x-request-id": "mine"})
-        tracing.shut_down()
+    answer, receiver = await traced(tmp_path, headers={"x-request-id": "mine"})
     assert receiver.resource["service.name"] == "lightwell"
     root = receiver.root
     assert root["name"] == "POST /v1/completions"
@@ -71,7 +74,7 @@ async def test_the_phases_of_a_request_are_spans_inside_its_own(tmp_path: Path) 
         return PlainTextResponse("")
 
     with collector() as receiver:
-        tracing = tracing_to(receiver)
+        tracing = Tracing(receiver.url, "org/tiny", {})
         app = RequestLog(Starlette(routes=[Route("/v1/completions", run)]), tracing.record)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://here") as http:
             await http.get("/v1/completions")
@@ -86,27 +89,15 @@ async def test_the_phases_of_a_request_are_spans_inside_its_own(tmp_path: Path) 
     assert seconds == pytest.approx({"time_in_queue": 0.25, "time_to_first_token": 0.75})
 
 
-async def test_the_clients_trace_goes_on_here(tmp_path: Path) -> None:
-    with collector() as receiver:
-        tracing = tracing_to(receiver)
-        await answer_to(tracing, tmp_path, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
-        tracing.shut_down()
+async def test_the_clients_trace_goes_on_here_if_the_client_records_it(tmp_path: Path) -> None:
+    _, receiver = await traced(tmp_path, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
     assert (receiver.root["trace"], receiver.root["parent"]) == (TRACE, PARENT)
-
-
-async def test_a_trace_that_the_client_does_not_record_is_not_recorded_here(tmp_path: Path) -> None:
-    with collector() as receiver:
-        tracing = tracing_to(receiver)
-        await answer_to(tracing, tmp_path, headers={"traceparent": f"00-{TRACE}-{PARENT}-00"})
-        tracing.shut_down()
+    _, receiver = await traced(tmp_path, headers={"traceparent": f"00-{TRACE}-{PARENT}-00"})
     assert receiver.spans == []
 
 
 async def test_a_failure_of_the_server_is_an_error_of_the_span(tmp_path: Path) -> None:
-    with collector() as receiver:
-        tracing = tracing_to(receiver)
-        await answer_to(tracing, tmp_path, FakeEngine(refuse=Unavailable("no", code="not_ready")))
-        tracing.shut_down()
+    _, receiver = await traced(tmp_path, FakeEngine(refuse=Unavailable("no", code="not_ready")))
     assert receiver.root["is_error"]
     assert receiver.root["attributes"]["error.type"] == "not_ready"
 
@@ -137,17 +128,12 @@ def test_the_variables_of_opentelemetry_turn_traces_on_and_off() -> None:
     assert not is_wanted("http://here:4318", {"OTEL_SDK_DISABLED": "true"})
 
 
-def test_another_protocol_is_refused() -> None:
-    with pytest.raises(SettingsError, match="'grpc' is not usable; http/protobuf is accepted"):
-        Tracing("http://here:4317", "org/tiny", {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
-
-
-@pytest.mark.parametrize("others", ["http/protobuf", "grpc"])
-def test_the_protocol_for_traces_goes_before_the_one_for_all_signals(others: str) -> None:
+def test_another_protocol_is_refused_and_the_one_for_traces_goes_before_the_one_for_all_signals() -> None:
     general, own = "OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"
-    Tracing("http://here:4318", "org/tiny", {general: others, own: "http/protobuf"}).shut_down()
-    with pytest.raises(SettingsError, match=f"^{own} 'grpc' is not usable"):
-        Tracing("http://here:4318", "org/tiny", {general: others, own: "grpc"})
+    Tracing("http://here:4318", "org/tiny", {general: "grpc", own: "http/protobuf"}).shut_down()
+    for environ, named in (({general: "grpc"}, general), ({general: "http/protobuf", own: "grpc"}, own)):
+        with pytest.raises(SettingsError, match=f"^{named} 'grpc' is not usable; http/protobuf is accepted"):
+            Tracing("http://here:4317", "org/tiny", environ)
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -161,7 +147,9 @@ def test_a_missing_package_is_said_at_the_start_with_its_remedy() -> None:
     assert "pip install 'lightwell[otel]'" in done.stderr.splitlines()[-1]
 
 
-def test_nothing_of_opentelemetry_is_loaded_where_no_traces_are_wanted() -> None:
-    ours = "('opentelemetry.sdk', 'opentelemetry.exporter')"  # FastAPI brings the API where it is installed
-    done = python(f"import server.lifecycle.app, sys; print([name for name in sys.modules if name.startswith({ours})])")
-    assert done.stdout.strip() == "[]"
+def test_the_api_process_loads_no_torch_and_without_traces_nothing_of_opentelemetry() -> None:
+    heavy = "('torch', 'opentelemetry.sdk', 'opentelemetry.exporter')"  # FastAPI brings OpenTelemetry's API
+    done = python(
+        f"import server.lifecycle.app, sys; print([name for name in sys.modules if name.startswith({heavy})])"
+    )
+    assert done.stdout.strip() == "[]", done.stderr

