@@ -27,14 +27,7 @@ from lightwell_client import (
     Weights,
 )
 from lightwell_client._heatmap import heat_map_png
-from tests.client.answers import (
-    Arrays,
-    as_json,
-    as_safetensors,
-    check_nothing_is_cut,
-    draw,
-    fields_of,
-)
+from tests.client.answers import Arrays, as_json, as_safetensors, check_nothing_is_cut, draw, fields_of
 from tests.client.conftest import Asker
 from tests.client.wire_server import Reply, WireServer
 
@@ -154,7 +147,7 @@ ROUTES: list[tuple[str, tuple[Any, ...], type[Any], dict[str, Any], Arrays]] = [
 
 
 @pytest.mark.parametrize(("method", "arguments", "result_type", "fields", "arrays"), ROUTES)
-@pytest.mark.parametrize("write", [as_safetensors, as_json])
+@pytest.mark.parametrize(("kind", "write"), [("sync", as_safetensors), ("async", as_json)])
 def test_every_look_arrives_typed_and_can_be_drawn(
     ask: Asker,
     server: WireServer,

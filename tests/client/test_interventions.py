@@ -6,15 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lightwell_client import (
-    Client,
-)
+from lightwell_client import Client
 from lightwell_client.interventions import add, mean, patch, scale, temperature, zero
-from tests.client.answers import (
-    as_json,
-    draw,
-    fields_of,
-)
+from tests.client.answers import as_json, draw, fields_of
 from tests.client.conftest import Asker
 from tests.client.test_inspection import NEXT
 from tests.client.wire_server import WireServer
@@ -134,9 +128,3 @@ def test_interventions_are_plain_data(ask: Asker, server: WireServer) -> None:
     assert sent[6]["from"] == {"input": [1, 2, 3], "positions": 0}
     assert sent[7] == {"point": "attn.hook_attn_scores", "op": "temperature", "layer": 0, "value": 0}
     assert sent[8] == {"point": "hook_embed", "op": "zero"}
-
-
-def test_an_argument_that_is_not_there_is_refused_before_anything_is_sent(ask: Asker, server: WireServer) -> None:
-    with pytest.raises(TypeError, match="target"):
-        ask.call("lens", "The fox", tarket=3)
-    assert not server.seen

@@ -13,6 +13,7 @@ from tests.client.answers import as_json, as_safetensors, check_nothing_is_cut, 
 from tests.client.conftest import Asker
 from tests.client.test_inspection import NEXT
 from tests.client.wire_server import Reply, WireServer
+from tests.support.contrast import contrast
 
 mpl.use("Agg")  # no display in tests
 
@@ -213,14 +214,6 @@ class Spans(HTMLParser):
             self.found[-1][0] += data
 
 
-def luminance(colour: str) -> float:
-    """Return the relative luminance of a colour (WCAG 2.2)."""
-    digits = colour[1:] if len(colour) == 7 else "".join(2 * digit for digit in colour[1:])
-    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
 def test_a_notebook_shows_each_word_on_the_colour_of_its_part() -> None:
     reasons = Reasons.model_validate(BY_WORD)
     view = Spans(reasons._repr_html_())
@@ -231,8 +224,7 @@ def test_a_notebook_shows_each_word_on_the_colour_of_its_part() -> None:
     grounds = [tuple(bytes.fromhex(ground[1:])) for *_, ground, _ in view.found]
     assert [red > blue for red, _, blue in grounds] == [True, False, True]  # red raises, blue lowers, as in plot()
     for *_, ground, ink in view.found:
-        light, dark = sorted([luminance(ground), luminance(ink)], reverse=True)
-        assert (light + 0.05) / (dark + 0.05) >= 4.5, "WCAG 2.2 asks for that contrast"
+        assert contrast(ground, ink) >= 4.5, "WCAG 2.2 asks for that contrast"
 
 
 @pytest.mark.parametrize("body", [BY_HEAD, BY_LAYER])

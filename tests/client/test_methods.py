@@ -6,6 +6,7 @@ import pytest
 from lightwell_client import AsyncClient, BadRequest, Client, Health, InvalidResponse
 from lightwell_client.interventions import zero
 from tests.client.conftest import Asker
+from tests.client.test_attention import causal, one
 from tests.client.wire_server import TEXT, USAGE, Reply, WireServer, completion_chunk, error, event_stream
 
 
@@ -57,24 +58,6 @@ def test_embed_gives_a_matrix_in_the_order_of_the_inputs(ask: Asker, server: Wir
     assert (sent["encoding_format"], sent["pooling"], sent["layer"]) == ("base64", "mean", 2)
 
 
-def test_rerank_score_and_classify_send_their_fields_and_read_their_answers(ask: Asker, server: WireServer) -> None:
-    server.will(
-        Reply(body={"id": "r", "model": "m", "results": [{"index": 1, "relevance_score": 0.5}], "usage": USAGE})
-    )
-    best = ask.call("rerank", "q", ["a", "b"], top_n=1, truncate=True).results[0]
-    assert (best.index, best.relevance_score, best.document) == (1, 0.5, None)
-    server.will(Reply(body={"id": "s", "model": "m", "data": [{"index": 0, "object": "score", "score": 0.25}]}))
-    assert ask.call("score", "a", ["b"]).scores == [0.25]
-    labels = {"index": 0, "label": "yes", "probs": [0.25, 0.75], "num_classes": 2}
-    server.will(Reply(body={"id": "c", "model": "m", "data": [labels]}))
-    assert ask.call("classify", ["a"], use_activation=False).data[0].label == "yes"
-    assert [(seen.path, seen.body) for seen in server.seen] == [
-        ("/v1/rerank", {"query": "q", "documents": ["a", "b"], "top_n": 1, "truncate": True}),
-        ("/v1/score", {"text_1": "a", "text_2": ["b"]}),
-        ("/v1/classify", {"input": ["a"], "use_activation": False}),
-    ]
-
-
 def test_tokenize_and_detokenize_are_inverse(ask: Asker) -> None:
     tokens = ask.call("tokenize", "fox")
     assert tokens.ids == [102, 111, 120]
@@ -106,6 +89,7 @@ def test_a_client_shows_its_address_and_no_key(kind: str) -> None:
 
 def test_slices_and_a_single_intervention_are_sent_as_the_server_reads_them(ask: Asker, server: WireServer) -> None:
     change = zero("attn.hook_z", layer=slice(1, None), head=3)
+    one(server, causal(2, 3))
     ask.call(
         "attention", "x", layers=slice(0, 2), heads=slice(-2, None), key_positions=slice(None), interventions=change
     )
