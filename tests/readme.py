@@ -68,14 +68,7 @@ def settings_table() -> str:
 
 def metrics_table() -> str:
     from server.engine.outputs import EngineInfo, EngineStats
-    from server.observability.metrics import (
-        ClientCounters,
-        Metrics,
-        WorkerNumbers,
-        of_adapters,
-        of_caches,
-        of_engine,
-    )
+    from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers, of_adapters, of_caches, of_engine
 
     metrics = Metrics()
     metrics.watch(lambda: of_engine(EngineStats(), ClientCounters(), [WorkerNumbers(True, EngineStats(), 0)]))

@@ -94,26 +94,9 @@ def loaded_by(start: str) -> set[str]:
     return reached
 
 
-@pytest.mark.parametrize(
-    "start", ["server.cli", "server.lifecycle.app", "server.worker.engine_worker", "server.worker.loop", *WITHOUT_TORCH]
-)
-def test_what_the_api_process_imports_never_names_torch(start: str) -> None:
-    naming = [
-        module
-        for module in sorted(loaded_by(start))
-        if {"torch", "transformers"} & {name.split(".")[0] for name in runtime_names(module)}
-    ]
-    assert not naming
-
-
 def test_the_api_process_runs_without_torch() -> None:
-    modules = [
-        "server.cli",
-        "server.lifecycle.app",
-        "server.worker.engine_worker",
-        "server.worker.loop",
-        *WITHOUT_TORCH,
-    ]
+    modules = ["server.cli", "server.lifecycle.app", "server.worker.engine_worker", "server.worker.loop"]
+    modules += WITHOUT_TORCH
     code = f"import sys, {', '.join(modules)}; print(*sorted({{'torch', 'transformers'}} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
@@ -215,25 +198,20 @@ def test_every_test_folder_is_a_package() -> None:
     assert not missing, "without __init__.py, tests/server passes itself off as server"
 
 
-def test_every_file_opens_with_what_it_does() -> None:
-    silent = [
-        str(path.relative_to(ROOT))
-        for path in python_files("model", "server", "clients", "tests", "benchmarks")
-        if (tree := parse(path)).body and not ast.get_docstring(tree)
-    ]
-    assert not silent
-
-
-def test_files_and_functions_stay_short() -> None:
-    long = []
+def test_files_and_functions_are_short_and_files_open_with_what_they_do() -> None:
+    long, silent = [], []
     for path in python_files("model", "server", "clients", "tests", "benchmarks", "deploy"):
         name = path.relative_to(ROOT)
         lines = len(path.read_text(encoding="utf-8").splitlines())
         if lines > MAX_FILE_LINES:
             long.append(f"{name}: {lines} lines")
-        for node in ast.walk(parse(path)):
+        tree = parse(path)
+        if tree.body and not ast.get_docstring(tree) and name.parts[0] != "deploy":
+            silent.append(str(name))
+        for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 size = (node.end_lineno or node.lineno) - node.lineno + 1
                 if size > MAX_FUNCTION_LINES:
                     long.append(f"{name}:{node.lineno} {node.name}: {size} lines")
     assert not long
+    assert not silent
