@@ -13,8 +13,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import numpy as np
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route, ViewportSize, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    FloatRect,
+    Locator,
+    Page,
+    Request,
+    Route,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 
 from tests.support.chromium import find_chromium
 from tests.support.processes import Server
@@ -25,6 +37,10 @@ PATIENCE_MS = 60_000
 """Milliseconds within which a condition must become true; a busy machine needs seconds."""
 SIZE: ViewportSize = {"width": 1280, "height": 900}
 expect.set_options(timeout=PATIENCE_MS)
+VIEWS = (
+    "write", "attention", "journey", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks",
+    "embeddings", "weights", "server",
+)  # fmt: skip
 KEY = "sk-of-somebody"
 FRAMING_ORIGIN = "http://notebook.invalid"
 PROXY_PATH = "/deep/down"
@@ -198,6 +214,11 @@ def open_tab(browser: Browser) -> Tab:
     return Tab(browser, bypass_csp=True)
 
 
+@pytest.fixture(scope="package")
+def offline_tab(browser: Browser) -> Tab:
+    return Tab(browser, offline=True)
+
+
 @pytest.fixture
 def page(tab: Tab, request: pytest.FixtureRequest) -> Iterator[Page]:
     """An empty page; the test fails if a script broke or another host was requested."""
@@ -290,6 +311,33 @@ def wait_until(page: Page, holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < give_up
         page.wait_for_timeout(50)
+
+
+def saved(part: Page | Locator, entry: str) -> Path:
+    """Return the file of an entry of the first Save menu in a part of the page."""
+    page = part.page if isinstance(part, Locator) else part
+    part.get_by_role("button", name="Save…").first.click()
+    with page.expect_download() as download:
+        part.get_by_role("button", name=entry).click()
+    return download.value.path()
+
+
+def texts_of(svg: Path) -> list[str]:
+    """Return the texts in a picture that the page saved."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text(encoding="utf-8"))
+
+
+def box_of(element: Locator) -> FloatRect:
+    box = element.bounding_box()
+    assert box is not None
+    return box
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Return the softmax over the last axis."""
+    powers: np.ndarray = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
+    return shares
 
 
 @contextmanager
