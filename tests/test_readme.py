@@ -106,7 +106,7 @@ def test_the_readme_shows_every_character_of_its_outputs(server: Server) -> None
     text = README.read_text(encoding="utf-8")
     shown = [*readme.console_examples(text), *readme.python_examples(text)]
     real = [shortened(readme.run_console(example.command, server)) for example in readme.console_examples(text)]
-    real += [readme.run_python(example.command, server) for example in readme.python_examples(text)]
+    real += readme.run_python([*readme.python_examples(text)], server).values()
     assert [example.output for example in shown] == real
     assert len(real) > 1
 
@@ -120,9 +120,17 @@ def test_a_command_prints_what_stands_under_it(example: Example, server: Server)
     assert covers(form(example.output), form(readme.run_console(example.command, server)))
 
 
-@pytest.mark.parametrize("example", list(readme.python_examples(ON_DEFAULT)), ids=lambda example: example.command[:40])
-def test_python_prints_what_stands_under_it(example: Example, server: Server) -> None:
-    assert covers(form(example.output), form(readme.run_python(example.command, server)))
+PYTHON_EXAMPLES = [*readme.python_examples(ON_DEFAULT)]
+
+
+@pytest.fixture(scope="module")
+def printed(server: Server) -> dict[Example, str]:
+    return readme.run_python(PYTHON_EXAMPLES, server)
+
+
+@pytest.mark.parametrize("example", PYTHON_EXAMPLES, ids=lambda example: example.command[:40])
+def test_python_prints_what_stands_under_it(example: Example, printed: dict[Example, str]) -> None:
+    assert covers(form(example.output), form(printed[example]))
 
 
 def test_reranking_prints_what_stands_under_it() -> None:
@@ -130,5 +138,5 @@ def test_reranking_prints_what_stands_under_it() -> None:
     server = shared_server(*readme.minilm())
     for example in readme.console_examples(text):
         assert covers(form(example.output), form(readme.run_console(example.command, server)))
-    for example in readme.python_examples(text):
-        assert covers(form(example.output), form(readme.run_python(example.command, server)))
+    for example, printed in readme.run_python([*readme.python_examples(text)], server).items():
+        assert covers(form(example.output), form(printed))
