@@ -49,9 +49,7 @@ PROXY_PATH = "/deep/down"
 @pytest.fixture(scope="package")
 def server() -> Server:
     """The server that most tests share; other processes use it at the same time."""
-    shared = shared_server("--served-model-name", "fables")
-    _Precision.digits = 4 - (ask(shared, "/version")["compute_dtype"] == "bfloat16")
-    return shared
+    return shared_server("--served-model-name", "fables")
 
 
 @pytest.fixture(scope="package")
@@ -288,7 +286,7 @@ def open_view(request: pytest.FixtureRequest, server: Server) -> Open:
 
 def show(page: Page, server: Server, view: str, **state: Any) -> Page:
     """Open a view of a server, and wait until its first answers are drawn; a page that is open stays loaded."""
-    _Precision.digits = 4 - (ask(server, "/version")["compute_dtype"] == "bfloat16")
+    take_precision(server)
     page.goto(f"{server.url}/#{urlencode({'view': view, 'text': TEXT, **state})}")
     page.locator(f"#view-{view} h1").wait_for()
     settle(page)
@@ -375,6 +373,11 @@ def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:
 
 class _Precision:
     digits = 4  # that the page writes of the server that was opened last
+
+
+def take_precision(server: Server) -> None:
+    """Let `written` write as many digits as the page of a server; `show` does it, too."""
+    _Precision.digits = 4 - (ask(server, "/version")["compute_dtype"] == "bfloat16")
 
 
 def written(value: float, digits: int = 0) -> str:
