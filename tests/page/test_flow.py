@@ -127,18 +127,22 @@ def open_flow(page: Page, family: str) -> Page:
     return page
 
 
-def with_a_cap(route: Route) -> None:
-    """Forward a request for the capabilities, and report a cap of the scores."""
-    answer = route.fetch()
-    told = answer.json()
-    told["stacks"]["decoder"]["attn_logit_softcap"] = 4.0
-    route.fulfill(response=answer, json=told)
+def report(page: Page, **fields: object) -> None:
+    """Change fields of the decoder in the capabilities that the page receives: a server more costs seconds."""
+
+    def alter(route: Route) -> None:
+        answer = route.fetch()
+        told = answer.json()
+        told["stacks"]["decoder"] |= fields
+        route.fulfill(response=answer, json=told)
+
+    page.route("**/v1/capabilities", alter)
 
 
 @pytest.mark.parametrize("family", [pytest.param("gemma2", marks=pytest.mark.nightly), "gemma3"])
 def test_gemmas_block_has_norms_around_its_sublayers_a_window_and_a_cap(page: Page, family: str) -> None:
     if family == "gemma3":
-        page.route("**/v1/capabilities", with_a_cap)
+        report(page, attn_logit_softcap=4.0)
     open_flow(page, family)
     words = words_of(page)
     expect(page.locator(".problem")).to_have_count(0)
@@ -148,8 +152,11 @@ def test_gemmas_block_has_norms_around_its_sublayers_a_window_and_a_cap(page: Pa
     assert "cap 4" in words
 
 
-def test_pythias_mlp_stands_beside_its_attention(page: Page) -> None:
-    open_flow(page, "gpt_neox")
+@pytest.mark.parametrize("family", [pytest.param("gpt_neox", marks=pytest.mark.nightly), "gpt2"])
+def test_pythias_mlp_is_in_parallel_with_its_attention(page: Page, family: str) -> None:
+    if family == "gpt2":
+        report(page, parallel_blocks=True)
+    open_flow(page, family)
     words = words_of(page)
     expect(page.locator(".problem")).to_have_count(0)
     assert "x + attention + mlp" in words
