@@ -100,28 +100,6 @@ def test_every_selection_agrees_with_the_whole(client: Client) -> None:
     np.testing.assert_array_equal(many[0].attention, whole.attention)
 
 
-def test_rows_of_generated_tokens_agree_with_a_trace_of_the_whole_text(client: Client) -> None:
-    selection = {"layers": [0, 5], "heads": "all", "prompt": True}
-    chunks = list(client.stream(PROMPT, max_tokens=5, temperature=0, ignore_eos=True, attention=selection))
-    rows = [choice.attention for chunk in chunks for choice in chunk.choices if choice.attention is not None]
-    assert len(rows) == 5
-    whole = client.generate(
-        PROMPT, max_tokens=5, temperature=0, ignore_eos=True, attention=selection, return_token_ids=True
-    )
-    prompt = client.tokenize(PROMPT).ids
-    generated = whole.choices[0].model_extra["token_ids"] if whole.choices[0].model_extra else []
-    exact = client.attention([*prompt, *generated], layers=[0, 5]).attention
-    together = whole.choices[0].attention
-    assert together is not None
-    for number, row in enumerate(rows):
-        query = len(prompt) - 1 + number
-        assert row.query_positions == (query,)
-        np.testing.assert_allclose(row.array[:, :, 0], exact[:, :, query, : query + 1], atol=1e-5)
-        np.testing.assert_array_equal(together.array[:, :, number, : query + 1], row.array[:, :, 0])
-    assert rows[0].prompt is not None
-    np.testing.assert_allclose(rows[0].prompt.array, exact[:, :, : len(prompt), : len(prompt)], atol=1e-5)
-
-
 def test_a_head_without_output_changes_what_comes_and_the_next_request_is_untouched(client: Client) -> None:
     clean = client.next(PROMPT, full=True)["logits"]
     heads = [zero("attn.hook_z", layer=layer, head=0) for layer in range(6)]
