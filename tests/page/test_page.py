@@ -74,7 +74,8 @@ def test_every_view_opens_from_the_list_keeps_the_selection_and_explains_its_wor
 
 
 def test_one_selection_is_shared_and_the_url_restores_it(open_view: Open, browser: Browser) -> None:
-    page = open_view("attention", layer=2, head=5)
+    page = open_view("attention", layer=-4, head=-3)  # counted from the end, as is the query without a choice
+    expect(page.locator(".text-tokens .is-query")).to_have_text("girl")
     page.get_by_role("button", name="token 3, ").first.click()
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Why").click()
     settle(page)
