@@ -45,10 +45,7 @@ roundings transformers itself is off by 1e-5. If its softmax rounds, the log of 
 the scores are then from the first comparison only. The delta rules of transformers run without their cast to
 float32."""
 QUANTITIES = ("logits", "patterns", "scores", "hidden states", "embeddings")
-BOUNDS = {
-    "float32": dict.fromkeys(QUANTITIES, FLOAT32_BOUND),
-    "float64": dict.fromkeys(QUANTITIES, 1e-10),
-}
+BOUNDS = {"float32": dict.fromkeys(QUANTITIES, FLOAT32_BOUND), "float64": dict.fromkeys(QUANTITIES, 1e-10)}
 ROWS = (
     "llama", "llama-gqa", "mistral", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe", "qwen3_5", "gpt_oss", "smollm3",
     "granite", "granite4", "lfm2", "gemma2", "gemma3", "gemma4", "gemma4-e2b", "gemma4-experts", "gemma3n", "phi3",
@@ -74,10 +71,7 @@ class Theirs:
         given: dict[str, Any] = {"output_attentions": True, "output_hidden_states": True}
         inputs = {"input_ids": torch.tensor([prompt.ids])}
         if self.config.encoder is not None:
-            inputs = {
-                "input_ids": torch.tensor([prompt.encoder_ids]),
-                "decoder_input_ids": torch.tensor([prompt.ids]),
-            }
+            inputs = {"input_ids": torch.tensor([prompt.encoder_ids]), "decoder_input_ids": torch.tensor([prompt.ids])}
         with torch.no_grad():
             seen = self.network(**inputs, **given)
         if self.config.encoder is not None:

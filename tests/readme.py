@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -68,14 +68,7 @@ def settings_table() -> str:
 
 def metrics_table() -> str:
     from server.engine.outputs import EngineInfo, EngineStats
-    from server.observability.metrics import (
-        ClientCounters,
-        Metrics,
-        WorkerNumbers,
-        of_adapters,
-        of_caches,
-        of_engine,
-    )
+    from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers, of_adapters, of_caches, of_engine
 
     metrics = Metrics()
     metrics.watch(lambda: of_engine(EngineStats(), ClientCounters(), [WorkerNumbers(True, EngineStats(), 0)]))
@@ -153,12 +146,28 @@ def run_console(command: str, server: Server) -> str:
     return output.replace(str(ROOT), "/home/me/lightwell")
 
 
-def run_python(code: str, server: Server) -> str:
-    """Return the code's output, with the documents' address replaced by this server's. Raises CalledProcessError."""
-    command = [sys.executable, "-c", code.replace(ADDRESS, f"{server.host}:{server.port}")]
+RUN_EACH = """
+import contextlib, io, json, sys
+outputs = []
+for code in json.load(sys.stdin):
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(code, {"__name__": "__main__"})
+    outputs.append(printed.getvalue().strip())
+print(json.dumps(outputs))
+"""
+
+
+def run_python(examples: Sequence[Example], server: Server) -> dict[Example, str]:
+    """Return the output of each example, with the documents' address replaced by this server's. One process runs all:
+    the packages of other projects take seconds to import. Raises CalledProcessError.
+    """
+    codes = [example.command.replace(ADDRESS, f"{server.host}:{server.port}") for example in examples]
     environment = {key: value for key, value in os.environ.items() if not key.lower().endswith("_proxy")}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120, env=environment)
-    return done.stdout.strip()
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_EACH], input=json.dumps(codes), env=environment,
+        check=True, stdout=subprocess.PIPE, text=True, timeout=240,
+    )  # fmt: skip
+    return dict(zip(examples, json.loads(done.stdout.splitlines()[-1]), strict=True))
 
 
 def openapi(server: Server) -> dict[str, Any]:
@@ -186,9 +195,8 @@ def rewrite_examples(text: str, server: Server) -> str:
         text = text.replace(
             f"$ {example.command}\n{example.output}".rstrip() + "\n", f"$ {example.command}\n{output}\n", 1
         )
-    for example in python_examples(text):
+    for example, output in run_python([*python_examples(text)], server).items():
         before = f"{example.command}```\n\n```text\n{example.output}".rstrip() + "\n```"
-        output = run_python(example.command, server)
         text = text.replace(before, f"{example.command}```\n\n```text\n{output}\n```", 1)
     return text
 

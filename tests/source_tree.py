@@ -1,7 +1,7 @@
 """The source of the project as trees: its files, and the imports of each."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -28,7 +28,11 @@ MODULES = {module_name(path): path for path in python_files("model", "server")}
 
 def imported_names(tree: ast.AST) -> Iterator[str]:
     """Yield each dotted name that an import statement anywhere under `tree` may bind, relative ones not allowed."""
-    for node in ast.walk(tree):
+    return bound_names(ast.walk(tree))
+
+
+def bound_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -38,24 +42,14 @@ def imported_names(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def runtime_statements(tree: ast.Module) -> ast.Module:
-    """Return the statements that run on import, without function bodies and `if TYPE_CHECKING` blocks."""
-
-    class Cut(ast.NodeTransformer):
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-            return None
-
-        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
-            return None
-
-        def visit_If(self, node: ast.If) -> ast.AST:
-            if "TYPE_CHECKING" in ast.unparse(node.test):
-                return ast.Module(node.orelse, [])
-            return self.generic_visit(node)
-
-    cut = Cut().visit(tree)
-    assert isinstance(cut, ast.Module)
-    return cut
+def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that run on import, without function bodies and `if TYPE_CHECKING` blocks."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        return
+    yield node
+    is_for_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+    for inner in node.orelse if is_for_types else ast.iter_child_nodes(node):
+        yield from runtime_nodes(inner)
 
 
 def parse(path: Path) -> ast.Module:
@@ -65,30 +59,28 @@ def parse(path: Path) -> ast.Module:
 @cache
 def runtime_names(module: str) -> frozenset[str]:
     """Return each dotted name that importing a module of model/ or server/ may bind."""
-    return frozenset(imported_names(runtime_statements(parse(MODULES[module]))))
+    return frozenset(bound_names(runtime_nodes(parse(MODULES[module]))))
 
 
-def own_imports(tree: ast.AST, itself: str) -> set[str]:
-    return {name for name in imported_names(tree) if name in MODULES and name != itself}
+@cache
+def names_of(path: Path) -> frozenset[str]:
+    """Return each dotted name that a file may import."""
+    return frozenset(imported_names(parse(path)))
 
 
-def libraries(tree: ast.AST) -> set[str]:
+def own_imports(path: Path, itself: str) -> set[str]:
+    return {name for name in names_of(path) if name in MODULES and name != itself}
+
+
+def libraries(path: Path) -> set[str]:
     ours = {"lightwell_command", "model", "server", "__future__"}
-    return {name.split(".")[0] for name in imported_names(tree)} - ours
+    return {name.split(".")[0] for name in names_of(path)} - ours
 
 
 @cache
 def imports() -> dict[str, set[str]]:
     """Return the modules of model/ and server/ that each of them imports."""
-    return {module: own_imports(parse(path), module) for module, path in MODULES.items()}
+    return {module: own_imports(path, module) for module, path in MODULES.items()}
 
 
 PLACES = sorted({module_name(path) for path in MODULES.values() if path.name == "__init__.py"})
-
-
-def absolute_imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(parse(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-            yield node.module

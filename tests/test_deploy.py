@@ -65,18 +65,17 @@ def test_the_grafana_of_the_compose_file_finds_its_data_and_its_dashboard() -> N
     assert (mounted[str(home.parent)] / home.name).is_file()
 
 
-def test_the_compose_file_publishes_nothing_beyond_this_machine_and_gives_grafana_no_default_password() -> None:
+def test_the_services_of_the_compose_file_are_pinned_private_and_without_rights() -> None:
     services = load("deploy/compose.yaml")["services"]
-    assert all(port.startswith("127.0.0.1:") for service in services.values() for port in service["ports"])
+    for name, service in services.items():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        assert re.search(r":v?\d+\.\d+\.\d+$", service["image"]) or name == service["image"] == "lightwell"
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
     grafana = services["grafana"]["environment"]
     assert grafana["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
     assert grafana["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
-
-
-def test_the_images_of_others_are_pinned_to_a_version() -> None:
-    images = {name: service["image"] for name, service in load("deploy/compose.yaml")["services"].items()}
-    assert images.pop("lightwell") == "lightwell"
-    assert all(re.search(r":v?\d+\.\d+\.\d+$", image) for image in images.values())
 
 
 def test_every_variable_that_the_files_set_is_a_setting() -> None:
@@ -121,14 +120,11 @@ def test_hadolint_has_nothing_to_say() -> None:
 
 
 def test_the_image_is_healthy_where_lightwell_health_says_so() -> None:
-    """Check that `lightwell health` finds the port by itself: a port of the image's own made a server at another
-    port unhealthy for ever.
+    """Check that `lightwell health` finds the port by itself (a port of the image's own made a server at another port
+    unhealthy for ever), and that the check waits as long as a pod may take to start.
     """
     checks = re.findall(r"^HEALTHCHECK (?:.*\\\n)?.*CMD (.*)$", DOCKERFILE, re.MULTILINE)
     assert [json.loads(check) for check in checks] == [["lightwell", "health"]]
-
-
-def test_the_health_check_waits_as_long_as_a_pod_may_take_to_start() -> None:
     (seconds,) = re.findall(r"--start-period=(\d+)s", DOCKERFILE)
     assert int(seconds) >= load("deploy/kubernetes/chart/lightwell/values.yaml")["startup"]["seconds"]
 
@@ -145,14 +141,6 @@ def test_code_for_a_gpu_is_kept_where_models_are() -> None:
     assert variables[compile_cache.VARIABLE].startswith(variables["HF_HOME"] + "/")
 
 
-def test_the_containers_run_read_only_and_without_rights() -> None:
-    for name, service in load("deploy/compose.yaml")["services"].items():
-        assert service["read_only"] is True, name
-        assert service["cap_drop"] == ["ALL"], name
-        assert service["security_opt"] == ["no-new-privileges:true"], name
-    assert re.search(r"^USER (?!root|0)", DOCKERFILE, re.MULTILINE)
-
-
 @pytest.mark.parametrize("user", [pytest.param("root", marks=pytest.mark.nightly), "12345"])
 def test_the_server_needs_no_rights_no_home_and_no_cache_and_leaves_nothing_in_tmp(user: str) -> None:
     """Run with what --read-only, --cap-drop ALL and --user leave, made of namespaces: no container engine is needed."""
@@ -166,11 +154,8 @@ def test_the_server_needs_no_rights_no_home_and_no_cache_and_leaves_nothing_in_t
     refused = subprocess.run([*locked, "touch", str(ROOT / "written")], capture_output=True, text=True, check=False)
     assert "Read-only file system" in refused.stderr
     check = (ROOT / "tests" / "tools" / "serve_once.py").read_text(encoding="utf-8")
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": "/nonexistent",
-    }
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "HOME": "/nonexistent"}
     command = [*locked, sys.executable, "-c", check]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]

@@ -5,6 +5,7 @@
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,30 +25,22 @@ def server() -> Server:
     return shared_server(*readme.DEFAULT_MODEL)
 
 
-def test_every_setting_is_documented() -> None:
-    assert readme.table("settings") == readme.settings_table()
+TABLES: list[tuple[Path, str, Callable[[], str]]] = [
+    (readme.REFERENCE, "settings", readme.settings_table),
+    (readme.REFERENCE, "metrics", readme.metrics_table),
+    (readme.REFERENCE, "fields", readme_fields.fields_table),
+    (readme.REFERENCE, "points", readme.points_table),
+    (RESPONSES, "fields", readme_fields.responses_table),
+    (RERANKING, "fields", readme_fields.reranking_table),
+    (readme.MESSAGES, "messages-fields", readme_fields.messages_table),
+    (readme.OLLAMA, "ollama", readme_fields.ollama_table),
+    (CODE, "folders", readme.folders_table),
+]
 
 
-def test_every_metric_is_documented() -> None:
-    assert readme.table("metrics") == readme.metrics_table()
-
-
-def test_every_field_of_other_servers_is_documented() -> None:
-    assert readme.table("fields") == readme_fields.fields_table()
-    assert readme.table("fields", RESPONSES) == readme_fields.responses_table()
-    assert readme.table("fields", RERANKING) == readme_fields.reranking_table()
-
-
-def test_every_field_of_anthropics_api_that_is_not_supported_is_documented() -> None:
-    assert readme.table("messages-fields", readme.MESSAGES) == readme_fields.messages_table()
-
-
-def test_every_field_of_ollamas_that_is_not_honoured_is_documented() -> None:
-    assert readme.table("ollama", readme.OLLAMA) == readme_fields.ollama_table()
-
-
-def test_every_point_is_in_the_glossary() -> None:
-    assert readme.table("points") == readme.points_table()
+@pytest.mark.parametrize(("document", "name", "made"), TABLES)
+def test_a_table_of_a_document_is_the_codes(document: Path, name: str, made: Callable[[], str]) -> None:
+    assert readme.table(name, document) == made()
 
 
 def test_every_route_is_documented(server: Server) -> None:
@@ -95,23 +88,16 @@ def headings(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("document", [*DOCUMENTS, NOTES], ids=lambda path: path.name)
-def test_a_document_links_to_files_and_headings_that_are_there(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text(encoding="utf-8")):
+def test_files_and_headings_that_a_document_names_are_there(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if "://" not in target:
             name, _, anchor = target.partition("#")
             path = (document.parent / name).resolve() if name else document
             assert path.is_file(), target
             assert not anchor or anchor in headings(path), target
-
-
-@pytest.mark.parametrize("document", [*DOCUMENTS, NOTES], ids=lambda path: path.name)
-def test_a_document_names_files_that_are_there(document: Path) -> None:
-    named = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]+)`", document.read_text(encoding="utf-8"))
+    named = re.findall(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]+)`", text)
     assert not [name for name in named if not (ROOT / name).exists()]
-
-
-def test_every_folder_of_the_code_is_described() -> None:
-    assert readme.table("folders", CODE) == readme.folders_table()
 
 
 def test_the_readme_shows_every_character_of_its_outputs(server: Server) -> None:
@@ -120,7 +106,7 @@ def test_the_readme_shows_every_character_of_its_outputs(server: Server) -> None
     text = README.read_text(encoding="utf-8")
     shown = [*readme.console_examples(text), *readme.python_examples(text)]
     real = [shortened(readme.run_console(example.command, server)) for example in readme.console_examples(text)]
-    real += [readme.run_python(example.command, server) for example in readme.python_examples(text)]
+    real += readme.run_python([*readme.python_examples(text)], server).values()
     assert [example.output for example in shown] == real
     assert len(real) > 1
 
@@ -134,9 +120,17 @@ def test_a_command_prints_what_stands_under_it(example: Example, server: Server)
     assert covers(form(example.output), form(readme.run_console(example.command, server)))
 
 
-@pytest.mark.parametrize("example", list(readme.python_examples(ON_DEFAULT)), ids=lambda example: example.command[:40])
-def test_python_prints_what_stands_under_it(example: Example, server: Server) -> None:
-    assert covers(form(example.output), form(readme.run_python(example.command, server)))
+PYTHON_EXAMPLES = [*readme.python_examples(ON_DEFAULT)]
+
+
+@pytest.fixture(scope="module")
+def printed(server: Server) -> dict[Example, str]:
+    return readme.run_python(PYTHON_EXAMPLES, server)
+
+
+@pytest.mark.parametrize("example", PYTHON_EXAMPLES, ids=lambda example: example.command[:40])
+def test_python_prints_what_stands_under_it(example: Example, printed: dict[Example, str]) -> None:
+    assert covers(form(example.output), form(printed[example]))
 
 
 def test_reranking_prints_what_stands_under_it() -> None:
@@ -144,5 +138,5 @@ def test_reranking_prints_what_stands_under_it() -> None:
     server = shared_server(*readme.minilm())
     for example in readme.console_examples(text):
         assert covers(form(example.output), form(readme.run_console(example.command, server)))
-    for example in readme.python_examples(text):
-        assert covers(form(example.output), form(readme.run_python(example.command, server)))
+    for example, printed in readme.run_python([*readme.python_examples(text)], server).items():
+        assert covers(form(example.output), form(printed))

@@ -81,10 +81,7 @@ def test_hidden_states_equal_those_of_transformers_in_float64(folder: Path) -> N
         expected = theirs.decoder_hidden_states
         assert _worst(ours.hidden_states("encoder"), theirs.encoder_hidden_states) <= TOLERANCE
     if ours.config.altup is not None:
-        expected = (
-            *(state[0] for state in expected[:-1]),
-            ours.final[None],
-        )  # theirs has all streams, uncombined
+        expected = (*(state[0] for state in expected[:-1]), ours.final[None])  # theirs has all streams, uncombined
     if ours.config.embedding_size is not None:
         expected = (*expected[:-1], ours.final[None])  # theirs is projected to the token table's width
     assert _worst(ours.hidden_states(), expected) <= TOLERANCE
@@ -129,7 +126,3 @@ def test_buckets_of_distance_are_those_that_t5_was_trained_with() -> None:
     assert [formulas.bucket(d, both) for d in (1, 7, 8, 128)] == [17, 23, 24, 31]
     edges = [d for d in range(16, 128) if formulas.bucket(-d, one_way) != formulas.bucket(1 - d, one_way)]
     assert edges == [16, *(math.ceil(16 * 8 ** (i / 16)) for i in range(1, 16))]
-
-
-def test_the_config_of_a_folder_is_read_the_same_by_either_name(folder: Path) -> None:
-    assert read_config(folder) == read_config(folder)

@@ -8,14 +8,7 @@ import ast
 
 import pytest
 
-from tests.source_tree import (
-    MODULES,
-    PLACES,
-    ROOT,
-    imported_names,
-    imports,
-    parse,
-)
+from tests.source_tree import MODULES, PLACES, ROOT, imported_names, imports, parse
 
 # Each room of server/ and model/ (a folder or a file in them) and the rooms that it may import, from the top down.
 MAY_IMPORT = {

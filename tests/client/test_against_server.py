@@ -24,7 +24,7 @@ from lightwell_client import (
     TraceResult,
 )
 from lightwell_client._notebook import NotebookView
-from lightwell_client.interventions import patch, temperature, zero
+from lightwell_client.interventions import patch, zero
 from tests.client.test_examples import run as run_example
 from tests.client.test_readme import run_blocks
 from tests.support.shared import shared_server
@@ -53,12 +53,6 @@ def test_a_stream_joined_is_the_whole_text(client: Client) -> None:
     assert "".join(chunk.text for chunk in chunks) == whole.text
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.completion_tokens == 24
-
-
-def test_a_seeded_chat_is_the_same_streamed_and_whole(client: Client) -> None:
-    whole = client.chat("Tell me of a fox.", max_tokens=16, seed=7)
-    streamed = "".join(chunk.text for chunk in client.chat_stream("Tell me of a fox.", max_tokens=16, seed=7))
-    assert streamed == whole.text != ""
 
 
 def test_choices_of_a_stream_can_be_told_apart(client: Client) -> None:
@@ -106,62 +100,6 @@ def test_every_selection_agrees_with_the_whole(client: Client) -> None:
     np.testing.assert_array_equal(many[0].attention, whole.attention)
 
 
-def test_scores_are_minus_infinity_where_masked_and_give_the_pattern(client: Client) -> None:
-    scores = client.attention("The fox ran home.", kind="scores").attention.astype("float64")
-    pattern = client.attention("The fox ran home.").attention
-    assert np.isneginf(scores[..., 0, 1:]).all()
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    np.testing.assert_allclose(weights / weights.sum(-1, keepdims=True), pattern, atol=1e-5)
-
-
-def test_rows_of_generated_tokens_agree_with_a_trace_of_the_whole_text(client: Client) -> None:
-    selection = {"layers": [0, 5], "heads": "all", "prompt": True}
-    chunks = list(client.stream(PROMPT, max_tokens=5, temperature=0, ignore_eos=True, attention=selection))
-    rows = [choice.attention for chunk in chunks for choice in chunk.choices if choice.attention is not None]
-    assert len(rows) == 5
-    whole = client.generate(
-        PROMPT, max_tokens=5, temperature=0, ignore_eos=True, attention=selection, return_token_ids=True
-    )
-    prompt = client.tokenize(PROMPT).ids
-    generated = whole.choices[0].model_extra["token_ids"] if whole.choices[0].model_extra else []
-    exact = client.attention([*prompt, *generated], layers=[0, 5]).attention
-    together = whole.choices[0].attention
-    assert together is not None
-    for number, row in enumerate(rows):
-        query = len(prompt) - 1 + number
-        assert row.query_positions == (query,)
-        np.testing.assert_allclose(row.array[:, :, 0], exact[:, :, query, : query + 1], atol=1e-5)
-        np.testing.assert_array_equal(together.array[:, :, number, : query + 1], row.array[:, :, 0])
-    assert rows[0].prompt is not None
-    np.testing.assert_allclose(rows[0].prompt.array, exact[:, :, : len(prompt), : len(prompt)], atol=1e-5)
-
-
-def test_traced_points_agree_with_each_other(client: Client) -> None:
-    names = ["attn.hook_pattern", "attn.hook_v", "attn.hook_z", "hook_attn_out", "hook_mlp_out", "hook_resid_pre"]
-    trace = client.trace(PROMPT, [*names, "hook_resid_post", "attn.hook_result"])
-    pattern, v, z = (trace.stacked(f"attn.hook_{name}").astype("float64") for name in ("pattern", "v", "z"))
-    values = v.repeat(pattern.shape[1] // v.shape[2], axis=2)
-    np.testing.assert_allclose(np.einsum("lhqk,lkhd->lqhd", pattern, values), z, atol=1e-4, rtol=1e-4)
-    parts = sum(trace.stacked(name).astype("float64") for name in ("hook_resid_pre", "hook_attn_out", "hook_mlp_out"))
-    np.testing.assert_allclose(parts, trace.stacked("hook_resid_post"), atol=1e-4, rtol=1e-4)
-    asked = client.trace(PROMPT, ["blocks.2.attn.o.hook_in", "hook_out", "unembed.hook_out"], layers=[5, 0])
-    np.testing.assert_array_equal(asked["attn.o.hook_in"], trace["blocks.2.attn.hook_z"])
-    np.testing.assert_array_equal(asked["blocks.5.hook_out"], trace["resid_post.5"])
-    assert asked["unembed.hook_out"] is asked.arrays["logits"].array
-    only = client.trace(PROMPT, "attn.hook_z", layers=[2], heads=[5, 1], positions=[-1, 0])
-    np.testing.assert_array_equal(only.stacked("attn.hook_z")[0], trace.stacked("attn.hook_z")[2][[-1, 0]][:, [5, 1]])
-
-
-def test_the_last_layers_lens_is_the_next_token(client: Client) -> None:
-    lens = client.lens(PROMPT, positions=-1, top_k=3, target=" fox")
-    after = client.next(PROMPT, num_tokens=3)
-    assert [token.token for token in after.temperatures[0].tokens] == list(lens.top_tokens[-1][-1])
-    given = [token.probability for token in after.temperatures[0].tokens]
-    np.testing.assert_allclose(given, lens["probabilities"][-1, -1], rtol=1e-4)
-    assert lens.target is not None
-    assert lens.target.token == " fox"
-
-
 def test_a_head_without_output_changes_what_comes_and_the_next_request_is_untouched(client: Client) -> None:
     clean = client.next(PROMPT, full=True)["logits"]
     heads = [zero("attn.hook_z", layer=layer, head=0) for layer in range(6)]
@@ -169,12 +107,6 @@ def test_a_head_without_output_changes_what_comes_and_the_next_request_is_untouc
     np.testing.assert_array_equal(client.next(PROMPT, full=True)["logits"], clean)
     with pytest.raises(BadRequest, match="hook_z"):
         client.next(PROMPT, interventions=[zero("attn.hook_zz", layer=0)])
-
-
-def test_attention_at_temperature_zero_looks_at_one_key(client: Client) -> None:
-    pattern = client.attention(PROMPT, layers=0, interventions=[temperature(0, layer=0)]).attention
-    assert set(np.unique(pattern)) == {0.0, 1.0}
-    np.testing.assert_array_equal(pattern.sum(-1), 1)
 
 
 @pytest.mark.parametrize("point", ["attn.hook_attn_scores", "attn.hook_pattern"])
@@ -190,30 +122,12 @@ def test_what_a_trace_tells_of_attention_can_be_put_back(point: str, client: Cli
         assert not np.allclose(other["logits"], told["logits"], atol=1e-3), "the change is seen"
 
 
-def test_an_explanation_ends_in_the_heads_output(client: Client) -> None:
-    why = client.explain(PROMPT, 2, 3)
-    trace = client.trace(PROMPT, ["attn.hook_result", "attn.hook_pattern"], layers=2, heads=3, positions=-1)
-    np.testing.assert_allclose(why["weights"], trace.point("attn.hook_pattern", 2).array[0, 0], atol=1e-5)
-    np.testing.assert_allclose(why["output"], trace.point("attn.hook_result", 2).array[0, 0], atol=1e-4, rtol=1e-4)
-    np.testing.assert_allclose(why["products"].sum(-1), why["dots"], atol=1e-4)
-
-
 def test_the_heads_that_matter_are_found_by_taking_them_out(url: str, tmp_path: Path) -> None:
     done = run_example("take_a_head_out.py", PROMPT, " son", "--top", "2", "--base-url", url, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     changes = [float(line.rpartition(" ")[2]) for line in done.stdout.splitlines()]
     assert len(changes) == 2
     assert changes == sorted(changes)
-
-
-def test_embeddings_have_length_one_and_do_not_depend_on_company(client: Client) -> None:
-    together = client.embed(["a fox", "a goose ran home"]).matrix
-    alone = client.embed("a fox").matrix
-    np.testing.assert_array_equal(alone[0], together[0])
-    np.testing.assert_allclose(np.linalg.norm(together, axis=1), 1, atol=1e-5)
-    a_token_each = client.embed("a fox", pooling="none")[0]
-    assert a_token_each.tokens is not None
-    assert a_token_each.matrix.shape == (len(a_token_each.tokens), together.shape[1])
 
 
 def test_tokens_models_version_health(client: Client) -> None:

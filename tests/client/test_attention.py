@@ -4,7 +4,7 @@ import base64
 import json
 import struct
 import zlib
-from typing import Any, assert_type
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,6 +62,12 @@ def one(server: WireServer, array: Array, arrays: dict[str, Array] | None = None
     server.will(as_safetensors((entry(array, **changes), arrays or {"attention": array})))
 
 
+def answered(client: Client, server: WireServer, array: Array, **changes: Any) -> AttentionResult:
+    """Return the client's result for an answer with this array."""
+    one(server, array, **changes)
+    return client.attention("x")
+
+
 def test_one_text_gives_one_result_with_everything_attached(ask: Asker, server: WireServer) -> None:
     pattern = causal(2, 3)
     one(server, pattern)
@@ -106,14 +112,6 @@ def test_the_form_of_the_input_decides_the_form_of_the_answer(
     assert isinstance(client.attention(given_input), list) == is_list
 
 
-def test_type_checkers_know_which_form_the_answer_has(client: Client) -> None:
-    assert_type(client.attention("a"), AttentionResult)
-    assert_type(client.attention([97]), AttentionResult)
-    assert_type(client.attention([{"role": "user", "content": "a"}]), AttentionResult)
-    assert_type(client.attention(["a", "b"]), list[AttentionResult])
-    assert_type(client.attention([[97], [98]]), list[AttentionResult])
-
-
 def test_an_answer_for_fewer_inputs_than_were_sent_is_refused(client: Client, server: WireServer) -> None:
     one(server, causal(2, 3))
     with pytest.raises(InvalidResponse, match=r"2 inputs was requested; \[0\] came"):
@@ -122,8 +120,7 @@ def test_an_answer_for_fewer_inputs_than_were_sent_is_refused(client: Client, se
 
 def test_a_map_is_chosen_by_the_models_own_layer_and_head_numbers(client: Client, server: WireServer) -> None:
     pattern = causal(2, 3)
-    one(server, pattern)
-    result = client.attention("x")
+    result = answered(client, server, pattern)
     np.testing.assert_array_equal(result.matrix(5, 7), pattern[1, 2])
     with pytest.raises(ValueError, match=r"layer is 1; this answer has \[0, 5\]"):
         result.matrix(1, 7)
@@ -133,15 +130,13 @@ def test_a_map_is_chosen_by_the_models_own_layer_and_head_numbers(client: Client
 
 def test_pairs_and_reduced_heads_are_chosen_too(client: Client, server: WireServer) -> None:
     pattern = causal(2)
-    axes = ["pair", "query", "key"]
-    one(server, pattern, axes=axes, pairs=[[0, 1], [5, 2]], layers=None, heads=None)
-    result = client.attention("x", pairs=[(0, 1), (5, 2)])
+    pairs = {"pairs": [[0, 1], [5, 2]], "axes": ["pair", "query", "key"], "layers": None, "heads": None}
+    result = answered(client, server, pattern, **pairs)
     np.testing.assert_array_equal(result.matrix(5), pattern[1])
     assert (result.layers, result.heads) == ((0, 5), (1, 2))
     with pytest.raises(ValueError, match="choose 0 of the pairs"):
         result.matrix(0, 2)
-    one(server, pattern, axes=["layer", "query", "key"], heads=None)
-    reduced = client.attention("x", reduce="mean")
+    reduced = answered(client, server, pattern, axes=["layer", "query", "key"], heads=None)
     np.testing.assert_array_equal(reduced.matrix(5), pattern[1])
     with pytest.raises(ValueError, match="reduced over heads"):
         reduced.matrix(5, 2)
@@ -151,8 +146,7 @@ def test_the_k_largest_keys_come_as_values_with_their_positions(client: Client, 
     values = np.array([[[[1.0, 0.0], [0.7, 0.3]]]], dtype="float16")
     indices = np.array([[[[0, -1], [3, 1]]]], dtype="int32")
     changes = {"axes": ["layer", "head", "query", "k"], "layers": [0], "heads": [1], "query_positions": [0, 3]}
-    one(server, values, {"values": values, "indices": indices}, **changes)
-    result = client.attention("x", top_k=2)
+    result = answered(client, server, values, arrays={"values": values, "indices": indices}, **changes)
     assert result.indices is not None
     np.testing.assert_array_equal(result.indices, indices)
     np.testing.assert_array_equal(result.attention, values)
@@ -195,8 +189,9 @@ def test_an_answer_that_contradicts_itself_is_refused(ask: Asker, server: WireSe
 
 
 def test_a_notebook_shows_every_map_with_harmless_labels(client: Client, server: WireServer) -> None:
-    one(server, causal(2, 3))
-    page = client.attention("x")._repr_html_()
+    result = answered(client, server, causal(2, 3))
+    assert len(repr(result)) < 300
+    page = result._repr_html_()
     assert page.count("data:image/png;base64,") == 6
     assert "layer 5, head 7" in page
     assert "<b>" not in page
@@ -205,35 +200,25 @@ def test_a_notebook_shows_every_map_with_harmless_labels(client: Client, server:
 
 
 def test_a_notebook_is_not_flooded(client: Client, server: WireServer) -> None:
-    one(server, causal(12, 12), layers=list(range(12)), heads=list(range(12)))
-    page = client.attention("x")._repr_html_()
+    numbers = list(range(12))
+    page = answered(client, server, causal(12, 12), layers=numbers, heads=numbers)._repr_html_()
     assert page.count("<img") == 64
     assert "64 of 144 maps" in page
 
 
 def test_columns_put_the_keys_at_the_rows_of_the_picture(client: Client, server: WireServer) -> None:
     pattern = causal(1, 1)[:, :, 3:].swapaxes(-1, -2).copy()
-    one(server, pattern, axes=["layer", "head", "key", "query"], layers=[0], heads=[0], query_positions=[3])
-    result = client.attention("x", orientation="columns", query_positions=-1)
+    columns = {"axes": ["layer", "head", "key", "query"], "query_positions": [3]}
+    result = answered(client, server, pattern, layers=[0], heads=[0], **columns)
     assert (result.query_labels, result.key_labels) == (["fox"], TOKENS)
     assert decode_png(result.png()).shape == (4, 1)
 
 
-def test_a_resized_map_has_numbers_for_labels(client: Client, server: WireServer) -> None:
-    one(server, causal(2, 3, size=2))
-    assert ">1</div>" in client.attention("x", resize=2)._repr_html_()
-
-
-def test_cross_attention_labels_keys_with_their_own_tokens(client: Client, server: WireServer) -> None:
-    pattern = causal(2, 3)[..., :2]
-    one(server, pattern.copy(), key_tokens=["Der", "Fuchs"], key_token_ids=[1, 2], key_positions=[0, 1])
-    result = client.attention("x", part="cross")
+def test_labels_are_the_keys_own_tokens_and_numbers_of_a_resized_map(client: Client, server: WireServer) -> None:
+    assert ">1</div>" in answered(client, server, causal(2, 3, size=2))._repr_html_()
+    keys = {"key_tokens": ["Der", "Fuchs"], "key_token_ids": [1, 2], "key_positions": [0, 1]}
+    result = answered(client, server, causal(2, 3)[..., :2].copy(), **keys)
     assert (result.key_labels, result.query_labels) == (["Der", "Fuchs"], TOKENS)
-
-
-def test_a_result_is_printed_short(client: Client, server: WireServer) -> None:
-    one(server, causal(2, 3))
-    assert len(repr(client.attention("x"))) < 300
 
 
 def test_negative_numbers_count_from_the_models_end(client: Client, server: WireServer) -> None:
@@ -304,15 +289,3 @@ def test_a_large_map_is_drawn_smaller_and_keeps_its_peaks() -> None:
 def test_what_is_no_matrix_cannot_be_drawn(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match="a heat map needs"):
         heat_map_png(np.zeros(shape))
-
-
-def test_plot_draws_with_matplotlib(client: Client, server: WireServer) -> None:
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("Agg")
-    pattern = causal(2, 3)
-    one(server, pattern)
-    axes = client.attention("x").plot(layer=0, head=2)
-    np.testing.assert_array_equal(axes.images[0].get_array(), pattern[0, 1])
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["The", " <b>", "\\n", "fox"]
-    assert (axes.get_ylabel(), axes.get_xlabel()) == ("query", "key")
-    matplotlib.pyplot.close("all")

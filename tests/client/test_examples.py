@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.client.test_attention import causal, one
 from tests.client.wire_server import WireServer
 
 EXAMPLES = Path(__file__).parents[2] / "clients/python/examples"
@@ -15,9 +16,10 @@ def run(name: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess
 
 
 def test_the_heat_map_is_a_page_with_a_picture_for_each_head(server: WireServer, tmp_path: Path) -> None:
+    one(server, causal(2, 3))
     done = run("attention_heat_map.py", "The fox", "--layer", "-1", "--base-url", server.url, folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert (tmp_path / "attention.html").read_text(encoding="utf-8").count("<img") == 4
+    assert (tmp_path / "attention.html").read_text(encoding="utf-8").count("<img") == 6
     assert server.seen[0].body == {"input": "The fox", "layers": -1}
 
 

@@ -3,8 +3,6 @@
 import socket
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from typing import Any
 
 import httpx
@@ -62,25 +60,21 @@ def test_a_refusal_is_asked_again_and_the_answer_is_whole(
     assert server.seen[0].body == server.seen[2].body
 
 
-def test_a_retry_after_that_is_a_past_date_means_now(ask: Asker, server: WireServer) -> None:
-    server.will(error(429, "full", {"Retry-After": format_datetime(datetime.now(UTC) - timedelta(hours=1))}))
-    assert ask.call("generate", "Once").text == TEXT
-
-
-def test_after_the_last_retry_the_refusal_is_raised_with_its_wait(ask: Asker, server: WireServer) -> None:
-    server.will(*[error(429, "full", NOW)] * 3)
-    with pytest.raises(RateLimited) as caught:
+@pytest.mark.parametrize(
+    ("refusal", "error_type", "retry_after", "num_requests"),
+    [
+        (error(429, "full", NOW), RateLimited, 0, 3),
+        (error(503, "loading", {"Retry-After": "3600"}), Unavailable, 3600, 1),
+    ],
+)
+def test_after_the_last_retry_or_a_long_wait_the_refusal_is_raised(
+    ask: Asker, server: WireServer, refusal: Reply, error_type: type[ApiError], retry_after: int, num_requests: int
+) -> None:
+    server.will(*[refusal] * num_requests)
+    with pytest.raises(error_type) as caught:
         ask.call("generate", "Once")
-    assert caught.value.retry_after == 0
-    assert len(server.seen) == 3
-
-
-def test_a_server_that_asks_for_a_long_wait_is_not_asked_again(ask: Asker, server: WireServer) -> None:
-    server.will(error(503, "loading", {"Retry-After": "3600"}))
-    with pytest.raises(Unavailable) as caught:
-        ask.call("generate", "Once")
-    assert caught.value.retry_after == 3600
-    assert len(server.seen) == 1
+    assert caught.value.retry_after == retry_after
+    assert len(server.seen) == num_requests
 
 
 @pytest.mark.parametrize(
@@ -138,31 +132,24 @@ def test_a_silent_server_times_out_and_is_not_asked_again(
 @pytest.mark.parametrize(
     ("ending", "message"),
     [
-        ([], "before its end mark"),
-        ([b'event: error\ndata: {"error": {"message": "worker lost", "type": "t", "code": "c"}}\n\n'], "worker lost"),
-        ([b'data: {"error": {"message": "worker lost"}}\n\ndata: [DONE]\n\n'], "worker lost"),
-        ([b'event: error\ndata: {"message": "worker lost"}\n\n'], "worker lost"),
-        ([b"event: error\ndata: worker lost\n\n"], "worker lost"),
+        (b"", "before its end mark"),
+        (b'event: error\ndata: {"error": {"message": "worker lost", "type": "t", "code": "c"}}\n\n', "worker lost"),
+        (b'data: {"error": {"message": "worker lost"}}\n\ndata: [DONE]\n\n', "worker lost"),
+        (b'event: error\ndata: {"message": "worker lost"}\n\n', "worker lost"),
+        (b"event: error\ndata: worker lost\n\n", "worker lost"),
+        (None, None),  # the connection drops
     ],
 )
 def test_a_stream_that_ends_badly_is_interrupted_after_what_it_brought(
-    ask: Asker, server: WireServer, ending: list[bytes], message: str
+    ask: Asker, server: WireServer, ending: bytes | None, message: str | None
 ) -> None:
-    server.will(event_stream(events(completion_chunk("Once"), done=False) + ending))
+    pieces = events(completion_chunk("Once"), done=False)
+    server.will(event_stream([*pieces, ending] if ending else pieces, drop=ending is None))
     chunks: list[Any] = []
     with pytest.raises(StreamInterrupted, match=message):
         ask.collect("stream", "x", into=chunks)
     assert [chunk.text for chunk in chunks] == ["Once"]
     assert len(server.seen) == 1, "a request that has begun to stream is never repeated"
-
-
-def test_a_stream_whose_connection_drops_is_interrupted_and_not_repeated(ask: Asker, server: WireServer) -> None:
-    server.will(event_stream(events(completion_chunk("Once"), done=False), drop=True))
-    chunks: list[Any] = []
-    with pytest.raises(StreamInterrupted):
-        ask.collect("stream", "x", into=chunks)
-    assert [chunk.text for chunk in chunks] == ["Once"]
-    assert len(server.seen) == 1
 
 
 def test_a_stream_that_falls_silent_times_out(ask: Asker, server: WireServer, release: threading.Event) -> None:
@@ -207,31 +194,28 @@ def test_every_failure_is_a_lightwell_error(server: WireServer) -> None:
         client.generate("Once")
 
 
-def test_leaving_the_with_block_early_closes_the_connection(server: WireServer, release: threading.Event) -> None:
-    server.will(_endless(server, release))
-    with Client(server.url) as client, client.stream("x") as stream:
-        assert next(stream).text == "Once"
-        stream.close()
-        assert list(stream) == []
-        stream.close()
-        release.set()
-        assert server.broken_pipes.acquire(timeout=60), "the server never saw the client leave"
-
-
-def test_letting_go_of_a_stream_closes_the_connection(server: WireServer, release: threading.Event) -> None:
-    server.will(_endless(server, release))
+def test_closing_a_stream_or_letting_go_of_it_closes_the_connection(
+    server: WireServer, release: threading.Event
+) -> None:
+    server.will(_endless(release), _endless(release))
     with Client(server.url) as client:
         for chunk in client.stream("x"):
             assert chunk.text == "Once"
             break
-        release.set()
-        assert server.broken_pipes.acquire(timeout=60)
+        with client.stream("x") as stream:
+            assert next(stream).text == "Once"
+            stream.close()
+            assert list(stream) == []
+            stream.close()
+            release.set()
+            for _ in range(2):
+                assert server.broken_pipes.acquire(timeout=60), "the server never saw the client leave"
 
 
 async def test_leaving_the_async_with_block_early_closes_the_connection(
     server: WireServer, release: threading.Event
 ) -> None:
-    server.will(_endless(server, release))
+    server.will(_endless(release))
     async with AsyncClient(server.url) as client:
         async with client.stream("x") as stream:
             assert (await anext(stream)).text == "Once"
@@ -260,7 +244,7 @@ def test_a_client_of_ones_own_is_used_as_it_is_and_left_open(server: WireServer)
         assert not http.is_closed
 
 
-def _endless(server: WireServer, release: threading.Event) -> Reply:
+def _endless(release: threading.Event) -> Reply:
     """Return one chunk, then after `release` far more than the sockets' buffers hold, so that a client that left is
     noticed.
     """

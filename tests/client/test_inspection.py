@@ -27,14 +27,7 @@ from lightwell_client import (
     Weights,
 )
 from lightwell_client._heatmap import heat_map_png
-from tests.client.answers import (
-    Arrays,
-    as_json,
-    as_safetensors,
-    check_nothing_is_cut,
-    draw,
-    fields_of,
-)
+from tests.client.answers import Arrays, as_json, as_safetensors, check_nothing_is_cut, draw, fields_of
 from tests.client.conftest import Asker
 from tests.client.wire_server import Reply, WireServer
 
@@ -57,11 +50,12 @@ NEXT = {
         for t in (0.5, 1.0)
     ],
 }
+TARGET = {"target": {"token_id": 5, "token": " ran"}}
 LENS = {
     "layers": [0, 1],
     "positions": [0, 1, 2],
     "top_tokens": [[["a"], ["b"], ["c"]], [["d"], ["e"], ["f"]]],
-    "target": {"token_id": 5, "token": " ran"},
+    **TARGET,
 }
 LENS_ARRAYS: Arrays = {
     "ids": (("layer", "position", "k"), np.arange(6, dtype=np.int32).reshape(2, 3, 1)),
@@ -85,24 +79,12 @@ EXPLAIN = {
     "differences": {"pattern": 1e-8},
 }
 EXPLAIN_ARRAYS: Arrays = {"weights": (("key",), np.array([0.2, 0.3, 0.5], np.float32))}
-CONTRIBUTIONS = {
-    "part": "decoder",
-    "layers": [0, 1],
-    "heads": [0, 1],
-    "query_positions": [2],
-    "key_positions": [0, 1, 2],
-    "target": {"token_id": 5, "token": " ran"},
-}
+PLACE = {"part": "decoder", "layers": [0, 1], "heads": [0, 1]}
+CONTRIBUTIONS = {**PLACE, **TARGET, "query_positions": [2], "key_positions": [0, 1, 2]}
 CONTRIBUTIONS_ARRAYS: Arrays = {"attributions": (("layer", "head", "query", "key"), draw(2, 2, 1, 3))}
 TRAJECTORY = {"part": "decoder", "positions": [2], "compare_positions": None}
 TRAJECTORY_ARRAYS: Arrays = {"cosine_to_start": (("position", "state"), draw(1, 3))}
-HEADS = {
-    "part": "decoder",
-    "layers": [0, 1],
-    "heads": [0, 1],
-    "measures": ["previous_token", "induction"],
-    "strongest": {},
-}
+HEADS = {**PLACE, "measures": ["previous_token", "induction"], "strongest": {}}
 HEADS_ARRAYS: Arrays = {"scores": (("layer", "head", "measure"), draw(2, 2, 2))}
 ROLLOUT = {"part": "decoder", "method": "rollout", "layers": [1], "query_positions": [0, 1, 2]}
 ROLLOUT_ARRAYS: Arrays = {"rollout": (("layer", "query", "key"), np.tri(3, dtype=np.float32)[None])}
@@ -122,7 +104,7 @@ GEOMETRY = {
     "spectrum": None,
 }
 HISTOGRAM: Arrays = {"histogram": (("bin",), np.arange(4, dtype=np.int32))}
-CIRCUITS = {"part": "decoder", "layers": [0, 1], "heads": [0, 1], "kv_heads": [0, 0]}
+CIRCUITS = {**PLACE, "kv_heads": [0, 0]}
 CIRCUITS_ARRAYS: Arrays = {"ov.effective_rank": (("layer", "head"), np.ones((2, 2), np.float32))}
 WEIGHTS = {"name": "embed.W_E", "head": None, "rows": [7, 2], "columns": None, "whole_shape": [5, 4], "tied_to": None}
 WEIGHTS_ARRAYS: Arrays = {"weights": (("d_vocab", "d_model"), draw(2, 4))}
@@ -154,7 +136,7 @@ ROUTES: list[tuple[str, tuple[Any, ...], type[Any], dict[str, Any], Arrays]] = [
 
 
 @pytest.mark.parametrize(("method", "arguments", "result_type", "fields", "arrays"), ROUTES)
-@pytest.mark.parametrize("write", [as_safetensors, as_json])
+@pytest.mark.parametrize(("kind", "write"), [("sync", as_safetensors), ("async", as_json)])
 def test_every_look_arrives_typed_and_can_be_drawn(
     ask: Asker,
     server: WireServer,

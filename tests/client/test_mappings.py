@@ -10,7 +10,7 @@ from lightwell_client import Client, Embeddings
 from lightwell_client._embeddings import parse_embeddings
 from lightwell_client.interventions import patch
 from tests.client.answers import Arrays, as_json, as_safetensors, draw, fields_of
-from tests.client.test_attention import TOKENS, causal, one
+from tests.client.test_attention import TOKENS, answered, causal
 from tests.client.test_inspection import NEXT
 from tests.client.wire_server import WireServer
 
@@ -29,12 +29,8 @@ def embeddings(**entry: Any) -> Embeddings:
 def test_a_result_is_a_mapping_of_arrays_that_may_be_written_to(client: Client, server: WireServer, write: Any) -> None:
     server.will(write("points", (fields_of(0), TRACED)))
     trace = client.trace("The fox", "all")
-    assert isinstance(trace, Mapping)
     assert list(trace.keys()) == list(TRACED)
-    assert {name: array.tolist() for name, array in dict(trace).items()} == {
-        name: array.tolist() for name, (_, array) in TRACED.items()
-    }
-    assert [array.shape for array in trace.values()] == [(3, 2, 4), (3, 4)]
+    assert all((array == TRACED[name][1]).all() for name, array in dict(trace).items())
     assert trace.get("hook_q") is trace["blocks.0.attn.hook_q"]
     assert trace.get("hook_k") is None
     trace["hook_q"][0] = 7
@@ -48,8 +44,7 @@ def test_a_result_is_a_mapping_of_arrays_that_may_be_written_to(client: Client, 
 
 def test_attention_is_a_mapping_too_and_one_array(client: Client, server: WireServer) -> None:
     pattern = causal(2, 3)
-    one(server, pattern)
-    result = client.attention("x")
+    result = answered(client, server, pattern)
     assert isinstance(result, Mapping)
     assert list(result.items()) == [("attention", result.attention)]
     assert result["attention"] is result.attention
@@ -91,8 +86,7 @@ def test_results_are_values_of_interventions_as_their_arrays_are(client: Client,
 
 def test_a_data_frame_has_a_row_for_each_number_with_its_tokens(client: Client, server: WireServer) -> None:
     pattern = causal(2, 3)
-    one(server, pattern)
-    frame = client.attention("x").to_pandas()
+    frame = answered(client, server, pattern).to_pandas()
     assert frame.index.names == ["layer", "head", "query", "key"]
     assert list(frame.columns) == ["query_token", "key_token", "attention"]
     row = frame.loc[(5, 7, 3, 0)]
@@ -105,11 +99,3 @@ def test_a_data_frame_has_a_row_for_each_number_with_its_tokens(client: Client, 
         trace.to_pandas()
     frame = embeddings().to_pandas()
     assert (frame.shape, frame.index.name) == ((1, 2), "input")
-
-
-def test_a_result_is_a_whole_html_page(client: Client, server: WireServer) -> None:
-    one(server, causal(2, 3))
-    page = client.attention("x").to_html()
-    assert page.startswith("<!doctype html><meta charset=utf-8><title>AttentionResult</title>")
-    assert page.count("<img") == 6
-    assert "<img" in embeddings().to_html()

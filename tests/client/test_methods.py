@@ -6,6 +6,7 @@ import pytest
 from lightwell_client import AsyncClient, BadRequest, Client, Health, InvalidResponse
 from lightwell_client.interventions import zero
 from tests.client.conftest import Asker
+from tests.client.test_attention import causal, one
 from tests.client.wire_server import TEXT, USAGE, Reply, WireServer, completion_chunk, error, event_stream
 
 
@@ -13,12 +14,9 @@ def test_generate_gives_the_text_and_the_counts(ask: Asker, server: WireServer) 
     completion = ask.call("generate", "Once", max_tokens=8, temperature=0, stop=["\n"], seed=1)
     assert completion.text == TEXT
     assert completion.choices[0].finish_reason == "stop"
+    assert completion.choices[0].model_extra["new_field"] == 1, "a field that a server adds is kept"
     assert completion.usage.total_tokens == USAGE["total_tokens"]
     assert server.seen[0].body == {"prompt": "Once", "max_tokens": 8, "temperature": 0, "stop": ["\n"], "seed": 1}
-
-
-def test_fields_that_the_server_adds_are_kept_not_refused(ask: Asker) -> None:
-    assert ask.call("generate", "Once").choices[0].model_extra["new_field"] == 1
 
 
 @pytest.mark.parametrize("method", ["stream", "chat_stream"])
@@ -57,33 +55,12 @@ def test_embed_gives_a_matrix_in_the_order_of_the_inputs(ask: Asker, server: Wir
     assert (sent["encoding_format"], sent["pooling"], sent["layer"]) == ("base64", "mean", 2)
 
 
-def test_rerank_score_and_classify_send_their_fields_and_read_their_answers(ask: Asker, server: WireServer) -> None:
-    server.will(
-        Reply(body={"id": "r", "model": "m", "results": [{"index": 1, "relevance_score": 0.5}], "usage": USAGE})
-    )
-    best = ask.call("rerank", "q", ["a", "b"], top_n=1, truncate=True).results[0]
-    assert (best.index, best.relevance_score, best.document) == (1, 0.5, None)
-    server.will(Reply(body={"id": "s", "model": "m", "data": [{"index": 0, "object": "score", "score": 0.25}]}))
-    assert ask.call("score", "a", ["b"]).scores == [0.25]
-    labels = {"index": 0, "label": "yes", "probs": [0.25, 0.75], "num_classes": 2}
-    server.will(Reply(body={"id": "c", "model": "m", "data": [labels]}))
-    assert ask.call("classify", ["a"], use_activation=False).data[0].label == "yes"
-    assert [(seen.path, seen.body) for seen in server.seen] == [
-        ("/v1/rerank", {"query": "q", "documents": ["a", "b"], "top_n": 1, "truncate": True}),
-        ("/v1/score", {"text_1": "a", "text_2": ["b"]}),
-        ("/v1/classify", {"input": ["a"], "use_activation": False}),
-    ]
-
-
-def test_tokenize_and_detokenize_are_inverse(ask: Asker) -> None:
+def test_tokens_models_version_and_capabilities(ask: Asker) -> None:
     tokens = ask.call("tokenize", "fox")
     assert tokens.ids == [102, 111, 120]
     assert tokens.strings == ["f", "o", "x"]
     assert len(tokens) == 3
     assert ask.call("detokenize", tokens.ids) == "fox"
-
-
-def test_models_version_and_capabilities(ask: Asker) -> None:
     [model] = ask.call("models")
     assert (model.id, model.max_model_len) == ("toy", 512)
     assert ask.call("version") == "0.1.0"
@@ -98,14 +75,17 @@ def test_health_tells_why_the_server_is_not_ready_instead_of_raising(ask: Asker,
     assert len(server.seen) == 2, "not ready is an answer: it is not asked for again"
 
 
-def test_a_client_shows_its_address_and_no_key(kind: str) -> None:
-    client = (Client if kind == "sync" else AsyncClient)("http://127.0.0.1:8000/v1", api_key="sk-secret", model="toy")
-    assert repr(client) == f"{type(client).__name__}('http://127.0.0.1:8000', model='toy')"
+@pytest.mark.parametrize("client_class", [Client, AsyncClient])
+def test_a_client_shows_its_address_and_no_key(client_class: type[Client | AsyncClient]) -> None:
+    client = client_class("http://127.0.0.1:8000/v1", api_key="sk-secret", model="toy")
+    assert repr(client) == f"{client_class.__name__}('http://127.0.0.1:8000', model='toy')"
+    assert "sk-secret" not in repr(vars(client))
     assert repr(Client("http://x")) == "Client('http://x')"
 
 
 def test_slices_and_a_single_intervention_are_sent_as_the_server_reads_them(ask: Asker, server: WireServer) -> None:
     change = zero("attn.hook_z", layer=slice(1, None), head=3)
+    one(server, causal(2, 3))
     ask.call(
         "attention", "x", layers=slice(0, 2), heads=slice(-2, None), key_positions=slice(None), interventions=change
     )
@@ -151,21 +131,13 @@ def test_key_model_and_headers_go_with_each_request(server: WireServer) -> None:
     assert (first.body["model"], first.body["priority"], second.body["model"]) == ("toy", 3, "other")
 
 
-def test_the_key_is_not_shown_when_the_settings_are_printed(server: WireServer) -> None:
-    with Client(server.url, api_key="secret") as client:
-        assert "secret" not in repr(vars(client))
-
-
-def test_arrays_and_ranges_are_sent_as_lists(client: Client, server: WireServer) -> None:
+def test_arrays_and_ranges_are_sent_as_lists_and_none_is_not_sent(client: Client, server: WireServer) -> None:
     client.generate(np.array([1, 2, 3]).tolist(), stop_token_ids=range(2), seed=int(np.int64(7)))
     client.generate(np.array([1, 2, 3]), seed=np.int64(7))
     assert [seen.body["prompt"] for seen in server.seen] == [[1, 2, 3]] * 2
     assert server.seen[0].body["stop_token_ids"] == [0, 1]
-
-
-def test_none_means_the_servers_default(client: Client, server: WireServer) -> None:
     client.generate("Once", max_tokens=None, seed=None)
-    assert server.seen[0].body == {"prompt": "Once"}
+    assert server.seen[2].body == {"prompt": "Once"}, "None means the server's default"
 
 
 def test_a_misspelt_argument_is_refused_before_anything_is_sent(ask: Asker, server: WireServer) -> None:

@@ -2,7 +2,6 @@
 
 import datetime
 import json
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,14 +10,11 @@ import pydantic
 import pytest
 from typing_extensions import TypedDict
 
-from lightwell_client import AsyncClient, BadRequest, NotParsed
+from lightwell_client import NotParsed
 from tests.client.conftest import Asker
 from tests.client.test_tools import CALLS, answer
 from tests.client.wire_server import Reply, WireServer
 from tests.server.dialects.test_structured_outputs import SCHEMA
-from tests.server.inline_engine import InlineEngine
-from tests.server.serving import site
-from tests.tiny import make_variant
 
 
 class Animal(pydantic.BaseModel):
@@ -113,33 +109,3 @@ def test_what_has_no_schema_is_refused_before_anything_is_sent(ask: Asker, serve
     with pytest.raises(TypeError, match="no argument 'response_format'"):
         ask.call("parse", "Hi", Animal, response_format={"type": "text"})
     assert server.seen == []
-
-
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> InlineEngine:
-    return InlineEngine(folder=make_variant("llama-gqa", tmp_path_factory.mktemp("llama")))
-
-
-@pytest.fixture
-async def random_network(engine: InlineEngine) -> AsyncIterator[AsyncClient]:
-    """A client of Lightwell's own routes, connected to a small network with random weights."""
-    async with site(engine.folder, engine, config=engine.model_config) as at:
-        yield AsyncClient("http://lightwell", http_client=at.http)
-
-
-async def test_even_random_weights_answer_with_objects(random_network: AsyncClient) -> None:
-    result = await random_network.parse("Hi", Animal, n=8, max_tokens=40, temperature=1.0)
-    for animal, choice in zip(result.values, result.completion.choices, strict=True):
-        assert animal == Animal.model_validate_json(choice.message.content or "")
-    assert len(result.values) == 8
-    told = await random_network.parse("Hi", SCHEMA, max_tokens=44, temperature=1.0)
-    jsonschema.validate(told.value, SCHEMA)
-
-
-async def test_the_server_cuts_off_and_refuses_as_it_says(random_network: AsyncClient) -> None:
-    with pytest.raises(NotParsed, match="cut off") as caught:
-        await random_network.parse("Hi", Animal, max_tokens=4)
-    assert caught.value.completion.usage is not None
-    assert caught.value.completion.usage.completion_tokens == 4
-    with pytest.raises(BadRequest, match="uniqueItems"):
-        await random_network.parse("Hi", set[int])

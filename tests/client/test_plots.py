@@ -9,17 +9,9 @@ import numpy as np
 import pytest
 from matplotlib import pyplot
 
-from lightwell_client import (
-    ChatCompletion,
-    Classification,
-    Client,
-    Completion,
-    Decisions,
-    Reranking,
-    Scores,
-)
+from lightwell_client import ChatCompletion, Classification, Client, Completion, Decisions, Reranking, Scores
 from tests.client.answers import Arrays, as_json, check_nothing_is_cut, draw, fields_of
-from tests.client.test_attention import causal, one
+from tests.client.test_attention import answered, causal
 from tests.client.test_inspection import CONTRIBUTIONS, ROLLOUT, WEIGHTS
 from tests.client.test_mappings import TRACED, embeddings
 from tests.client.wire_server import Reply, WireServer
@@ -45,8 +37,7 @@ def _closed() -> Any:
 
 def test_all_heads_are_drawn_at_once(client: Client, server: WireServer) -> None:
     pattern = causal(2, 3)
-    one(server, pattern)
-    result = client.attention("x")
+    result = answered(client, server, pattern)
     axes = result.plot()
     assert (labels_of(axes.yaxis), labels_of(axes.xaxis)) == (["0", "5"], ["1", "2", "7"])
     assert (axes.get_ylabel(), axes.get_xlabel(), axes.get_title()) == ("layer", "head", "pattern: 6 maps")
@@ -56,24 +47,26 @@ def test_all_heads_are_drawn_at_once(client: Client, server: WireServer) -> None
     check_nothing_is_cut(axes.figure)
     assert labels_of(result.plot(layer=5).xaxis) == ["1", "2", "7"]
     assert labels_of(result.plot(head=7).yaxis) == ["0", "5"]
-    assert result.plot(layer=5, head=7).get_title() == "pattern: layer 5, head 7"
+    head = result.plot(layer=5, head=7)
+    assert (head.get_ylabel(), head.get_xlabel(), head.get_title()) == ("query", "key", "pattern: layer 5, head 7")
+    assert labels_of(head.xaxis) == ["The", " <b>", "\\n", "fox"]
+    assert (head.images[0].get_array() == pattern[1, 2]).all()
     with pytest.raises(ValueError, match=r"layer is 1; this answer has \[0, 5\]"):
         result.plot(layer=1)
 
 
 def test_maps_of_pairs_of_reduced_heads_and_of_scores_are_drawn_at_once(client: Client, server: WireServer) -> None:
     pattern = causal(2)
-    one(server, pattern, axes=["pair", "query", "key"], pairs=[[0, 1], [5, 2]], layers=None, heads=None)
-    pairs = client.attention("x", pairs=[(0, 1), (5, 2)])
+    named = {"pairs": [[0, 1], [5, 2]], "axes": ["pair", "query", "key"], "layers": None, "heads": None}
+    pairs = answered(client, server, pattern, **named)
     assert labels_of(pairs.plot().yaxis) == ["0.1", "5.2"]
     assert (np.asarray(pairs.plot(layer=5).images[0].get_array()) == pattern[1]).all()
     with pytest.raises(ValueError, match="choose 0 of the pairs"):
         pairs.plot(layer=5, head=1)
-    one(server, pattern, axes=["layer", "query", "key"], heads=None)
-    assert labels_of(client.attention("x", reduce="mean").plot().yaxis) == ["0", "5"]
+    reduced = answered(client, server, pattern, axes=["layer", "query", "key"], heads=None)
+    assert labels_of(reduced.plot().yaxis) == ["0", "5"]
     scores = np.where(np.tri(4, dtype=bool), draw(2, 3, 4, 4), -np.inf).astype(np.float32)
-    one(server, scores, kind="scores")
-    drawn = client.attention("x", kind="scores").plot().images[0]
+    drawn = answered(client, server, scores, kind="scores").plot().images[0]
     assert drawn.get_clim()[1] == np.float32(abs(scores[np.isfinite(scores)]).max())
 
 
@@ -108,22 +101,18 @@ def test_several_queries_layers_and_heads_are_drawn_together(client: Client, ser
     assert labels_of(client.weights("W_Q", layer=0, model="m").plot().xaxis) == ["0", "1", "2"]
 
 
-@pytest.mark.parametrize("size", [64, 400])
-def test_labels_do_not_overlap(client: Client, server: WireServer, size: int) -> None:
-    square: Arrays = {"weights": (("d_model", "d_head"), draw(size, size))}
+def test_labels_do_not_overlap(client: Client, server: WireServer) -> None:
+    square: Arrays = {"weights": (("d_model", "d_head"), draw(400, 400))}
     server.will(as_json("arrays", (fields_of(0, **WEIGHTS | {"rows": None}), square)))
-    for axes in (client.weights("W_Q", layer=0, head=0, model="m").plot(), attention_of(client, server, size).plot()):
+    weights = client.weights("W_Q", layer=0, head=0, model="m")
+    positions, tokens = list(range(64)), [f" word{i}" for i in range(64)]
+    places = {"query_positions": positions, "key_positions": positions, "tokens": tokens, "token_ids": positions}
+    attention = answered(client, server, causal(1, 1, size=64), layers=[0], heads=[0], offsets=None, **places)
+    for axes in (weights.plot(), attention.plot()):
         axes.figure.canvas.draw()
         assert labels_of(axes.xaxis)
         assert not overlaps(axes.xaxis)
         assert not overlaps(axes.yaxis)
-
-
-def attention_of(client: Client, server: WireServer, size: int) -> Any:
-    positions, tokens = list(range(size)), [f" word{i}" for i in range(size)]
-    places = {"query_positions": positions, "key_positions": positions, "tokens": tokens, "token_ids": positions}
-    one(server, causal(1, 1, size=size), layers=[0], heads=[0], offsets=None, **places)
-    return client.attention("x")
 
 
 def test_embeddings_are_drawn() -> None:
@@ -142,11 +131,7 @@ ANSWERS: list[tuple[Any, list[str], list[float]]] = [
         ["0: good"],
         [0.75],
     ),
-    (
-        Decisions(answers=[{"type": "choice", "name": "q", "probabilities": OPTIONS}]),
-        ["q: yes", "q: no"],
-        [0.75, 0.25],
-    ),
+    (Decisions(answers=[{"type": "choice", "name": "q", "probabilities": OPTIONS}]), ["q: yes", "q: no"], [0.75, 0.25]),
 ]
 
 

@@ -13,8 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 import lightwell_client
-from lightwell_client import AsyncClient, AsyncStream, Client, LightwellError, Stream
-from lightwell_client import _exceptions as exceptions
+from lightwell_client import AsyncClient, AsyncStream, Client, Stream
 from server.dialects.inspect.contributions import ContributionsRequest
 from server.dialects.inspect.correlations import CorrelationsRequest
 from server.dialects.inspect.explain import ExplainRequest
@@ -138,17 +137,6 @@ def test_all_is_sorted_complete_and_true() -> None:
 
 def is_ours(value: Any) -> bool:
     return isinstance(value, type) and value.__module__.startswith("lightwell_client")
-
-
-def test_the_tree_of_exceptions_is_drawn_as_it_is() -> None:
-    drawing = exceptions.__doc__ or ""
-    for name, kind in vars(exceptions).items():
-        if isinstance(kind, type):
-            assert issubclass(kind, LightwellError)
-            assert f"─ {name} " in drawing or name == "LightwellError", f"{name} is not drawn"
-    for status, kind in exceptions.ERROR_OF_STATUS.items():
-        [line] = [line for line in drawing.splitlines() if f"─ {kind.__name__} " in line]
-        assert str(status) in line
 
 
 def run(code: str) -> str:

@@ -14,9 +14,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
-import numpy as np
-from safetensors.numpy import save
-
 TEXT = " über den Bach: 🐟!"
 """The text that the toy model generates after every prompt."""
 
@@ -94,8 +91,6 @@ def toy_answer(seen: Seen) -> Reply:
             return Reply(body={"id": "chat-1", "created": 1, "model": "toy", "choices": [choice], "usage": USAGE})
         case "POST", "/v1/embeddings":
             return Reply(body=toy_embeddings(body))
-        case "POST", "/v1/attention":
-            return toy_attention(body)
         case "POST", "/tokenize":
             ids = list(str(body.get("prompt") or body["messages"]).encode())
             strings = [chr(i) for i in ids]
@@ -129,37 +124,6 @@ def toy_embeddings(body: dict[str, Any]) -> dict[str, Any]:
         for index, vector in enumerate(vectors)
     ]
     return {"object": "list", "model": "toy", "data": data[::-1], "usage": {"prompt_tokens": 3, "total_tokens": 3}}
-
-
-def toy_attention(body: dict[str, Any]) -> Reply:
-    """Return two layers of two heads, each letter a token that attends uniformly to every letter up to itself; as
-    safetensors.
-    """
-    many = isinstance(body["input"], list) and isinstance(body["input"][0], str | list)
-    texts = list(map(str, body["input"])) if many else [str(body["input"])]
-    metadata = {"object": "list", "model": "toy", "usage": json.dumps({"prompt_tokens": 3, "total_tokens": 3})}
-    tensors = {}
-    for index, text in enumerate(texts):
-        positions = list(range(len(text)))
-        pattern = np.tril(np.ones((2, 2, len(text), len(text)), dtype="float32"))
-        pattern /= pattern.sum(-1, keepdims=True)
-        fields = {
-            "object": "attention",
-            "index": index,
-            "tokens": list(text),
-            "token_ids": list(map(ord, text)),
-            "offsets": [[position, position + 1] for position in positions],
-            "layers": [0, 1],
-            "heads": [0, 1],
-            "query_positions": positions,
-            "key_positions": positions,
-            "axes": ["layer", "head", "query", "key"],
-            "shape": list(pattern.shape),
-            "dtype": "float32",
-        }
-        metadata[f"attention.{index}"] = json.dumps(fields)
-        tensors[f"attention.{index}"] = pattern
-    return Reply(body=save(tensors, metadata=metadata), headers={"Content-Type": "application/vnd.safetensors"})
 
 
 class WireServer:

@@ -13,8 +13,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
+import numpy as np
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Route, ViewportSize, expect, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    ConsoleMessage,
+    FloatRect,
+    Locator,
+    Page,
+    Request,
+    Route,
+    ViewportSize,
+    expect,
+    sync_playwright,
+)
 
 from tests.support.chromium import find_chromium
 from tests.support.processes import Server
@@ -25,6 +37,10 @@ PATIENCE_MS = 60_000
 """Milliseconds within which a condition must become true; a busy machine needs seconds."""
 SIZE: ViewportSize = {"width": 1280, "height": 900}
 expect.set_options(timeout=PATIENCE_MS)
+VIEWS = (
+    "write", "attention", "journey", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks",
+    "embeddings", "weights", "server",
+)  # fmt: skip
 KEY = "sk-of-somebody"
 FRAMING_ORIGIN = "http://notebook.invalid"
 PROXY_PATH = "/deep/down"
@@ -33,9 +49,7 @@ PROXY_PATH = "/deep/down"
 @pytest.fixture(scope="package")
 def server() -> Server:
     """The server that most tests share; other processes use it at the same time."""
-    shared = shared_server("--served-model-name", "fables")
-    _Precision.digits = 4 - (ask(shared, "/version")["compute_dtype"] == "bfloat16")
-    return shared
+    return shared_server("--served-model-name", "fables")
 
 
 @pytest.fixture(scope="package")
@@ -198,6 +212,11 @@ def open_tab(browser: Browser) -> Tab:
     return Tab(browser, bypass_csp=True)
 
 
+@pytest.fixture(scope="package")
+def offline_tab(browser: Browser) -> Tab:
+    return Tab(browser, offline=True)
+
+
 @pytest.fixture
 def page(tab: Tab, request: pytest.FixtureRequest) -> Iterator[Page]:
     """An empty page; the test fails if a script broke or another host was requested."""
@@ -267,7 +286,7 @@ def open_view(request: pytest.FixtureRequest, server: Server) -> Open:
 
 def show(page: Page, server: Server, view: str, **state: Any) -> Page:
     """Open a view of a server, and wait until its first answers are drawn; a page that is open stays loaded."""
-    _Precision.digits = 4 - (ask(server, "/version")["compute_dtype"] == "bfloat16")
+    take_precision(server)
     page.goto(f"{server.url}/#{urlencode({'view': view, 'text': TEXT, **state})}")
     page.locator(f"#view-{view} h1").wait_for()
     settle(page)
@@ -290,6 +309,33 @@ def wait_until(page: Page, holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < give_up
         page.wait_for_timeout(50)
+
+
+def saved(part: Page | Locator, entry: str) -> Path:
+    """Return the file of an entry of the first Save menu in a part of the page."""
+    page = part.page if isinstance(part, Locator) else part
+    part.get_by_role("button", name="Save…").first.click()
+    with page.expect_download() as download:
+        part.get_by_role("button", name=entry).click()
+    return download.value.path()
+
+
+def texts_of(svg: Path) -> list[str]:
+    """Return the texts in a picture that the page saved."""
+    return re.findall(r"<text[^>]*>([^<]*)</text>", svg.read_text(encoding="utf-8"))
+
+
+def box_of(element: Locator) -> FloatRect:
+    box = element.bounding_box()
+    assert box is not None
+    return box
+
+
+def softmax(scores: np.ndarray) -> np.ndarray:
+    """Return the softmax over the last axis."""
+    powers: np.ndarray = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    shares: np.ndarray = powers / powers.sum(axis=-1, keepdims=True)
+    return shares
 
 
 @contextmanager
@@ -327,6 +373,11 @@ def ask(server: Server, route: str, body: dict[str, Any] | None = None) -> Any:
 
 class _Precision:
     digits = 4  # that the page writes of the server that was opened last
+
+
+def take_precision(server: Server) -> None:
+    """Let `written` write as many digits as the page of a server; `show` does it, too."""
+    _Precision.digits = 4 - (ask(server, "/version")["compute_dtype"] == "bfloat16")
 
 
 def written(value: float, digits: int = 0) -> str:

@@ -5,17 +5,13 @@ replaced.
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-from playwright.sync_api import Browser, Page, Request, Route, expect
+from playwright.sync_api import Page, Request, Route, expect
 
-from tests import tiny
-from tests.page.conftest import TEXT, Open, ask, new_page, requests_of, sent_to, settle, show, written
-from tests.page.test_page import VIEWS
-from tests.support.processes import Server, free_port, serve
+from tests.page.conftest import TEXT, VIEWS, Open, ask, requests_of, sent_to, settle, show, written
+from tests.support.processes import Server
 
 
 def test_a_view_asks_nothing_twice_and_only_what_everyone_may(page: Page, server: Server) -> None:
@@ -108,7 +104,7 @@ def test_one_head_is_fetched_first_and_in_binary(page: Page, open_view: Open) ->
 
 
 def test_a_refusal_that_several_parts_got_is_said_once_with_what_helps_here(open_view: Open) -> None:
-    for view in ("attention", "contributions", "next", "why"):
+    for view in ("attention", "contributions"):
         page = open_view(view, text="word " * 600)
         problems = page.locator(".problem:visible")
         expect(problems).to_have_count(1)
@@ -145,33 +141,13 @@ def test_a_server_that_began_anew_with_other_weights_is_noticed(page: Page, serv
 def test_a_view_opened_while_the_server_is_away_comes_when_it_is_back(page: Page, server: Server) -> None:
     show(page, server, **PLACE)
     page.route("**/*", lambda route: route.abort("connectionrefused"))
-    is_told_that_the_server_is_away(page)
-    page.unroute("**/*")
-    expect(page.locator("#view-next .likeliest")).to_be_visible()
-    expect(page.locator(".problem")).to_have_count(0)
-
-
-def is_told_that_the_server_is_away(page: Page) -> None:
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Next token").click()
     problem = page.locator(".view .problem")
     expect(problem).to_contain_text("The server does not answer.")
     expect(problem).to_contain_text("The page retries as soon as it answers.")
-
-
-@pytest.mark.nightly
-def test_a_page_outlives_a_server_that_is_started_again(browser: Browser, tmp_path: Path) -> None:
-    port = free_port()
-    folders = [tiny.make("llama", tmp_path / str(seed), seed=seed) for seed in (0, 1)]
-    with new_page(browser) as page:
-        with serve([str(folders[0])], port=port) as first:
-            show(page, first, **PLACE)
-            expect(page.locator(".readout", has_text=weight(first)).first).to_be_visible()
-        is_told_that_the_server_is_away(page)
-        with serve([str(folders[1])], port=port) as second:
-            expect(page.locator("#view-next .likeliest")).to_be_visible()
-            expect(page.locator(".problem")).to_have_count(0)
-            page.go_back()
-            expect(page.locator(".readout", has_text=weight(second)).first).to_be_visible()
+    page.unroute("**/*")
+    expect(page.locator("#view-next .likeliest")).to_be_visible()
+    expect(page.locator(".problem")).to_have_count(0)
 
 
 def test_a_browser_that_keeps_failed_imports_is_asked_under_another_address(page: Page, open_view: Open) -> None:

@@ -2,14 +2,13 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import FloatRect, Locator, Page, Response, expect
+from playwright.sync_api import Locator, Page, Response, expect
 
-from tests.page.conftest import TEXT, Open, ask, settle, slow_answers, written
+from tests.page.conftest import TEXT, Open, ask, box_of, settle, slow_answers, written
 from tests.support.processes import Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -36,7 +35,7 @@ def readout(page: Page) -> Locator:
     return page.locator(".head-pictures .readout").first
 
 
-@pytest.mark.parametrize("kind", ["pattern", "norm", "scores", "dots"])
+@pytest.mark.parametrize("kind", ["norm", "scores", "dots"])
 def test_each_kind_shows_the_apis_number(open_view: Open, server: Server, kind: str) -> None:
     page = open_view("attention", layer=2, head=5, query=6, key=4, attention_kind=kind)
     expect(readout(page)).to_contain_text(f": {written(numbers(server, 2, 5, kind)[6, 4])}")
@@ -85,12 +84,6 @@ def cell_in(said: str) -> tuple[int, int, str]:
     return int(found[1]), int(found[2]), found[3]
 
 
-def box_of(locator: Locator) -> FloatRect:
-    box = locator.bounding_box()
-    assert box
-    return box
-
-
 def pointed_at(page: Page) -> str:
     """Return the readout's text once it follows the mouse: for the pair that is chosen at first it names key 0."""
     expect(readout(page)).not_to_contain_text("key 0 ")
@@ -109,24 +102,21 @@ def test_keys_walk_the_cells_in_the_orientation_that_is_seen(open_view: Open, se
     page.wait_for_url(re.compile("query=6&key=3"))
 
 
-def test_without_the_first_token_the_colours_reach_to_the_largest_of_the_others(
+def test_top_keys_are_the_largest_and_without_the_first_token_the_colours_end_at_the_largest_of_the_others(
     open_view: Open, server: Server
 ) -> None:
-    page = open_view("attention", layer=3, head=1)
-    expect(page.locator(".head-pictures .colour-scale .number").last).to_have_text("1")
-    page.get_by_label("hide the first token").check()
-    largest = numbers(server, 3, 1)[:, 1:].max()
-    expect(page.locator(".head-pictures .colour-scale .number").last).to_have_text(f"{largest:.3g}")
-    page.wait_for_url(re.compile("attention_sink=0"))
-
-
-def test_the_top_keys_are_the_largest_of_the_query(open_view: Open, server: Server) -> None:
-    page = open_view("attention", layer=4, head=2, query=7)
-    row = numbers(server, 4, 2)[7]
+    page = open_view("attention", layer=3, head=1, query=7)
+    weights = numbers(server, 3, 1)
+    row = weights[7]
     seen = sorted(row[:8], reverse=True)  # the last key is masked
     expect(page.locator(".top-keys tbody .number")).to_have_text([written(value) for value in seen])
     page.locator(".top-keys tbody button").nth(1).click()
     page.wait_for_url(re.compile(rf"key={np.argsort(-row)[1]}\b"))
+    end = page.locator(".head-pictures .colour-scale .number").last
+    expect(end).to_have_text("1")
+    page.get_by_label("hide the first token").check()
+    expect(end).to_have_text(f"{weights[:, 1:].max():.3g}")
+    page.wait_for_url(re.compile("attention_sink=0"))
 
 
 def test_the_wall_opens_a_head_by_click_and_by_key(open_view: Open) -> None:
@@ -201,37 +191,12 @@ def test_no_word_of_a_long_text_is_struck_through(open_view: Open, side: str) ->
     assert struck < 0.005 * lines
 
 
-def test_saved_numbers_stand_beside_their_tokens(open_view: Open, server: Server, tmp_path: Path) -> None:
-    page = open_view("attention", layer=1, head=3)
-    expected = numbers(server, 1, 3)
-    header, *lines = save(page, "(CSV)", tmp_path).read_text().splitlines()
-    assert header.split(",")[1:4] == ["Once", " upon", " a"]
-    assert float(lines[4].split(",")[4]) == pytest.approx(expected[4, 3], rel=1e-6)
-
-
-def save(page: Page, what: str, folder: Path) -> Path:
-    """Return the file that the head's menu saves."""
-    card = page.locator(".head-pictures .card").first
-    card.get_by_role("button", name="Save…").click()
-    with page.expect_download() as download:
-        card.get_by_role("button", name=what).click()
-    path = folder / download.value.suggested_filename
-    download.value.save_as(path)
-    return path
-
-
-def test_pictures_are_saved_as_svg_with_the_tokens_names(open_view: Open, tmp_path: Path) -> None:
-    page = open_view("attention", layer=1, head=3)
-    svg = save(page, "(SVG)", tmp_path).read_text()
-    assert svg.count(">little</text>") == 2  # as query and as key
-    assert "<image" in svg
-    assert save(page, "(PNG)", tmp_path).read_bytes().startswith(b"\x89PNG")
-
-
 def test_rows_arrive_while_the_model_writes_and_the_text_is_the_shared_one_then(
     open_view: Open, server: Server
 ) -> None:
-    page = open_view("attention", layer=4, head=7, key=0, write_temperature=0, write_max_tokens=12)
+    """Use the options of Write: top-k 1, with which the likeliest token is drawn at any temperature."""
+    options = {"write_temperature": 2, "write_top_k": 1, "write_max_tokens": 12}
+    page = open_view("attention", layer=4, head=7, key=0, **options)
     page.get_by_role("button", name="Continue and watch").click()
     page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
     settle(page)
@@ -243,35 +208,20 @@ def test_rows_arrive_while_the_model_writes_and_the_text_is_the_shared_one_then(
     expect(readout(page)).to_contain_text(f": {written(weights[-1, 0])}")
 
 
-def test_what_is_watched_is_drawn_with_all_of_writes_options(open_view: Open, server: Server) -> None:
-    """Use top-k 1, with which the likeliest token is drawn at any temperature."""
-    page = open_view("attention", write_temperature=2, write_top_k=1, write_max_tokens=8)
-    page.get_by_role("button", name="Continue and watch").click()
-    page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
-    greedy = ask(server, "/v1/completions", {"prompt": TEXT, "temperature": 0, "max_tokens": 8})["choices"][0]["text"]
-    expect(page.get_by_role("textbox", name="Text")).to_have_value(TEXT + greedy)
-
-
-def test_writing_can_be_stopped(open_view: Open) -> None:
-    page = open_view("attention", write_max_tokens=400, write_seed=3)
-    with slow_answers(page):
-        page.get_by_role("button", name="Continue and watch").click()
-        expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()
-        page.get_by_role("button", name="Stop writing").click()
-    page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
-    settle(page)
-    expect(page.get_by_role("button", name="Continue and watch")).to_be_enabled()
-
-
-def test_another_head_while_the_model_writes_ends_it_and_keeps_what_was_written(
-    open_view: Open, server: Server
+@pytest.mark.parametrize("head", [3, 4])
+def test_writing_is_ended_by_a_button_or_another_head_and_what_was_written_stays(
+    open_view: Open, server: Server, head: int
 ) -> None:
     page = open_view("attention", layer=1, head=3, key=0, write_max_tokens=400, write_seed=3)
     with slow_answers(page):
         page.get_by_role("button", name="Continue and watch").click()
         expect(page.get_by_text(re.compile(r"Writing: \d+ new tokens"))).to_be_visible()
-        page.locator("#head").select_option("4")
+        if head == 3:
+            page.get_by_role("button", name="Stop writing").click()
+        else:
+            page.locator("#head").select_option(str(head))
     page.wait_for_url(re.compile("text=Once.upon.a.time.there.was.a.little.girl[+%]"))
     settle(page)
-    weights = numbers(server, 1, 4, text=page.get_by_role("textbox", name="Text").input_value())
+    expect(page.get_by_role("button", name="Continue and watch")).to_be_enabled()
+    weights = numbers(server, 1, head, text=page.get_by_role("textbox", name="Text").input_value())
     expect(readout(page)).to_contain_text(f": {written(weights[-1, 0])}")

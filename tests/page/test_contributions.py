@@ -1,8 +1,6 @@
 """The view Contributions: sums by head and word are the API's, parts sum to the logit, targets may be refused."""
 
-import csv
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,7 +35,7 @@ def readout(page: Page, said: str) -> Locator:
     return page.locator(".readout", has_text=re.compile(f"^{re.escape(said)}$"))
 
 
-def test_the_parts_sum_to_the_logit_of_the_models_own_guess(contributions: Page, server: Server) -> None:
+def test_parts_heads_and_the_way_through_the_layers_are_the_apis(contributions: Page, server: Server) -> None:
     truth = contributed(server, target=own_guess(server))
     expect(contributions.get_by_role("heading", name="Sources of", level=2)).to_contain_text(
         truth["target"]["token"].strip()
@@ -47,10 +45,8 @@ def test_the_parts_sum_to_the_logit_of_the_models_own_guess(contributions: Page,
     steps.focus()
     contributions.keyboard.press("ArrowLeft")
     expect(readout(contributions, f"logit: {written(truth['logits'][0])}")).to_be_visible()
-
-
-def test_a_head_is_picked_by_keyboard_and_its_sum_is_the_apis(contributions: Page, server: Server) -> None:
-    rows = contributed(server, target=own_guess(server))["arrays"]["attributions"]["data"]
+    check_the_way(contributions, server)
+    rows = truth["arrays"]["attributions"]["data"]
     contributions.get_by_role("application", name="Contribution of each layer and head").focus()
     contributions.keyboard.press("ArrowDown")
     expect(readout(contributions, f"layer 2, head 3: {written(sum(rows[2][3][0]))}")).to_be_visible()
@@ -124,7 +120,7 @@ def test_the_strongest_way_leads_to_why(contributions: Page, server: Server) -> 
     contributions.wait_for_url(f"**key={key}**")
 
 
-def test_the_way_through_the_layers_is_the_apis(contributions: Page, server: Server) -> None:
+def check_the_way(contributions: Page, server: Server) -> None:
     truth = ask(server, "/v1/trajectory", {"input": TEXT, "positions": 8})["data"][0]["arrays"]
     said = ask(server, "/v1/lens", {"input": TEXT, "positions": 8, "top_k": 1})["data"][0]["top_tokens"]
     contributions.get_by_role("application", name="Length of the vector").focus()
@@ -135,18 +131,3 @@ def test_the_way_through_the_layers_is_the_apis(contributions: Page, server: Ser
     )
     words = contributions.locator(".said-path code")
     expect(words).to_have_text([state[0][0].replace(" ", "·") for state in said])
-
-
-def test_the_saved_parts_are_the_apis(contributions: Page, server: Server, tmp_path: Path) -> None:
-    truth = contributed(server, target=own_guess(server))
-    card = contributions.locator(
-        "section.card", has=contributions.get_by_role("heading", name="The logit, part by part")
-    )
-    card.get_by_role("button", name="Save…").click()
-    with contributions.expect_download() as download:
-        card.get_by_role("button", name="parts (CSV)").click()
-    download.value.save_as(tmp_path / "parts.csv")
-    with (tmp_path / "parts.csv").open(newline="") as lines:
-        names, values = list(csv.reader(lines))
-    assert names[1:] == truth["component_names"]
-    assert [float(value) for value in values[1:]] == pytest.approx(truth["arrays"]["components"]["data"][0], rel=1e-6)

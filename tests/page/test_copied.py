@@ -58,6 +58,18 @@ def run_python(text: str) -> Any:
     return space["answer"]
 
 
+NUMBER = r"([−\d][\d.\u202f]*(?:e[−\d]+)?(?:\s?%)?)"
+
+
+def number_in(page: Page, where: str, pattern: str = NUMBER) -> float:
+    """Return the number on the page in the element `where`."""
+    text = page.locator(where).first.inner_text()
+    found = re.search(pattern, text)
+    assert found, f"{pattern} in {text}"
+    number = re.sub(r"[\s\u202f]", "", found[1]).replace("−", "-")
+    return float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
+
+
 @dataclass(frozen=True)
 class Shown:
     """A number of the page, and where it is in curl's JSON and in the client's answer."""
@@ -68,13 +80,6 @@ class Shown:
     of_python: Callable[[Any], float]
     within: float = 0.0  # in addition to the digits that the page leaves out
     is_share: bool = False  # a percentage, which has two digits
-
-    def on(self, page: Page) -> float:
-        text = page.locator(self.where).first.inner_text()
-        found = re.search(self.pattern, text)
-        assert found, f"{self.pattern} in {text}"
-        number = re.sub(r"[\s\u202f]", "", found[1]).replace("−", "-")
-        return float(number.removesuffix("%")) / (100 if number.endswith("%") else 1)
 
 
 def array(name: str, *place: int) -> tuple[Callable[[Any], float], Callable[[Any], float]]:
@@ -116,7 +121,6 @@ def perplexity(logprobs: list[float | None]) -> float:
     return math.exp(-np.mean([value for value in logprobs if value is not None]))
 
 
-NUMBER = r"([−\d][\d.\u202f]*(?:e[−\d]+)?(?:\s?%)?)"
 HEAD_READOUT = Shown(".head-pictures .readout", rf": {NUMBER} ·", *weight(0, 0, QUERY, KEY))
 LENGTH = (".statistics tbody tr", rf"length\s+{NUMBER}")
 SHOWN: dict[str, list[Shown]] = {
@@ -177,7 +181,7 @@ def test_what_a_view_copies_gives_its_numbers(open_view: Open, view: str) -> Non
     for number, shown in enumerate(SHOWN[view]):
         answer = json.loads(output_of("bash", "-c", copied(page, menus.nth(number), "curl")))
         expect(menus.nth(number)).to_be_focused()
-        seen = shown.on(page)
+        seen = number_in(page, shown.where, shown.pattern)
         assert shown.of_json(answer) == pytest.approx(seen, rel=6e-2 if shown.is_share else 6e-3, abs=shown.within)
         python = run_python(copied(page, menus.nth(number), "Python"))
         assert shown.of_python(python) == pytest.approx(shown.of_json(answer), rel=1e-5)

@@ -6,23 +6,12 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from tests.page.conftest import Open, ask, percent, settle, written
+from tests.page.conftest import Open, ask, percent, saved, settle, written
 from tests.support.processes import Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
 
 TEXTS = ["The king sat on his throne.", "The wolf ran through the forest.", "The ship sailed over the sea."]
-
-
-def test_cosines_are_those_of_the_apis_vectors(open_view: Open, server: Server) -> None:
-    page = open_view("embeddings", embeddings_texts="\n".join(TEXTS))
-    data = ask(server, "/v1/embeddings", {"input": TEXTS})["data"]
-    vectors = np.array([entry["embedding"] for entry in data])
-    cosines = vectors @ vectors.T / np.outer(np.linalg.norm(vectors, axis=1), np.linalg.norm(vectors, axis=1))
-    nearest = int(np.argsort(-cosines[0])[1])
-    first = page.locator(".bars tbody tr").first
-    expect(first).to_contain_text(TEXTS[nearest])
-    expect(first).to_contain_text(written(float(cosines[0, nearest])))
 
 
 def test_a_layer_is_chosen_and_kept_in_the_url(open_view: Open, server: Server) -> None:
@@ -43,7 +32,7 @@ def test_a_layer_is_chosen_and_kept_in_the_url(open_view: Open, server: Server) 
     expect(page.locator(".bars tbody tr").first).to_contain_text(written(best))
 
 
-def test_the_examples_show_three_kinds_of_texts(open_view: Open, server: Server) -> None:
+def test_the_examples_show_three_kinds_of_texts_and_others_are_typed(open_view: Open, server: Server) -> None:
     page = open_view("embeddings")
     texts = page.get_by_label("Texts, one a line").input_value().split("\n")
     kinds = [("king", "queen", "prince"), ("wolf", "fox", "bear"), ("ship", "boat")]
@@ -56,9 +45,6 @@ def test_the_examples_show_three_kinds_of_texts(open_view: Open, server: Server)
         assert any(ends[text] in kind and ends[nearest] in kind for kind in kinds)
     expect(page.locator(".bars tbody tr").first).to_contain_text(texts[cosines[0].argmax()])
 
-
-def test_texts_are_typed_and_compared(open_view: Open) -> None:
-    page = open_view("embeddings")
     page.get_by_label("Texts, one a line").fill("A cat.\nA dog.")
     expect(page.locator(".bars tbody tr")).to_have_count(1)
     expect(page.locator(".bars tbody tr")).to_contain_text("A dog.")
@@ -75,10 +61,8 @@ def test_the_plane_is_that_of_the_singular_vectors(open_view: Open, server: Serv
     card = page.locator(".card", has=page.get_by_role("heading", name="In a plane"))
     for share in (singular**2 / (singular**2).sum())[:2]:
         expect(card).to_contain_text(percent(float(share)))
-    card.get_by_role("button", name="Save…").click()
-    with page.expect_download() as saved:
-        card.get_by_role("button", name="picture (SVG)").click()
-    dots = np.array(re.findall(r'<path d="M([-\d.]+) ([-\d.]+)a', saved.value.path().read_text()), float)
+    svg = saved(card, "picture (SVG)").read_text()
+    dots = np.array(re.findall(r'<path d="M([-\d.]+) ([-\d.]+)a', svg), float)
     dots -= dots.mean(0)
     scale = np.linalg.norm(dots) / np.linalg.norm(expected)  # of the picture: one for both axes
     signs = np.sign((dots * expected).sum(0))  # of singular vectors: any
@@ -93,10 +77,7 @@ def test_names_in_the_plane_cover_neither_each_other_nor_a_point(open_view: Open
     ]
     page = open_view("embeddings", embeddings_texts="\n".join(texts))
     card = page.locator(".card", has=page.get_by_role("heading", name="In a plane"))
-    card.get_by_role("button", name="Save…").click()
-    with page.expect_download() as saved:
-        card.get_by_role("button", name="picture (SVG)").click()
-    svg = saved.value.path().read_text()
+    svg = saved(card, "picture (SVG)").read_text()
     names = re.findall(r'<text x="([-\d.]+)" y="([-\d.]+)"[^>]*>([^<]*)</text>', svg)
     dots = [(float(x) + 4.5, float(y)) for x, y in re.findall(r'<path d="M([-\d.]+) ([-\d.]+)a', svg)]
     assert len(dots) == len(texts)

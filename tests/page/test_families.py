@@ -13,10 +13,9 @@ import torch
 from playwright.sync_api import Page, expect
 
 from tests import tiny
-from tests.page.conftest import DRAWN, ask, family_folder, family_server, settle, show, written
+from tests.page.conftest import DRAWN, VIEWS, ask, family_folder, family_server, settle, show, written
 from tests.page.test_accessibility import serious
 from tests.page.test_attention import cell_in
-from tests.page.test_page import VIEWS
 from tests.support.processes import Server, serve
 
 UNLIKE = ("gemma3", "gpt2", "bert", "bart")
@@ -87,13 +86,10 @@ def theirs(folder: Path, server: Server) -> tuple[float, float]:
     """Return the chosen weight and the length of the chosen vector at the block's input, computed by transformers."""
     told = ask(server, "/v1/capabilities")
     is_pair, place = told["kind"] == "encoder-decoder", told["attention_layers"].index(LAYER)
-    inputs = {"input_ids": ids_of(server, {"input": TEXT})}
+    body = {"input": TEXT, "decoder_input": DECODED} if is_pair else {"input": TEXT}
+    inputs = {"input_ids": ids_of(server, {**body, "part": "encoder"} if is_pair else body)}
     if is_pair:
-        body = {"input": TEXT, "decoder_input": DECODED}
-        inputs = {
-            "input_ids": ids_of(server, {**body, "part": "encoder"}),
-            "decoder_input_ids": ids_of(server, {**body, "part": "decoder"}),
-        }
+        inputs["decoder_input_ids"] = ids_of(server, {**body, "part": "decoder"})
     with torch.no_grad():
         seen = tiny.theirs(folder, torch.float32)(**inputs, output_attentions=True, output_hidden_states=True)
     attentions, hidden = (
@@ -215,13 +211,9 @@ def test_a_zeroed_head_is_shown_on_other_kinds_of_models(family: Family, page: P
     kind = ask(family.server, "/v1/capabilities")["kind"]
     is_pair = kind == "encoder-decoder"
     part, point = ("cross", "decoder.cross_attn.hook_z") if is_pair else (kind, "attn.hook_z")
-    body = {
-        "input": TEXT,
-        "layers": LAYER,
-        "heads": HEAD,
-        "part": part,
-        **({"decoder_input": DECODED} if is_pair else {}),
-    }
+    body = {"input": TEXT, "layers": LAYER, "heads": HEAD, "part": part}
+    if is_pair:
+        body["decoder_input"] = DECODED
     silenced = {"point": point, "layer": 0, "head": 1, "op": "scale", "value": 0}
     before, after = (
         ask(family.server, "/v1/attention", {**body, **more})["data"][0]["attention"][0][0][QUERY][KEY]
@@ -235,10 +227,9 @@ def test_a_zeroed_head_is_shown_on_other_kinds_of_models(family: Family, page: P
     expect(page.get_by_role("button", name="Remove: ")).to_have_count(1)
     shown_here = page.locator(".head-pictures .readout").first
     expect(shown_here).to_contain_text(f": {written(after - before)}")
-    for number, view in enumerate(VIEWS):
-        open_view(page, number)
+    for view in ("journey", "why", "contributions", "motion", "lens", "next", "heads", "flow"):
+        open_view(page, VIEWS.index(view))
         expect(page.locator(f"#view-{view} h1, main.view h1").first).to_be_visible()
-        settle(page)
         expect(page.locator(".problem"), view).to_have_count(0)
 
 

@@ -9,10 +9,8 @@ pytestmark = pytest.mark.usefixtures("kept_page")
 
 FIELDS = [
     ("contributions", "Next word", "girl", "contributions_target"),
-    ("contributions", "rather than", "king", "contributions_versus"),
     ("lens", "Follow", "fox", "lens_target"),
     ("write", "tokens", "7", "write_max_tokens"),
-    ("write", "seed", "5", "write_seed"),
 ]
 
 

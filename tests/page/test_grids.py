@@ -1,7 +1,6 @@
 """Pictures made of cells: their numbers at the pointer and in the cells, their names, their colours, and the wall."""
 
 import re
-from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element, fromstring
 
@@ -9,10 +8,9 @@ import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.page.conftest import Open, ask, family_server, settle, show, written
-from tests.page.test_accessibility import luminance
-from tests.page.test_attention import LONG, box_of, matrix, numbers, save
-from tests.page.test_page import VIEWS
+from tests.page.conftest import VIEWS, Open, ask, box_of, family_server, saved, settle, show, written
+from tests.page.test_attention import LONG, matrix, numbers
+from tests.support.contrast import contrast
 from tests.support.processes import Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -29,9 +27,10 @@ def wall(page: Page) -> Locator:
     return page.get_by_role("application", name=re.compile("layers of"))
 
 
-def drawing(page: Page, folder: Path) -> list[Element]:
+def drawing(page: Page) -> list[Element]:
     """Return the parts of the matrix, from its SVG file."""
-    return list(fromstring(save(page, "(SVG)", folder).read_text()).iter())
+    card = page.locator(".head-pictures .card").first
+    return list(fromstring(saved(card, "(SVG)").read_text()).iter())
 
 
 def texts(elements: list[Element]) -> list[str]:
@@ -84,12 +83,12 @@ def test_other_pictures_say_it_beside_what_is_walked_to(open_view: Open) -> None
         expect(tooltip(page)).to_have_text(page.locator(f"#view-{view} {readout}").first.inner_text())
 
 
-def test_large_cells_hold_their_numbers_legibly(open_view: Open, server: Server, tmp_path: Path) -> None:
+def test_large_cells_hold_their_numbers_legibly(open_view: Open, server: Server) -> None:
     page = open_view("attention", text=SHORT, attention_kind="dots", **HERE)
     expected = numbers(server, 1, 3, "dots", text=SHORT)
     for scheme in ("light", "dark"):
         use(page, scheme)
-        cells = [one for one in drawing(page, tmp_path) if re.fullmatch(r"−?\d+\.\d\d", one.text or "")]
+        cells = [one for one in drawing(page) if re.fullmatch(r"−?\d+\.\d\d", one.text or "")]
         assert [cell.text for cell in cells] == [fixed(value, 2) for value in expected[np.isfinite(expected)]]
         for cell in cells:
             ground = pixel(page, float(cell.get("x", 0)) - 19, float(cell.get("y", 0)) - 18)
@@ -108,28 +107,19 @@ def pixel(page: Page, x: float, y: float) -> str:
     return f"#{red:02x}{green:02x}{blue:02x}"
 
 
-def contrast(one: str, other: str) -> float:
-    darker, lighter = sorted((luminance(one), luminance(other)))
-    return (lighter + 0.05) / (darker + 0.05)
-
-
-def test_weak_numbers_of_both_signs_differ_from_the_dark_ground(
-    open_view: Open, server: Server, tmp_path: Path
-) -> None:
+def test_weak_numbers_of_both_signs_differ_from_the_dark_ground(open_view: Open, server: Server) -> None:
     page = open_view("attention", text=SHORT, attention_kind="scores", **HERE)
     use(page, "dark")
     expected = numbers(server, 1, 3, "scores", text=SHORT)
     weakest = float(np.nanmin(np.abs(expected)))
-    (cell,) = [one for one in drawing(page, tmp_path) if (one.text or "").lstrip("−") == fixed(weakest, 2)]
+    (cell,) = [one for one in drawing(page) if (one.text or "").lstrip("−") == fixed(weakest, 2)]
     ground = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--raised').trim()")
     found = pixel(page, float(cell.get("x", 0)) - 19, float(cell.get("y", 0)) - 18)
     assert weakest < 0.2 * np.nanmax(np.abs(expected))
     assert contrast(found, ground) > 1.5
 
 
-def test_what_the_mask_hides_is_shown_before_it_and_what_becomes_of_it(
-    open_view: Open, server: Server, tmp_path: Path
-) -> None:
+def test_what_the_mask_hides_is_shown_before_it_and_what_becomes_of_it(open_view: Open, server: Server) -> None:
     page = open_view("attention", text=SHORT, query=1, key=3, attention_kind="unmasked", **HERE)
     body = {"input": SHORT, "layer": 1, "head": 3, "query_position": 1}
     products = ask(server, "/v1/explain", body)["data"][0]["arrays"]["dots"]["data"]
@@ -137,20 +127,20 @@ def test_what_the_mask_hides_is_shown_before_it_and_what_becomes_of_it(
     expect(said).to_contain_text(f": {written(products[3])}, masked, so its score is −∞ and its weight 0")
     trace = {"input": SHORT, "layers": 1, "heads": 3, "points": ["attn.hook_rot_q", "attn.hook_rot_k"]}
     q, k = (np.array(point["data"])[:, 0] for point in ask(server, "/v1/trace", trace)["data"][0]["points"].values())
-    cells = [text for text in texts(drawing(page, tmp_path)) if re.fullmatch(r"−?\d+\.\d+", text)]
+    cells = [text for text in texts(drawing(page)) if re.fullmatch(r"−?\d+\.\d+", text)]
     assert [float(cell.replace("−", "-")) for cell in cells] == pytest.approx((q @ k.T).ravel(), abs=0.051)
     for kind, hidden in (("scores", "−∞"), ("weights", "0")):
         page.get_by_role("button", name=kind, exact=True).click()
         settle(page)
-        assert texts(drawing(page, tmp_path)).count(hidden) == 6
+        assert texts(drawing(page)).count(hidden) == 6
 
 
-def test_dots_have_the_area_of_their_numbers(open_view: Open, server: Server, tmp_path: Path) -> None:
+def test_dots_have_the_area_of_their_numbers(open_view: Open, server: Server) -> None:
     page = open_view("attention", text=SHORT, attention_kind="dots", **HERE)
     page.get_by_role("group", name="Cells as").get_by_role("button", name="dots").click()
     page.wait_for_url("**attention_cells=dots**")
     expected = numbers(server, 1, 3, "dots", text=SHORT)
-    drawn = [one.get("d", "") for one in drawing(page, tmp_path) if one.tag.endswith("}path")]
+    drawn = [one.get("d", "") for one in drawing(page) if one.tag.endswith("}path")]
     signs = [path for path in drawn if re.search(r"a[\d.]+ [\d.]+ 0 1 0", path)]
     assert len(signs) == 2  # of one colour each
     for path, sign in zip(signs, (1, -1), strict=True):
@@ -159,11 +149,11 @@ def test_dots_have_the_area_of_their_numbers(open_view: Open, server: Server, tm
         assert areas / areas.max() == pytest.approx(sizes / sizes.max(), abs=0.02)
 
 
-def test_names_of_a_large_grid_are_thinned_and_the_chosen_ones_stay(open_view: Open, tmp_path: Path) -> None:
+def test_names_of_a_large_grid_are_thinned_and_the_chosen_ones_stay(open_view: Open) -> None:
     page = open_view("attention", layer=1, head=3, query=37, key=21, text=LONG * 2)
     page.set_viewport_size({"width": 390, "height": 844})
     settle(page)
-    elements = drawing(page, tmp_path)
+    elements = drawing(page)
     names = [one for one in elements if one.tag.endswith("}text") and one.get("text-anchor") == "end"]
     heights = np.array([float(one.get("y", 0)) for one in names])
     assert 8 <= len(names) < 60

@@ -1,15 +1,13 @@
 """The heads view: the scores on the page are the API's, heads are found with the keyboard, and opened."""
 
-import csv
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.page.conftest import TEXT, Open, ask, settle, written
+from tests.page.conftest import TEXT, Open, ask, saved, settle, written
 from tests.support.processes import Server
 
 pytestmark = pytest.mark.usefixtures("kept_page")
@@ -25,16 +23,9 @@ def scatter(page: Page) -> Locator:
     return page.get_by_role("application", name=re.compile("Heads as points"))
 
 
-def test_the_chosen_heads_scores_are_the_apis(open_view: Open, server: Server) -> None:
-    page = open_view("heads", layer=3, head=2, heads_on="text")
-    measures, values = scores(server, TEXT)
-    said = page.locator(".heads-found .readout")
-    expect(said).to_contain_text("Layer 3, head 2: ")
-    for name, value in zip(measures, values[3][2], strict=True):
-        expect(said).to_contain_text(f"{name.replace('_', ' ')} {written(value)}")
-
-
-def test_random_tokens_written_twice_tell_the_induction_heads(open_view: Open, server: Server) -> None:
+def test_random_tokens_written_twice_tell_the_induction_heads_and_the_address_keeps_the_axes(
+    open_view: Open, server: Server
+) -> None:
     page = open_view("heads", layer=3, head=2)
     measures, values = scores(server)
     said = page.locator(".heads-found .readout").inner_text()
@@ -42,10 +33,19 @@ def test_random_tokens_written_twice_tell_the_induction_heads(open_view: Open, s
     assert shown, said
     assert float(shown[1]) == pytest.approx(values[3][2][measures.index("induction")], rel=0.01)
     expect(page.locator(".heads-found .hint").first).to_contain_text("4 sequences of 50 random tokens")
+    page.locator("#heads_x").select_option("self")
+    page.locator("#heads_y").select_option("first_token")
+    page.wait_for_url(re.compile("heads_x=self&heads_y=first_token"))
+    page.reload()
+    settle(page)
+    expect(page.get_by_role("heading", name="First token against self")).to_be_visible()
 
 
-def test_the_strongest_heads_are_the_apis_and_open_in_attention(open_view: Open, server: Server) -> None:
-    page = open_view("heads", heads_on="text")
+def test_scores_and_the_strongest_heads_are_the_apis_and_open_in_attention(open_view: Open, server: Server) -> None:
+    page = open_view("heads", layer=3, head=2, heads_on="text")
+    measures, values = scores(server, TEXT)
+    for name, value in zip(measures, values[3][2], strict=True):
+        expect(page.locator(".heads-found .readout")).to_contain_text(f"{name.replace('_', ' ')} {written(value)}")
     strongest: list[dict[str, Any]] = ask(server, "/v1/heads", {"input": TEXT})["data"][0]["strongest"]["first_token"]
     card = page.locator("section.card", has=page.get_by_role("heading", name="First token"))
     rows = card.locator("tbody tr")
@@ -81,10 +81,8 @@ def test_the_keyboard_walks_heads_by_their_scores_and_opens_one(open_view: Open,
 
 def test_a_click_on_a_point_opens_its_head(open_view: Open, server: Server) -> None:
     page = open_view("heads", layer=5, head=7, heads_on="text", heads_x="entropy", heads_y="mean_distance")
-    page.get_by_role("button", name="Save…").first.click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="picture (SVG)").click()
-    disc = re.search(r'<path d="M([-\d.]+) ([-\d.]+)a', download.value.path().read_text(encoding="utf-8"))
+    svg = saved(page, "picture (SVG)").read_text(encoding="utf-8")
+    disc = re.search(r'<path d="M([-\d.]+) ([-\d.]+)a', svg)
     assert disc, "no head is drawn as a disc"
     scatter(page).hover(position={"x": float(disc[1]) - 4, "y": float(disc[2])})  # a path begins at its right end
     said = page.locator(".heads-found .readout")
@@ -99,35 +97,8 @@ def test_a_click_on_a_point_opens_its_head(open_view: Open, server: Server) -> N
     page.wait_for_url(re.compile(rf"view=attention\b.*layer={layer}\b.*head={head}\b"))
 
 
-def test_axes_stand_in_the_address(open_view: Open) -> None:
-    page = open_view("heads")
-    page.locator("#heads_x").select_option("self")
-    page.locator("#heads_y").select_option("first_token")
-    page.wait_for_url(re.compile("heads_x=self&heads_y=first_token"))
-    page.reload()
-    settle(page)
-    expect(page.get_by_role("heading", name="First token against self")).to_be_visible()
-
-
 def test_a_text_that_repeats_nothing_has_no_induction_and_says_so(open_view: Open) -> None:
     page = open_view("heads", text="The old king", heads_on="text")
     expect(page.locator(".heads-found .lack").first).to_contain_text("no token of it comes twice")
     page.locator("#heads_y").select_option("entropy")
     expect(scatter(page)).to_be_visible()
-
-
-def test_the_saved_table_holds_every_score(open_view: Open, server: Server, tmp_path: Path) -> None:
-    page = open_view("heads", heads_on="text")
-    page.get_by_role("button", name="Save…").first.click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="all scores (CSV)").click()
-    path = tmp_path / "heads.csv"
-    download.value.save_as(path)
-    measures, values = scores(server, TEXT)
-    head, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
-    assert head[1:] == measures
-    assert [row[0] for row in rows[:2]] == ["layer 0 head 0", "layer 0 head 1"]
-    flat = [value for layer in values for each in layer for value in each]
-    saved = [float(cell) for row in rows for cell in row[1:]]
-    assert len(saved) == len(flat)
-    assert all(abs(one - other) <= 1e-6 * abs(other) for one, other in zip(saved, flat, strict=True))

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 from safetensors.torch import load_file
 
-from tests.page.conftest import TEXT, Open, ask, percent, settle, wait_until, written
+from tests.page.conftest import TEXT, Open, ask, box_of, percent, saved, settle, softmax, texts_of, wait_until, written
 from tests.page.test_accessibility import serious
 from tests.page.test_flow import traced
 from tests.support.processes import ROOT, Server
@@ -57,18 +57,15 @@ def point(server: Server, name: str, **more: object) -> np.ndarray:
     return traced(server, f"{BLOCK}.{name}", **more)
 
 
-def products(server: Server) -> np.ndarray:
+def products(server: Server, text: str = TEXT) -> np.ndarray:
     """Return q . k of every pair of words, also of masked pairs, from the queries and keys of the trace."""
-    q, k = (point(server, f"attn.hook_rot_{side}", heads=HEAD)[:, 0] for side in "qk")
+    q, k = (point(server, f"attn.hook_rot_{side}", heads=HEAD, input=text)[:, 0] for side in "qk")
     return np.asarray(q @ k.T)
 
 
-def softmax(scores: np.ndarray) -> np.ndarray:
-    shares = np.exp(scores - scores.max())
-    return np.asarray(shares / shares.sum())
-
-
-def test_the_attentions_numbers_follow_from_queries_keys_and_values(open_view: Open, server: Server) -> None:
+def test_the_attentions_numbers_follow_from_queries_keys_and_values_at_any_temperature(
+    open_view: Open, server: Server
+) -> None:
     page = open_view("journey", **PAIR)
     dots = products(server)
     assert number(says(page, "dots"), "“girl” · “little” = ") == near(dots[QUERY, KEY])
@@ -77,14 +74,25 @@ def test_the_attentions_numbers_follow_from_queries_keys_and_values(open_view: O
     assert number(says(page, "scale"), "0.1768 (which is 1 / √32) = ") == near(scaled[QUERY, KEY])
     assert "36 scores of the rows drawn are -∞" in says(page, "mask")
     assert "“girl” may look at 9 of 9 tokens" in says(page, "mask")
-    weights = softmax(scaled[QUERY, : QUERY + 1])
-    assert number(says(page, "softmax"), "“girl” gives “little” ", " %") == pytest.approx(100 * weights[KEY], rel=6e-2)
-    values = point(server, "attn.hook_v", heads=HEAD)[:, 0]
-    z = weights @ values[: QUERY + 1]
-    assert number(says(page, "values"), "numbers of length ") == near(np.linalg.norm(z))
+    values = point(server, "attn.hook_v", heads=HEAD)[: QUERY + 1, 0]
+    slider = page.get_by_role("slider", name="temperature of the attention")
+    for key, temperature in (("", 1.0), ("ArrowLeft", 0.7), ("End", 100.0)):
+        if key:
+            slider.press(key)
+            softmax_stop = page.locator(".journey-stops .on")
+            expect(softmax_stop.locator("h2")).to_have_text(
+                f"{STOPS.index('softmax') + 1}. Softmax: scores become shares"
+            )
+            expect(softmax_stop.locator("p")).to_contain_text(f"at temperature {written(temperature)}")
+            assert "All later numbers are the model's own, at temperature 1" in says(page, "values")
+        weights = softmax(scaled[QUERY, : QUERY + 1] / temperature)
+        share = number(says(page, "softmax"), "“girl” gives “little” ", " %")
+        assert share == pytest.approx(100 * weights[KEY], rel=6e-2)
+        assert number(says(page, "values"), "numbers of length ") == near(np.linalg.norm(weights @ values))
+    page.wait_for_url(re.compile("journey_temperature=100"))
 
 
-def test_what_heads_and_neurons_write_is_z_and_the_neurons_times_the_weights(
+def test_heads_and_neurons_write_z_and_neurons_times_the_weights_and_the_next_word_is_a_completions(
     open_view: Open, server: Server, weight: Weight
 ) -> None:
     page = open_view("journey", **PAIR)
@@ -110,10 +118,6 @@ def test_what_heads_and_neurons_write_is_z_and_the_neurons_times_the_weights(
     assert number(says(page, "mlp"), "What it writes, of length ") == near(np.linalg.norm(down))
     end = traced(server, "blocks.5.hook_resid_post", positions=QUERY)[0]
     assert number(says(page, "blocks"), f"after block {LAYER} and ") == near(np.linalg.norm(end))
-
-
-def test_the_next_word_is_the_one_that_a_completion_begins_with(open_view: Open, server: Server) -> None:
-    page = open_view("journey", **PAIR)
     body = {"prompt": TEXT, "max_tokens": 1, "temperature": 0, "logprobs": 2}
     likeliest = ask(server, "/v1/completions", body)["choices"][0]["logprobs"]["top_logprobs"][0]
     (first, chance), (second, after) = sorted(likeliest.items(), key=lambda item: -item[1])
@@ -122,66 +126,22 @@ def test_the_next_word_is_the_one_that_a_completion_begins_with(open_view: Open,
     assert f"“{second.strip()}” {percent(float(np.exp(after)))}" in said
 
 
-def test_the_attentions_temperature_is_that_of_its_softmax(open_view: Open, server: Server) -> None:
-    page = open_view("journey", **PAIR)
-    scores = products(server)[QUERY, : QUERY + 1] / np.sqrt(32)
-    values = point(server, "attn.hook_v", heads=HEAD)[: QUERY + 1, 0]
-    slider = page.get_by_role("slider", name="temperature of the attention")
-    for key, temperature in (("ArrowLeft", 0.7), ("End", 100.0)):
-        slider.press(key)
-        weights = softmax(scores / temperature)
-        expect(page.locator(".journey-stops .on h2")).to_have_text(
-            f"{STOPS.index('softmax') + 1}. Softmax: scores become shares"
-        )
-        expect(page.locator(".journey-stops .on p")).to_contain_text(f"at temperature {written(temperature)}")
-        assert number(says(page, "softmax"), "“girl” gives “little” ", " %") == pytest.approx(
-            100 * weights[KEY], rel=6e-2
-        )
-        assert number(says(page, "values"), "numbers of length ") == near(np.linalg.norm(weights @ values))
-        assert "All later numbers are the model's own, at temperature 1" in says(page, "values")
-    page.wait_for_url(re.compile("journey_temperature=100"))
-
-
-def drawn(page: Page, path: Path) -> str:
-    """Return the picture as the page saves it."""
-    page.get_by_role("button", name="Save…").click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name="picture (SVG)").click()
-    download.value.save_as(path)
-    return path.read_text(encoding="utf-8")
-
-
-def test_the_picture_has_the_numbers_before_the_mask_and_after_it(
-    open_view: Open, server: Server, tmp_path: Path
-) -> None:
-    page = open_view("journey", **PAIR | {"query": 2, "key": 1}, text="Once upon a time", journey_stop="dots")
-    q, k = (
-        ask(
-            server,
-            "/v1/trace",
-            {"input": "Once upon a time", "points": [f"{BLOCK}.attn.hook_rot_{side}"], "heads": HEAD},
-        )
-        for side in "qk"
-    )
-    queries, keys = (
-        np.array(answer["data"][0]["points"][f"{BLOCK}.attn.hook_rot_{side}"]["data"])[:, 0]
-        for answer, side in ((q, "q"), (k, "k"))
-    )
-    dots = queries @ keys.T
-    seen = written_cells(drawn(page, tmp_path / "dots.svg"))
-    assert seen == pytest.approx(dots.flatten().tolist(), rel=6e-3)  # three digits
+def test_the_picture_has_the_numbers_before_the_mask_and_after_it(open_view: Open, server: Server) -> None:
+    text = "Once upon a time"
+    page = open_view("journey", **PAIR | {"query": 2, "key": 1}, text=text, journey_stop="dots")
+    dots = products(server, text)
+    assert written_cells(saved(page, "picture (SVG)")) == pytest.approx(dots.flatten().tolist(), rel=6e-3)  # 3 digits
     go_to(page, "mask")
-    cells = re.findall(r"<text[^>]*>([^<]*)</text>", drawn(page, tmp_path / "mask.svg"))
-    assert cells.count("−∞") == 6
+    assert texts_of(saved(page, "picture (SVG)")).count("−∞") == 6
     go_to(page, "softmax")
-    shares = [softmax(dots[row, : row + 1] / np.sqrt(32)) for row in range(4)]
-    words = re.findall(r"<text[^>]*>([^<]*)</text>", drawn(page, tmp_path / "softmax.svg"))
-    assert {percent(float(share)) for share in shares[2]} <= set(words)
+    shares = softmax(dots[2, :3] / np.sqrt(32))
+    assert {percent(float(share)) for share in shares} <= set(texts_of(saved(page, "picture (SVG)")))
 
 
-def written_cells(svg: str) -> list[float]:
+def written_cells(svg: Path) -> list[float]:
     """Return the numbers of the grid's cells in their order."""
-    texts = re.findall(r'<text[^>]*text-anchor="middle"[^>]*monospace[^>]*>([^<]*)</text>', svg)
+    pattern = r'<text[^>]*text-anchor="middle"[^>]*monospace[^>]*>([^<]*)</text>'
+    texts = re.findall(pattern, svg.read_text(encoding="utf-8"))
     return [float(text.replace("−", "-")) for text in texts if re.fullmatch(r"−?\d[\d.]*", text)][:16]
 
 
@@ -215,13 +175,10 @@ def test_keys_walk_play_and_leave_and_the_address_keeps_the_place(open_view: Ope
     expect(page.locator(".journey-stops [aria-current=step] h2")).to_have_text("15. The next word")
 
 
-def test_numbers_stand_in_the_cells_of_a_matrix_that_is_enlarged(
-    open_view: Open, server: Server, tmp_path: Path
-) -> None:
+def test_numbers_stand_in_the_cells_of_a_matrix_that_is_enlarged(open_view: Open, server: Server) -> None:
     page = open_view("journey", **PAIR, journey_stop="qk")
     film = page.get_by_role("application", name=re.compile("The journey of “girl”"))
-    box = film.bounding_box()
-    assert box is not None
+    box = box_of(film)
     page.mouse.move(box["x"] + 200, box["y"] + 200)
     page.mouse.down()
     page.mouse.move(box["x"] + 330, box["y"] + 200, steps=4)  # the queries are at the left
@@ -229,7 +186,7 @@ def test_numbers_stand_in_the_cells_of_a_matrix_that_is_enlarged(
     for _ in range(7):
         film.press("+")
     queries = point(server, "attn.hook_rot_q", heads=HEAD).flatten()
-    words = set(re.findall(r"<text[^>]*>([^<]*)</text>", drawn(page, tmp_path / "near.svg")))
+    words = set(texts_of(saved(page, "picture (SVG)")))
     two_digits = {f"{value:.2g}".replace("-", "−") for value in queries}
     assert len(words & two_digits) >= 10
 
@@ -265,8 +222,7 @@ def test_each_stop_opens_its_view_with_the_pair(open_view: Open) -> None:
 def test_a_click_on_the_picture_chooses_the_words(open_view: Open, page: Page) -> None:
     open_view("journey", **PAIR, journey_stop="tokens")
     film = page.get_by_role("application", name=re.compile("The journey of “girl”"))
-    box = film.bounding_box()
-    assert box is not None
+    box = box_of(film)
     assert box["y"] + box["height"] <= 900, "the caption is below the screen"
     page.mouse.click(box["x"] + box["width"] * 0.4, box["y"] + box["height"] * 0.3)
     page.wait_for_url(re.compile(r"query=[1-5]\b"))

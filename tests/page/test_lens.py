@@ -1,6 +1,5 @@
 """The view Lens: cells have the API's words, a click opens one, a word is followed; long texts come in pages."""
 
-import numpy as np
 import pytest
 from playwright.sync_api import expect
 
@@ -88,17 +87,3 @@ def test_of_a_text_one_token_too_long_the_last_ones_are_shown(open_view: Open, s
     ids = ask(server, "/tokenize", {"prompt": " ".join([TEXT] * 5)})["tokens"][:33]
     page = open_view("lens", text=ask(server, "/detokenize", {"tokens": ids})["prompt"])
     expect(page.get_by_text("positions 1–32 of 33")).to_be_visible()
-
-
-def test_arrays_that_are_saved_together_have_names_of_their_own(open_view: Open, server: Server) -> None:
-    page = open_view("lens")
-    files = {}
-    for what in ("probability of the top word", "entropy"):
-        page.get_by_role("button", name="Save…").first.click()
-        with page.expect_download() as saved:
-            page.get_by_role("button", name=f"{what} (npy)").click()
-        files[what] = saved.value
-    names = [file.suggested_filename for file in files.values()]
-    assert names == ["lens-probability-of-the-top-word.npy", "lens-entropy.npy"]
-    truth = ask(server, "/v1/lens", {"input": TEXT})["data"][0]["arrays"]["entropy"]["data"]
-    np.testing.assert_allclose(np.load(files["entropy"].path()), truth, rtol=1e-3)

@@ -1,10 +1,12 @@
 """Lessons: every step opens its view, frames the described part, and has only true sentences about the served model."""
 
 import math
+import operator
 import re
-from typing import Any
+from collections.abc import Callable
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
@@ -25,39 +27,10 @@ PICTURED = {
 """Texts that the view of a step must show, because its sentences name them, by the step."""
 
 
-def steps_of(replayed: lessons.Replayed) -> list[dict[str, Any]]:
-    """Return the steps with views that the page has."""
-    return [step for step in replayed.lesson["steps"] if step["view"] in lessons.known_views()]
-
-
-SAY = """
-async (lessons) => {
-  const { later, use } = await import(document.querySelector("script[type=module]").src);
-  await later("views/lessons/card.js");
-  const { Values } = use("views/lessons/values.js");
-  return Promise.all(lessons.map((lesson) => {
-    const values = new Values(lesson);
-    return Promise.all(lesson.steps.map(async (step) => {
-      const { said, left } = await values.say(step.say);
-      return { said, left, chosen: await values.fill(step.select ?? {}) };
-    }));
-  }));
-}
-"""
-"""Returns the sentences of each step of lessons, how many are left out, and the fields that it chooses, without drawing
-any view.
-"""
-
-
-def test_all_lessons_say_and_choose_what_the_api_answers(open_view: Open, server: Server) -> None:
-    replayed = [lessons.Replayed(lessons.read(name), server) for name in lessons.NAMES]
-    told = open_view("server").evaluate(SAY, [each.lesson for each in replayed])
-    for each, steps in zip(replayed, told, strict=True):
-        for step, found in zip(each.lesson["steps"], steps, strict=True):
-            assert found["said"] == each.said(step), step["title"]
-            assert found["chosen"] == each.fill(step.get("select", {})), step["title"]
-
-
+RELATIONS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt, "<": operator.lt, ">=": operator.ge, "<=": operator.le, "=": operator.eq, "!=": operator.ne,
+    "near": lambda a, b: math.isclose(a, b, rel_tol=0.01),
+}  # fmt: skip
 COMPUTED = {
     "values": {
         "all": {"compute": "sum", "of": [[1, 2.5], 3]},
@@ -91,7 +64,7 @@ COMPUTED = {
             "{model}: {most.value} {most.layer} {most.head} {most.query} {most.key} {least.value} {least.key}",
             *(
                 {"if": f"{{length}} {relation} {side}", "say": f"{relation} {side}", "else": f"not {relation} {side}"}
-                for relation in lessons.RELATIONS
+                for relation in RELATIONS
                 for side in (4, 4.96, 5, 5.04, 6)
             ),
             {"if": "{length} = 5 and {ratio} > 1", "say": "never"},
@@ -105,27 +78,46 @@ COMPUTED = {
 
 
 def test_the_functions_relations_and_formats_of_lessons(open_view: Open, server: Server) -> None:
-    replayed = lessons.Replayed(COMPUTED, server)
-    first, second = COMPUTED["steps"]
-    ((told, chosen),) = open_view("server").evaluate(SAY, [COMPUTED])
-    assert told["said"] == replayed.said(first)
+    told, chosen = lessons.say(open_view("server"), COMPUTED)["steps"]
     root, e, half = (written(value) for value in (2**0.5, math.e, 0.5**0.5))
-    assert told["said"][0] == f"6.5 -3 24 0.125 {root} {e} 5 -5 {half}"
-    assert told["said"][1].startswith(f"{percent(0.125)} 0.125 5 ")
+    tokens = ask(server, "/tokenize", {"prompt": "a girl and a girl", "return_token_strs": True})["token_strs"]
+    first, second = (place for place, token in enumerate(tokens) if token.strip() == "girl")
+    body = {"input": TEXT, "num_tokens": 3}
+    last = ask(server, "/v1/next", body)["data"][0]["temperatures"][0]["tokens"][-1]["token"].strip()
+    body = {"input": TEXT, "layers": [2, 4], "query_positions": [5, 7]}
+    weights = np.array(ask(server, "/v1/attention", body)["data"][0]["attention"])
+    layer, head, query, key = np.unravel_index(weights.argmax(), weights.shape)
+    body = {"input": TEXT, "layer": 1, "head": 3, "query_position": 7}
+    dots = np.array(ask(server, "/v1/explain", body)["data"][0]["arrays"]["dots"]["data"], float)
+    most = f"{written(weights.max())} {(2, 4)[layer]} {head} {(5, 7)[query]} {key}"
+    assert told["said"] == [
+        f"6.5 -3 24 0.125 {root} {e} 5 -5 {half}",
+        f"{percent(0.125)} 0.125 5 {last}",
+        f"{first} {second}",
+        f"fables: {most} {written(np.nanmin(dots))} {np.nanargmin(dots)}",
+        *(
+            f"{relation} {side}" if holds(5, side) else f"not {relation} {side}"
+            for relation, holds in RELATIONS.items()
+            for side in (4, 4.96, 5, 5.04, 6)
+        ),
+        "a name",
+    ]
     assert told["left"] == 2  # the third girl, and the sentence that is never true
     assert told["chosen"] is None  # there is no third girl
-    assert chosen["chosen"] == replayed.fill(second["select"])
+    assert chosen["chosen"] == {"query": second, "head": 2}
 
 
 @pytest.mark.parametrize(
     "name", [name if name == "six-steps" else pytest.param(name, marks=pytest.mark.nightly) for name in lessons.NAMES]
 )
 def test_every_step_says_what_the_api_answers_and_frames_it(name: str, page: Page, server: Server) -> None:
-    replayed = lessons.Replayed(lessons.read(name), server)
-    steps = steps_of(replayed)
+    lesson = lessons.read(name)
+    steps = lesson["steps"]
+    pictured = [{"say": [PICTURED[step["title"]]] if step["title"] in PICTURED else []} for step in steps]
     page.goto(f"{server.url}/#{urlencode({'view': 'server', 'lesson': name})}")
+    told = [step["said"] for step in lessons.say(page, {**lesson, "steps": [*steps, *pictured]})["steps"]]
     for place, step in enumerate(steps):
-        said = replayed.said(step)
+        said = told[place]
         # waited for in the page itself: `expect` checks again only after up to a second
         page.locator(f"{CARD} h2").get_by_text(step["title"], exact=True).wait_for()
         page.locator(f"{CARD} [aria-live] p").filter(has_text=said[-1]).wait_for()
@@ -137,8 +129,7 @@ def test_every_step_says_what_the_api_answers_and_frames_it(name: str, page: Pag
         expect(page.locator(f"#view-{step['view']}")).to_be_visible()
         expect(page.locator(".lesson-outline")).to_be_in_viewport()
         expect(page.locator(".problem")).to_have_count(0)
-        if step["title"] in PICTURED:
-            (seen,) = replayed.said({"say": [PICTURED[step["title"]]]})
+        for seen in told[len(steps) + place]:
             expect(page.locator(f"#view-{step['view']}")).to_contain_text(seen)
         if step["view"] == "motion":
             assert_the_arrows_can_be_played(page)
@@ -226,10 +217,8 @@ def test_the_browsers_back_button_walks_the_steps_and_out_of_the_lesson(open_vie
 
 def test_a_sentence_that_is_untrue_of_the_model_is_left_out_and_the_card_says_so(page: Page, server: Server) -> None:
     """The built-in model has no induction head as strong as SmolLM2's."""
-    replayed = lessons.Replayed(lessons.read("tables"), server)
-    steps = steps_of(replayed)
-    assert len(replayed.said(steps[-1])) == len(steps[-1]["say"]) - 1
-    page.goto(f"{server.url}/#{urlencode({'lesson': 'tables', 'lesson_step': len(steps)})}")
+    last = len(lessons.read("tables")["steps"])
+    page.goto(f"{server.url}/#{urlencode({'lesson': 'tables', 'lesson_step': last})}")
     expect(page.locator(CARD)).to_contain_text("One sentence is left out, because it is not true of this model.")
     expect(page.locator(CARD)).not_to_contain_text("an earlier occurrence of the same word")
 
@@ -247,11 +236,9 @@ def test_the_list_opens_and_closes_by_the_keyboard(open_view: Open) -> None:
     expect(page.get_by_role("button", name="Lessons")).to_be_focused()
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
-def test_axe_finds_nothing_serious_in_the_list_and_in_a_step(open_page: Page, server: Server, scheme: Any) -> None:
+def test_axe_finds_nothing_serious_in_the_list_and_in_a_step(open_page: Page, server: Server) -> None:
     page = open_page
-    page.emulate_media(color_scheme=scheme)
-    page.set_viewport_size({"width": 390, "height": 844} if scheme == "light" else {"width": 1440, "height": 900})
+    page.set_viewport_size({"width": 390, "height": 844})
     found = []
     for lesson in ("list", "six-steps"):
         page.goto(f"{server.url}/#{urlencode({'view': 'why', 'text': TEXT, 'lesson': lesson})}")

@@ -1,7 +1,6 @@
 """Matrices as pictures: sizes of any model, softmax of one's own numbers, and the texts about the weights."""
 
 import re
-from typing import Any
 
 import numpy as np
 import pytest
@@ -193,12 +192,10 @@ def test_one_word_far_from_the_others_is_no_mutual_information(open_view: Open, 
     expect(said).to_contain_text(f"gives {written(-0.5 * np.log(1 - rho**2))} nats")
 
 
-@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.nightly), "dark"])
-def test_every_picture_is_free_of_barriers_on_a_phone_too(open_page: Page, server: Server, scheme: Any) -> None:
+def test_every_picture_is_free_of_barriers_on_a_phone(open_page: Page, server: Server) -> None:
     page = open_page
-    page.emulate_media(color_scheme=scheme)
-    if scheme == "dark":
-        page.set_viewport_size({"width": 390, "height": 844})
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 390, "height": 844})
     found = []
     for shown in SHOWN:
         page.goto(f"{server.url}/#view=weights&weights_show={shown}&text={TEXT}")

@@ -1,6 +1,5 @@
 """The view Motion: its arrows are the served model's, they sum to its vector, they play, and a text describes them."""
 
-import json
 import re
 from typing import Any
 
@@ -58,27 +57,27 @@ def shown(text: str) -> float:
     return float(text.replace("−", "-"))
 
 
-def test_arrows_of_words_are_weight_times_value_times_w_o(open_view: Open, added: Any) -> None:
+def test_arrows_are_weight_times_value_times_w_o_and_sum_to_the_models_own_vector(
+    open_view: Open, server: Server, added: Any
+) -> None:
     page = open_view("motion", **HERE)
+    longest = max(steps(page)[1:], key=lambda step: shown(step[2]))
+    summary = page.locator("#motion-summary").inner_text()
+    assert f"the longest are {longest[0]} ({longest[2]})" in summary
+    assert summary.count("The plane holds") == 1
     told = {what: shown(length) for what, _, length in steps(page) if what.startswith("‘")}
     tokens = page.locator(".token").all_inner_texts()[: QUERY + 1]
     lengths = np.linalg.norm(added.sum((0, 1)), axis=-1)
     assert list(told.values()) == pytest.approx(list(lengths[: QUERY + 1]), rel=6e-3)
     words = [f"‘{token.strip()}’ ({position})" for position, token in enumerate(tokens)]
     assert list(told) == [*words[:-1], f"{words[-1]}, the word itself"]
-
-
-def test_all_arrows_sum_to_the_models_own_vector(open_view: Open, server: Server) -> None:
-    page = open_view("motion", **HERE)
     (last,) = traced(server, ["hook_resid_post"], {"layers": -1, "positions": QUERY}).values()
     expect(page.locator("#motion-length")).to_have_text(written(float(np.linalg.norm(last))))
-    for layers in ("one after another", "layer 1", "all together"):
-        for by in ("head", "word, head 1.3 alone", "word"):
-            page.get_by_role("button", name=layers, exact=True).click()
-            page.get_by_role("button", name=by, exact=True).click()
-            settle(page)
-            assert shown(page.locator("#motion-difference").inner_text()) < 1e-3
-            assert shown(page.locator(".motion-table tbody tr").last.locator("td").last.inner_text()) < 1e-3
+    for choice in ("one after another", "head", "layer 1", "word, head 1.3 alone", "all together", "word"):
+        page.get_by_role("button", name=choice, exact=True).click()
+        settle(page)
+        assert shown(page.locator("#motion-difference").inner_text()) < 1e-3
+        assert shown(page.locator(".motion-table tbody tr").last.locator("td").last.inner_text()) < 1e-3
 
 
 def test_the_share_of_the_plane_is_that_of_its_axes(open_view: Open, server: Server) -> None:
@@ -187,36 +186,32 @@ def picture(page: Page) -> bytes:
     return page.locator(".motion-canvas canvas").screenshot()
 
 
-def test_the_picture_follows_from_the_progress_alone(page: Page, server: Server) -> None:
-    check_the_picture(page, server)
+WITHOUT_WEBGL2 = """
+const own = HTMLCanvasElement.prototype.getContext;
+HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
+  return kind === "webgl2" ? null : own.call(this, kind, ...rest);
+};
+"""
 
 
-def test_the_picture_follows_from_the_progress_alone_without_webgl2(browser: Browser, server: Server) -> None:
+@pytest.mark.parametrize("script", ["", WITHOUT_WEBGL2], ids=["webgl2", "without"])
+def test_the_picture_follows_from_the_progress_alone(browser: Browser, server: Server, script: str) -> None:
     with new_page(browser) as page:
-        page.add_init_script(
-            """const own = HTMLCanvasElement.prototype.getContext;
-            HTMLCanvasElement.prototype.getContext = function (kind, ...rest) {
-              return kind === "webgl2" ? null : own.call(this, kind, ...rest);
-            };"""
-        )
-        check_the_picture(page, server)
-
-
-def check_the_picture(page: Page, server: Server) -> None:
-    show(page, server, "motion", **HERE, motion_space="space", motion_layers="each", motion_at=0.5)
-    page.locator(".motion-table").wait_for()
-    between_steps = picture(page)
-    page.get_by_role("button", name="One step back").click()
-    wait_until(page, lambda: picture(page) != between_steps)
-    at_half = picture(page)
-    page.get_by_role("button", name="One step on").click()
-    wait_until(page, lambda: picture(page) != at_half)
-    page.get_by_role("button", name="One step back").click()
-    wait_until(page, lambda: picture(page) == at_half)
-    page.get_by_role("application", name="Arrows that are added").focus()
-    page.keyboard.press("Shift+ArrowRight")
-    page.wait_for_url("**motion_yaw=40**")
-    wait_until(page, lambda: picture(page) != at_half)
+        page.add_init_script(script)
+        show(page, server, "motion", **HERE, motion_space="space", motion_layers="each", motion_at=0.5)
+        page.locator(".motion-table").wait_for()
+        between_steps = picture(page)
+        page.get_by_role("button", name="One step back").click()
+        wait_until(page, lambda: picture(page) != between_steps)
+        at_half = picture(page)
+        page.get_by_role("button", name="One step on").click()
+        wait_until(page, lambda: picture(page) != at_half)
+        page.get_by_role("button", name="One step back").click()
+        wait_until(page, lambda: picture(page) == at_half)
+        page.get_by_role("application", name="Arrows that are added").focus()
+        page.keyboard.press("Shift+ArrowRight")
+        page.wait_for_url("**motion_yaw=40**")
+        wait_until(page, lambda: picture(page) != at_half)
 
 
 def test_one_word_in_several_contexts_starts_from_one_embedding(open_view: Open, server: Server) -> None:
@@ -256,11 +251,3 @@ def traced_at(server: Server, text: str, position: int) -> Any:
     body = {"input": text, "points": ["hook_embed"], "positions": position}
     (point,) = ask(server, "/v1/trace", body)["data"][0]["points"].values()
     return np.array(point["data"][0])
-
-
-def test_the_picture_is_told_in_words(open_view: Open) -> None:
-    page = open_view("motion", **HERE)
-    longest = max(steps(page)[1:], key=lambda step: shown(step[2]))
-    summary = page.locator("#motion-summary").inner_text()
-    assert f"the longest are {longest[0]} ({longest[2]})" in summary
-    assert json.dumps(summary).count("The plane holds") == 1

@@ -1,6 +1,5 @@
 """The view Next token: its numbers are the API's at any options, filters are the server's; a click writes a token."""
 
-import io
 import math
 import re
 
@@ -103,19 +102,6 @@ def test_any_token_can_be_looked_up(open_view: Open, server: Server) -> None:
     )
     line = page.locator(".chance", has_text="rank 301")
     expect(line).to_contain_text(percent(found[300]["probability"]))
-
-
-def test_the_saved_array_holds_both_distributions(open_view: Open, server: Server) -> None:
-    page = open_view("next", next_top_p=0.8)
-    curve = page.locator(".card", has_text="The whole vocabulary")
-    curve.get_by_role("button", name="Save").click()
-    with page.expect_download() as saved:
-        curve.get_by_role("button", name="npy").click()
-    array = np.load(io.BytesIO(saved.value.path().read_bytes()))
-    body = {"input": TEXT, "top_p": 0.8, "full": True}
-    arrays = ask(server, "/v1/next", body)["data"][0]["arrays"]
-    np.testing.assert_allclose(array[0], arrays["probabilities"]["data"][0], rtol=1e-6, atol=0)
-    np.testing.assert_allclose(array[1], arrays["kept"]["data"][0], rtol=1e-6, atol=0)
 
 
 def test_the_curve_is_walked_with_the_keyboard(open_view: Open) -> None:

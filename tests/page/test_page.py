@@ -4,13 +4,14 @@ import re
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Request, expect
 
 from tests.page.conftest import (
     KEY,
     PROXY_PATH,
-    TEXT,
+    VIEWS,
     Open,
+    Watched,
     ask,
     new_page,
     sent_to,
@@ -19,46 +20,62 @@ from tests.page.conftest import (
     wait_until,
     written,
 )
+from tests.page.test_terms import check_terms
 from tests.support.processes import Server
 
-VIEWS = (
-    "write", "attention", "journey", "why", "contributions", "motion", "lens", "next", "heads", "flow", "stacks",
-    "embeddings",
-    "weights", "server",
-)  # fmt: skip
+
+def sizes_of_files(page: Page) -> dict[str, int]:
+    """Return a dictionary that the page's files are added to, compressed, in bytes; browsers may keep them."""
+    sizes: dict[str, int] = {}
+
+    def count(request: Request) -> None:
+        path, response = urlsplit(request.url).path, request.response()
+        if path == "/" or "/web/" in path:
+            assert response is not None
+            sizes[path] = request.sizes()["responseBodySize"]
+            assert path == "/" or "immutable" in response.headers["cache-control"]
+            assert path == "/" or response.headers["content-encoding"] == "gzip"
+
+    page.on("requestfinished", count)
+    return sizes
 
 
-def test_the_pages_numbers_are_the_apis(open_view: Open, server: Server) -> None:
-    page = open_view("attention", layer=1, head=3, query=7, key=6)
-    body = {"input": TEXT, "layers": 1, "heads": 3, "query_positions": 7}
-    weight = ask(server, "/v1/attention", body)["data"][0]["attention"][0][0][0][6]
-    expect(page.locator(".readout", has_text=written(weight)).first).to_be_visible()
-
-
-def test_every_view_opens_from_the_list_and_the_selection_is_kept(open_view: Open) -> None:
+def test_every_view_opens_from_the_list_keeps_the_selection_and_explains_its_words(
+    browser: Browser, server: Server
+) -> None:
+    """Check also the bytes of all files, and of the files of the first view, in a browser without stored data."""
     chosen = {"layer": "2", "head": "5", "query": "4", "key": "2"}
-    page = open_view("server", **chosen)
     with_heads = 0
-    for number, view in enumerate(VIEWS):
-        page.get_by_role("navigation", name="Views").get_by_role("button").nth(number).click()
-        expect(page.locator(f"#view-{view} h1")).to_be_visible()
-        settle(page)
-        expect(page.locator(".problem"), view).to_have_count(0)
-        expect(page.locator("nav [aria-current=page]"), view).to_have_count(1)
-        held = dict(parse_qsl(urlsplit(page.url).fragment))
-        assert held["view"] == view
-        assert {name: held[name] for name in chosen} == chosen, view
-        if page.locator("#head").count():
-            with_heads += 1
-            expect(page.locator("#layer")).to_have_value("2")
-            expect(page.locator("#head")).to_have_value("5")
-        if page.locator(".text-tokens").count():
-            expect(page.locator(".text-tokens .is-query")).to_have_text("there")
+    with new_page(browser) as page:
+        watched, sizes = Watched(page), sizes_of_files(page)
+        show(page, server, "attention", **chosen)
+        assert sum(sizes.values()) < 100_000, sizes
+        assert len([path for path in sizes if path.endswith(".js")]) == 1, "all code of the first view comes at once"
+        for number, view in enumerate(VIEWS):
+            page.get_by_role("navigation", name="Views").get_by_role("button").nth(number).press("Enter")
+            expect(page.locator(f"#view-{view} h1")).to_be_visible()
+            settle(page)
+            expect(page.locator(".problem"), view).to_have_count(0)
+            expect(page.locator("nav [aria-current=page]"), view).to_have_count(1)
+            held = dict(parse_qsl(urlsplit(page.url).fragment))
+            assert held["view"] == view
+            assert {name: held[name] for name in chosen} == chosen, view
+            if page.locator("#head").count():
+                with_heads += 1
+                expect(page.locator("#layer")).to_have_value("2")
+                expect(page.locator("#head")).to_have_value("5")
+            if page.locator(".text-tokens").count():
+                expect(page.locator(".text-tokens .is-query")).to_have_text("there")
+            check_terms(page, view)
+        assert not [*watched.errors, *watched.strangers]
     assert with_heads == 9  # Weights has a choice of its own
+    assert len(sizes) > len(VIEWS)
+    assert sum(sizes.values()) < 330_000, sizes
 
 
 def test_one_selection_is_shared_and_the_url_restores_it(open_view: Open, browser: Browser) -> None:
-    page = open_view("attention", layer=2, head=5)
+    page = open_view("attention", layer=-4, head=-3)  # counted from the end, as is the query without a choice
+    expect(page.locator(".text-tokens .is-query")).to_have_text("girl")
     page.get_by_role("button", name="token 3, ").first.click()
     page.get_by_role("navigation", name="Views").get_by_role("button", name="Why").click()
     settle(page)
@@ -84,17 +101,12 @@ def test_keys_walk_layers_and_heads_but_not_while_writing(open_view: Open) -> No
     expect(page.locator("#head")).to_have_value("7")
     page.keyboard.press("Shift+ArrowDown")
     expect(page.locator("#layer")).to_have_value("0")
+    page.keyboard.press("ArrowDown")  # scrolls
+    wait_until(page, lambda: page.evaluate("scrollY") > 0)
+    expect(page.locator("#layer")).to_have_value("0")
     page.get_by_label("Text", exact=True).focus()
     page.keyboard.press("ArrowRight")
     expect(page.locator("#head")).to_have_value("7")
-
-
-def test_the_down_arrow_scrolls_where_heads_are_chosen(open_view: Open) -> None:
-    page = open_view("attention", layer=1, head=3)
-    for _ in range(5):
-        page.keyboard.press("ArrowDown")
-    wait_until(page, lambda: page.evaluate("scrollY") > 0)
-    expect(page.locator("#layer")).to_have_value("1")
 
 
 def test_the_keyboard_goes_past_the_list_of_views(open_view: Open) -> None:
@@ -106,9 +118,9 @@ def test_the_keyboard_goes_past_the_list_of_views(open_view: Open) -> None:
     expect(page.get_by_role("button", name="head", exact=True)).to_be_focused()
 
 
-def test_arrow_keys_scroll_where_no_head_is_chosen(open_view: Open) -> None:
+def test_arrow_keys_change_nothing_where_no_head_is_chosen(open_view: Open) -> None:
     page = open_view("server", layer=2, head=3)
-    page.locator("body").press("ArrowDown")
+    page.locator("body").press("Shift+ArrowDown")
     page.get_by_role("navigation", name="Views").get_by_role("button", name="who looks at whom").click()
     expect(page.locator("#layer")).to_have_value("2")
 
@@ -143,24 +155,6 @@ def test_the_word_that_is_looked_at_is_chosen_without_a_shift_key(open_view: Ope
     assert "key=4" in page.url
 
 
-def test_text_from_outside_is_never_html(open_view: Open) -> None:
-    nasty = '<img src=x onerror="document.title=1"><b id=mark>bold</b> & <script>document.title=2</script>'
-    page = open_view("attention", text=nasty)
-    expect(page.locator("#mark")).to_have_count(0)
-    expect(page).to_have_title("Attention · Lightwell")
-    expect(page.locator(".tokens").first).to_contain_text("<b")
-
-
-def test_a_refusal_is_shown_where_it_happened(open_view: Open) -> None:
-    page = open_view("attention", text="word " * 600)
-    problem = page.locator(".view .problem").first
-    expect(problem).to_contain_text("Refused (400)")
-    expect(problem).to_contain_text("512")
-    page.get_by_label("Text", exact=True).fill("The old king")
-    expect(page.locator(".problem")).to_have_count(0)
-    expect(page.get_by_role("button", name="token 2, king").first).to_be_visible()
-
-
 def test_the_policy_allows_the_pages_own_files_alone(page: Page, server: Server) -> None:
     answer = page.goto(server.url)
     assert answer is not None
@@ -172,35 +166,11 @@ def test_the_policy_allows_the_pages_own_files_alone(page: Page, server: Server)
     assert not page.locator("script:not([src])").count()
 
 
-def test_the_first_view_is_under_100_kb_and_all_files_under_330_and_browsers_keep_them(
-    browser: Browser, server: Server
-) -> None:
-    sizes: dict[str, int] = {}
-
-    def count(response) -> None:
-        if "/web/" in response.url or response.url.rstrip("/") == server.url:
-            sizes[response.url] = response.request.sizes()["responseBodySize"]
-            if "/web/" in response.url:
-                assert "immutable" in response.headers["cache-control"]
-                assert response.headers["content-encoding"] == "gzip"
-
-    with new_page(browser) as page:  # a browser without stored data
-        page.on("requestfinished", lambda request: count(request.response()))
-        page.goto(server.url)
-        settle(page)
-        assert sum(sizes.values()) < 100_000, sizes
-        assert len([url for url in sizes if url.endswith(".js")]) == 1, "all code of the first view comes at once"
-        for view in VIEWS:
-            show(page, server, view)
-    assert len(sizes) > len(VIEWS)
-    assert sum(sizes.values()) < 330_000, sizes
-
-
 def test_no_view_scrolls_sideways_when_a_phone_is_turned(open_view: Open) -> None:
     """Check that the canvases of pictures below the screen, which are not painted again at once, do not keep the page
     wide.
     """
-    for view in ("attention", "why", "contributions", "server"):
+    for view in ("attention", "why"):
         page = open_view(view)
         page.set_viewport_size({"width": 390, "height": 844})
         expect(page.locator("nav.rail")).to_have_css("border-right-width", "0px")
@@ -208,19 +178,6 @@ def test_no_view_scrolls_sideways_when_a_phone_is_turned(open_view: Open) -> Non
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
         page.set_viewport_size({"width": 1280, "height": 900})
         expect(page.locator("nav.rail")).to_have_css("border-right-width", "1px")
-
-
-# On a phone: tests/page/test_phone.py.
-@pytest.mark.nightly
-def test_no_view_scrolls_sideways_on_a_wide_screen(open_view: Open) -> None:
-    page = open_view("write", write_max_tokens=20)
-    page.set_viewport_size({"width": 2560, "height": 1440})
-    page.locator("#write").click()
-    for number, view in enumerate(VIEWS):
-        page.get_by_role("navigation", name="Views").get_by_role("button").nth(number).click()
-        expect(page.locator(f"#view-{view} h1")).to_be_visible()
-        settle(page)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 2560, view
 
 
 def test_on_a_phone_the_list_of_views_shows_the_open_one(open_view: Open) -> None:

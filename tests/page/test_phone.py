@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from playwright.sync_api import FloatRect, Locator, Page, expect
+from playwright.sync_api import Page, expect
 
-from tests.page.conftest import Open, show
-from tests.page.test_accessibility import opened_views, serious
+from tests.page.conftest import Open, box_of, show
+from tests.page.test_accessibility import are_headings_in_order, nameless, opened_views, serious
 from tests.support.processes import Server
 
 WIDTH, HEIGHT = 390, 844
@@ -31,16 +31,10 @@ def phone(page: Page) -> Page:
     return page
 
 
-def box_of(element: Locator) -> FloatRect:
-    found = element.bounding_box()
-    assert found is not None
-    return found
-
-
 def test_every_control_is_large_enough_and_no_view_has_a_barrier_or_scrolls_sideways(
     open_page: Page, server: Server
 ) -> None:
-    """Open all views, dark and on a phone."""
+    """Open all views, dark and on a phone; everything that can be used has a name, and the headings are in order."""
     phone = open_page
     phone.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     phone.emulate_media(color_scheme="dark")
@@ -52,6 +46,8 @@ def test_every_control_is_large_enough_and_no_view_has_a_barrier_or_scrolls_side
     for view in opened_views(phone):
         assert phone.evaluate("document.documentElement.scrollWidth") <= WIDTH, view
         assert not serious(phone), view
+        assert not nameless(phone), view
+        assert are_headings_in_order(phone), view
         if view == "attention":
             phone.locator(".fold").click()
         for is_narrowed in (True, False):

@@ -48,15 +48,10 @@ class Api:
         (found,) = self.post("trace", input=TEXT, points=[name], layers=LAYER, **body)["points"].values()
         return np.array(found["data"], float)
 
-    def probabilities(self) -> Any:
-        """Return the probability of each token of the vocabulary, after the query."""
-        logits = self.post("next", input=TEXT, position=QUERY, full=True)["arrays"]["logits"]["data"]
-        powers = np.exp(np.array(logits, float) - max(logits))
-        return powers / powers.sum()
-
     def guess(self) -> int:
         """Return the likeliest token after the query."""
-        return int(np.argmax(self.probabilities()))
+        found = self.post("next", input=TEXT, position=QUERY, num_tokens=1)["temperatures"][0]["tokens"]
+        return int(found[0]["token_id"])
 
 
 def weights(api: Api, kind: str) -> Any:
@@ -140,7 +135,8 @@ def lens(api: Api) -> Arrays:
 
 
 def next_token(api: Api) -> Arrays:
-    return {"next-token": [api.probabilities()] * 2}  # no filter is set: the distribution for drawing is the softmax
+    found = api.arrays("next", input=TEXT, position=QUERY, top_p=0.8, full=True)
+    return {"next-token": np.stack([found["probabilities"][0], found["kept"][0]])}
 
 
 def heads(api: Api) -> Arrays:
@@ -196,6 +192,16 @@ class Saved:
     state: dict[str, str] = field(default_factory=dict)
 
 
+HEADINGS: dict[str, Callable[[Api], list[str]]] = {
+    f"layer-{LAYER}-head-{HEAD}": lambda api: api.post("attention", input=TEXT, layers=0, heads=0)["tokens"],
+    "heads": lambda api: api.post("heads", input=TEXT)["measures"],
+    "logit-parts": lambda api: api.post(
+        "contributions", input=TEXT, query_positions=QUERY, target=api.guess()
+    )["component_names"],
+}  # fmt: skip
+"""The headings of the columns of some tables, by file name."""
+
+
 SAVED = {
     "write": Saved(nothing, 0),
     "attention": Saved(attention, 3),
@@ -207,7 +213,7 @@ SAVED = {
     "contributions": Saved(contributions, 6, without=1),
     "motion": Saved(motion, 1),
     "lens": Saved(lens, 3),
-    "next": Saved(next_token, 1),
+    "next": Saved(next_token, 1, state={"next_top_p": "0.8"}),
     "heads": Saved(heads, 1, state={"heads_on": "text"}),
     "flow": Saved(flow, 3, state={"flow_open": "hook_resid_pre"}),
     "stacks": Saved(stacks, 4),
@@ -238,6 +244,7 @@ def check_saved(page: Page, decoder: Page, server: Server, tmp_path: Path, saved
     """Save every file that the page's menus offer, and compare it with the expected numbers."""
     menus = page.get_by_role("button", name="Save…")
     expect(menus).to_have_count(saved.num_menus)
+    api = Api(server)
     pictures: set[str] = set()
     arrays: Arrays = {}
     for number in range(saved.num_menus):
@@ -248,10 +255,12 @@ def check_saved(page: Page, decoder: Page, server: Server, tmp_path: Path, saved
             pictures.add(png.stem)
         for label in {name.rpartition(" ")[0] for name in files}:
             npy, table = files.pop(f"{label} (npy)"), files.pop(f"{label} (CSV)")
-            arrays[npy.stem] = read_both(npy, table)
+            headings, arrays[npy.stem] = read_both(npy, table)
+            if npy.stem in HEADINGS:
+                assert headings[-arrays[npy.stem].shape[-1] :] == HEADINGS[npy.stem](api)
         assert not files
     assert len(pictures) == saved.num_menus - saved.without
-    expected = saved.arrays(Api(server))
+    expected = saved.arrays(api)
     assert sorted(arrays) == sorted(expected)
     for name, right in expected.items():
         shown = np.abs(arrays[name]) if name == "texts-places" else arrays[name]
@@ -336,8 +345,8 @@ def check_picture(decoder: Page, png: Path, svg: Path, sizes: list[list[int]]) -
     assert [float(root.attrib["width"]), float(root.attrib["height"])] in sizes, svg.name
 
 
-def read_both(npy: Path, table: Path) -> Any:
-    """Return the array, after checking that the CSV's last columns have the same numbers."""
+def read_both(npy: Path, table: Path) -> tuple[list[str], Any]:
+    """Return the table's first line and the array, after checking that the CSV's last columns have the same numbers."""
     array = np.load(npy)
     with table.open(newline="", encoding="utf-8") as opened:
         lines = list(csv.reader(opened))
@@ -345,4 +354,4 @@ def read_both(npy: Path, table: Path) -> Any:
     assert len(lines) - rows in (0, 1), "more than a line of headings"
     cells = np.array([line[1:] for line in lines[-rows:]], float)
     np.testing.assert_array_equal(cells.astype(array.dtype).ravel(), array.ravel(), err_msg=table.name)
-    return array
+    return lines[0], array

@@ -1,5 +1,6 @@
 """Arrays saved from the pictures of matrices equal the weights in the built-in model's file and numpy's results."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,32 +57,22 @@ def weight_units(api: Api) -> Arrays:
     return {"two-neurons": api.point("mlp.hook_post")[:, [5, 17]].T}
 
 
-SAVED = {
-    "numbers": Saved(
-        weight_numbers,
-        1,
-        state={
-            "weights_show": "numbers",
-            "weights_name": "blocks.{layer}.mlp.W_in",
-            "weights_row": "64",
-            "weights_column": "1000",
-        },
-    ),
-    "product": Saved(weight_product, 1, state={"weights_show": "product", "weights_letter": "V"}),
-    "values": Saved(weight_values, 1, state={"weights_show": "rank"}),
-    "angles": Saved(
-        weight_angles, 1, state={"weights_show": "angles", "weights_between": "vectors", "weights_less": "1"}
-    ),
-    "positions": Saved(weight_positions, 1, state={"weights_show": "positions"}),
-    "units": Saved(weight_units, 1, state={"weights_show": "units", "weights_unit": "5", "weights_other": "17"}),
-}
+SAVED: list[tuple[Callable[[Api], Arrays], str, dict[str, Any]]] = [
+    (weight_numbers, "numbers", {"weights_name": "blocks.{layer}.mlp.W_in", "weights_row": 64, "weights_column": 1000}),
+    (weight_product, "product", {"weights_letter": "V"}),
+    (weight_values, "rank", {}),
+    (weight_angles, "angles", {"weights_between": "vectors", "weights_less": 1}),
+    (weight_positions, "positions", {}),
+    (weight_units, "units", {"weights_unit": 5, "weights_other": 17}),
+]
 
 
 @pytest.mark.parametrize(
-    "what", [pytest.param(what, marks=[] if what in ("numbers", "product") else pytest.mark.nightly) for what in SAVED]
+    ("arrays", "shown", "state"),
+    [pytest.param(*each, marks=[] if each[1] in ("numbers", "product") else pytest.mark.nightly) for each in SAVED],
 )
 def test_all_that_a_picture_saves_is_what_it_shows(
-    open_view: Open, decoder: Page, server: Server, tmp_path: Path, what: str
+    open_view: Open, decoder: Page, server: Server, tmp_path: Path, arrays: Any, shown: str, state: dict[str, Any]
 ) -> None:
-    saved = SAVED[what]
-    check_saved(open_view("weights", **PLACE, **saved.state), decoder, server, tmp_path, saved)
+    page = open_view("weights", **PLACE, weights_show=shown, **state)
+    check_saved(page, decoder, server, tmp_path, Saved(arrays, 1))

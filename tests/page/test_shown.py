@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Error, FrameLocator, Page, expect
+from playwright.sync_api import FrameLocator, Page, expect
 
 from lightwell_client import Client, PageView
-from tests.page.conftest import TEXT, ask, new_page, percent, written
+from tests.page.conftest import TEXT, Tab, ask, take_precision, written
 from tests.source_tree import ROOT
 from tests.support.processes import Server
 
@@ -21,30 +21,11 @@ def client(server: Server) -> Iterator[Client]:
         yield client
 
 
-@pytest.fixture(scope="module")
-def offline_page(browser: Browser) -> Iterator[Page]:
-    with new_page(browser, offline=True) as page:
-        yield page
-
-
 @pytest.fixture
-def notebook(offline_page: Page) -> Iterator[Page]:
+def notebook(offline_tab: Tab, request: pytest.FixtureRequest) -> Iterator[Page]:
     """A page without a network that shows a cell's output; the test fails if a script fails."""
-    broken: list[str] = []
-
-    def add_error(error: Error) -> None:
-        broken.append(str(error))
-
-    def add_message(message: ConsoleMessage) -> None:
-        if message.type == "error":
-            broken.append(message.text)
-
-    offline_page.on("pageerror", add_error)
-    offline_page.on("console", add_message)
-    yield offline_page
-    offline_page.remove_listener("pageerror", add_error)
-    offline_page.remove_listener("console", add_message)
-    assert broken == []
+    with offline_tab.used(request.session) as page:
+        yield page
 
 
 def shown(notebook: Page, view: PageView) -> FrameLocator:
@@ -68,6 +49,7 @@ def test_a_notebook_shows_a_view_with_all_that_it_asks(notebook: Page, client: C
 def test_the_numbers_are_the_apis_for_each_head_that_was_asked_for(
     notebook: Page, client: Client, server: Server
 ) -> None:
+    take_precision(server)
     frame = shown(notebook, client.show("attention", TEXT, layer=1, head=[3, 6], query=7, key=6))
     for head in (3, 6):
         body = {"input": TEXT, "layers": 1, "heads": head, "query_positions": 7}
@@ -78,10 +60,3 @@ def test_the_numbers_are_the_apis_for_each_head_that_was_asked_for(
     expect(frame.locator(".problem:visible")).to_contain_text(
         "This file contains only the views that were seen before it was saved"
     )
-
-
-def test_why_tells_the_weight_of_the_chosen_pair(notebook: Page, client: Client, server: Server) -> None:
-    frame = shown(notebook, client.show("why", TEXT, layer=1, head=3, query=7, key=6))
-    body = {"input": TEXT, "layers": 1, "heads": 3, "query_positions": 7}
-    weight = ask(server, "/v1/attention", body)["data"][0]["attention"][0][0][0][6]
-    expect(frame.locator(".why-head")).to_contain_text(percent(weight))

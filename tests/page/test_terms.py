@@ -4,8 +4,7 @@ import re
 
 from playwright.sync_api import Browser, Page, expect
 
-from tests.page.conftest import Open, new_page, settle
-from tests.page.test_page import VIEWS
+from tests.page.conftest import Open, box_of, new_page, settle
 from tests.support.processes import Server
 from tests.test_page_source import PAGE, page_files
 
@@ -15,21 +14,8 @@ KNOWN = {found[1] for line in LINES if (found := re.match(r'  "?([^":]+)"?:', li
 EXPLAINED = {
     "write": ["token", "vocabulary"],
     "attention": ["head", "query", "keys"],
-    "why": [
-        "attention",
-        "weights",
-        "RMSNorm",
-        "residual stream",
-        "RoPE",
-        "query",
-        "key",
-        "q · k",
-        "mask",
-        "soft cap",
-        "Softmax",
-        "value",
-        "W_O",
-    ],
+    "why": ["attention", "weights", "RMSNorm", "residual stream", "RoPE", "query", "key", "q · k", "mask", "soft cap",
+            "Softmax", "value", "W_O"],
     "contributions": ["head", "residual stream", "W_O", "logit", "cosine", "embedding"],
     "lens": ["logit lens", "residual stream", "unembedding", "Entropy", "nats"],
     "next": ["logit", "softmax", "temperature", "entropy", "nats", "perplexity"],
@@ -41,7 +27,7 @@ EXPLAINED = {
     "embeddings": ["vector", "pooling", "cosine", "principal components"],
     "weights": ["parameters", "Welch bound", "effective rank", "circuits", "singular values"],
     "server": ["KV cache"],
-}
+}  # fmt: skip
 """The terms that a view explains, each once."""
 
 
@@ -59,50 +45,39 @@ def test_every_explained_word_has_an_explanation() -> None:
     assert used | {"LayerNorm", "RMSNorm", "KV cache"} >= KNOWN, "an explanation that no view shows"
 
 
-def test_each_view_explains_its_words_once_where_they_are_focused(open_view: Open) -> None:
-    page = open_view("write")
-    for view in VIEWS:
-        page.get_by_role("navigation", name="Views").get_by_role("button").nth(VIEWS.index(view)).press("Enter")
-        expect(page.locator(f"#view-{view} h1")).to_be_visible()
-        settle(page)
-        for word in EXPLAINED[view]:
-            page.locator("main .term", has_text=re.compile(f"^{word}$")).focus()
-            says, shown = term(page, word)
-            assert len(says) > 30
-            assert says == shown
-        page.keyboard.press("Escape")
-        expect(page.locator(".term-says:visible")).to_have_count(0)
+def check_terms(page: Page, view: str) -> None:
+    """Assert that an open view explains its words once, where they are focused."""
+    for word in EXPLAINED[view]:
+        page.locator("main .term", has_text=re.compile(f"^{word}$")).focus()
+        says, shown = term(page, word)
+        assert len(says) > 30
+        assert says == shown
+    page.keyboard.press("Escape")
+    expect(page.locator(".term-says:visible")).to_have_count(0)
 
 
 def test_a_word_is_explained_by_mouse_and_finger_and_closed_again(browser: Browser, server: Server) -> None:
     with new_page(browser, viewport={"width": 390, "height": 844}, has_touch=True) as page:
         page.goto(f"{server.url}/#view=lens")
         settle(page)
-        check_a_word(page)
-
-
-def check_a_word(page: Page) -> None:
-    says = page.locator(".term-says:visible")
-    words = page.locator("main .term")
-    for word in (words.first, words.last):
-        word.tap()
-        box = says.bounding_box()
-        assert box is not None
-        assert box["x"] >= 0
-        assert box["x"] + box["width"] <= 390
-        assert box["y"] >= 0
-        assert box["y"] + box["height"] <= 844
-        word.tap()
+        says = page.locator(".term-says:visible")
+        words = page.locator("main .term")
+        for word in (words.first, words.last):
+            word.tap()
+            box = box_of(says)
+            assert 0 <= box["x"] <= 390 - box["width"]
+            assert 0 <= box["y"] <= 844 - box["height"]
+            word.tap()
+            expect(says).to_have_count(0)
+        words.first.tap()
+        page.locator("h1").tap()
         expect(says).to_have_count(0)
-    words.first.tap()
-    page.locator("h1").tap()
-    expect(says).to_have_count(0)
-    words.first.hover()
-    expect(says).to_have_count(1)
-    says.hover()  # it can be reached with the pointer, to select its text
-    expect(says).to_have_count(1)
-    page.locator("h1").hover()
-    expect(says).to_have_count(0)
+        words.first.hover()
+        expect(says).to_have_count(1)
+        says.hover()  # it can be reached with the pointer, to select its text
+        expect(says).to_have_count(1)
+        page.locator("h1").hover()
+        expect(says).to_have_count(0)
 
 
 BROKEN = """(word) => [...Array(40).keys()].filter((width) => {

@@ -9,7 +9,7 @@ from tests.support.processes import Server
 pytestmark = pytest.mark.usefixtures("kept_page")
 
 
-def test_the_census_is_the_apis(open_view: Open, server: Server) -> None:
+def test_the_census_is_the_apis_and_its_largest_component_is_found_by_keyboard(open_view: Open, server: Server) -> None:
     page = open_view("weights")
     census = ask(server, "/v1/models/fables/parameters")
     card = page.locator("section.card").first
@@ -17,13 +17,9 @@ def test_the_census_is_the_apis(open_view: Open, server: Server) -> None:
     card.get_by_text("As a table").click()
     expect(card.locator("tbody tr")).to_have_count(len(census["rows"]))
     expect(card.locator("tbody tr", has_text="unembedding")).to_contain_text("tied to embed.weight")
-
-
-def test_the_largest_component_is_found_by_keyboard(open_view: Open) -> None:
-    page = open_view("weights")
-    page.locator("section.card").first.locator("canvas[role=application]").focus()
+    card.locator("canvas[role=application]").focus()
     page.keyboard.press("ArrowRight")
-    expect(page.locator("section.card").first.locator(".readout")).to_contain_text("18.2 %")
+    expect(card.locator(".readout")).to_contain_text("18.2 %")
 
 
 def test_a_matrix_is_chosen_and_its_cosines_are_the_apis(open_view: Open, server: Server) -> None:
@@ -34,10 +30,3 @@ def test_a_matrix_is_chosen_and_its_cosines_are_the_apis(open_view: Open, server
     card = page.locator("section.card").nth(1)
     expect(card).to_contain_text(written(answer["cosines"]["std"]))
     expect(card).to_contain_text(written(answer["baseline"]["welch_bound"]))
-
-
-def test_the_effective_ranks_of_a_head_are_the_apis(open_view: Open, server: Server) -> None:
-    page = open_view("weights", layer=1, head=3)
-    answer = ask(server, "/v1/circuits", {"layers": 1, "heads": 3})["data"][0]["arrays"]
-    rank = f"{answer['ov.effective_rank']['data'][0][0]:.3g}"
-    expect(page.locator("section.card").nth(2)).to_contain_text(f"effective rank {rank}")

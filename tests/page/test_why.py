@@ -1,6 +1,5 @@
 """The view Why: its steps have the API's numbers and add up; another key is chosen at its weight."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ def explained(server: Server) -> dict[str, Any]:
     return {name: array["data"] for name, array in arrays.items()}
 
 
-def test_every_step_has_the_apis_number_and_the_products_sum_to_the_dot(why: Page, server: Server) -> None:
+def test_every_step_has_the_apis_number_and_the_products_are_walked_largest_first(why: Page, server: Server) -> None:
     truth = explained(server)
     expect(why.locator("#why-sum")).to_have_text(written(truth["dots"][6]))
     expect(why.locator("#why-dot")).to_have_text(written(truth["dots"][6]))
@@ -38,24 +37,7 @@ def test_every_step_has_the_apis_number_and_the_products_sum_to_the_dot(why: Pag
     expect(why.locator("#why-weight")).to_have_text(written(truth["weights"][6]))
     length = sum(value**2 for value in truth["output"]) ** 0.5
     expect(why.locator("#why-output")).to_have_text(written(length))
-
-
-def test_a_key_is_chosen_in_the_softmax_table(why: Page, server: Server) -> None:
-    why.get_by_role("button", name="key 4, there").click()
-    why.wait_for_url("**key=4**")
-    expect(why.locator("#why-dot")).to_have_text(written(explained(server)["dots"][4]))
-    expect(why.get_by_role("heading", name="Why does")).to_contain_text("there")
-
-
-def test_a_key_behind_the_query_is_said_to_be_masked(open_view: Open) -> None:
-    page = open_view("why", layer=1, head=3, query=4, key=6)
-    expect(page.locator("#why-score")).to_contain_text("masked")
-    expect(step(page, "From the dot to the score")).to_contain_text("key 6 comes after query 4")
-    expect(page.get_by_role("heading", name="Why does")).to_contain_text("no weight")
-
-
-def test_the_products_are_walked_by_keyboard_largest_first(why: Page, server: Server) -> None:
-    products = explained(server)["products"][6]
+    products = truth["products"][6]
     largest = max(range(len(products)), key=products.__getitem__)
     step(why, "Multiply number by number").locator("canvas[role=application]").focus()
     why.keyboard.press("ArrowRight")
@@ -67,19 +49,21 @@ def test_the_products_are_walked_by_keyboard_largest_first(why: Page, server: Se
     why.wait_for_url("**why_order=natural**")
 
 
-def test_the_saved_products_are_the_apis_as_they_stand_in_the_picture(
-    why: Page, server: Server, tmp_path: Path
-) -> None:
-    products = explained(server)["products"][6]
-    menu = step(why, "Multiply number by number")
-    menu.get_by_role("button", name="Save…").click()
-    with why.expect_download() as download:
-        menu.get_by_role("button", name="numbers (npy)").click()
-    download.value.save_as(tmp_path / "dot.npy")
-    q, k, saved, sums = np.load(tmp_path / "dot.npy")
-    assert saved.tolist() == pytest.approx(sorted(products, reverse=True), rel=1e-5)
-    assert (q * k).tolist() == pytest.approx(saved.tolist(), rel=1e-5)
-    assert sums.tolist() == pytest.approx(np.cumsum(saved).tolist(), rel=1e-4, abs=1e-5)
+def test_a_key_is_chosen_in_the_softmax_table(why: Page, server: Server) -> None:
+    why.get_by_role("button", name="key 4, there").click()
+    why.wait_for_url("**key=4**")
+    expect(why.locator("#why-dot")).to_have_text(written(explained(server)["dots"][4]))
+    expect(why.get_by_role("heading", name="Why does")).to_contain_text("there")
+    why.get_by_role("button", name="key 8, girl").click()  # the query itself
+    expect(why.locator("#why-weight")).to_have_text(written(explained(server)["weights"][8]))
+    expect(why.locator(".problem")).to_have_count(0)
+
+
+def test_a_key_behind_the_query_is_said_to_be_masked(open_view: Open) -> None:
+    page = open_view("why", layer=1, head=3, query=4, key=6)
+    expect(page.locator("#why-score")).to_contain_text("masked")
+    expect(step(page, "From the dot to the score")).to_contain_text("key 6 comes after query 4")
+    expect(page.get_by_role("heading", name="Why does")).to_contain_text("no weight")
 
 
 def test_the_weighted_values_choose_a_key_by_keyboard(why: Page, server: Server) -> None:
@@ -92,12 +76,6 @@ def test_the_weighted_values_choose_a_key_by_keyboard(why: Page, server: Server)
     settle(why)
 
 
-def test_a_word_may_look_at_itself(open_view: Open, server: Server) -> None:
-    page = open_view("why", **{**HERE, "key": 8})
-    expect(page.locator("#why-weight")).to_have_text(written(explained(server)["weights"][8]))
-    expect(page.locator(".problem")).to_have_count(0)
-
-
 @pytest.mark.parametrize("view", ["why", "contributions"])
 def test_a_position_past_the_end_is_the_last_word(open_view: Open, view: str) -> None:
     """Open a link of another model, which had more tokens."""
@@ -107,12 +85,15 @@ def test_a_position_past_the_end_is_the_last_word(open_view: Open, view: str) ->
 
 
 @pytest.mark.parametrize("view", ["attention", "journey"])
-def test_views_of_the_whole_text_open_with_what_its_last_token_looks_at(
+def test_views_of_the_whole_text_open_with_what_its_last_token_looks_at_except_the_first(
     open_view: Open, server: Server, view: str
 ) -> None:
-    page = open_view(view, layer=2, head=5)
-    row = ask(server, "/v1/attention", {"input": TEXT, "layers": 2, "heads": 5})["data"][0]["attention"][0][0][-1]
-    page.wait_for_url(f"**key={1 + np.argmax(row[1:-1])}")
+    """Choose a head with the largest weight on the first token: the first and the last token do not count."""
+    weights = np.array(ask(server, "/v1/attention", {"input": TEXT})["data"][0]["attention"])[..., -1, :]
+    others = weights[..., 1:-1]
+    layer, head = np.argwhere(weights[..., 0] > others.max(-1))[0]
+    page = open_view(view, layer=layer, head=head)
+    page.wait_for_url(f"**key={1 + others[layer, head].argmax()}")
     assert "query" not in page.url  # the last of any text
 
 
@@ -120,9 +101,8 @@ def test_views_of_the_whole_text_open_with_what_its_last_token_looks_at(
 def test_it_opens_with_the_strongest_pair_that_tells_something(open_view: Open, server: Server, first: str) -> None:
     """The pair's key is not the first token, where heads put unused weight, and not the query itself."""
     page = open_view(first, layer=2, head=5)
-    weights = np.array(ask(server, "/v1/attention", {"input": TEXT, "layers": 2, "heads": 5})["data"][0]["attention"])[
-        0, 0
-    ]
+    body = {"input": TEXT, "layers": 2, "heads": 5}
+    weights = np.array(ask(server, "/v1/attention", body)["data"][0]["attention"])[0, 0]
     weights[:, 0] = 0
     np.fill_diagonal(weights, 0)
     query, key = np.unravel_index(weights.argmax(), weights.shape)
@@ -141,7 +121,7 @@ def test_it_opens_with_the_strongest_pair_that_tells_something(open_view: Open, 
     expect(page.locator("h2 .word.key")).not_to_have_text("The0")
 
 
-@pytest.mark.parametrize("view", ["why", "lens", "weights"])
+@pytest.mark.parametrize("view", ["why", "weights"])
 def test_subscripts_can_be_read(open_view: Open, view: str) -> None:
     page = open_view(view, **HERE)
     expect(page.locator("sub").first).to_be_attached()
