@@ -1,4 +1,4 @@
-"""A decoder's blocks in one call: the bits of its kernels one by one, and the numbers of the formulas in float64.
+"""A decoder's blocks in one call: the bits of its kernels one by one.
 
 Every draw is fresh; its seed is shown when it fails. The cache holds NaN wherever nothing was put, so that a read from
 outside the visible keys shows.
@@ -7,7 +7,6 @@ Axes: R rows, d width, H query heads, K key heads, D head dimension, B keys to a
 """
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -26,17 +25,8 @@ KINDS = pytest.mark.parametrize(
 """How weights are multiplied; narrow: bfloat16 weights of a float32 network; mixed: each weight in its own way."""
 
 
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """Begin each test with two threads, and restore the number of threads afterwards."""
-    before = library.num_threads()
-    library.set_num_threads(2)
-    yield
-    library.set_num_threads(before)
-
-
 @KINDS
-@pytest.mark.parametrize("attempt", range(6))
+@pytest.mark.parametrize("attempt", range(3))
 def test_one_call_gives_the_bits_of_its_kernels_one_by_one_at_every_level_and_on_any_number_of_threads(
     attempt: int, kind: Kind
 ) -> None:
@@ -73,16 +63,6 @@ def test_layers_in_several_calls_give_the_bits_of_one(attempt: int) -> None:
     world = World("mixed")
     cuts = tuple(sorted(world.rng.choices(range(len(world.layers) + 1), k=2)))
     assert_same_bits(world.run(cuts), world.run())
-
-
-@KINDS
-@pytest.mark.parametrize("attempt", range(3))
-def test_a_decoder_computes_the_blocks_of_the_formulas_within_what_its_dtype_may_lose(attempt: int, kind: Kind) -> None:
-    world = World(kind, int8_activations=0)
-    x = world.run()[0].double()
-    expected = world.run_in_float64()
-    tolerance = 1e-4 if world.dtype == torch.float32 else 0.15
-    assert (x - expected).abs().amax() <= tolerance * expected.abs().amax()
 
 
 def test_nothing_else_of_the_cache_is_written() -> None:

@@ -4,7 +4,6 @@ import itertools
 import random
 import resource
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -40,15 +39,6 @@ _SHAPES = (
 """Rows, inputs, outputs: the first-level cache's pieces, groups of rows and blocks of columns, whole and with
 remainders.
 """
-
-
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """Begin each test with two threads, and restore the number of threads afterwards."""
-    before = library.num_threads()
-    library.set_num_threads(2)
-    yield
-    library.set_num_threads(before)
 
 
 def _drawn(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
