@@ -175,22 +175,18 @@ def test_a_level_that_is_not_compiled_is_refused_with_the_command_that_compiles_
     )
 
 
-def test_a_library_that_cannot_be_loaded_counts_as_none_and_one_of_another_source_is_refused(
+def test_without_a_library_torch_serves_unless_native_kernels_are_asked_for_and_one_of_another_source_is_refused(
     tmp_path: Path, choosing: Callable[..., str]
 ) -> None:
     garbage, other = tmp_path / "garbage.so", tmp_path / "other.so"
     garbage.write_bytes(b"no library")
-    assert choosing("auto", built=garbage, LIGHTWELL_KERNEL_LIBRARY="") == "arithmetic 0"
-    assert "'native'" in choosing("native", built=garbage, LIGHTWELL_KERNEL_LIBRARY="")
-    built = build.LIBRARY.read_bytes()
+    for built in (garbage, Path("/nothing.so")):
+        assert choosing("auto", built=built, LIGHTWELL_KERNEL_LIBRARY="") == "arithmetic 0"
+        message = choosing("native", built=built, LIGHTWELL_KERNEL_LIBRARY="")
+        assert "'native'" in message
+        assert "'auto' and 'torch' are accepted" in message
+    compiled = build.LIBRARY.read_bytes()
     number = build.sources_hash().to_bytes(8, "little")
-    assert built.count(number) == 1
-    other.write_bytes(built.replace(number, bytes(8)))
+    assert compiled.count(number) == 1
+    other.write_bytes(compiled.replace(number, bytes(8)))
     assert "another source" in choosing("auto", built=other, LIGHTWELL_KERNEL_LIBRARY="")
-
-
-def test_where_nothing_was_built_torch_serves_unless_native_kernels_are_asked_for(choosing: Callable[..., str]) -> None:
-    assert choosing("auto", built=Path("/nothing.so"), LIGHTWELL_KERNEL_LIBRARY="") == "arithmetic 0"
-    message = choosing("native", built=Path("/nothing.so"), LIGHTWELL_KERNEL_LIBRARY="")
-    assert "'native'" in message
-    assert "'auto' and 'torch' are accepted" in message

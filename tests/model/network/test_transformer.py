@@ -1,5 +1,5 @@
 """Behaviour of the network other than its numbers, for every kind of checkpoint: the largest logit, sequences that need
-fewer layers, the lens, and missing stacks.
+fewer layers, and missing stacks.
 
 The numbers are checked in tests/model/checkpoint/test_every_family.py, the bits in batches in tests/server/engine.
 """
@@ -16,7 +16,7 @@ from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from model.sampling.row_search import largest
 from tests import tiny
-from tests.model.watching import BLOCK, CPU, Watched, load, run, token_ids
+from tests.model.watching import BLOCK, CPU, load, token_ids
 
 ROPES = {f"llama-{name}" for name in tiny.ROPE_VARIANTS} - {"llama-longrope"}
 """Rope variants that one of them covers: they differ only in a row's tables, and
@@ -32,10 +32,6 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Transformer:
     return load(folder)
-
-
-def watched(model: Transformer, length: int) -> Watched:
-    return Watched(token_ids(length), token_ids(37) if model.config.encoder else [])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -71,18 +67,6 @@ def test_a_sequence_that_needs_fewer_layers_leaves_the_others_as_they_were(model
         expected = model.forward(Batch(spans[:1], BLOCK, CPU), cache)
     assert torch.equal(together, expected)
     assert left_early[0].shape == (13, model.config.hidden_size)
-
-
-def test_the_lens_on_the_last_stream_gives_the_models_own_logits(model: Transformer) -> None:
-    each = watched(model, 15)
-    last = ("hook_resid_post", model.config.num_layers - 1)
-    each.reads = [last]
-    seen = run(model, [each])[0]
-    if not model.config.has_head or model.config.altup is not None:
-        with pytest.raises(ValueError, match=r"no |several streams"):
-            model.lens(seen.points[last])
-        return
-    assert torch.equal(model.lens(seen.points[last]), model.logits(seen.hidden))
 
 
 def test_a_stack_that_is_not_there_is_named(model: Transformer) -> None:
