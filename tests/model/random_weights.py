@@ -63,12 +63,8 @@ class _Weights:
             self.norm("final_norm", d, config.norm_bias)
 
     def block(self, index: int) -> None:
-        config, layer, d, hidden = (
-            self.config,
-            f"layers.{index}.",
-            self.config.hidden_size,
-            self.config.intermediate_size,
-        )
+        config, layer = self.config, f"layers.{index}."
+        d, hidden = config.hidden_size, config.intermediate_size
         heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         placed = {"pre": ("norm",), "post": ("norm",), "sandwich": ("norm", "post_norm"), "output": ("post_norm",)}
         for sublayer in ("attn", "cross", "mlp") if config.cross_attention else ("attn", "mlp"):
