@@ -178,8 +178,6 @@ def test_a_template_that_reaches_out_or_fails_ends_in_an_error(tokenizer: Tokeni
         "{% set ns = namespace(x=9) %}{% for i in range(60) %}{% set ns.x = ns.x * ns.x %}{% endfor %}",
         "{% set ns = namespace(x='abcdefgh') %}{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
         "{% for a in range(99999) %}{{ 'abcdefgh' * 99 }}{% endfor %}",
-        "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = '%s%s' % (ns.x, ns.x) %}{% endfor %}",
-        "{% set ns = namespace(x='a') %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] | join %}{% endfor %}",
         "{% set ns = namespace(x=[]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}{{ ns.x }}",
         "{% set x = 'a' * 99999 %}{{ x.replace('a', x) }}",
         "{% set x %}{% for i in range(9999) %}{{ 'abcdefgh' * 9999 }}{% endfor %}{% endset %}{{ x | length }}",
@@ -223,7 +221,7 @@ def test_a_hostile_source_ends_in_an_error(tokenizer: Tokenizer, impatient: Temp
         rendered(tokenizer, source, client=impatient)
 
 
-@pytest.mark.parametrize("end", ["{% if tools %}{% endif %}", "{{ functions }}", ""])
+@pytest.mark.parametrize("end", ["{% if tools %}{% endif %}", "{{ functions }}"])
 def test_the_longest_source_is_rendered(tokenizer: Tokenizer, end: str) -> None:
     """The source is searched once for the names of tools: one search from each character would take days."""
     words = "{% if true %}a {% endif %}" * 400

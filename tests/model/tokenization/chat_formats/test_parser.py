@@ -10,13 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model.tokenization.chat_formats.call_syntax import (
-    GENERIC,
-    BareSyntax,
-    CallSyntax,
-    PairSyntax,
-    Tool,
-)
+from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax, Tool
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.probe import PYTHON_CALLS, with_other_forms
