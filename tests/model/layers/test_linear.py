@@ -1,4 +1,4 @@
-"""Linear layers and layers built on them: the same numbers as torch, and rows that do not depend on the batch."""
+"""Linear layers: the same numbers as torch, and rows that do not depend on the batch."""
 
 import pytest
 import torch
@@ -7,7 +7,6 @@ from model.config import Activation
 from model.kernels.choice import KernelConfig
 from model.layers.dense_weight import activate
 from model.layers.linear import Linear
-from model.layers.mlp import Mlp
 from tests.invariance import assert_rows_do_not_depend_on_the_batch, rounding_alone
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -54,41 +53,6 @@ def test_native_and_plain_layers_agree_with_float64(
         )
         assert layer.native == native
         torch.testing.assert_close(layer(x).double(), exact, atol=tolerance, rtol=tolerance)
-
-
-@pytest.mark.parametrize("gate", [None, *ACTIVATIONS])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize(
-    ("of", "native", "tolerance"),
-    [(torch.float64, False, 1e-12), (torch.float32, True, 2e-5), (torch.float32, False, 2e-5)],
-)
-def test_an_mlp_computes_what_its_formula_says(
-    gate: Activation | None, bias: bool, of: torch.dtype, native: bool, tolerance: float
-) -> None:
-    ff, width = 50, 12
-    up, gates = torch.randn(2, ff, width).double() / width**0.5
-    down, x = torch.randn(width, ff).double() / ff**0.5, 2 * torch.randn(5, width).double()
-    offsets = [torch.randn(size).double() * bias for size in (ff, width, ff)]
-
-    def layer(weight: torch.Tensor, offset: torch.Tensor, activation: Activation | None = None) -> Linear:
-        return Linear(
-            weight.to(of),
-            offset.to(of) if bias else None,
-            kernels=KernelConfig("auto" if native else "torch"),
-            activation=activation,
-        )
-
-    lower = layer(down, offsets[1])
-    hidden = x @ up.T + offsets[0]
-    if gate is None:
-        mlp, hidden = Mlp(layer(up, offsets[0], "relu"), lower), hidden.clamp_min(0)
-    else:
-        mlp = Mlp(layer(torch.cat((gates, up)), torch.cat((offsets[2], offsets[0]))), lower, gate)
-        hidden = activate(x @ gates.T + offsets[2], gate) * hidden
-    exact = hidden @ down.T + offsets[1]
-    torch.testing.assert_close(
-        mlp.down(mlp.apply_gate(mlp.up(x.to(of)))).double(), exact, atol=tolerance, rtol=tolerance
-    )
 
 
 def test_a_layer_takes_no_rows_and_rows_that_are_not_contiguous(dtype: torch.dtype) -> None:

@@ -1,6 +1,5 @@
 """Pooling returns the embeddings of each method, and a separate embedding for each sequence."""
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import get_args
@@ -128,12 +127,6 @@ def test_a_mean_that_comes_in_pieces_is_the_mean_of_the_whole_bit_for_bit(cuts: 
 def test_no_tokens_have_no_mean() -> None:
     with pytest.raises(ValueError, match="the mean of no tokens; expected at least one"):
         pool(torch.zeros(0, 3), "mean", normalize=True)
-
-
-def test_one_token_is_its_own_mean() -> None:
-    hidden = make_hidden(1, 9)
-    assert torch.equal(pool(hidden, "mean", normalize=False), hidden[0].double())
-    assert math.isclose(pool(hidden, "mean", normalize=True).norm().item(), 1.0, rel_tol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["max", "weightedmean", "mean_sqrt_len_tokens", *get_args(Pooling)])
