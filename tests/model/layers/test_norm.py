@@ -33,13 +33,12 @@ def test_a_normed_row_has_the_same_bits_in_every_batch(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_rms_norm_equals_the_one_of_transformers(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
     ours = rms(100, dtype)
     theirs = LlamaRMSNorm(100, eps=1e-5).to(dtype)
     theirs.weight.data = ours.weight
     x = (3 * torch.randn(40, 100)).to(dtype)
-    # Both round at the same two places; only the order of the sum of squares may differ.
-    torch.testing.assert_close(ours(x), theirs(x).detach(), atol=0, rtol=2 * torch.finfo(dtype).eps)
+    # The sum of squares, its root, and two products are rounded.
+    torch.testing.assert_close(ours(x), theirs(x).detach(), atol=0, rtol=3 * torch.finfo(dtype).eps)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -48,6 +47,5 @@ def test_a_weight_around_zero_is_added_to_one_before_anything_is_rounded(dtype: 
     theirs = Gemma2RMSNorm(100, eps=1e-5).to(dtype)
     theirs.weight.data = weight
     ours = RmsNorm(weight, 1e-5, weight_offset=1.0)
-    # The sum of squares, its root, and two products are rounded.
     torch.testing.assert_close(ours(x), theirs(x).detach(), atol=0, rtol=3 * torch.finfo(dtype).eps)
     assert_rows_do_not_depend_on_the_batch(ours, (5 * torch.randn(300, 100)).to(dtype))
