@@ -17,13 +17,7 @@ import torch
 
 from model.batch import Batch, Span
 from model.config import RopeConfig
-from model.layers.attention import (
-    Attention,
-    AttentionRule,
-    CachedKV,
-    NativeAttention,
-    PlainAttention,
-)
+from model.layers.attention import Attention, AttentionRule, CachedKV, NativeAttention, PlainAttention
 from model.layers.attention_arithmetic import InvariantArithmetic
 from model.layers.rope import Rope
 from tests.model.layers.attention_world import CPU, World, mixed, pattern_of, scores_of
@@ -58,7 +52,7 @@ BATCH_INVARIANT = pytest.mark.parametrize(
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
 def test_attention_is_the_softmax_written_out(kind: Kind, dtype: torch.dtype, bound: float) -> None:
     attention = kind()
-    for _ in range(12):
+    for _ in range(6):
         world = World(dtype)
         for sequence, found in enumerate(world.attend(attention, *world.whole(0, 1, 2, 3))):
             scores = scores_of(world, sequence)
@@ -70,7 +64,7 @@ def test_attention_is_the_softmax_written_out(kind: Kind, dtype: torch.dtype, bo
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
 def test_rows_are_the_scores_and_patterns_written_out(kind: Kind, dtype: torch.dtype, bound: float) -> None:
     attention, bound = kind(), min(bound, 5e-5)  # float32 arithmetic, exact products of bfloat16
-    for _ in range(8):
+    for _ in range(5):
         world = World(dtype)
         q, batch, key_range = world.step(attention, *world.whole(0, 1, 2))
         span = random.randrange(3)
@@ -95,14 +89,17 @@ def test_rows_are_the_scores_and_patterns_written_out(kind: Kind, dtype: torch.d
 
 
 @BATCH_INVARIANT
-def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunks(kind: Kind, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunks(
+    causal: bool, kind: Kind, dtype: torch.dtype
+) -> None:
     attention = kind()
-    for _ in range(8):
-        world = World(dtype, causal=True, num_sequences=6)
+    for _ in range(5):
+        world = World(dtype, causal=causal, num_sequences=6)
         together = world.attend(attention, *world.whole(*range(6)))
         for sequence, expected in enumerate(together):
             n = len(world.qkv[sequence])
-            cuts = sorted({0, n, *random.choices(range(n + 1), k=3)})
+            cuts = sorted({0, n, *random.choices(range(n + 1), k=3 if causal else 0)})
             world.cache.keys[world.tables[sequence]] = math.nan
             pieces = [
                 world.attend(attention, (sequence, start, stop), (5 - sequence if sequence != 5 else 0, 0, 1))[0]
@@ -124,16 +121,6 @@ def test_a_long_pass_checks_between_pieces_and_keeps_its_bits(monkeypatch: pytes
         assert world.num_checks > num_whole == 1
         for found, expected in zip(in_pieces, whole, strict=True):
             assert torch.equal(found, expected)
-
-
-@BATCH_INVARIANT
-def test_a_sequence_read_both_ways_has_the_same_bits_alone_and_among_others(kind: Kind, dtype: torch.dtype) -> None:
-    attention = kind()
-    for _ in range(8):
-        world = World(dtype, causal=False, num_sequences=6)
-        together = world.attend(attention, *world.whole(*range(6)))
-        for sequence, expected in enumerate(together):
-            assert torch.equal(world.attend(attention, *world.whole(sequence))[0], expected)
 
 
 @BATCH_INVARIANT
@@ -170,18 +157,6 @@ def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(kind: Kind, dt
         assert torch.equal(attention.softmax(scores, world.rule.sinks_of(heads)), pattern)
         z = attention.mix(pattern, heads, world.num_heads, cached)
         assert torch.equal(z, out[rows][:, heads].transpose(0, 1))
-
-
-@pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_mix_is_a_pattern_times_the_values(kind: Kind, dtype: torch.dtype, bound: float) -> None:
-    attention, world = kind(), World(dtype)
-    _, _, key_range = world.step(attention, *world.whole(0, 1))
-    n, heads = len(world.qkv[1]), random.choices(range(world.num_heads), k=3)
-    pattern = torch.rand(3, 5, n, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
-    z = attention.mix(pattern, heads, world.num_heads, CachedKV(world.cache, key_range, 1))
-    _, _, v = world.parts(1)
-    expected = pattern.double() @ v[:, heads].transpose(0, 1)
-    assert (z - expected).abs().max() <= bound * (1 + expected.abs().max())
 
 
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
