@@ -24,14 +24,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is d
 RANK = 16
 NAMED_APART = {"nomic_bert": 14, "jina_embeddings_v3": 12}
 """The kinds with other module names in transformers than in the files, and an adapter's number of modules."""
-VARIANTS = [
-    "llama-gqa",
-    *(
-        name
-        for name in tiny.VARIANTS
-        if name.split("-")[0] != "llama" and "long" not in name and name not in NAMED_APART
-    ),
-]
+LEFT_OUT = tuple(name for name in tiny.VARIANTS if name.split("-")[0] == "llama" or "long" in name)
+VARIANTS = ["llama-gqa", *(name for name in tiny.VARIANTS if name not in (*LEFT_OUT, *NAMED_APART))]
 """Kinds of checkpoints; an adapter changes the same parts in all other left-out kinds."""
 
 

@@ -17,7 +17,7 @@ from model.kernels.cpus import DOT_LEVELS, TABLE, CpuRow, best_arithmetic, find_
 from model.kernels.products import DOT, WIDEN
 from tests.model.kernels.levels import NOT_COMPILED, at_level
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU = torch.device("cpu")
 needs_kernels = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
 needs_dot = pytest.mark.skipif(not set(DOT_LEVELS) & set(library.levels()), reason="this CPU has no such products")
 
@@ -93,15 +93,11 @@ def test_dot_products_that_the_level_lacks_are_widened_with_a_warning(caplog: py
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize(("dtype", "device"), [(torch.float16, CPU), (torch.float64, CPU), (torch.float32, CUDA)])
-def test_why_kernels_cannot_serve_names_what_they_take(dtype: torch.dtype, device: torch.device) -> None:
-    why = AUTO.why_not_native(dtype, device)
-    assert why is not None
-    assert ("float32 or bfloat16" if device == CPU else "cpu") in why
-
-
-def test_kernels_that_are_turned_off_serve_nothing() -> None:
-    assert "--kernels torch" in str(KernelConfig("torch").why_not_native(torch.float32, CPU))
+def test_why_kernels_cannot_serve_names_what_they_take() -> None:
+    for dtype in (torch.float16, torch.float64):
+        assert "float32 or bfloat16" in (AUTO.why_not_native(dtype, CPU) or "")
+    assert "cpu" in (AUTO.why_not_native(torch.float32, torch.device("cuda")) or "")
+    assert "--kernels torch" in (KernelConfig("torch").why_not_native(torch.float32, CPU) or "")
     assert (AUTO.why_not_native(torch.bfloat16, CPU) is None) == bool(library.levels())
 
 
