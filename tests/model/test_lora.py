@@ -9,14 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.batch import Batch, Span
 from model.checkpoint.folder import ModelLoadError
-from model.kv_cache import KVCache
-from model.layers.lora import AdaptedRows, Adapter
+from model.layers.lora import Adapter
 from model.loading.lora_loader import load_adapter
 from model.network.transformer import Transformer
 from tests import tiny
-from tests.model.watching import BLOCK, CPU, load, token_ids
+from tests.model import watching
+from tests.model.watching import Watched, load, token_ids
 from tests.tiny.adapters import make_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks
@@ -33,21 +32,10 @@ def run(
     model: Transformer, prompts: list[list[int]], encoded: list[list[int]], adapters: list[Adapter | None]
 ) -> list[torch.Tensor]:
     """Return the logits, or the last hidden states of an encoder, of prompts that share one batch."""
-    layers = [model.config.num_layers] * len(prompts)
-    if model.config.kind == "encoder":
-        batch = Batch.unchunked(prompts, BLOCK, CPU, layers, adapters=adapters)
-        return list(torch.split(model.encode(batch), [len(each) for each in prompts]))
-    cache = KVCache(model.cache_config, 200, BLOCK, model.dtype, CPU)
-    spans = []
-    for i, (tokens, adapter) in enumerate(zip(prompts, adapters, strict=True)):
-        table, cross = range(1 + 40 * i, 21 + 40 * i), range(21 + 40 * i, 41 + 40 * i)
-        if model.config.encoder is not None:
-            alone = Batch.unchunked([encoded[i]], BLOCK, CPU, [model.config.encoder.num_layers], adapters=[adapter])
-            slots = torch.arange(len(encoded[i])).numpy() + cross[0] * BLOCK
-            model.write_cross_kv(model.encode(alone), cache, slots, None, AdaptedRows.of(alone))
-        spans.append(Span(tokens, 0, table, layers[0], cross, len(encoded[i]), adapter=adapter))
-    hidden = model.forward(Batch(spans, BLOCK, CPU), cache)
-    return list(torch.split(model.logits(hidden), [len(each) for each in prompts]))
+    each = zip(prompts, encoded, adapters, strict=True)
+    watched = [Watched(tokens, encoder_tokens, adapter=adapter) for tokens, encoder_tokens, adapter in each]
+    hidden = [seen.hidden for seen in watching.run(model, watched)]
+    return hidden if model.config.kind == "encoder" else [model.logits(each) for each in hidden]
 
 
 @pytest.mark.parametrize("name", VARIANTS)

@@ -26,7 +26,6 @@ from model.network.transformer import Transformer
 from tests.invariance import num_threads
 from tests.model.kernels.levels import at_level
 from tests.model.random_weights import draw_weights
-from tests.model.test_lora import run as run_adapted
 from tests.model.watching import BLOCK, CPU, Watched, load, run
 from tests.network import CallingSink
 
@@ -137,8 +136,11 @@ def test_one_call_gives_the_bits_of_the_blocks_one_by_one(
     if attempt % 2:
         monkeypatch.setattr(fused_decoder, "_WORK_BETWEEN_CHECKS", 1)
     model, chunk = draw_network(rng, dtype, quantize), rng.choice([7, 30, 100])
-    kinds = ("pattern", "scores", "dots") if attempt % 3 == 0 else ()
-    watched = [Watched(text, kinds=kinds if rng.random() < 0.5 else ()) for text in draw_texts(rng, chunk)]
+    assert model.decoder is not None
+    kinds = [(), ("pattern", "scores", "dots") if attempt % 3 == 0 else ()]
+    adapters = [None, *(draw_adapter(rng, model.decoder, dtype) for _ in range(attempt % 3))]
+    texts = draw_texts(rng, chunk)
+    watched = [Watched(text, kinds=rng.choice(kinds), adapter=rng.choice(adapters)) for text in texts]
     level = library.levels()[attempt % len(library.levels())]
     with at_level(level), num_threads(1 + attempt % 3), torch.inference_mode():
         found = run(model, watched, chunk=chunk)
@@ -147,22 +149,6 @@ def test_one_call_gives_the_bits_of_the_blocks_one_by_one(
             assert torch.equal(one.hidden, other.hidden)
             assert one.attention.keys() == other.attention.keys()
             assert all(torch.equal(rows, other.attention[at]) for at, rows in one.attention.items())
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("attempt", range(4))
-def test_one_call_does_so_with_adapters(
-    attempt: int, dtype: torch.dtype, rng: random.Random, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, texts = draw_network(rng, dtype), [text[:64] for text in draw_texts(rng, 64)]
-    assert model.decoder is not None
-    drawn = [draw_adapter(rng, model.decoder, dtype) for _ in range(rng.randint(1, 2))]
-    adapters = [rng.choice([None, *drawn]) for _ in texts]
-    with torch.inference_mode():
-        found = run_adapted(model, texts, [[]] * len(texts), adapters)
-        block_by_block(model, monkeypatch)
-        expected = run_adapted(model, texts, [[]] * len(texts), adapters)
-    assert all(map(torch.equal, found, expected))
 
 
 @pytest.fixture(scope="module")
