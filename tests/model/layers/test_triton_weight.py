@@ -11,9 +11,7 @@ from model.kernels.cuda.matmul import matmul
 from model.layers.dense_weight import DenseWeight
 from model.layers.fp8_weight import LEAST_CAPABILITY
 from model.layers.linear import Linear
-from tests.invariance import assert_rows_do_not_depend_on_the_batch
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw, normal
-from tests.support.interpreted_product import multiply_in_one_order
 
 TRITON = KernelConfig("triton")
 
@@ -49,13 +47,6 @@ def test_a_layer_computes_its_formula(activation: Activation | None, dtype: torc
         torch.testing.assert_close(ours.double(), formula, atol=1e-4 + 4 * eps, rtol=2 * eps)
     assert torch.equal(layer.to_dense(), weight)
     assert layer.find_largest(x) is None
-
-
-def test_no_row_depends_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    multiply_in_one_order(monkeypatch)
-    fresh_draw()
-    layer = Linear(normal(20, 40, dtype=torch.bfloat16), kernels=TRITON, activation="gelu")
-    assert_rows_do_not_depend_on_the_batch(layer, normal(70, 40, dtype=torch.bfloat16))
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda" and torch.cuda.get_device_capability() < LEAST_CAPABILITY, reason="no fp8")
