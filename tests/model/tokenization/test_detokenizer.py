@@ -1,7 +1,7 @@
 """Streamed text equals unstreamed text, character for character, and stop strings never leak."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from model.tokenization.detokenizer import Detokenizer, StopMatcher
@@ -137,6 +137,7 @@ letters = st.text(alphabet="ab\n", max_size=24)
     include=st.booleans(),
     num_unheeded=st.integers(0, 3),
 )
+@example(pieces=["a", "ab"], stops=["b", "ab"], include=False, num_unheeded=0)
 def test_the_stop_matcher_agrees_with_a_search_of_the_whole_text(
     pieces: list[str], stops: list[str], include: bool, num_unheeded: int
 ) -> None:
