@@ -202,10 +202,7 @@ def broken(folder: Path, **texts: str) -> Path:
             {**VOCAB, "generation_config__json": '{"eos_token_id": "x"}'},
             r"generation_config.json: eos_token_id must be an integer or a list of them, not 'x'",
         ),
-        (
-            {**VOCAB, "tokenizer_config__json": '{"added_tokens_decoder": 3}'},
-            r"tokenizer_config.json: added_tokens_de",
-        ),
+        ({**VOCAB, "tokenizer_config__json": '{"added_tokens_decoder": 3}'}, r"tokenizer_config.json: added_tokens_de"),
         ({**VOCAB, "tokenizer_config__json": '{"chat_template": 3}'}, r"chat_template must be a text"),
         (
             {**VOCAB, "tokenizer_config__json": '{"tokenizer_class": ["x"]}'},
