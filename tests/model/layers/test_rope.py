@@ -1,4 +1,4 @@
-"""Rotary embedding: every scaling as transformers computes it, and a rotation that depends only on the position."""
+"""Rotary embedding: every scaling as transformers computes it."""
 
 from typing import Any
 
@@ -10,7 +10,6 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from model.checkpoint.registry import read_config
 from model.config import RopeConfig
 from model.layers.rope import Rope, frequencies
-from tests.invariance import assert_rows_do_not_depend_on_the_batch
 
 HEAD_DIM, TRAINED = 16, 128
 SHORT, LONG = [1.0 + i / 16 for i in range(8)], [2.0 + i for i in range(8)]
@@ -82,24 +81,6 @@ def test_float64_frequencies_are_more_exact_than_float32_ones_and_agree_with_the
     assert exact.inverse.dtype == torch.float64
     assert exact.scaling == rounded.scaling
     torch.testing.assert_close(rounded.inverse.double(), exact.inverse, rtol=1e-6, atol=0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("head_dim", [16, 20, 64])
-def test_a_turned_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, head_dim: int) -> None:
-    torch.manual_seed(head_dim)
-    rope = Rope(RopeConfig(max_position=600, original_max_position=600), head_dim, 600, dtype)
-
-    def rotate(rows: torch.Tensor) -> torch.Tensor:
-        """Rotate rows with the position in their first column; q and k are views into a wider row, as in a decoder."""
-        parts = torch.split(rows[:, 1:], [5 * head_dim, 2 * head_dim, 2 * head_dim], -1)
-        q, k = (part.reshape(len(rows), -1, head_dim) for part in parts[:2])
-        turned = rotated(rope, q, k, rows[:, 0].long())
-        assert turned[0].dtype == dtype
-        return torch.cat(turned, 1)
-
-    positions = torch.randint(0, 250, (512, 1)).to(dtype)  # exact in every dtype
-    assert_rows_do_not_depend_on_the_batch(rotate, torch.cat((positions, torch.randn(512, 9 * head_dim).to(dtype)), 1))
 
 
 def test_frequencies_that_follow_the_length_are_fixed_by_the_context_served(tmp_path: Any) -> None:

@@ -1,4 +1,4 @@
-"""Pooling returns the embeddings of each method, and a separate embedding for each sequence."""
+"""Pooling returns the embeddings of each method."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -89,28 +89,6 @@ def test_zeros_stay_zero(pooling: Pooling) -> None:
 def test_extreme_lengths_do_not_lose_the_direction(size: float) -> None:
     vector = pool(torch.full((1, 4), size), "last", normalize=True).float()
     torch.testing.assert_close(vector, torch.full((4,), 0.5))
-
-
-@given(
-    tokens=st.integers(1, 300),
-    d=st.sampled_from([1, 7, 64, 257]),
-    before=st.integers(0, 5),
-    pooling=st.sampled_from(["mean", "last", "cls", "none"]),
-    seed=st.integers(0, 2**32),
-)
-@settings(max_examples=examples(60))
-def test_a_sequence_pools_the_same_wherever_it_lies_in_the_batch(
-    tokens: int, d: int, before: int, pooling: Pooling, seed: int
-) -> None:
-    batch = make_hidden(before + tokens + 3, d, seed)
-    alone = pool(batch[before : before + tokens].clone(), pooling, normalize=True)
-    threads = torch.get_num_threads()
-    try:
-        for num_threads in (1, 2):
-            torch.set_num_threads(num_threads)
-            assert torch.equal(pool(batch[before : before + tokens], pooling, normalize=True), alone)
-    finally:
-        torch.set_num_threads(threads)
 
 
 @given(cuts=st.lists(st.integers(1, 150), min_size=1, max_size=6), seed=st.integers(0, 2**32))
