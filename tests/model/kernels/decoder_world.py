@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.kernels import attention, rows
 from model.kernels.attention import AttentionItems, VisibleKeys
 from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
 from model.kernels.grouped import GroupedWeight
@@ -168,35 +167,3 @@ class World:
         for first, end in itertools.pairwise(bounds):
             out = decoder.run(x, self.rows, LayerCaches(caches), first_layer=first, end_layer=end, queries=queries)
         return x, out, *queries.values(), *(each for cache in caches for each in cache)
-
-    def run_one_by_one(self) -> tuple[Tensor, ...]:
-        """Return the same, computed by the kernels of the single steps."""
-        x, caches, queries = self.x.clone(), self.copied_caches(), []
-        heads, key_heads = self.num_heads * self.dim, self.num_key_heads * self.dim
-        for layer, (keys, values) in zip(self.layers, caches, strict=True):
-            qkv = _multiply(layer.qkv, rows.rms_norm(x, layer.before_attention, EPS))
-            for norm, part in ((layer.q_norm, qkv[:, :heads]), (layer.k_norm, qkv[:, heads : heads + key_heads])):
-                if norm is not None:
-                    part.copy_(rows.rms_norm(part.reshape(-1, len(norm)).contiguous(), norm, EPS).view(part.shape))
-            qkv, at = qkv.view(self.num_rows, -1, self.dim), torch.from_numpy(self.positions)
-            rotary_tables = (
-                None if layer.rotary_tables is None else (layer.rotary_tables[0][at], layer.rotary_tables[1][at])
-            )
-            q = rows.rotate_and_store(qkv, rotary_tables, torch.from_numpy(self.slots), keys, values)
-            mixed = torch.empty(q.shape, dtype=self.dtype)
-            attention.attend(
-                *(q, keys, values, self.key_ranges[layer.key_range], self.items),
-                scale=self.scale,
-                softcap=self.softcap,
-                out=mixed,
-            )
-            x = x + _multiply(layer.out, mixed.flatten(1)) * self.residual_scale
-            gate_up = _multiply(layer.gate_up, rows.rms_norm(x, layer.before_mlp, EPS))
-            x = x + _multiply(layer.down, rows.activate_times(gate_up, "silu")) * self.residual_scale
-            queries.append(q)
-        out = x if self.final_norm is None else rows.rms_norm(x, self.final_norm, EPS)
-        return x, out, *queries, *(each for cache in caches for each in cache)
-
-
-def _multiply(product: Product, x: Tensor) -> Tensor:
-    return product.weight.multiply(x, product.bias)

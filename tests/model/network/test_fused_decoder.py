@@ -14,6 +14,7 @@ from model.config import ModelConfig, RopeConfig
 from model.hooks.head_pairs import HeadPairs
 from model.hooks.hooks import AttentionTap, Hooks, Read
 from model.kernels import library
+from model.kernels.choice import ArithmeticChoice, KernelConfig
 from model.kernels.int8_rows import Quantization
 from model.kv_cache import KVCache
 from model.layers.linear import Linear
@@ -76,7 +77,7 @@ def draw_config(rng: random.Random) -> ModelConfig:
     )
 
 
-def draw_network(rng: random.Random, dtype: torch.dtype, quantize: Quantization = "none") -> Transformer:
+def draw_network(rng: random.Random, dtype: torch.dtype, quantize: Quantization) -> Transformer:
     config = draw_config(rng)
     print(config)  # shown when it fails
     share_of_narrow = rng.choice([0, 0.5, 1])  # weights that are exact in bfloat16 are multiplied in another way
@@ -84,7 +85,9 @@ def draw_network(rng: random.Random, dtype: torch.dtype, quantize: Quantization 
         name: (weight.bfloat16() if rng.random() < share_of_narrow else weight).to(dtype)
         for name, weight in draw_weights(config).items()
     }
-    return build_model(config, weights, context=CONTEXT, quantize=quantize)
+    arithmetic: ArithmeticChoice = rng.choice(["float32", "bf16-dot"])
+    kernels = KernelConfig(arithmetic=arithmetic, activations="int8" if rng.random() < 0.3 else "dtype")
+    return build_model(config, weights, context=CONTEXT, quantize=quantize, kernels=kernels)
 
 
 def draw_texts(rng: random.Random, chunk: int) -> list[list[int]]:
@@ -126,22 +129,23 @@ def block_by_block(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "decoder", replace(model.decoder, decode_step=None))
 
 
-@pytest.mark.parametrize("quantize", ["none", "int8"])
+@pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("attempt", range(6))
+@pytest.mark.parametrize("attempt", range(4))
 def test_one_call_gives_the_bits_of_the_blocks_one_by_one(
     attempt: int, dtype: torch.dtype, quantize: Quantization, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run the layers in one call, or in one call each, as in large networks."""
     if attempt % 2:
         monkeypatch.setattr(fused_decoder, "_WORK_BETWEEN_CHECKS", 1)
-    model, chunk = draw_network(rng, dtype, quantize), rng.choice([7, 30, 100])
+    level, chunk = library.levels()[attempt % len(library.levels())], rng.choice([20, 50, 100])
+    with at_level(level):
+        model = draw_network(rng, dtype, quantize)
     assert model.decoder is not None
     kinds = [(), ("pattern", "scores", "dots") if attempt % 3 == 0 else ()]
     adapters = [None, *(draw_adapter(rng, model.decoder, dtype) for _ in range(attempt % 3))]
     texts = draw_texts(rng, chunk)
     watched = [Watched(text, kinds=rng.choice(kinds), adapter=rng.choice(adapters)) for text in texts]
-    level = library.levels()[attempt % len(library.levels())]
     with at_level(level), num_threads(1 + attempt % 3), torch.inference_mode():
         found = run(model, watched, chunk=chunk)
         block_by_block(model, monkeypatch)

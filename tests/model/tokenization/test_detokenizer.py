@@ -103,13 +103,6 @@ def test_text_without_stop_strings_comes_out_with_its_own_token(tokenizers: dict
     assert streamed(tokenizer, ids) == [*tokenizer.token_strings(ids), ""]
 
 
-def test_special_tokens_are_written_out_when_asked(tokenizers: dict[str, Tokenizer]) -> None:
-    tokenizer = tokenizers["byte level, late tokens"]
-    ids = tokenizer.encode("a<|im_end|>b").ids
-    assert "".join(streamed(tokenizer, ids)) == "ab"
-    assert "".join(streamed(tokenizer, ids, skip=False)) == "a<|im_end|>b"
-
-
 def test_an_id_beyond_the_vocabulary_adds_no_text(tokenizers: dict[str, Tokenizer]) -> None:
     for tokenizer in tokenizers.values():
         assert streamed(tokenizer, [tokenizer.vocab_size + 3]) == ["", ""]
