@@ -14,14 +14,9 @@ from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization import tokenizer_folders as folders
 
-SCHEMA = {
-    "type": "object",
-    "required": ["city", "days"],
-    "properties": {
-        "city": {"type": "string", "description": "A \u201cname\u201d", "enum": ["Bern", "K\u00f6ln", "<b>"]},
-        "days": {"type": "array", "items": {"type": "object", "properties": {"n": {"type": "number", "default": 1.5}}}},
-    },
-}
+CITY = {"type": "string", "description": "A \u201cname\u201d", "enum": ["Bern", "K\u00f6ln", "<b>"]}
+DAYS = {"type": ["number", "null"], "default": 1.5}
+SCHEMA = {"type": "object", "required": ["city", "days"], "properties": {"city": CITY, "days": DAYS}}
 CALL = {"id": "abc123xyz", "type": "function", "function": {"name": "weather", "arguments": {"city": "Bern", "n": [1]}}}
 MESSAGES: list[dict[str, Any]] = [
     {"role": "system", "content": "  Be brief.\n", "tools": [{"name": "weather", "parameters": SCHEMA}]},
