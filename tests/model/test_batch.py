@@ -7,14 +7,6 @@ from model.batch import Batch, Span
 from tests.model.layers.attention_world import CPU
 
 
-def test_whole_sequences_get_blocks_of_their_own() -> None:
-    batch = Batch.unchunked([[5, 6, 7], [8], [9] * 8], 4, CPU, [2, 2, 1])
-    assert [list(span.block_table) for span in batch.spans] == [[0], [1], [2, 3]]
-    assert batch.num_blocks == 4
-    assert batch.positions_array.tolist() == [0, 1, 2, 0, *range(8)]
-    assert batch.num_rows_at(1) == 4
-
-
 def test_what_a_row_sees() -> None:
     batch = Batch([Span([0] * 3, 2, [1, 2], 1), Span([0], 0, [3], 1)], 4, CPU)
 

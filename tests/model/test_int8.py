@@ -1,11 +1,9 @@
-"""Int8 weights: the numbers they represent, the same bits in every batch, and little precision lost."""
+"""Int8 weights: the numbers they represent, and little precision lost."""
 
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from model.analysis.live_weights import LiveWeights
 from model.checkpoint.registry import read_config
@@ -16,14 +14,10 @@ from model.layers.dense_weight import activate
 from model.layers.linear import Linear
 from model.loading.loader import load_model
 from tests import tiny
-from tests.invariance import assert_rows_do_not_depend_on_the_batch, num_threads, rounding_alone
 from tests.support.accuracy import KINDS, accuracies
-from tests.support.examples import examples
 
 DTYPES = (torch.float32, torch.bfloat16)
 ACTIVATIONS: tuple[Activation | None, ...] = (None, "silu", "gelu", "gelu_tanh", "relu")
-SHAPES = ((768, 300), (256, 768), (2050, 70), (60, 100), (17, 33), (1, 1), (64, 64))
-LARGE_SHAPES = ((4160, 129), (768, 2304))
 FABLES = Path(__file__).resolve().parents[2] / "model" / "fables"
 TEXT = """Once upon a time there was a miller who had three sons, a mill, a donkey and a cat. When he lay dying he
 called them to his bed and said: The eldest shall have the mill, the second the donkey, and the youngest the
@@ -45,7 +39,7 @@ def dequantized(weight: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
-@pytest.mark.parametrize("rows", [1, 3, 9, 200])
+@pytest.mark.parametrize("rows", [1, 200])
 def test_a_product_is_that_of_the_dequantised_weight(
     rows: int, activation: Activation | None, dtype: torch.dtype
 ) -> None:
@@ -63,38 +57,6 @@ def test_a_product_is_that_of_the_dequantised_weight(
     torch.testing.assert_close(layer.product(x).double(), before, atol=atol, rtol=rtol)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(
-    ("inputs", "outputs"), [*SHAPES, *(pytest.param(*shape, marks=pytest.mark.nightly) for shape in LARGE_SHAPES)]
-)
-def test_a_row_has_the_same_bits_in_every_batch(inputs: int, outputs: int, dtype: torch.dtype) -> None:
-    torch.manual_seed(inputs)
-    x, weight = rounding_alone(300, inputs, outputs, dtype)
-    layer = Linear(weight, torch.randn(outputs).to(dtype), quantize="int8", activation="silu")
-    assert_rows_do_not_depend_on_the_batch(layer, x)
-    assert_rows_do_not_depend_on_the_batch(layer, torch.randn(300, inputs).to(dtype))
-
-
-@settings(max_examples=examples(60))
-@given(
-    inputs=st.integers(1, 600),
-    outputs=st.integers(1, 300),
-    rows=st.integers(1, 70),
-    threads=st.sampled_from([1, 2]),
-    dtype=st.sampled_from(DTYPES),
-)
-def test_a_row_alone_equals_itself_among_others_for_any_shape(
-    inputs: int, outputs: int, rows: int, threads: int, dtype: torch.dtype
-) -> None:
-    torch.manual_seed(rows)
-    x = torch.randn(rows, inputs).to(dtype)
-    layer = Linear(torch.randn(outputs, inputs).to(dtype), quantize="int8")
-    with num_threads(threads):
-        together = layer(x)
-        for row in {0, rows // 2, rows - 1}:
-            assert torch.equal(layer(x[row : row + 1]), together[row : row + 1])
-
-
 def test_a_weight_moves_by_half_a_step_at_most() -> None:
     weight = torch.randn(50, 80) * torch.logspace(-6, 6, 50)[:, None]
     weight[7] = 0
@@ -105,29 +67,12 @@ def test_a_weight_moves_by_half_a_step_at_most() -> None:
         assert not layer.to_dense()[7].any()
 
 
-def test_a_number_that_is_not_finite_is_refused_in_a_weight_and_spoils_its_own_row_alone() -> None:
-    for value in (float("nan"), float("inf")):
-        weight = torch.ones(4, 6)
-        weight[1, 2] = value
-        with pytest.raises(ValueError, match=r"int8 .*\[4, 6\].*not finite"):
-            Linear(weight, quantize="int8")
-        for rows in (3, 20):
-            x = torch.ones(rows, 6)
-            x[1, 3] = value
-            y = Linear(torch.ones(4, 6), quantize="int8")(x)
-            assert y[1].isnan().all()
-            assert (y[[row for row in range(rows) if row != 1]] == 6).all()
-
-
-def test_rows_of_zeros_and_of_very_large_and_very_small_numbers_keep_their_precision() -> None:
-    weight = torch.randn(70, 64)
-    layer = Linear(weight, quantize="int8")
-    x = torch.randn(1, 64)
-    for factor in (1e-20, 1e-6, 1.0, 1e6, 1e30):
-        torch.testing.assert_close((layer(x * factor) / factor), layer(x), rtol=1e-5, atol=1e-5)
-    assert not layer(torch.zeros(2, 64)).any()
-    assert not layer(torch.full((2, 64), 1e-40)).any()
-    assert layer(torch.zeros(0, 64)).shape == (0, 70)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_weight_that_is_not_finite_is_refused(value: float) -> None:
+    weight = torch.ones(4, 6)
+    weight[1, 2] = value
+    with pytest.raises(ValueError, match=r"int8 .*\[4, 6\].*not finite"):
+        Linear(weight, quantize="int8")
 
 
 def test_float16_is_dequantised_for_each_product() -> None:

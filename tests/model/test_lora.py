@@ -9,14 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.batch import Batch, Span
 from model.checkpoint.folder import ModelLoadError
-from model.kv_cache import KVCache
-from model.layers.lora import AdaptedRows, Adapter
+from model.layers.lora import Adapter
 from model.loading.lora_loader import load_adapter
 from model.network.transformer import Transformer
 from tests import tiny
-from tests.model.watching import BLOCK, CPU, load, token_ids
+from tests.model import watching
+from tests.model.watching import Watched, load, token_ids
 from tests.tiny.adapters import make_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks
@@ -24,14 +23,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is d
 RANK = 16
 NAMED_APART = {"nomic_bert": 14, "jina_embeddings_v3": 12}
 """The kinds with other module names in transformers than in the files, and an adapter's number of modules."""
-VARIANTS = [
-    "llama-gqa",
-    *(
-        name
-        for name in tiny.VARIANTS
-        if name.split("-")[0] != "llama" and "long" not in name and name not in NAMED_APART
-    ),
-]
+LEFT_OUT = tuple(name for name in tiny.VARIANTS if name.split("-")[0] == "llama" or "long" in name)
+VARIANTS = ["llama-gqa", *(name for name in tiny.VARIANTS if name not in (*LEFT_OUT, *NAMED_APART))]
 """Kinds of checkpoints; an adapter changes the same parts in all other left-out kinds."""
 
 
@@ -39,21 +32,10 @@ def run(
     model: Transformer, prompts: list[list[int]], encoded: list[list[int]], adapters: list[Adapter | None]
 ) -> list[torch.Tensor]:
     """Return the logits, or the last hidden states of an encoder, of prompts that share one batch."""
-    layers = [model.config.num_layers] * len(prompts)
-    if model.config.kind == "encoder":
-        batch = Batch.unchunked(prompts, BLOCK, CPU, layers, adapters=adapters)
-        return list(torch.split(model.encode(batch), [len(each) for each in prompts]))
-    cache = KVCache(model.cache_config, 200, BLOCK, model.dtype, CPU)
-    spans = []
-    for i, (tokens, adapter) in enumerate(zip(prompts, adapters, strict=True)):
-        table, cross = range(1 + 40 * i, 21 + 40 * i), range(21 + 40 * i, 41 + 40 * i)
-        if model.config.encoder is not None:
-            alone = Batch.unchunked([encoded[i]], BLOCK, CPU, [model.config.encoder.num_layers], adapters=[adapter])
-            slots = torch.arange(len(encoded[i])).numpy() + cross[0] * BLOCK
-            model.write_cross_kv(model.encode(alone), cache, slots, None, AdaptedRows.of(alone))
-        spans.append(Span(tokens, 0, table, layers[0], cross, len(encoded[i]), adapter=adapter))
-    hidden = model.forward(Batch(spans, BLOCK, CPU), cache)
-    return list(torch.split(model.logits(hidden), [len(each) for each in prompts]))
+    each = zip(prompts, encoded, adapters, strict=True)
+    watched = [Watched(tokens, encoder_tokens, adapter=adapter) for tokens, encoder_tokens, adapter in each]
+    hidden = [seen.hidden for seen in watching.run(model, watched)]
+    return hidden if model.config.kind == "encoder" else [model.logits(each) for each in hidden]
 
 
 @pytest.mark.parametrize("name", VARIANTS)

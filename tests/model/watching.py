@@ -15,6 +15,7 @@ from model.hooks.point_names import points_of, stack_config, why_absent
 from model.hooks.points import Point, Stack
 from model.kernels.choice import AUTO, KernelConfig
 from model.kv_cache import KVCache
+from model.layers.lora import AdaptedRows, Adapter
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
 from tests import tiny
@@ -81,13 +82,16 @@ class Watched:
     """Edits by kind (scores or pattern), layer and whether it is cross attention; of `heads`."""
     rows: Sequence[int] | None = None
     heads: Sequence[int] | None = None
+    adapter: Adapter | None = None
 
 
 def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) -> list[Seen]:
     """Run them together: an encoder's rows at once, a decoder's in chunks that begin at the same position."""
     config, seen = model.config, [Seen() for _ in sequences]
+    adapters = [each.adapter for each in sequences]
     if config.kind == "encoder":
-        batch = Batch.unchunked([each.tokens for each in sequences], BLOCK, CPU, [config.num_layers] * len(sequences))
+        layers = [config.num_layers] * len(sequences)
+        batch = Batch.unchunked([each.tokens for each in sequences], BLOCK, CPU, layers, adapters=adapters)
         hidden = model.encode(batch, _hooks(model, batch, sequences, seen, [0] * len(sequences)))
         for i, found in enumerate(seen):
             found.pieces.append(hidden[batch.first_rows[i] : batch.first_rows[i + 1]])
@@ -98,9 +102,10 @@ def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) 
     tables = [range(1 + ROOM * i, 1 + ROOM * (i + 1)) for i in range(len(sequences))]
     if config.encoder is not None:
         for each, table in zip(sequences, tables, strict=True):
-            alone = Batch.unchunked([each.encoder_tokens], BLOCK, CPU, [config.encoder.num_layers])
+            layers = [config.encoder.num_layers]
+            alone = Batch.unchunked([each.encoder_tokens], BLOCK, CPU, layers, adapters=[each.adapter])
             slots = table[ROOM // 2] * BLOCK + np.arange(len(each.encoder_tokens))
-            model.write_cross_kv(model.encode(alone), cache, slots)
+            model.write_cross_kv(model.encode(alone), cache, slots, None, AdaptedRows.of(alone))
     for start in range(0, max(len(each.tokens) for each in sequences), chunk):
         alive = [i for i, each in enumerate(sequences) if len(each.tokens) > start]
         spans = [
@@ -113,6 +118,7 @@ def run(model: Transformer, sequences: Sequence[Watched], *, chunk: int = 1000) 
                 len(sequences[i].encoder_tokens),
                 states=(1 + i, 1 + i),
                 rotary_start=switch if len(sequences[i].tokens) > switch else 0,
+                adapter=adapters[i],
             )
             for i in alive
         ]

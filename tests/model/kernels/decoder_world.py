@@ -1,4 +1,4 @@
-"""A network and a step of several sequences, for the decoder's kernel, and the formulas."""
+"""A network and a step of several sequences, for the decoder's kernel."""
 
 import itertools
 import math
@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.kernels import attention, rows
 from model.kernels.attention import AttentionItems, VisibleKeys
 from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
 from model.kernels.grouped import GroupedWeight
@@ -31,8 +30,6 @@ class World:
     """A network and a step of several sequences."""
 
     kind: Kind
-    int8_activations: float = 0.3
-    """How often a weight of 8 or 4 bits multiplies rows rounded to 8 bits."""
     seed: int = field(default_factory=lambda: secrets.randbits(32))
 
     def __post_init__(self) -> None:
@@ -64,12 +61,12 @@ class World:
         kind = self.rng.choice(kinds) if self.kind == "mixed" else self.kind
         if kind == "grouped":
             grouped = draw_grouped(outputs, inputs, self.rng)
-            arithmetic, rounds = self.rng.choice([DOT, WIDEN]), self.rng.random() < self.int8_activations
+            arithmetic, rounds = self.rng.choice([DOT, WIDEN]), self.rng.random() < 0.3
             return Product(GroupedWeight([grouped], self.dtype, arithmetic, int8_activations=rounds), bias)
         if kind.startswith("int8"):
             scales = weight.abs().amax(1) / 127
             values = (weight / scales[:, None]).round().to(torch.int8)
-            rounds = self.rng.random() < self.int8_activations
+            rounds = self.rng.random() < 0.3
             return Product(Int8BlockedWeight(values, scales, self.dtype, int8_activations=rounds), bias)
         dtype = torch.float32 if kind == "float32" else torch.bfloat16
         return Product(BlockedWeight(weight.to(dtype), DOT if kind == "dot" else WIDEN, self.dtype), bias)
@@ -170,86 +167,3 @@ class World:
         for first, end in itertools.pairwise(bounds):
             out = decoder.run(x, self.rows, LayerCaches(caches), first_layer=first, end_layer=end, queries=queries)
         return x, out, *queries.values(), *(each for cache in caches for each in cache)
-
-    def run_one_by_one(self) -> tuple[Tensor, ...]:
-        """Return the same, computed by the kernels of the single steps."""
-        x, caches, queries = self.x.clone(), self.copied_caches(), []
-        heads, key_heads = self.num_heads * self.dim, self.num_key_heads * self.dim
-        for layer, (keys, values) in zip(self.layers, caches, strict=True):
-            qkv = _multiply(layer.qkv, rows.rms_norm(x, layer.before_attention, EPS))
-            for norm, part in ((layer.q_norm, qkv[:, :heads]), (layer.k_norm, qkv[:, heads : heads + key_heads])):
-                if norm is not None:
-                    part.copy_(rows.rms_norm(part.reshape(-1, len(norm)).contiguous(), norm, EPS).view(part.shape))
-            qkv, at = qkv.view(self.num_rows, -1, self.dim), torch.from_numpy(self.positions)
-            rotary_tables = (
-                None if layer.rotary_tables is None else (layer.rotary_tables[0][at], layer.rotary_tables[1][at])
-            )
-            q = rows.rotate_and_store(qkv, rotary_tables, torch.from_numpy(self.slots), keys, values)
-            mixed = torch.empty(q.shape, dtype=self.dtype)
-            attention.attend(
-                *(q, keys, values, self.key_ranges[layer.key_range], self.items),
-                scale=self.scale,
-                softcap=self.softcap,
-                out=mixed,
-            )
-            x = x + _multiply(layer.out, mixed.flatten(1)) * self.residual_scale
-            gate_up = _multiply(layer.gate_up, rows.rms_norm(x, layer.before_mlp, EPS))
-            x = x + _multiply(layer.down, rows.activate_times(gate_up, "silu")) * self.residual_scale
-            queries.append(q)
-        out = x if self.final_norm is None else rows.rms_norm(x, self.final_norm, EPS)
-        return x, out, *queries, *(each for cache in caches for each in cache)
-
-    def run_in_float64(self) -> Tensor:
-        """Return the residual stream after all blocks, by the formulas."""
-        x, widths = self.x.double(), [self.num_heads, self.num_key_heads, self.num_key_heads]
-        for layer, (keys, values) in zip(self.layers, self.caches, strict=True):
-            qkv = _exactly(layer.qkv, _normal(x, layer.before_attention)).view(self.num_rows, -1, self.dim)
-            q, k, v = torch.split(qkv, widths, 1)
-            q, k = (
-                part if norm is None else _normal(part.reshape(-1, len(norm)), norm).view(part.shape)
-                for part, norm in ((q, layer.q_norm), (k, layer.k_norm))
-            )
-            if layer.rotary_tables is not None:
-                at = torch.from_numpy(self.positions)
-                cos, sin = (table[at][:, None].double() for table in layer.rotary_tables)
-                q, k = _turned(q, cos, sin), _turned(k, cos, sin)
-            mixed, key_range = torch.empty_like(q), self.key_ranges[layer.key_range]
-            for sequence, start in enumerate(self.starts):
-                own, blocks = np.flatnonzero(self.owners == sequence), self.tables[sequence]
-                cached = keys[blocks].permute(0, 3, 1, 2).flatten(0, 1)[:start].double()  # [position, K, D]
-                weighted = values[blocks].transpose(1, 2).flatten(0, 1)[:start].double()
-                cached, weighted = torch.cat([cached, k[own]]), torch.cat([weighted, v[own]])
-                scores = torch.einsum("qhd,khd->hqk", q[own], cached.repeat_interleave(self.group, 1)) * self.scale
-                if self.softcap is not None:
-                    scores = self.softcap * (scores / self.softcap).tanh()
-                numbers = np.arange(len(cached))
-                unseen = (numbers < key_range.first[own][:, None]) | (numbers >= key_range.last[own][:, None])
-                scores = scores.masked_fill(torch.from_numpy(unseen), -math.inf).softmax(2)
-                mixed[own] = torch.einsum("hqk,khd->qhd", scores, weighted.repeat_interleave(self.group, 1))
-            x = x + _exactly(layer.out, mixed.flatten(1)) * self.residual_scale
-            gate, up = _exactly(layer.gate_up, _normal(x, layer.before_mlp)).chunk(2, 1)
-            x = x + _exactly(layer.down, gate * gate.sigmoid() * up) * self.residual_scale
-        return x
-
-
-def _multiply(product: Product, x: Tensor) -> Tensor:
-    return product.weight.multiply(x, product.bias)
-
-
-def _exactly(product: Product, x: Tensor) -> Tensor:
-    if isinstance(product.weight, BlockedWeight | GroupedWeight):
-        weight = product.weight.to_dense().double()
-    else:
-        assert isinstance(product.weight, Int8BlockedWeight)
-        values, scales = product.weight.values_and_scales()
-        weight = values.double() * scales.double()[:, None]
-    return x @ weight.T + (0 if product.bias is None else product.bias.double())
-
-
-def _normal(x: Tensor, weight: Tensor) -> Tensor:
-    return x / (x.square().mean(-1, keepdim=True) + EPS).sqrt() * weight.double()
-
-
-def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    turned, rest = x[..., : cos.shape[-1]], x[..., cos.shape[-1] :]
-    return torch.cat([turned * cos + turned.roll(cos.shape[-1] // 2, -1) * sin, rest], -1)

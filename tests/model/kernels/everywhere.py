@@ -22,15 +22,11 @@ def everywhere(compute: Callable[[], tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
 
 
 def _results(compute: Callable[[], tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, ...]]:
-    before = library.num_threads()
-    try:
-        for level in library.levels():
-            for count in (1, 2, 3):
-                library.set_num_threads(count)
-                with at_level(level):
-                    yield compute()
-    finally:
-        library.set_num_threads(before)
+    for level in library.levels():
+        for count in (1, 2, 3):
+            library.set_num_threads(count)
+            with at_level(level):
+                yield compute()
 
 
 def assert_same_bits(found: tuple[Tensor, ...], expected: tuple[Tensor, ...]) -> None:

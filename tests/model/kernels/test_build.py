@@ -51,41 +51,35 @@ def _look_again() -> None:
     build.find_compiler.cache_clear()
 
 
-def test_a_kernel_is_there_at_every_level(sources: Path, tmp_path: Path) -> None:
-    output = tmp_path / "made" / "kernels.so"
+def test_a_library_has_every_level_and_is_current_until_its_sources_are_newer(sources: Path, tmp_path: Path) -> None:
+    levels, output = [*build.LEVELS[build.architecture()]], tmp_path / "made" / "kernels.so"
+    assert not build.is_current(output, levels=())
     build.build(output)
-    made = ctypes.CDLL(str(output))
-    x = ctypes.c_float(3)
+    assert list(output.parent.iterdir()) == [output]
+    made, x = ctypes.CDLL(str(output)), ctypes.c_float(3)
     for level in library.levels():
         getattr(made, f"double_f32_{level}")(ctypes.byref(x))
     assert x.value == 3 * 2 ** len(library.levels())
-    assert all(hasattr(made, f"double_f32_{level}") for level in build.LEVELS[build.architecture()])
-    assert list(output.parent.iterdir()) == [output]
+    assert b"libstdc++" not in output.read_bytes()
+    assert build.compiled_levels(output) == (*levels,)
+    assert build.is_current(output)
+    assert build.is_current(output, levels=levels[1:])
+    os.utime(output, (0, 0))
+    assert not build.is_current(output)
 
 
 def test_the_named_levels_are_compiled_and_no_other(sources: Path, tmp_path: Path) -> None:
-    levels = [*build.LEVELS[build.architecture()]]
-    build.build(tmp_path / "kernels.so", levels=levels[:1])
-    made = ctypes.CDLL(str(tmp_path / "kernels.so"))
-    assert [level for level in levels if hasattr(made, f"double_f32_{level}")] == levels[:1]
-
-
-def test_a_library_is_current_if_it_is_newer_than_its_sources_and_has_the_levels(sources: Path, tmp_path: Path) -> None:
     levels, kernels = [*build.LEVELS[build.architecture()]], tmp_path / "kernels.so"
-    assert not build.is_current(kernels, levels=())
     build.build(kernels, levels=levels[:1])
+    made = ctypes.CDLL(str(kernels))
+    assert [level for level in levels if hasattr(made, f"double_f32_{level}")] == levels[:1]
     assert build.compiled_levels(kernels) == (levels[0],)
     assert build.is_current(kernels, levels=levels[:1])
     assert not build.is_current(kernels, levels=levels[1:])
     assert not build.is_current(kernels)
-    build.build(kernels)
-    assert build.compiled_levels(kernels) == (*levels,)
-    assert build.is_current(kernels)
-    assert build.is_current(kernels, levels=levels[1:])
-    os.utime(kernels, (0, 0))
-    assert not build.is_current(kernels)
 
 
+@pytest.mark.nightly  # only `make test-nightly` uses the sanitizers
 @pytest.mark.skipif(shutil.which("g++") is None, reason="the sanitizers are those of g++")
 def test_the_sanitizers_find_addresses_outside_and_undefined_behaviour(sources: Path, tmp_path: Path) -> None:
     level, kernels = library.levels()[0], tmp_path / "kernels.so"
@@ -107,27 +101,22 @@ def test_the_sanitizers_find_addresses_outside_and_undefined_behaviour(sources: 
     assert "ILL" in call("too_large")
 
 
-def test_the_library_needs_nothing_of_cplusplus(sources: Path, tmp_path: Path) -> None:
-    build.build(tmp_path / "kernels.so")
-    assert b"libstdc++" not in (tmp_path / "kernels.so").read_bytes()
-
-
 def test_a_failure_says_what_the_compiler_said_and_leaves_the_library_as_it_was(sources: Path, tmp_path: Path) -> None:
     output = tmp_path / "made" / "kernels.so"
     output.parent.mkdir()
     output.write_text("the old one")
     (sources / "double.cpp").write_text("#error no such thing\n")
     with pytest.raises(RuntimeError, match="no such thing"):
-        build.build(output)
+        build.build(output, levels=build.own_levels())
     assert output.read_text() == "the old one"
     assert list(output.parent.iterdir()) == [output]
 
 
 def test_a_warning_is_an_error_only_where_that_is_asked_for(sources: Path, tmp_path: Path) -> None:
     (sources / "double.cpp").write_text(KERNEL + "static void unused() {}\n")
-    build.build(tmp_path / "kernels.so")
+    build.build(tmp_path / "kernels.so", levels=build.own_levels())
     with pytest.raises(RuntimeError, match="unused"):
-        build.build(tmp_path / "kernels.so", strict=True)
+        build.build(tmp_path / "kernels.so", levels=build.own_levels(), strict=True)
 
 
 def test_no_compiler_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -138,16 +127,15 @@ def test_no_compiler_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch, tmp_
         build.build(tmp_path / "kernels.so", target="manylinux_2_17_aarch64")
 
 
-def test_an_unknown_architecture_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_architecture_has_one_name_and_an_unknown_one_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for machine, arch in (("AMD64", "x86_64"), ("arm64", "aarch64"), ("x86_64", "x86_64")):
+        monkeypatch.setattr(platform, "machine", lambda machine=machine: machine)
+        assert build.architecture() == arch
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(RuntimeError, match="no kernels are known for riscv64; there are some for x86_64, aarch64"):
         build.build(tmp_path / "kernels.so", compiler=["c++"])
-
-
-@pytest.mark.parametrize(("machine", "arch"), [("AMD64", "x86_64"), ("arm64", "aarch64"), ("x86_64", "x86_64")])
-def test_an_architecture_has_one_name(machine: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(platform, "machine", lambda: machine)
-    assert build.architecture() == arch
 
 
 def test_the_compiler_told_comes_first_and_one_that_fails_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,10 +202,8 @@ class TestWheel:
         assert data["tag"].startswith("py3-none-")
         assert data["tag"].endswith(("x86_64", "aarch64", "arm64"))
         assert not data["pure_python"]
-
-    def test_of_an_editable_install_has_this_cpus_level_only(self, built: list[Any], tmp_path: Path) -> None:
         self.hook(tmp_path).initialize("editable", {"artifacts": [], "force_include": {}})
-        assert built == [(tmp_path / "model" / "kernels" / build.LIBRARY.name, None, build.own_levels())]
+        assert built[1][2] == build.own_levels()
 
     def test_is_refused_for_an_older_python_before_a_compiler_is_looked_for(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -26,7 +26,7 @@ _EPS = 1e-12
 
 pytestmark = pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
 every_kind = pytest.mark.parametrize("kind", _KINDS)
-_LENGTHS = [1, 2, 15, 16, 17, 31, 32, 33, 64, 65, 130, 300, *[30] * 8]
+_LENGTHS = [1, 2, 15, 16, 17, 32, 33, 65, 150, *[30] * 3]
 
 
 def _layer(heads: int, dim: int, ff: int, dtype: torch.dtype, arithmetic: Arithmetic = WIDEN) -> EncoderLayer:
@@ -86,7 +86,7 @@ def _plainly(qkv: Tensor, first_rows: Tensor, scale: float) -> tuple[Tensor, Ten
 @each_level
 def test_a_call_has_the_bits_of_its_steps_one_after_the_other(level: str, kind: str) -> None:
     dtype, arithmetic = _KINDS[kind]
-    lengths = [300, 1, 16, 17, 31, 33, 64, 65, 128, 129, 40, 2, 3, random.randrange(1, 131)]
+    lengths = [150, 1, 16, 17, 33, 65, 128, 2, random.randrange(1, 131)]
     first_rows = _first_rows(lengths)
     for heads, dim, ff in _SHAPES:
         layers = [_layer(heads, dim, ff, dtype, arithmetic) for _ in range(2)]
@@ -94,7 +94,7 @@ def test_a_call_has_the_bits_of_its_steps_one_after_the_other(level: str, kind: 
         with at_level(level):
             wanted = _step_by_step(layers, x, first_rows, heads, arithmetic)
             assert bool(wanted.isfinite().all())
-            for threads in (1, 2, 3):
+            for threads in (1, 3):
                 library.set_num_threads(threads)
                 assert_same_bits((_encoded(encoder, x, first_rows),), (wanted,))
                 first = _encoded(encoder, x, first_rows, first_alone=True)[first_rows[:-1]]
@@ -103,22 +103,15 @@ def test_a_call_has_the_bits_of_its_steps_one_after_the_other(level: str, kind: 
 
 @every_kind
 @each_level
-@pytest.mark.parametrize(
-    "lengths",
-    [_LENGTHS, pytest.param([*range(1, 131, 3), 300, *[30] * 20], marks=pytest.mark.nightly)],
-    ids=["some", "many"],
-)
-def test_a_text_has_the_same_bits_alone_and_among_others_in_any_number_of_threads(
-    lengths: list[int], level: str, kind: str
-) -> None:
+def test_a_text_has_the_same_bits_alone_and_among_others_in_any_number_of_threads(level: str, kind: str) -> None:
     dtype, arithmetic = _KINDS[kind]
-    lengths = random.sample(lengths, len(lengths))
+    lengths = random.sample(_LENGTHS, len(_LENGTHS))
     first_rows = _first_rows(lengths)
     encoder = _encoder([_layer(2, 32, 96, dtype) for _ in range(3)], 2, arithmetic)
     x = draw_numbers(int(first_rows[-1]), 64, dtype=dtype)
     with at_level(level):
         together = _encoded(encoder, x, first_rows)
-        for threads in (1, 2, 3, 8):
+        for threads in (1, 3, 8):
             library.set_num_threads(threads)
             assert_same_bits((_encoded(encoder, x, first_rows),), (together,))
             firsts = _encoded(encoder, x, first_rows, first_alone=True)
@@ -133,7 +126,7 @@ def test_a_text_has_the_same_bits_alone_and_among_others_in_any_number_of_thread
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_numbers_are_the_same_at_every_level(dtype: torch.dtype) -> None:
-    for lengths in ([130], [7, 45], [30] * 30):
+    for lengths in ([130], [7, 45], [30] * 10):
         first_rows = _first_rows(lengths)
         encoder = _encoder([_layer(3, 32, 160, dtype)], 3, WIDEN)
         x = draw_numbers(int(first_rows[-1]), 96, dtype=dtype)
@@ -150,7 +143,7 @@ def test_numbers_are_the_same_at_every_level(dtype: torch.dtype) -> None:
 @each_level
 def test_attention_is_that_of_float64_within_what_its_numbers_may_lose(level: str, kind: str) -> None:
     dtype, arithmetic = _KINDS[kind]
-    lengths = [*random.sample(range(1, 131), 8), 1, 64, 600]
+    lengths = [*random.sample(range(1, 131), 3), 1, 64, 300]
     first_rows = _first_rows(lengths)
     for heads, dim in ((3, 32), (1, 64), (1, 80), (2, 7), (1, 1)):
         qkv = draw_numbers(int(first_rows[-1]), 3, heads, dim, dtype=dtype)
@@ -220,11 +213,7 @@ def test_wrong_arguments_are_refused_by_name() -> None:
 @pytest.mark.parametrize("lengths", [[300], [40] * 30], ids=["one text", "many texts"])
 def test_a_call_counts_every_step_of_every_layer_as_progress(lengths: list[int], threads: int) -> None:
     encoder = _encoder([_layer(3, 32, 160, torch.float32) for _ in range(3)], 3, WIDEN)
-    x, before = torch.randn(sum(lengths), 96), library.num_threads()
     library.set_num_threads(threads)
-    try:
-        done = library.progress()
-        encoder(x, _first_rows(lengths))
-        assert library.progress() - done >= 3 * 7
-    finally:
-        library.set_num_threads(before)
+    done = library.progress()
+    encoder(torch.randn(sum(lengths), 96), _first_rows(lengths))
+    assert library.progress() - done >= 3 * 7

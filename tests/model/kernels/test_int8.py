@@ -5,8 +5,6 @@ Axes: R rows, K inputs, N outputs.
 """
 
 import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -22,16 +20,6 @@ from tests.support.examples import examples
 
 DTYPES = (torch.float32, torch.bfloat16)
 LEVELS = library.levels()
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    before = library.num_threads()
-    library.set_num_threads(count)
-    try:
-        yield
-    finally:
-        library.set_num_threads(before)
 
 
 def draw(outputs: int, inputs: int, *, rounds: bool = False) -> tuple[torch.Tensor, torch.Tensor, Int8BlockedWeight]:
@@ -59,13 +47,6 @@ def whole_numbers(x: torch.Tensor, *, rounds: bool = False) -> tuple[torch.Tenso
     largest = x.float().abs().amax(1)
     inverse = torch.where(largest >= 1e-30, limit / largest, 0)
     return (x.float() * inverse[:, None]).round().double(), torch.where(largest >= 1e-30, largest / limit, 0)
-
-
-def same(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Return whether the bits are the same; any NaN equals any other."""
-    return (
-        a.dtype == b.dtype and torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) and torch.equal(a.isnan(), b.isnan())
-    )
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -118,7 +99,8 @@ def test_a_product_has_the_same_bits_at_every_level_and_in_any_number_of_threads
     first = weight.multiply(x, bias, activation)
     for level in LEVELS:
         for count in (1, 2, 3):
-            with at_level(level), threads(count):
+            library.set_num_threads(count)
+            with at_level(level):
                 assert torch.equal(Int8BlockedWeight(values, scales).packed, weight.packed)
                 assert torch.equal(weight.multiply(x, bias, activation), first), (level, count)
 
@@ -126,8 +108,8 @@ def test_a_product_has_the_same_bits_at_every_level_and_in_any_number_of_threads
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @each_level
 def test_a_row_alone_has_the_bits_that_it_has_among_others(level: str, dtype: torch.dtype) -> None:
-    for _ in range(6):
-        rows, inputs, outputs = random.randint(2, 100), random.randint(1, 800), random.randint(1, 300)
+    for most in (100, 100, 1200):
+        rows, inputs, outputs = random.randint(2, most), random.randint(1, 800), random.randint(1, 300)
         _, _, weight = draw(outputs, inputs)
         x, bias = draw_rows(rows, inputs, dtype), torch.randn(outputs).to(dtype)
         with at_level(level):
@@ -136,33 +118,6 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(level: str, dtype: to
             some = slice(first, random.randint(first + 1, rows))
             assert torch.equal(weight.multiply(x[some], bias, "silu"), together[some])
             assert torch.equal(weight.multiply(x[first : first + 1], bias, "silu"), together[first : first + 1])
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_product_of_very_many_rows_is_that_of_its_pieces(dtype: torch.dtype) -> None:
-    _, _, weight = draw(70, 30)
-    x = draw_rows(1200, 30, dtype)
-    together = weight.multiply(x)
-    pieces = [weight.multiply(piece) for piece in torch.split(x, random.randint(100, 700))]
-    assert torch.equal(torch.cat(pieces), together)
-
-
-@each_level
-def test_activations_are_those_of_torch(level: str) -> None:
-    _, _, weight = draw(150, 64)
-    x, bias = torch.randn(5, 64) / 8, torch.randn(150)
-    expected: dict[Activation, Callable[[torch.Tensor], torch.Tensor]] = {
-        "silu": torch.nn.functional.silu,
-        "gelu": torch.nn.functional.gelu,
-        "gelu_tanh": lambda y: torch.nn.functional.gelu(y, approximate="tanh"),
-        "relu": torch.relu,
-    }
-    with at_level(level):
-        before = weight.multiply(x, bias)
-        torch.testing.assert_close(before, weight.multiply(x) + bias, rtol=0, atol=0)
-        for name, function in expected.items():
-            after = weight.multiply(x, bias, name)
-            torch.testing.assert_close(after, function(before.double()).float(), rtol=3e-6, atol=3e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -104,6 +104,7 @@ def test_soft_cap_bends_numbers_towards_the_cap(count: int, width: int, seed: in
     x = draw_numbers(count, width, seed=seed) * 10
     (found,) = everywhere(lambda: capped(x, cap))
     assert_close(found, cap * (x.double() / cap).tanh())
+    assert torch.equal(capped(x[-1:], cap)[0], found[-1:])
 
 
 def test_soft_cap_of_what_is_not_finite() -> None:

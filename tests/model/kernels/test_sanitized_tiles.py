@@ -1,4 +1,4 @@
-"""The reads of AMX tiles, with kernels that check every access."""
+"""The tests of the kernels that use AMX tiles, on emulated tiles, with a check of every access."""
 
 import sys
 from pathlib import Path

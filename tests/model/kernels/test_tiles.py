@@ -5,9 +5,6 @@ Axes: R rows, K inputs, N outputs.
 """
 
 import ctypes
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +14,6 @@ import torch
 from torch import Tensor
 
 from model.kernels import build, library
-from model.kernels.encoder import attend_texts
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.products import DOT, BlockedWeight
 from tests.model.kernels import emulated_tiles
@@ -27,26 +23,17 @@ from tests.model.kernels.levels import at_level
 pytestmark = pytest.mark.skipif(
     build.architecture() != "x86_64" or not library.levels(), reason="tiles are tried on x86-64"
 )
-HERE = Path(__file__).resolve().parent
 SHAPES = ((1, 1), (70, 5), (64, 64), (130, 101), (77, 600))
 """Outputs and inputs: blocks and steps of tiles, whole and with remainders."""
-
 
 FILES = ("product_bfloat16.cpp", "product_int8.cpp", "chains.cpp")
 """The files with products on tiles; the others, which take most of a minute to compile, call the same functions."""
 
 
 @pytest.fixture(scope="module")
-def some_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiles") / "kernels.so"
     emulated_tiles.build_library(path, only=FILES)
-    return path
-
-
-@pytest.fixture(scope="module")
-def all_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("tiles") / "kernels.so"
-    emulated_tiles.build_library(path)
     return path
 
 
@@ -65,14 +52,8 @@ def loaded(kernels: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def tiles(some_kernels: Path) -> Iterator[None]:
-    with loaded(some_kernels):
-        yield
-
-
-@pytest.fixture
-def all_tiles(all_kernels: Path) -> Iterator[None]:
-    with loaded(all_kernels):
+def tiles(kernels: Path) -> Iterator[None]:
+    with loaded(kernels):
         yield
 
 
@@ -132,63 +113,12 @@ def test_numbers_below_the_normal_ones_are_zeros() -> None:
 
 @pytest.mark.parametrize("rounds", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_int8_products_have_the_bits_of_other_levels(dtype: torch.dtype, *, rounds: bool, some_kernels: Path) -> None:
+def test_int8_products_have_the_bits_of_other_levels(dtype: torch.dtype, *, rounds: bool, kernels: Path) -> None:
     values, scales = torch.randint(-128, 128, (77, 333), dtype=torch.int8), torch.rand(77) / 64
     weight = Int8BlockedWeight(values, scales, int8_activations=rounds)
     x, bias = torch.randn(40, 333).to(dtype), torch.randn(77).to(dtype)
     wanted = weight.multiply(x, bias, "silu")
-    with loaded(some_kernels):
+    with loaded(kernels):
         for rows in (1, 2, 15, 16, 17, 33, 40):
             library.set_num_threads(rows % 3 + 1)
             assert_same_bits((weight.multiply(x[-rows:], bias, "silu"),), (wanted[-rows:],))
-
-
-@pytest.mark.nightly
-def test_the_head_finds_the_largest_of_the_product_for_any_number_of_rows(all_kernels: Path) -> None:
-    with loaded(all_kernels):
-        x, weight = draw(70, 101), BlockedWeight(draw(1000, 101), DOT)
-        largest = weight.multiply(x).float().max(1)
-        for rows in (1, 2, 15, 16, 17, 33, 70):
-            library.set_num_threads(rows % 3 + 1)
-            found = weight.find_largest(x[:rows])
-            assert found is not None
-            places, numbers = found
-            assert torch.equal(numbers, largest.values[:rows])
-            assert torch.equal(places, largest.indices[:rows])
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("all_tiles")
-@pytest.mark.parametrize(("heads", "dim"), [(2, 64), (3, 32), (1, 7), (2, 80)])
-def test_attention_within_a_text_does_not_see_other_texts(heads: int, dim: int) -> None:
-    lengths = [1, 2, 15, 16, 17, 33, 66, 130]
-    first_rows = torch.tensor([0, *lengths]).cumsum(0)
-    qkv = draw(int(first_rows[-1]), 3, heads, dim)
-    attend_texts(torch.full_like(qkv, torch.nan), torch.tensor([0, len(qkv)]), arithmetic=DOT)  # left in memory
-    whole = attend_texts(qkv, first_rows, arithmetic=DOT)
-    for text, length in enumerate(lengths):
-        library.set_num_threads(text % 3 + 1)
-        own = slice(int(first_rows[text]), int(first_rows[text + 1]))
-        mixed = attend_texts(qkv[own].contiguous(), torch.tensor([0, length]), arithmetic=DOT)
-        assert_same_bits((mixed,), (whole[own],))
-        q, k, v = qkv[own].double().transpose(0, 2).unbind(1)
-        wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(0, 1)
-        torch.testing.assert_close(mixed.double(), wanted, rtol=2**-6, atol=2**-6)
-
-
-@pytest.mark.nightly
-def test_products_decoders_and_encoders_pass_their_tests_on_tiles(all_kernels: Path) -> None:
-    files = [f"{HERE}/test_{name}.py" for name in ("products", "int8", "decoder", "encoder")]
-    done = subprocess.run(
-        (
-            *(sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider"),
-            *("-p", "tests.model.kernels.emulated_tiles", *files),
-        ),
-        env=os.environ | {library.LIBRARY_VARIABLE: str(all_kernels)},
-        cwd=HERE.parent.parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]

@@ -8,10 +8,7 @@ import torch
 
 from model.batch import Batch, KeyRange, Span
 from model.kv_cache import LayerCache
-from model.layers.attention import (
-    Attention,
-    AttentionRule,
-)
+from model.layers.attention import Attention, AttentionRule
 
 CPU = torch.device("cpu")
 
@@ -80,25 +77,21 @@ class World:
         k, v = qkv[:, heads : heads + key_heads], qkv[:, heads + key_heads :]
         return qkv[:, :heads], k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
 
-    def sees(self, query: int, key: int) -> bool:
-        near = self.window is None or abs(query - key) < self.window
-        return near and (key <= query or not self.causal)
-
 
 def scores_of(world: World, sequence: int) -> torch.Tensor:
-    """Return the scores [H, n, n], computed one query at a time by the formulas."""
+    """Return the scores [H, n, n], computed by the formulas."""
     q, k, _ = world.parts(sequence)
-    rule, n = world.rule, len(q)
-    scores = torch.empty((world.num_heads, n, n), dtype=torch.float64)
-    for query in range(n):
-        row = (q[query] * k).sum(-1).T * rule.scale  # [H, n]
-        if rule.softcap is not None:
-            row = rule.softcap * torch.tanh(row / rule.softcap)
-        if rule.bias is not None:
-            row = row + rule.bias[:, world.reach - 1 - query :][:, :n].double()
-        unseen = torch.tensor([not world.sees(query, key) for key in range(n)])
-        scores[:, query] = row.masked_fill(unseen, -math.inf)
-    return scores
+    rule, positions = world.rule, torch.arange(len(q))
+    scores = torch.einsum("qhd,khd->hqk", q, k) * rule.scale
+    distances = positions - positions[:, None]  # from a query to a key
+    if rule.softcap is not None:
+        scores = rule.softcap * torch.tanh(scores / rule.softcap)
+    if rule.bias is not None:
+        scores = scores + rule.bias[:, distances + world.reach - 1].double()
+    unseen = (distances > 0) & world.causal
+    if world.window is not None:
+        unseen |= distances.abs() >= world.window
+    return scores.masked_fill(unseen, -math.inf)
 
 
 def pattern_of(scores: torch.Tensor, sinks: torch.Tensor | None = None) -> torch.Tensor:

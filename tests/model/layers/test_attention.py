@@ -11,22 +11,12 @@ import math
 import random
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 
-from model.batch import Batch, Span
-from model.config import RopeConfig
-from model.layers.attention import (
-    Attention,
-    AttentionRule,
-    CachedKV,
-    NativeAttention,
-    PlainAttention,
-)
+from model.layers.attention import Attention, AttentionRule, CachedKV, NativeAttention, PlainAttention
 from model.layers.attention_arithmetic import InvariantArithmetic
-from model.layers.rope import Rope
-from tests.model.layers.attention_world import CPU, World, mixed, pattern_of, scores_of
+from tests.model.layers.attention_world import World, mixed, pattern_of, scores_of
 
 Kind = Callable[[], Attention]
 
@@ -58,7 +48,7 @@ BATCH_INVARIANT = pytest.mark.parametrize(
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
 def test_attention_is_the_softmax_written_out(kind: Kind, dtype: torch.dtype, bound: float) -> None:
     attention = kind()
-    for _ in range(12):
+    for _ in range(6):
         world = World(dtype)
         for sequence, found in enumerate(world.attend(attention, *world.whole(0, 1, 2, 3))):
             scores = scores_of(world, sequence)
@@ -70,7 +60,7 @@ def test_attention_is_the_softmax_written_out(kind: Kind, dtype: torch.dtype, bo
 @pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
 def test_rows_are_the_scores_and_patterns_written_out(kind: Kind, dtype: torch.dtype, bound: float) -> None:
     attention, bound = kind(), min(bound, 5e-5)  # float32 arithmetic, exact products of bfloat16
-    for _ in range(8):
+    for _ in range(5):
         world = World(dtype)
         q, batch, key_range = world.step(attention, *world.whole(0, 1, 2))
         span = random.randrange(3)
@@ -95,14 +85,17 @@ def test_rows_are_the_scores_and_patterns_written_out(kind: Kind, dtype: torch.d
 
 
 @BATCH_INVARIANT
-def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunks(kind: Kind, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_row_has_the_same_bits_alone_among_others_and_in_any_chunks(
+    causal: bool, kind: Kind, dtype: torch.dtype
+) -> None:
     attention = kind()
-    for _ in range(8):
-        world = World(dtype, causal=True, num_sequences=6)
+    for _ in range(5):
+        world = World(dtype, causal=causal, num_sequences=6)
         together = world.attend(attention, *world.whole(*range(6)))
         for sequence, expected in enumerate(together):
             n = len(world.qkv[sequence])
-            cuts = sorted({0, n, *random.choices(range(n + 1), k=3)})
+            cuts = sorted({0, n, *random.choices(range(n + 1), k=3 if causal else 0)})
             world.cache.keys[world.tables[sequence]] = math.nan
             pieces = [
                 world.attend(attention, (sequence, start, stop), (5 - sequence if sequence != 5 else 0, 0, 1))[0]
@@ -124,16 +117,6 @@ def test_a_long_pass_checks_between_pieces_and_keeps_its_bits(monkeypatch: pytes
         assert world.num_checks > num_whole == 1
         for found, expected in zip(in_pieces, whole, strict=True):
             assert torch.equal(found, expected)
-
-
-@BATCH_INVARIANT
-def test_a_sequence_read_both_ways_has_the_same_bits_alone_and_among_others(kind: Kind, dtype: torch.dtype) -> None:
-    attention = kind()
-    for _ in range(8):
-        world = World(dtype, causal=False, num_sequences=6)
-        together = world.attend(attention, *world.whole(*range(6)))
-        for sequence, expected in enumerate(together):
-            assert torch.equal(world.attend(attention, *world.whole(sequence))[0], expected)
 
 
 @BATCH_INVARIANT
@@ -170,71 +153,6 @@ def test_rows_softmax_and_mix_are_the_steps_of_attend_bit_for_bit(kind: Kind, dt
         assert torch.equal(attention.softmax(scores, world.rule.sinks_of(heads)), pattern)
         z = attention.mix(pattern, heads, world.num_heads, cached)
         assert torch.equal(z, out[rows][:, heads].transpose(0, 1))
-
-
-@pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_mix_is_a_pattern_times_the_values(kind: Kind, dtype: torch.dtype, bound: float) -> None:
-    attention, world = kind(), World(dtype)
-    _, _, key_range = world.step(attention, *world.whole(0, 1))
-    n, heads = len(world.qkv[1]), random.choices(range(world.num_heads), k=3)
-    pattern = torch.rand(3, 5, n, dtype=torch.float64 if dtype == torch.float64 else torch.float32)
-    z = attention.mix(pattern, heads, world.num_heads, CachedKV(world.cache, key_range, 1))
-    _, _, v = world.parts(1)
-    expected = pattern.double() @ v[:, heads].transpose(0, 1)
-    assert (z - expected).abs().max() <= bound * (1 + expected.abs().max())
-
-
-@pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_cross_attention_sees_all_of_the_encoder_and_nothing_else(kind: Kind, dtype: torch.dtype, bound: float) -> None:
-    """Run two sequences with their encoders' keys in the same cache as their own."""
-    attention = kind()
-    for _ in range(5):
-        world = World(dtype, num_sequences=4)  # sequences 2 and 3 play the encoders of 0 and 1
-        rule = AttentionRule(world.rule.scale)
-        spans = []
-        for s, encoder in ((0, 2), (1, 3)):
-            rows, keys = len(world.qkv[s]), len(world.qkv[encoder])
-            kv = world.qkv[encoder][:, world.num_heads :]
-            slots = [
-                world.tables[encoder][p // world.block_size] * world.block_size + p % world.block_size
-                for p in range(keys)
-            ]
-            attention.write_cross_kv(kv, world.cache, np.array(slots, np.int64))
-            spans.append(Span([0] * rows, 0, world.tables[s], 1, world.tables[encoder], keys))
-        batch = Batch(spans, world.block_size, CPU)
-        key_range = batch.cross_key_range
-        q = torch.cat([world.qkv[0], world.qkv[1]])[:, : world.num_heads]
-        found = attention.attend(q, world.cache, batch, key_range, rule)
-        for span, (s, encoder) in enumerate(((0, 2), (1, 3))):
-            queries, _, _ = world.parts(s)
-            _, k, v = world.parts(encoder)
-            scores = torch.einsum("qhd,khd->hqk", queries, k) * rule.scale
-            own = list(range(batch.first_rows[span], batch.first_rows[span + 1]))
-            assert (found[own] - mixed(scores, v)).abs().max() <= bound * (1 + v.abs().max())
-            pattern = attention.rows(q, own, [0], CachedKV(world.cache, key_range, span), rule, "pattern")
-            assert (pattern[0] - torch.softmax(scores[0], -1)).abs().max() <= 5e-5
-
-
-@pytest.mark.parametrize(("kind", "dtype", "bound"), KINDS)
-def test_only_the_first_dimensions_turn_and_the_cache_holds_the_turned_keys(
-    kind: Kind, dtype: torch.dtype, bound: float
-) -> None:
-    world = World(dtype)
-    world.dim = 20
-    world.qkv[0] = torch.randn(30, world.num_heads + 2 * world.num_key_heads, 20).to(dtype)
-    world.tables[0] = list(range(-(-30 // world.block_size)))
-    world.cache = world.empty_cache(30)
-    rope = Rope(RopeConfig(max_position=64, original_max_position=64, dims=8), 20, 64, dtype)
-    batch = Batch([Span([0] * 30, 0, world.tables[0], 1)], world.block_size, CPU)
-    q = kind().write_kv(world.qkv[0], rope.at(batch.positions), world.cache, batch)
-    key_range = batch.key_range()
-    wide = world.qkv[0].double()
-    exact = Rope(RopeConfig(max_position=64, original_max_position=64), 8, 64, torch.float64)
-    turned = torch.cat((Rope.rotate(wide[..., :8], *exact.at(torch.arange(30))), wide[..., 8:]), -1)
-    heads, key_heads, cached = world.num_heads, world.num_key_heads, CachedKV(world.cache, key_range, 0)
-    assert (q - turned[:, :heads]).abs().max() <= max(bound, 1e-6)
-    assert (cached.keys() - turned[:, heads : heads + key_heads]).abs().max() <= max(bound, 1e-6)
-    assert torch.equal(cached.values(), world.qkv[0][:, heads + key_heads :])
 
 
 def test_a_capped_score_is_exact_to_float32_from_tiny_to_huge() -> None:

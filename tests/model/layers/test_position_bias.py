@@ -1,4 +1,4 @@
-"""Position bias: the buckets of transformers' T5 and MPNet, and a table that attention can read by distance."""
+"""Position bias: the buckets of transformers' T5 and MPNet, and the slopes of ALiBi."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from transformers.models.mpnet.modeling_mpnet import MPNetEncoder
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from model.config import PositionBiasConfig
-from model.layers.position_bias import alibi, alibi_slopes, bias_by_distance, distance_buckets
+from model.layers.position_bias import alibi_slopes, distance_buckets
 
 DISTANCES = torch.arange(-3000, 3001)
 
@@ -26,29 +26,7 @@ def test_every_distance_falls_into_the_bucket_of_mpnet() -> None:
     assert torch.equal(distance_buckets(DISTANCES, config), theirs)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-def test_a_column_holds_the_bias_of_one_distance(dtype: torch.dtype) -> None:
-    config = PositionBiasConfig(num_buckets=8, max_distance=20, bidirectional=True)
-    table, reach = torch.randn(8, 3).to(dtype), 25
-    bias = bias_by_distance(table, config, reach)
-    assert bias.shape == (3, 2 * reach - 1)
-    assert bias.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    for query, key in ((0, 0), (24, 0), (0, 24), (7, 9), (9, 7)):
-        bucket = int(distance_buckets(torch.tensor(key - query), config))
-        assert torch.equal(bias[:, key - query + reach - 1], table[bucket].to(bias.dtype))
-
-
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 6, 8, 12, 14])
 def test_the_slopes_are_those_that_its_authors_take(num_heads: int) -> None:
     theirs = build_alibi_tensor(torch.ones(1, 2), num_heads, torch.float32)
     torch.testing.assert_close(theirs[:, 0, 1], torch.tensor(alibi_slopes(num_heads)))
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
-def test_a_key_costs_the_same_at_equal_distance_on_either_side(dtype: torch.dtype) -> None:
-    bias = alibi(3, 5, dtype, torch.device("cpu"))
-    assert bias.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    slopes = torch.tensor(alibi_slopes(3), dtype=bias.dtype)
-    for distance in range(5):
-        assert torch.equal(bias[:, 4 + distance], -slopes * distance)
-        assert torch.equal(bias[:, 4 + distance], bias[:, 4 - distance])

@@ -1,6 +1,5 @@
-"""Rotary embedding: every scaling as transformers computes it, and a rotation that depends only on the position."""
+"""Rotary embedding: every scaling as transformers computes it."""
 
-import math
 from typing import Any
 
 import pytest
@@ -11,74 +10,29 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply
 from model.checkpoint.registry import read_config
 from model.config import RopeConfig
 from model.layers.rope import Rope, frequencies
-from tests.invariance import assert_rows_do_not_depend_on_the_batch
 
 HEAD_DIM, TRAINED = 16, 128
 SHORT, LONG = [1.0 + i / 16 for i in range(8)], [2.0 + i for i in range(8)]
+LLAMA_3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+LONGROPE = {"rope_type": "longrope", "short_factor": SHORT, "long_factor": LONG, "original_max_position_embeddings": 32}
 SCALINGS: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default"},
     "another base": {"rope_type": "default", "rope_theta": 500000.0},
     "linear": {"rope_type": "linear", "factor": 2.5},
     "dynamic": {"rope_type": "dynamic", "factor": 2.0},
-    "llama3": {
-        "rope_type": "llama3",
-        "factor": 8.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 32,
-    },
-    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
-    "yarn, its own betas": {
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-        "beta_fast": 8.0,
-        "beta_slow": 2.0,
-        "truncate": False,
-    },
-    "yarn, mscale": {
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-        "mscale": 0.7,
-        "mscale_all_dim": 1.3,
-    },
-    "yarn, attention factor": {
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 32,
-        "attention_factor": 1.25,
-    },
-    "longrope": {
-        "rope_type": "longrope",
-        "short_factor": SHORT,
-        "long_factor": LONG,
-        "original_max_position_embeddings": 32,
-    },
-    "longrope, factor": {
-        "rope_type": "longrope",
-        "short_factor": SHORT,
-        "long_factor": LONG,
-        "factor": 16.0,
-        "original_max_position_embeddings": 32,
-    },
+    "llama3": {**LLAMA_3, "original_max_position_embeddings": 32},
+    "yarn": YARN,
+    "yarn, its own betas": {**YARN, "beta_fast": 8.0, "beta_slow": 2.0, "truncate": False},
+    "yarn, mscale": {**YARN, "mscale": 0.7, "mscale_all_dim": 1.3},
+    "yarn, attention factor": {**YARN, "attention_factor": 1.25},
+    "longrope": LONGROPE,
+    "longrope, factor": {**LONGROPE, "factor": 16.0},
 }
 
 
-def theirs(parameters: dict[str, Any]) -> LlamaRotaryEmbedding:
-    config = LlamaConfig(
-        hidden_size=48,
-        num_attention_heads=4,
-        head_dim=HEAD_DIM,
-        max_position_embeddings=TRAINED,
-        rope_parameters={"rope_theta": 10000.0, **parameters},
-    )
-    return LlamaRotaryEmbedding(config)
-
-
-def ours(parameters: dict[str, Any], tmp_path: Any) -> RopeConfig:
-    """Return the parameters as read through config.json, as a checkpoint's would be."""
-    config = LlamaConfig(
+def config_of(parameters: dict[str, Any]) -> LlamaConfig:
+    return LlamaConfig(
         hidden_size=48,
         num_attention_heads=4,
         head_dim=HEAD_DIM,
@@ -86,14 +40,18 @@ def ours(parameters: dict[str, Any], tmp_path: Any) -> RopeConfig:
         rope_parameters={"rope_theta": 10000.0, **parameters},
         architectures=["LlamaForCausalLM"],
     )
-    config.save_pretrained(tmp_path)
+
+
+def ours(parameters: dict[str, Any], tmp_path: Any) -> RopeConfig:
+    """Return the parameters as read through config.json, as a checkpoint's would be."""
+    config_of(parameters).save_pretrained(tmp_path)
     rope = read_config(tmp_path).rope
     assert rope is not None
     return rope
 
 
 def turned_by_theirs(parameters: dict[str, Any], q: torch.Tensor, k: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    cos, sin = theirs(parameters)(q, torch.arange(len(q))[None])
+    cos, sin = LlamaRotaryEmbedding(config_of(parameters))(q, torch.arange(len(q))[None])
     turned = apply_rotary_pos_emb(q[None], k[None], cos, sin, unsqueeze_dim=2)
     return turned[0][0], turned[1][0]
 
@@ -123,39 +81,6 @@ def test_float64_frequencies_are_more_exact_than_float32_ones_and_agree_with_the
     assert exact.inverse.dtype == torch.float64
     assert exact.scaling == rounded.scaling
     torch.testing.assert_close(rounded.inverse.double(), exact.inverse, rtol=1e-6, atol=0)
-
-
-def test_plain_frequencies_follow_the_paper_to_float64(tmp_path: Any) -> None:
-    exact = frequencies(ours({"rope_type": "default"}, tmp_path), HEAD_DIM, TRAINED, torch.float64).inverse.tolist()
-    assert exact == pytest.approx([10000.0 ** (-2 * i / HEAD_DIM) for i in range(HEAD_DIM // 2)], rel=1e-15)
-
-
-def test_a_pair_of_dimensions_turns_by_position_times_frequency(tmp_path: Any) -> None:
-    rope = Rope(ours({"rope_type": "default"}, tmp_path), HEAD_DIM, TRAINED, torch.float64)
-    x = torch.zeros(1, 1, HEAD_DIM, dtype=torch.float64)
-    x[0, 0, 3] = 1.0
-    turned, _ = rotated(rope, x, x, torch.tensor([77]))
-    angle = 77 * 10000.0 ** (-2 * 3 / HEAD_DIM)
-    assert turned[0, 0, 3].item() == pytest.approx(math.cos(angle), abs=1e-14)
-    assert turned[0, 0, 3 + HEAD_DIM // 2].item() == pytest.approx(math.sin(angle), abs=1e-14)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("head_dim", [16, 20, 64])
-def test_a_turned_row_has_the_same_bits_in_every_batch(dtype: torch.dtype, head_dim: int) -> None:
-    torch.manual_seed(head_dim)
-    rope = Rope(RopeConfig(max_position=600, original_max_position=600), head_dim, 600, dtype)
-
-    def rotate(rows: torch.Tensor) -> torch.Tensor:
-        """Rotate rows with the position in their first column; q and k are views into a wider row, as in a decoder."""
-        parts = torch.split(rows[:, 1:], [5 * head_dim, 2 * head_dim, 2 * head_dim], -1)
-        q, k = (part.reshape(len(rows), -1, head_dim) for part in parts[:2])
-        turned = rotated(rope, q, k, rows[:, 0].long())
-        assert turned[0].dtype == dtype
-        return torch.cat(turned, 1)
-
-    positions = torch.randint(0, 250, (512, 1)).to(dtype)  # exact in every dtype
-    assert_rows_do_not_depend_on_the_batch(rotate, torch.cat((positions, torch.randn(512, 9 * head_dim).to(dtype)), 1))
 
 
 def test_frequencies_that_follow_the_length_are_fixed_by_the_context_served(tmp_path: Any) -> None:

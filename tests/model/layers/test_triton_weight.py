@@ -5,15 +5,12 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
-from model.config import Activation
 from model.kernels.choice import KernelConfig
 from model.kernels.cuda.matmul import matmul
 from model.layers.dense_weight import DenseWeight
 from model.layers.fp8_weight import LEAST_CAPABILITY
 from model.layers.linear import Linear
-from tests.invariance import assert_rows_do_not_depend_on_the_batch
-from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw, normal
-from tests.support.interpreted_product import multiply_in_one_order
+from tests.model.kernels.cuda.card import DEVICE, fresh_draw, normal
 
 TRITON = KernelConfig("triton")
 
@@ -32,30 +29,6 @@ def test_products_whose_rows_ignore_the_batch_are_the_cards() -> None:
     for layer in others:
         assert isinstance(layer.weight, DenseWeight)
         assert layer.weight.product is not matmul
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("activation", [None, "gelu"])
-def test_a_layer_computes_its_formula(activation: Activation | None, dtype: torch.dtype) -> None:
-    fresh_draw()
-    weight, bias, x = normal(30, 50, dtype=dtype), normal(30, dtype=dtype), normal(7, 50, dtype=dtype)
-    layer = Linear(weight, bias, kernels=TRITON, activation=activation)
-    exact = x.double() @ weight.double().T
-    before = exact + bias.double()
-    after = torch.nn.functional.gelu(before) if activation else before
-    eps = torch.finfo(dtype).eps
-    for ours, formula in ((layer(x), after), (layer.before_activation(x), before), (layer.product(x), exact)):
-        assert ours.dtype == dtype
-        torch.testing.assert_close(ours.double(), formula, atol=1e-4 + 4 * eps, rtol=2 * eps)
-    assert torch.equal(layer.to_dense(), weight)
-    assert layer.find_largest(x) is None
-
-
-def test_no_row_depends_on_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    multiply_in_one_order(monkeypatch)
-    fresh_draw()
-    layer = Linear(normal(20, 40, dtype=torch.bfloat16), kernels=TRITON, activation="gelu")
-    assert_rows_do_not_depend_on_the_batch(layer, normal(70, 40, dtype=torch.bfloat16))
 
 
 @pytest.mark.skipif(DEVICE.type == "cuda" and torch.cuda.get_device_capability() < LEAST_CAPABILITY, reason="no fp8")

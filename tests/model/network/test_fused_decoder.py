@@ -1,9 +1,8 @@
-"""A step of few rows in one call, against the same network block by block: hidden states, caches, attention rows."""
+"""A step of few rows in one call, against the same network block by block: hidden states, logits, attention rows."""
 
 import random
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,25 +10,27 @@ import torch
 
 from model.batch import Batch, Span
 from model.checkpoint.folder import PACKAGED
-from model.checkpoint.registry import read_config
 from model.config import ModelConfig, RopeConfig
 from model.hooks.head_pairs import HeadPairs
 from model.hooks.hooks import AttentionTap, Hooks, Read
 from model.kernels import library
+from model.kernels.choice import ArithmeticChoice, KernelConfig
 from model.kernels.int8_rows import Quantization
 from model.kv_cache import KVCache
 from model.layers.linear import Linear
 from model.layers.lora import Adapter, LowRank
-from model.loading.loader import build_model, load_model
+from model.loading.loader import build_model
 from model.network import fused_decoder
 from model.network.fused_decoder import MOST_ROWS, DecodeStep
 from model.network.stack import Stack
 from model.network.transformer import Transformer
 from tests.invariance import num_threads
 from tests.model.kernels.levels import at_level
-from tests.network import CPU, CallingSink
+from tests.model.random_weights import draw_weights
+from tests.model.watching import BLOCK, CPU, Watched, load, run
+from tests.network import CallingSink
 
-VOCAB_SIZE, CONTEXT, BLOCK_SIZE, NUM_BLOCKS = 50, 400, 32, 40
+VOCAB_SIZE, CONTEXT = 50, 400
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -76,53 +77,24 @@ def draw_config(rng: random.Random) -> ModelConfig:
     )
 
 
-def draw_weights(config: ModelConfig) -> dict[str, torch.Tensor]:
-    d, heads, kv_heads = config.hidden_size, config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    weights = {"embed.weight": torch.randn(VOCAB_SIZE, d)}
-
-    def linear(name: str, outputs: int, inputs: int, bias: bool) -> None:
-        weights[f"{name}.weight"] = torch.randn(outputs, inputs) / inputs**0.5
-        if bias:
-            weights[f"{name}.bias"] = torch.randn(outputs)
-
-    for n in range(config.num_layers):
-        for name in ("attn_norm", "mlp_norm"):
-            weights[f"layers.{n}.{name}.weight"] = 1 + torch.randn(d) / 3
-        if config.qk_norm is not None:
-            for name, length in (("q_norm", heads), ("k_norm", kv_heads)):
-                of = config.head_dim if config.qk_norm == "head" else length
-                weights[f"layers.{n}.{name}.weight"] = 1 + torch.randn(of) / 3
-        linear(f"layers.{n}.qkv", heads + 2 * kv_heads, d, config.attention_bias)
-        linear(f"layers.{n}.attn_out", d, heads, config.attention_out_bias)
-        linear(f"layers.{n}.gate_up", 2 * config.intermediate_size, d, config.mlp_bias)
-        linear(f"layers.{n}.down", d, config.intermediate_size, config.mlp_bias)
-    if config.final_norm:
-        weights["final_norm.weight"] = 1 + torch.randn(d) / 3
-    return weights
+def draw_network(rng: random.Random, dtype: torch.dtype, quantize: Quantization) -> Transformer:
+    config = draw_config(rng)
+    print(config)  # shown when it fails
+    share_of_narrow = rng.choice([0, 0.5, 1])  # weights that are exact in bfloat16 are multiplied in another way
+    weights = {
+        name: (weight.bfloat16() if rng.random() < share_of_narrow else weight).to(dtype)
+        for name, weight in draw_weights(config).items()
+    }
+    arithmetic: ArithmeticChoice = rng.choice(["float32", "bf16-dot"])
+    kernels = KernelConfig(arithmetic=arithmetic, activations="int8" if rng.random() < 0.3 else "dtype")
+    return build_model(config, weights, context=CONTEXT, quantize=quantize, kernels=kernels)
 
 
-def draw_counts(rng: random.Random) -> list[int]:
-    """Draw the rows of each sequence, up to MOST_ROWS together: tokens that follow a text, and pieces of prompts."""
-    total = rng.choice([1, 2, 8, 16, 17, 33, 64, rng.randint(1, 100), MOST_ROWS])
-    counts: list[int] = []
-    while total > sum(counts):
-        counts.append(min(rng.choice([1, 1, 1, rng.randint(1, 30)]), total - sum(counts)))
-    return counts
-
-
-def block_by_block(decoder: Stack) -> Stack:
-    return replace(decoder, decode_step=None)
-
-
-def filled_caches(config: ModelConfig, dtype: torch.dtype, num_blocks: int, copies: int) -> list[KVCache]:
-    """Return caches with the same keys and values everywhere."""
-    caches = [KVCache(config, num_blocks, BLOCK_SIZE, dtype, CPU) for _ in range(copies)]
-    for layers in zip(*(cache.layers for cache in caches), strict=True):
-        keys, values = torch.randn(layers[0].keys.shape), torch.randn(layers[0].values.shape)
-        for layer in layers:
-            layer.keys.copy_(keys)
-            layer.values.copy_(values)
-    return caches
+def draw_texts(rng: random.Random, chunk: int) -> list[list[int]]:
+    """Draw texts that end with one row in a step, or with several, up to MOST_ROWS together."""
+    count = rng.randint(1, min(6, MOST_ROWS // chunk))
+    lengths = [rng.choice([1 + chunk * rng.randint(0, 150 // chunk), rng.randint(1, 150)]) for _ in range(count)]
+    return [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in lengths]
 
 
 def draw_adapter(rng: random.Random, decoder: Stack, dtype: torch.dtype) -> Adapter:
@@ -143,177 +115,81 @@ def draw_adapter(rng: random.Random, decoder: Stack, dtype: torch.dtype) -> Adap
     return Adapter(changes)
 
 
-def draw_batch(
-    rng: random.Random,
-    config: ModelConfig,
-    counts: Sequence[int],
-    num_blocks: int,
-    adapters: Sequence[Adapter | None] = (None,),
-) -> Batch:
-    """Draw sequences of any length, with their blocks anywhere in the cache, each with one of the adapters."""
-    blocks, spans = rng.sample(range(num_blocks), num_blocks), []
-    for count in counts:
-        start = rng.randint(0, BLOCK_SIZE * rng.choice([1, 6]))
-        table = [blocks.pop() for _ in range((start + count - 1) // BLOCK_SIZE + 1)]
-        token_ids, adapter = [rng.randrange(VOCAB_SIZE) for _ in range(count)], rng.choice(adapters)
-        spans.append(Span(token_ids, start, table, config.num_layers, adapter=adapter))
-    return Batch(spans, BLOCK_SIZE, CPU)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A network, a step, and two equal caches."""
-
-    network: Transformer
-    step: DecodeStep
-    batch: Batch
-    caches: list[KVCache]
-
-
-def draw_case(dtype: torch.dtype, threads: int, quantize: Quantization = "none") -> Case:
+@pytest.fixture
+def rng() -> random.Random:
     seed = secrets.randbits(32)
-    rng = random.Random(seed)
+    print(seed)
     torch.manual_seed(seed)
-    config, counts = draw_config(rng), draw_counts(rng)
-    print(seed, threads, counts, config)  # shown when it fails
-    share_of_narrow = rng.choice([0, 0.5, 1])  # weights that are exact in bfloat16 are multiplied in another way
-    weights = {
-        name: (weight.bfloat16() if rng.random() < share_of_narrow else weight).to(dtype)
-        for name, weight in draw_weights(config).items()
-    }
-    network = build_model(config, weights, context=CONTEXT, quantize=quantize)
-    assert network.decoder is not None
-    assert network.decoder.decode_step is not None
-    num_blocks = 8 * len(counts) + 2
-    drawn = [draw_adapter(rng, network.decoder, dtype) for _ in range(rng.randrange(3))]
-    batch = draw_batch(rng, config, counts, num_blocks, [None, *drawn])
-    return Case(network, network.decoder.decode_step, batch, filled_caches(config, dtype, num_blocks, 2))
+    return random.Random(seed)
 
 
-def assert_same_caches(one: KVCache, other: KVCache) -> None:
-    for mine, theirs in zip(one.layers, other.layers, strict=True):
-        assert torch.equal(mine.keys, theirs.keys)
-        assert torch.equal(mine.values, theirs.values)
+def block_by_block(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert model.decoder is not None
+    assert model.decoder.decode_step is not None
+    monkeypatch.setattr(model, "decoder", replace(model.decoder, decode_step=None))
 
 
-def assert_same_bits_in_one_call(case: Case) -> None:
-    decoder, (ours, theirs) = case.network.decoder, case.caches
-    assert decoder is not None
-    assert case.step.can_run(case.batch, None)
-    expected = block_by_block(decoder)(case.batch, theirs.layers)
-    assert torch.equal(decoder(case.batch, ours.layers), expected)
-    assert_same_caches(ours, theirs)
-
-
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("quantize", ["none", "int8", "int4"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("attempt", range(8))
+@pytest.mark.parametrize("attempt", range(4))
 def test_one_call_gives_the_bits_of_the_blocks_one_by_one(
-    attempt: int, dtype: torch.dtype, threads: int, monkeypatch: pytest.MonkeyPatch
+    attempt: int, dtype: torch.dtype, quantize: Quantization, rng: random.Random, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run the layers in one call, or in one call each, as in large networks."""
     if attempt % 2:
         monkeypatch.setattr(fused_decoder, "_WORK_BETWEEN_CHECKS", 1)
-    with at_level(library.levels()[attempt % len(library.levels())]), num_threads(threads), torch.inference_mode():
-        assert_same_bits_in_one_call(draw_case(dtype, threads))
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("attempt", range(4))
-def test_one_call_does_so_with_int8_weights(attempt: int, dtype: torch.dtype) -> None:
-    with num_threads(1), torch.inference_mode():
-        assert_same_bits_in_one_call(draw_case(dtype, 1, "int8"))
-
-
-@pytest.mark.parametrize("kind", ["pattern", "scores", "dots"])
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_attention_rows_of_one_call_are_those_of_the_blocks(dtype: torch.dtype, kind: str) -> None:
-    with torch.inference_mode():
-        case = draw_case(dtype, torch.get_num_threads())
-        decoder, batch, config = case.network.decoder, case.batch, case.network.config
-        assert decoder is not None
-        rng = random.Random()
-
-        span = rng.randrange(len(batch.spans))
-        rows = range(batch.first_rows[span], batch.first_rows[span + 1])
-        layers = sorted(rng.sample(range(config.num_layers), rng.randint(1, config.num_layers)))
-        heads = {layer: rng.sample(range(config.num_heads), rng.randint(1, config.num_heads)) for layer in layers}
-        every_pair = [(layer, head) for layer in layers for head in heads[layer]]
-        pairs = HeadPairs.of(every_pair, config.num_layers, config.num_heads)
-
-        def seen_by(stack: Stack, cache: KVCache) -> list[tuple[int, int, torch.Tensor]]:
-            found: list[tuple[int, int, torch.Tensor]] = []
-            tap = AttentionTap(span, rows, pairs, kind, CallingSink(lambda *piece: found.append(piece)))
-            hooks = Hooks(attention=[tap])
-            assert case.step.can_run(batch, hooks)
-            stack(batch, cache.layers, hooks)
-            assert hooks.attention_seconds > 0
-            return found
-
-        ours, theirs = seen_by(decoder, case.caches[0]), seen_by(block_by_block(decoder), case.caches[1])
-        assert [(layer, i) for layer, i, _ in ours] == [(layer, i) for layer, i, _ in theirs]
-        assert [layer for layer, *_ in ours] == layers
-        for (*_, mine), (*_, other) in zip(ours, theirs, strict=True):
-            assert torch.equal(mine, other)
-        assert_same_caches(*case.caches)
+    level, chunk = library.levels()[attempt % len(library.levels())], rng.choice([20, 50, 100])
+    with at_level(level):
+        model = draw_network(rng, dtype, quantize)
+    assert model.decoder is not None
+    kinds = [(), ("pattern", "scores", "dots") if attempt % 3 == 0 else ()]
+    adapters = [None, *(draw_adapter(rng, model.decoder, dtype) for _ in range(attempt % 3))]
+    texts = draw_texts(rng, chunk)
+    watched = [Watched(text, kinds=rng.choice(kinds), adapter=rng.choice(adapters)) for text in texts]
+    with at_level(level), num_threads(1 + attempt % 3), torch.inference_mode():
+        found = run(model, watched, chunk=chunk)
+        block_by_block(model, monkeypatch)
+        for one, other in zip(found, run(model, watched, chunk=chunk), strict=True):
+            assert torch.equal(one.hidden, other.hidden)
+            assert one.attention.keys() == other.attention.keys()
+            assert all(torch.equal(rows, other.attention[at]) for at, rows in one.attention.items())
 
 
 @pytest.fixture(scope="module")
 def default_model() -> Transformer:
-    config = read_config(PACKAGED)
-    return load_model(PACKAGED, config, torch.float32, CPU, max_model_len=CONTEXT)
+    return load(PACKAGED)
 
 
-def tokens(config: ModelConfig, num_sequences: int, start: int = 40, num_layers: int | None = None) -> list[Span]:
-    per = start // BLOCK_SIZE + 1
-    layers = config.num_layers if num_layers is None else num_layers
-    return [Span([7], start, range(1 + i * per, 1 + (i + 1) * per), layers) for i in range(num_sequences)]
+def tokens(config: ModelConfig, num_sequences: int, num_layers: int | None = None) -> Batch:
+    """Return a batch of sequences of one row each after 40 others; `num_layers` are the layers of the last one."""
+    layers = [*[config.num_layers] * (num_sequences - 1), num_layers or config.num_layers]
+    spans = [Span([7], 40, range(1 + i * 6, 7 + i * 6), count) for i, count in enumerate(layers)]
+    return Batch(spans, BLOCK, CPU)
 
 
-def test_prompts_have_the_bits_of_the_blocks(default_model: Transformer) -> None:
-    decoder, config = default_model.decoder, default_model.config
+def test_few_sequences_without_hooks_are_one_call(default_model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, config, calls = default_model.decoder, default_model.config, list[Any]()
     assert decoder is not None
-    assert decoder.decode_step is not None
-    ours, theirs = filled_caches(config, torch.float32, 36, 2)
-    for threads in (1, 2):
-        with num_threads(threads), torch.inference_mode():
-            batch = draw_batch(random.Random(), config, [random.randint(66, 150), 1, 1, random.randint(1, 100)], 36)
-            assert decoder.decode_step.can_run(batch, None)
-            expected = block_by_block(decoder)(batch, theirs.layers)
-            assert torch.equal(decoder(batch, ours.layers), expected)
-            assert_same_caches(ours, theirs)
-
-
-@pytest.mark.parametrize("more", [-MOST_ROWS, 0, 1])
-def test_the_default_model_decodes_few_sequences_in_one_call(
-    default_model: Transformer, monkeypatch: pytest.MonkeyPatch, more: int
-) -> None:
-    config, run, calls = default_model.config, DecodeStep.__call__, []
-    assert default_model.decoder is not None
-    assert default_model.decoder.decode_step is not None
-    num_sequences, is_one_call = max(1, MOST_ROWS + more), more <= 0
+    step, run_step = decoder.decode_step, DecodeStep.__call__
+    assert step is not None
+    assert step.can_run(tokens(config, MOST_ROWS), None)
+    assert not step.can_run(tokens(config, MOST_ROWS + 1), None)
+    assert not step.can_run(tokens(config, 2, num_layers=2), None)
+    reading = Hooks(reads=[Read("hook_resid_post", 0, [0], None, lambda x: None)])
+    assert not step.can_run(tokens(config, 2), reading)
+    pairs = HeadPairs.of([(0, 0)], config.num_layers, config.num_heads)
+    looking = Hooks(attention=[AttentionTap(0, range(1), pairs, "pattern", CallingSink(lambda *piece: None))])
 
     def counted(*given: Any) -> torch.Tensor:
         calls.append(given)
-        return run(*given)
+        return run_step(*given)
 
     monkeypatch.setattr(DecodeStep, "__call__", counted)
-    spans = tokens(config, num_sequences)
-    cache = KVCache(config, 2 * num_sequences + 1, BLOCK_SIZE, torch.float32, CPU)
-    default_model.forward(Batch(spans, BLOCK_SIZE, CPU), cache)
-    assert len(calls) == is_one_call
-
-
-def test_what_one_call_cannot_do_goes_block_by_block(default_model: Transformer) -> None:
-    assert default_model.decoder is not None
-    step, config = default_model.decoder.decode_step, default_model.config
-    assert step is not None
-    whole = Batch(tokens(config, 2), BLOCK_SIZE, CPU)
-    assert step.can_run(whole, None)
-    reading = Hooks(reads=[Read("hook_resid_post", 0, [0], None, lambda x: None)])
-    assert not step.can_run(whole, reading)
-    shallow = Batch([*tokens(config, 1), *tokens(config, 1, num_layers=2)], BLOCK_SIZE, CPU)
-    assert not step.can_run(shallow, None)
+    cache = KVCache(config, 13, BLOCK, torch.float32, CPU)
+    for number, hooks in enumerate((None, looking, reading)):
+        default_model.forward(tokens(config, 2), cache, hooks)
+        assert len(calls) == min(number + 1, 2)
+    assert looking.attention_seconds > 0
 
 
 def test_a_step_is_abandoned_before_it_is_run(default_model: Transformer) -> None:
@@ -324,7 +200,7 @@ def test_a_step_is_abandoned_before_it_is_run(default_model: Transformer) -> Non
         raise AbandonedError
 
     config = default_model.config
-    cache = KVCache(config, 3, BLOCK_SIZE, torch.float32, CPU)
+    cache = KVCache(config, 7, BLOCK, torch.float32, CPU)
     with pytest.raises(AbandonedError):
-        default_model.forward(Batch(tokens(config, 1), BLOCK_SIZE, CPU, check), cache)
+        default_model.forward(Batch([Span([7], 40, range(1, 7), config.num_layers)], BLOCK, CPU, check), cache)
     assert not any(layer.keys.any() for layer in cache.layers)

@@ -1,6 +1,5 @@
-"""Pooling returns the embeddings of each method, and a separate embedding for each sequence."""
+"""Pooling returns the embeddings of each method."""
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import get_args
@@ -92,28 +91,6 @@ def test_extreme_lengths_do_not_lose_the_direction(size: float) -> None:
     torch.testing.assert_close(vector, torch.full((4,), 0.5))
 
 
-@given(
-    tokens=st.integers(1, 300),
-    d=st.sampled_from([1, 7, 64, 257]),
-    before=st.integers(0, 5),
-    pooling=st.sampled_from(["mean", "last", "cls", "none"]),
-    seed=st.integers(0, 2**32),
-)
-@settings(max_examples=examples(60))
-def test_a_sequence_pools_the_same_wherever_it_lies_in_the_batch(
-    tokens: int, d: int, before: int, pooling: Pooling, seed: int
-) -> None:
-    batch = make_hidden(before + tokens + 3, d, seed)
-    alone = pool(batch[before : before + tokens].clone(), pooling, normalize=True)
-    threads = torch.get_num_threads()
-    try:
-        for num_threads in (1, 2):
-            torch.set_num_threads(num_threads)
-            assert torch.equal(pool(batch[before : before + tokens], pooling, normalize=True), alone)
-    finally:
-        torch.set_num_threads(threads)
-
-
 @given(cuts=st.lists(st.integers(1, 150), min_size=1, max_size=6), seed=st.integers(0, 2**32))
 @settings(max_examples=examples(60))
 def test_a_mean_that_comes_in_pieces_is_the_mean_of_the_whole_bit_for_bit(cuts: list[int], seed: int) -> None:
@@ -128,12 +105,6 @@ def test_a_mean_that_comes_in_pieces_is_the_mean_of_the_whole_bit_for_bit(cuts: 
 def test_no_tokens_have_no_mean() -> None:
     with pytest.raises(ValueError, match="the mean of no tokens; expected at least one"):
         pool(torch.zeros(0, 3), "mean", normalize=True)
-
-
-def test_one_token_is_its_own_mean() -> None:
-    hidden = make_hidden(1, 9)
-    assert torch.equal(pool(hidden, "mean", normalize=False), hidden[0].double())
-    assert math.isclose(pool(hidden, "mean", normalize=True).norm().item(), 1.0, rel_tol=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["max", "weightedmean", "mean_sqrt_len_tokens", *get_args(Pooling)])

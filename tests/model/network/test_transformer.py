@@ -1,5 +1,4 @@
-"""Behaviour of the network other than its numbers, for every kind of checkpoint: the largest logit, sequences that need
-fewer layers, the lens, and missing stacks.
+"""Behaviour of the network other than its numbers, for every kind of checkpoint: the largest logit, and missing stacks.
 
 The numbers are checked in tests/model/checkpoint/test_every_family.py, the bits in batches in tests/server/engine.
 """
@@ -11,12 +10,11 @@ import pytest
 import torch
 
 from model.batch import Batch, Span
-from model.hooks.hooks import Hooks, Read
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from model.sampling.row_search import largest
 from tests import tiny
-from tests.model.watching import BLOCK, CPU, Watched, load, run, token_ids
+from tests.model.watching import BLOCK, CPU, load
 
 ROPES = {f"llama-{name}" for name in tiny.ROPE_VARIANTS} - {"llama-longrope"}
 """Rope variants that one of them covers: they differ only in a row's tables, and
@@ -34,10 +32,6 @@ def model(folder: Path) -> Transformer:
     return load(folder)
 
 
-def watched(model: Transformer, length: int) -> Watched:
-    return Watched(token_ids(length), token_ids(37) if model.config.encoder else [])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_largest_logit_is_the_same_whether_or_not_logits_are_made(
     folder: Path, model: Transformer, dtype: torch.dtype
@@ -52,37 +46,6 @@ def test_the_largest_logit_is_the_same_whether_or_not_logits_are_made(
     ids, numbers = model.largest_logits(hidden[:9])
     assert ids == largest(model.logits(hidden[:9], widen=False))[0]
     assert not math.isfinite(numbers[3])
-
-
-def test_a_sequence_that_needs_fewer_layers_leaves_the_others_as_they_were(model: Transformer) -> None:
-    layers = model.config.num_layers
-    first, second = token_ids(20), token_ids(13)
-    left_early: list[torch.Tensor] = []
-    read = Read("hook_resid_post", 0, range(20, 33), None, left_early.append)
-    if model.config.kind == "encoder":
-        together = model.encode(Batch.unchunked([first, second], BLOCK, CPU, [layers, 1]), Hooks([read]))
-        expected = model.encode(Batch.unchunked([first], BLOCK, CPU, [layers]))
-    else:
-        spans = [Span(first, 0, [3, 1, 2], layers, [6], 8), Span(second, 0, [5, 4], 1, [7], 8)]
-        together = model.forward(
-            Batch(spans, BLOCK, CPU), KVCache(model.config, 40, BLOCK, model.dtype, CPU), Hooks([read])
-        )
-        cache = KVCache(model.config, 40, BLOCK, model.dtype, CPU)
-        expected = model.forward(Batch(spans[:1], BLOCK, CPU), cache)
-    assert torch.equal(together, expected)
-    assert left_early[0].shape == (13, model.config.hidden_size)
-
-
-def test_the_lens_on_the_last_stream_gives_the_models_own_logits(model: Transformer) -> None:
-    each = watched(model, 15)
-    last = ("hook_resid_post", model.config.num_layers - 1)
-    each.reads = [last]
-    seen = run(model, [each])[0]
-    if not model.config.has_head or model.config.altup is not None:
-        with pytest.raises(ValueError, match=r"no |several streams"):
-            model.lens(seen.points[last])
-        return
-    assert torch.equal(model.lens(seen.points[last]), model.logits(seen.hidden))
 
 
 def test_a_stack_that_is_not_there_is_named(model: Transformer) -> None:

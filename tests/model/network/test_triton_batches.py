@@ -119,10 +119,10 @@ def test_patterns_of_a_network_without_a_step_of_its_own_have_the_same_bits_in_p
     model = load(folder, rng.choice(DTYPES), DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)
     assert model.decoder is not None
     assert model.decoder.triton_step is None
-    words = [rng.randrange(2, tiny.VOCAB_SIZE) for _ in range(41)]
+    words = [rng.randrange(2, tiny.VOCAB_SIZE) for _ in range(21)]
     looking = [request(0, words, AttentionTask(capture=AttentionCapture(pairs=((0, 1), (1, 2)))))]
     (whole,) = alone(model, looking, block_size=BLOCK).values()
-    engine = build(model, block_size=BLOCK, max_num_seqs=3, max_num_batched_tokens=rng.choice((7, 16)))
+    engine = build(model, block_size=BLOCK, max_num_seqs=3, max_num_batched_tokens=rng.choice((5, 8)))
     (pieces,) = run(engine, looking).values()
     assert whole.tensors
     assert pieces == whole
@@ -131,13 +131,12 @@ def test_patterns_of_a_network_without_a_step_of_its_own_have_the_same_bits_in_p
 def test_a_pair_of_texts_has_its_types_of_tokens_among_others_too(tmp_path: Path) -> None:
     folder = tiny.make_classifier("bert", tmp_path, num_hidden_layers=LAYERS)
     model = load(folder, torch.float32, DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)
-    prompt = list(range(5, 25))
-    crowd = [request(uid, prompt, ClassifyTask()) for uid in range(3)]
+    prompt = list(range(5, 17))
+    crowd = [request(uid, prompt, ClassifyTask()) for uid in range(2)]
     crowd[1] = replace(crowd[1], second_segment=9)
     found = run(build(model, block_size=BLOCK), crowd)
     assert_same(found, alone(model, crowd, block_size=BLOCK))
-    assert found[0].tensors == found[2].tensors
-    types = (torch.arange(20) >= 9).long()[None]
+    types = (torch.arange(12) >= 9).long()[None]
     with torch.no_grad():
         expected = tiny.theirs(folder, torch.float32)(input_ids=torch.tensor([prompt]), token_type_ids=types).logits[0]
     assert abs(found[1].array("logits") - expected.numpy()).max() <= 1e-4

@@ -1,4 +1,4 @@
-"""The card's sums and norms: against the layers and the formulas in float64, and the same bits in every batch."""
+"""The card's sums and norms: against the layers, and the same bits in every batch."""
 
 import pytest
 import torch
@@ -27,15 +27,6 @@ def make(kind: str, width: int, dtype: torch.dtype, eps: float = 1e-5) -> tuple[
     return NormWeights("layernorm", weight, eps, bias), LayerNorm(weight, bias, eps, kernels=TORCH)
 
 
-def exact(norm: NormWeights, x: torch.Tensor) -> torch.Tensor:
-    """Return the norm of rows by its formula, in float64."""
-    x, weight = x.double(), norm.weight.double()
-    if norm.kind == "layernorm":
-        x = x - x.mean(-1, keepdim=True)
-    x = x / torch.sqrt((x * x).mean(-1, keepdim=True) + norm.eps) * weight
-    return x if norm.bias is None else x + norm.bias.double()
-
-
 def normed(norm: NormWeights, x: torch.Tensor) -> torch.Tensor:
     """Return the norm of the rows, computed one row at a time by the card."""
     stream, result = add_norm(x, [], before=norm)
@@ -46,7 +37,7 @@ def normed(norm: NormWeights, x: torch.Tensor) -> torch.Tensor:
 
 @each_dtype
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_norm_is_the_layers_and_the_formulas(kind: str, dtype: torch.dtype) -> None:
+def test_a_norm_is_the_layers(kind: str, dtype: torch.dtype) -> None:
     rng = fresh_draw()
     # The mean of a short row may be far larger than its spread, and torch's own LayerNorm loses digits there.
     widths = [100, rng.randint(40, 600), rng.choice([768, 4096, 5120]), rng.choice([1024, MAX_WIDTH])]
@@ -56,13 +47,12 @@ def test_a_norm_is_the_layers_and_the_formulas(kind: str, dtype: torch.dtype) ->
         result = normed(ours, x)
         assert result.dtype == dtype
         assert_close(result, layer(x), roundings=2.1 if dtype != torch.float32 else 10, scale=4)
-        assert_close(result, exact(ours, x), roundings=2.1 if dtype != torch.float32 else 10, scale=4)
 
 
 @each_dtype
 def test_one_launch_has_the_bits_of_its_steps(dtype: torch.dtype) -> None:
     rng = fresh_draw()
-    for _ in range(8):
+    for _ in range(5):
         num_rows, width = rng.randint(1, 3), rng.choice([48, 100, 768, 2048, rng.randint(1, 3000)])
         x, y = normal(num_rows, width, dtype=dtype), normal(num_rows, width, dtype=dtype)
         after, of_sum, before = (
@@ -99,15 +89,15 @@ def test_a_row_has_the_same_bits_alone_in_a_batch_and_as_a_slice(
 ) -> None:
     fresh_draw()
     for width in widths:
-        x, y = normal(9, width, dtype=dtype, scale=5), normal(9, width, dtype=dtype)
+        x, y = normal(5, width, dtype=dtype, scale=5), normal(5, width, dtype=dtype)
         after, before = make(kind, width, dtype)[0], make(kind, width, dtype)[0]
         stream, result = add_norm(x, [y], after=after, before=before)
         assert result is not None
-        wide_x, wide_y = normal(9, width + 32, dtype=dtype), normal(9, width + 7, dtype=dtype)
+        wide_x, wide_y = normal(5, width + 32, dtype=dtype), normal(5, width + 7, dtype=dtype)
         wide_x[:, 16 : width + 16], wide_y[:, 3 : width + 3] = x, y
-        others = [(x[i : i + 1], y[i : i + 1], slice(i, i + 1)) for i in range(9)]
-        others += [(x[3:8], y[3:8], slice(3, 8)), (x[::2], y[::2], slice(0, 9, 2))]
-        others += [(wide_x[:, 16 : width + 16], wide_y[:, 3 : width + 3], slice(0, 9))]
+        others = [(x[i : i + 1], y[i : i + 1], slice(i, i + 1)) for i in range(5)]
+        others += [(x[1:4], y[1:4], slice(1, 4)), (x[::2], y[::2], slice(0, 5, 2))]
+        others += [(wide_x[:, 16 : width + 16], wide_y[:, 3 : width + 3], slice(0, 5))]
         for some_x, some_y, rows in others:
             some_stream, some_result = add_norm(some_x, [some_y], after=after, before=before)
             assert torch.equal(some_stream, stream[rows])
@@ -133,23 +123,17 @@ def test_no_rows_and_no_norms_cost_no_launch() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     x, norm = normal(2, 16, dtype=torch.float32), make("rms", 16, torch.float32)[0]
-    with pytest.raises(ValueError, match="added is"):
-        add_norm(x, [x[:1]])
-    with pytest.raises(ValueError, match="added is"):
-        add_norm(x, [x.half()])
-    with pytest.raises(ValueError, match="x is float64"):
-        add_norm(x.double(), [])
-    with pytest.raises(ValueError, match="rows of 16385"):
-        add_norm(normal(1, MAX_WIDTH + 1, dtype=torch.float32), [])
-    with pytest.raises(ValueError, match="3 tensors"):
-        add_norm(x, [x, x, x])
-    with pytest.raises(ValueError, match="with the norms"):
-        add_norm(x, [x, x], after=norm)
-    with pytest.raises(ValueError, match=r"before\.weight is"):
-        add_norm(x, [], before=make("rms", 17, torch.float32)[0])
-    with pytest.raises(ValueError, match=r"before\.weight is bfloat16"):
-        add_norm(x, [], before=make("rms", 16, torch.bfloat16)[0])
-    with pytest.raises(ValueError, match="an rmsnorm has a bias"):
-        NormWeights("rmsnorm", norm.weight, 1e-5, norm.weight)
-    with pytest.raises(ValueError, match="rounds_once"):
-        NormWeights("layernorm", norm.weight, 1e-5, rounds_once=True)
+    for message, call in (
+        ("added is", lambda: add_norm(x, [x[:1]])),
+        ("added is", lambda: add_norm(x, [x.half()])),
+        ("x is float64", lambda: add_norm(x.double(), [])),
+        ("rows of 16385", lambda: add_norm(normal(1, MAX_WIDTH + 1, dtype=torch.float32), [])),
+        ("3 tensors", lambda: add_norm(x, [x, x, x])),
+        ("with the norms", lambda: add_norm(x, [x, x], after=norm)),
+        (r"before\.weight is", lambda: add_norm(x, [], before=make("rms", 17, torch.float32)[0])),
+        (r"before\.weight is bfloat16", lambda: add_norm(x, [], before=make("rms", 16, torch.bfloat16)[0])),
+        ("an rmsnorm has a bias", lambda: NormWeights("rmsnorm", norm.weight, 1e-5, norm.weight)),
+        ("rounds_once", lambda: NormWeights("layernorm", norm.weight, 1e-5, rounds_once=True)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()

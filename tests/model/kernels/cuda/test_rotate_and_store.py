@@ -1,4 +1,4 @@
-"""The card's rotation and writing to the cache: against the layers and the formula, the same bits in every batch."""
+"""The card's rotation and writing to the cache: against the layers, the same bits in every batch."""
 
 import math
 import random
@@ -156,24 +156,11 @@ def test_norms_of_queries_and_keys_are_the_layers(axis: str, dtype: torch.dtype)
         assert_same(world.values, written(world, values))
 
 
-@each_dtype
-def test_a_rotation_is_the_formula(dtype: torch.dtype) -> None:
-    rng = fresh_draw()
-    num_heads, key_heads, dim, dims = rng.choice([shape for shape in SHAPES if shape[0] and shape[3]])
-    world = draw(rng, (num_heads, key_heads, dim, dims), dtype)
-    angles = world.positions.double()[:, None] * THETA ** (-torch.arange(0, dims, 2, device=DEVICE).double() / dims)
-    cos, sin = angles.cos()[:, None], angles.sin()[:, None]
-    first, second, rest = torch.split(world.parts()[0].double(), [dims // 2, dims // 2, dim - dims], -1)
-    expected = torch.cat((first * cos - second * sin, second * cos + first * sin, rest), -1)
-    # The tables are made of float32's frequencies, at positions up to 60.
-    assert_close(world.run(), expected, roundings=1, scale=4 * LENGTH / 8)
-
-
 @pytest.mark.parametrize("axis", ["none", "head", "all"])
 def test_a_row_has_the_same_bits_alone_and_in_a_batch(axis: str) -> None:
     rng = fresh_draw()
     for dtype in (torch.float32, torch.bfloat16):
-        world = draw(rng, rng.choice([shape for shape in SHAPES if shape[0]]), dtype, axis, num_rows=6)
+        world = draw(rng, rng.choice([shape for shape in SHAPES if shape[0]]), dtype, axis, num_rows=4)
         q = world.run()
         size = world.keys.shape[2]
         for row, slot in enumerate(world.slots.tolist()):
@@ -215,13 +202,9 @@ def test_a_cache_may_hold_more_than_2_to_the_31_numbers() -> None:
     assert torch.equal(torch.stack((keys[0, 0, 3], values[0, 0, 3])), kv[1])
 
 
-def test_no_rows_are_no_launch() -> None:
-    world = draw(fresh_draw(), (2, 2, 16, 16), torch.float32).rows(slice(0, 0))
-    assert world.run().shape == (0, 2, 16)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     world = draw(fresh_draw(), (2, 2, 16, 16), torch.float32)
+    assert world.rows(slice(0, 0)).run().shape == (0, 2, 16)
     assert world.tables is not None
     long = torch.zeros(LENGTH, 18, device=DEVICE)
     layer_norm = NormWeights("layernorm", torch.ones(16, device=DEVICE), 1e-5)

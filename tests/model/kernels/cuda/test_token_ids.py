@@ -6,10 +6,8 @@ import pytest
 import torch
 
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
-from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kernels.cuda.token_ids import known_tokens
-
-DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
+from tests.model.kernels.cuda.card import DEVICE
 
 
 def test_tokens_that_are_not_known_are_taken_from_the_last_step() -> None:

@@ -7,21 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from model.tokenization.chat_formats.call_syntax import (
-    GENERIC,
-    BareSyntax,
-    CallSyntax,
-    PairSyntax,
-    Tool,
-)
+from model.tokenization.chat_formats.call_syntax import GENERIC, BareSyntax, CallSyntax, PairSyntax, Tool
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.probe import PYTHON_CALLS, with_other_forms
 from model.tokenization.chat_formats.thoughts import KNOWN, Start, ThoughtTags
 from tests.model.tokenization.chat_formats.conftest import spelled
+from tests.support.examples import examples
 
 THINK = ThoughtTags("<think>", "</think>")
 LLAMA = with_other_forms(CallSyntax(opening='{"name": "', between='", "parameters": ', closing="}"), ["<|python_tag|>"])
@@ -107,6 +102,7 @@ texts = st.lists(st.one_of(fragments, st.text(max_size=3)), max_size=12).map("".
 
 
 @every_syntax
+@settings(max_examples=examples(100) // 2)
 @given(text=texts, places=st.lists(st.integers(0, 1000), max_size=20), start=st.sampled_from(Start))
 def test_a_message_is_the_same_however_its_text_is_cut(
     syntax: CallSyntax, text: str, places: list[int], start: Start
@@ -116,6 +112,7 @@ def test_a_message_is_the_same_however_its_text_is_cut(
 
 
 @pytest.mark.parametrize("syntax", [each for each in SYNTAXES.values() if each.bare is None])
+@settings(max_examples=examples(100) // 2)
 @given(text=texts, start=st.sampled_from(Start))
 def test_every_character_is_in_the_message_or_in_its_tags(syntax: CallSyntax, text: str, start: Start) -> None:
     """Remove the parsed parts from the text, in their order: only tags and white space are left."""

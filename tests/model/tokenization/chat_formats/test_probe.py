@@ -7,19 +7,14 @@ from typing import Any
 import pytest
 import transformers.models.llama4.processing_llama4 as llama4
 
-from model.tokenization.chat_formats.call_syntax import (
-    GENERIC,
-    ID,
-    BareSyntax,
-    CallSyntax,
-    PairSyntax,
-)
+from model.tokenization.chat_formats.call_syntax import GENERIC, ID, BareSyntax, CallSyntax, PairSyntax
 from model.tokenization.chat_formats.probe import PYTHON_CALLS, UNWRITTEN, ToolUse, find_tool_use
 from model.tokenization.chat_template import ChatTemplate
 from model.tokenization.template_client import ChatTemplateError
 from model.tokenization.template_process import template_environment
 from model.tokenization.tokenizer import Tokenizer
 from tests.model.tokenization.chat_formats import templates
+from tests.model.tokenization.chat_formats.test_parser import ARGS, BARE, GPT_OSS, LIST, LLAMA, MISTRAL, XML
 
 
 def use_of(source: str, *special: str) -> ToolUse:
@@ -34,97 +29,72 @@ def use_of(source: str, *special: str) -> ToolUse:
     return find_tool_use(render, special)
 
 
-SYNTAXES = {
-    templates.HERMES: GENERIC,
-    templates.MISTRAL: CallSyntax(
-        opening='[TOOL_CALLS] [{"name": "',
-        between='", "arguments": ',
-        next_call='}, {"name": "',
-        closing="}]",
-        optional_id=f', "id": "{ID}"',
-        has_ids=True,
+SYNTAXES: dict[str, tuple[str, CallSyntax]] = {
+    "hermes": (templates.HERMES, GENERIC),
+    "mistral": (templates.MISTRAL, replace(MISTRAL, optional_id=f', "id": "{ID}"', has_ids=True)),
+    "mistral args": (templates.MISTRAL_ARGS, replace(ARGS, has_ids=True)),
+    "llama": (templates.LLAMA, LLAMA),
+    "text": (
+        templates.ARGUMENTS_AS_TEXT,
+        CallSyntax(
+            opening="<|calls|><|call|>function<|sep|>",
+            between="\n```json\n",
+            next_call="\n```<|call_end|>\n<|call|>function<|sep|>",
+            closing="\n```<|call_end|><|calls_end|>",
+        ),
     ),
-    templates.MISTRAL_ARGS: CallSyntax(
-        opening="[TOOL_CALLS]", between="[ARGS]", next_call="[TOOL_CALLS]", closing="", has_ids=True
+    "gpt-oss": (templates.GPT_OSS, GPT_OSS),
+    "xml": (templates.XML, XML),
+    "keys": (
+        templates.KEYS_AND_VALUES,
+        CallSyntax(
+            opening="<tool_call>",
+            between="",
+            next_call="\n</tool_call>\n<tool_call>",
+            closing="\n</tool_call>",
+            pairs=PairSyntax("\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+        ),
     ),
-    templates.LLAMA: CallSyntax(opening='{"name": "', between='", "parameters": ', closing="}"),
-    templates.ARGUMENTS_AS_TEXT: CallSyntax(
-        opening="<|calls|><|call|>function<|sep|>",
-        between="\n```json\n",
-        next_call="\n```<|call_end|>\n<|call|>function<|sep|>",
-        closing="\n```<|call_end|><|calls_end|>",
+    "gemma 4": (templates.GEMMA_4, BARE),
+    "functiongemma": (
+        templates.FUNCTION_GEMMA,
+        CallSyntax(
+            opening="<start_function_call>call:",
+            between="",
+            next_call="<end_function_call><start_function_call>call:",
+            closing="<end_function_call>",
+            bare=BareSyntax("<escape>", is_sorted=True),
+        ),
     ),
-    templates.GPT_OSS: CallSyntax(opening="to=functions.", between="<|channel|>commentary json<|message|>", closing=""),
-    templates.XML: CallSyntax(
-        opening="<tool_call>\n<function=",
-        between=">",
-        next_call="\n</function>\n</tool_call>\n<tool_call>\n<function=",
-        closing="\n</function>\n</tool_call>",
-        pairs=PairSyntax("\n<parameter=", ">\n", "\n</parameter>"),
+    "solar": (
+        templates.SOLAR,
+        CallSyntax(
+            opening=f"<|tool_calls|><|tool_call:begin|>{ID}<|tool_call:name|>",
+            between="<|tool_call:args|>",
+            next_call=f"<|tool_call:end|><|tool_call:begin|>{ID}<|tool_call:name|>",
+            closing="<|tool_call:end|>",
+            has_ids=True,
+        ),
     ),
-    templates.KEYS_AND_VALUES: CallSyntax(
-        opening="<tool_call>",
-        between="",
-        next_call="\n</tool_call>\n<tool_call>",
-        closing="\n</tool_call>",
-        pairs=PairSyntax("\n<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>"),
+    "counted": (
+        templates.COUNTED,
+        CallSyntax(
+            opening=f'<|START_ACTION|>[{{"tool_call_id": "{ID}", "tool_name": "',
+            between='", "parameters": ',
+            next_call=f'}}, {{"tool_call_id": "{ID}", "tool_name": "',
+            closing="}]<|END_ACTION|>",
+        ),
     ),
-    templates.GEMMA_4: CallSyntax(
-        opening="<|tool_call>call:",
-        between="",
-        next_call="<tool_call|><|tool_call>call:",
-        closing="<tool_call|>",
-        bare=BareSyntax('<|"|>', is_sorted=True),
-    ),
-    templates.FUNCTION_GEMMA: CallSyntax(
-        opening="<start_function_call>call:",
-        between="",
-        next_call="<end_function_call><start_function_call>call:",
-        closing="<end_function_call>",
-        bare=BareSyntax("<escape>", is_sorted=True),
-    ),
-    templates.SOLAR: CallSyntax(
-        opening=f"<|tool_calls|><|tool_call:begin|>{ID}<|tool_call:name|>",
-        between="<|tool_call:args|>",
-        next_call=f"<|tool_call:end|><|tool_call:begin|>{ID}<|tool_call:name|>",
-        closing="<|tool_call:end|>",
-        has_ids=True,
-    ),
-    templates.COUNTED: CallSyntax(
-        opening=f'<|START_ACTION|>[{{"tool_call_id": "{ID}", "tool_name": "',
-        between='", "parameters": ',
-        next_call=f'}}, {{"tool_call_id": "{ID}", "tool_name": "',
-        closing="}]<|END_ACTION|>",
-    ),
-    templates.LFM2: PYTHON_CALLS,
-    templates.LLAMA_PYTHON: replace(PYTHON_CALLS, opening="[", closing="]"),
+    "lfm2": (templates.LFM2, PYTHON_CALLS),
+    "llama python": (templates.LLAMA_PYTHON, LIST),
 }
 
 
-@pytest.mark.parametrize(
-    "source",
-    SYNTAXES,
-    ids=[
-        "hermes",
-        "mistral",
-        "mistral args",
-        "llama",
-        "text",
-        "gpt-oss",
-        "xml",
-        "keys",
-        "gemma 4",
-        "functiongemma",
-        "solar",
-        "counted",
-        "lfm2",
-        "llama python",
-    ],
-)
-def test_the_texts_around_a_call_are_those_of_the_template(source: str) -> None:
+@pytest.mark.parametrize(("source", "syntax"), SYNTAXES.values(), ids=SYNTAXES)
+def test_the_texts_around_a_call_are_those_of_the_template(source: str, syntax: CallSyntax) -> None:
     use = use_of(source)
     assert use.by_template
-    assert replace(use.syntax, others=()) == SYNTAXES[source]
+    assert replace(use.syntax, others=()) == replace(syntax, others=())
     assert use.arguments_as_text == (source == templates.ARGUMENTS_AS_TEXT)
 
 
@@ -172,13 +142,6 @@ def test_a_template_without_tools_gets_the_generic_form(source: str) -> None:
 def test_tools_whose_calls_cannot_be_read_are_written_out_too() -> None:
     unreadable = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
     assert not use_of(unreadable).by_template
-
-
-def test_only_mistrals_ids_are_short() -> None:
-    assert {name: use_of(name).syntax.id_form for name in (templates.MISTRAL, templates.LLAMA)} == {
-        templates.MISTRAL: ("", 9),
-        templates.LLAMA: ("call_", 24),
-    }
 
 
 async def test_the_packaged_model_has_no_tools_in_its_template(packaged: Tokenizer) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from model.tokenization.chat_formats.call_syntax import Tool
+from model.sampling.grammar.json_schema import json_schema_grammar
+from model.tokenization.chat_formats.call_syntax import ID, Tool
 from model.tokenization.chat_formats.grammar import Answers, answer_grammar
 from model.tokenization.chat_formats.message import Message, joined
 from model.tokenization.chat_formats.parser import TaggedText
@@ -17,7 +18,9 @@ from model.tokenization.chat_formats.thoughts import Start, ThoughtTags, start_o
 from model.tokenization.chat_formats.written_out import REASONING_FIELDS
 from model.tokenization.chat_template import ChatTemplate, ChatTemplateError
 from model.tokenization.tokenizer import Tokenizer
-from tests.model.tokenization.chat_formats.conftest import with_grammars
+from tests.model.tokenization.chat_formats.conftest import SPECIAL, spelled, with_grammars
+from tests.model.tokenization.chat_formats.test_grammar import FORMS, TOOLS, Reader
+from tests.server.serving import write_tokenizer
 from tests.support.templates import published_templates
 
 PARAMETERS: dict[str, Any] = {
@@ -168,3 +171,20 @@ def test_reasoning_is_read_back(path: Path, tokenizer: Tokenizer) -> None:
         assert (message.reasoning, message.content) == ("It is -3.", "Cold.")
     message = read(TaggedText(tags, Start.MAYBE), [f"{tags.opening}It is"])
     assert (message.reasoning, message.content) == ("It is", "")
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Reader:
+    """A reader for which all tags are text."""
+    folder = tmp_path_factory.mktemp("text")
+    write_tokenizer(folder, SPECIAL[:1])
+    return Reader(folder)
+
+
+@every_template
+def test_an_answer_is_calls_or_of_a_required_form(path: Path, reader: Reader) -> None:
+    syntax = ChatTemplate(path.read_text(encoding="utf-8"), reader.tokenizer).tool_use.syntax
+    call = spelled(syntax, [("get", '{"city": "Bern"}')]).replace(ID, "0")
+    for form, schema in FORMS.items():
+        asked = {"syntax": syntax, "tools": TOOLS, "body": json_schema_grammar(schema)}
+        assert [reader.takes(text, **asked) for text in (form, call, "Sure.")] == [True, True, False], form

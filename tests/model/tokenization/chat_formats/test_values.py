@@ -35,6 +35,7 @@ def test_many_tools_with_free_arguments_share_the_rules_of_these(syntax: CallSyn
     assert all(after - before < 2000 for before, after in pairwise(sizes))
 
 
+@pytest.mark.nightly  # the test above shows why
 def test_no_number_of_free_arguments_is_too_large(reader: Reader) -> None:
     tools = [Tool("f", {"properties": FREE}), *(Tool(f"f{number}", {"properties": FREE}) for number in range(600))]
     asked = {"syntax": XML, "tools": tools, "calls": "required"}
