@@ -31,7 +31,7 @@ export function View() {
   return html`<p class="hint">One <${Term} of="head" /> at a time: how much each token, as${" "}
       <b class="query"><${Term} of="query" /></b>, takes from the others, its <b class="key"><${Term} of="key">keys<//></b>.
       Point at a cell or a word; a click keeps it.</p>
-    <${Toolbar} watching=${watching} grid=${answered} />
+    <${Toolbar} watching=${watching} grid=${answer.isStale ? null : answered} />
     <${Problem} error=${watching.error} isAction />
     <div class=${classes("attention", isWide(layers, numHeads) && "has-wide-wall")}>
       <${Wall} />
