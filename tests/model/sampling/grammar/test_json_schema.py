@@ -58,7 +58,7 @@ ANSWERS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25)
 @given(ANSWERS)
 def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, Any]) -> None:
     Validator(CLOSED).validate(value)
@@ -269,10 +269,11 @@ class Owner(BaseModel):
     pair: tuple[int, bool]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_pydantic_reads_what_is_written_for_its_models(seed: int) -> None:
-    text = walk(json_schema_grammar(Owner.model_json_schema()), random.Random(seed))
-    assert text is None or Owner.model_validate_json(text)
+def test_pydantic_reads_what_is_written_for_its_models() -> None:
+    grammar = json_schema_grammar(Owner.model_json_schema())
+    for seed in range(10):
+        text = walk(grammar, random.Random(seed))
+        assert text is None or Owner.model_validate_json(text)
 
 
 def test_any_object_is_an_object() -> None:

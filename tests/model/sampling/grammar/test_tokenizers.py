@@ -139,7 +139,7 @@ def written(folder: Path, grammar: str, seed: int, longest: int = 400) -> str | 
     return "".join([*(stream.push(token_id) for token_id in ids), stream.flush()])
 
 
-drawn = settings(max_examples=examples(200) // 4, deadline=None, suppress_health_check=list(HealthCheck))
+drawn = settings(max_examples=examples(400) // 8, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @drawn
