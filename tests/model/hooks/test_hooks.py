@@ -20,8 +20,6 @@ VARIANTS = (
 """Variants with every placement of norms, every kind of mlp and attention."""
 CUT = [name for name in VARIANTS if name not in tiny.ENCODERS]
 """The variants that may be cut into chunks."""
-WITHOUT_OUTPUT_NORM = [name for name in VARIANTS if name not in ("gemma2", "gemma3", "olmo2")]
-"""Those with no norm between the attention and the residual stream."""
 
 
 @pytest.fixture(scope="module", params=VARIANTS)
@@ -109,22 +107,6 @@ def test_taking_out_a_heads_result_is_taking_out_its_z(model: Transformer) -> No
         of_result: dict[Key, Edit] = {(f"{name}.hook_result", 1): without_head}
         found, expected = both(model, of_result, of_z, out)
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-
-
-@pytest.mark.parametrize("model", WITHOUT_OUTPUT_NORM, indirect=True)
-def test_results_of_all_heads_and_the_bias_make_the_attentions_output(model: Transformer) -> None:
-    for name in attentions(model):
-        each = sequence(model, 11)
-        out = ("hook_attn_out" if name == "attn" else "hook_cross_attn_out", 0)
-        result = (f"{name}.hook_result", 0)
-        stack = model.decoder or model.encoder
-        assert stack is not None
-        attention = stack.blocks[0].self_attention if name == "attn" else stack.blocks[0].cross_attention
-        bias = attention.heads.out.bias
-        each.reads = [result, out]
-        seen = run(model, [each])[0].points
-        total = seen[result].sum(1) + (0 if bias is None else bias)
-        torch.testing.assert_close(total, seen[out], atol=1e-4, rtol=1e-4)
 
 
 def test_looking_at_results_unpacks_no_weights(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
