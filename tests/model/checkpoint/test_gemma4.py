@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from model.analysis.live_weights import LiveWeights
 from model.analysis.matrices import UnknownMatrix, find_matrix
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.sharding.split import check_split
@@ -32,21 +30,6 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def config_of(folder: Path) -> dict[str, Any]:
     values: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return values
-
-
-def test_the_text_part_of_one_with_images_is_the_network(folder: Path, tmp_path: Path) -> None:
-    text = config_of(folder)
-    whole = read(tmp_path, {"architectures": ["Gemma4ForConditionalGeneration"], "text_config": text})
-    alone = read_config(folder)
-    expected = load_weights(folder, alone, torch.float32)
-    named = load_file(folder / "model.safetensors")
-    renamed = {key.replace("model.", "model.language_model.", 1): tensor for key, tensor in named.items()}
-    strangers = {f"model.{part}.x.weight": torch.ones(1) for part in ("vision_tower", "embed_audio")}
-    unused = [f"model.language_model.layers.{alone.num_layers - 1}.self_attn.v_proj.weight"]
-    save_file({**renamed, **strangers, **dict.fromkeys(unused, torch.ones(1))}, tmp_path / "model.safetensors")
-    found = load_weights(tmp_path, whole, torch.float32)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
 def test_fields_of_their_own_and_a_configuration_by_layer_mean_the_same(folder: Path, tmp_path: Path) -> None:

