@@ -71,13 +71,6 @@ def test_a_nomic_bert_is_read_in_both_spellings(tmp_path: Path) -> None:
     assert stretched.max_model_len == 256
 
 
-def test_the_packaged_model_is_read() -> None:
-    config = read_config(PACKAGED)
-    assert (config.architecture, config.num_layers, config.num_heads, config.head_dim) == ("LlamaForCausalLM", 6, 8, 32)
-    assert (config.vocab_size, config.max_model_len, config.dtype) == (4096, 512, "bfloat16")
-    assert config.eos_token_ids == (0,)
-
-
 def test_end_of_text_ids_come_from_both_files_without_repeats(tmp_path: Path) -> None:
     config = read(tmp_path, {**LLAMA, "eos_token_id": 2}, {"eos_token_id": [5, 2, 7]})
     assert config.eos_token_ids == (5, 2, 7)

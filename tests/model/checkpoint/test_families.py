@@ -24,13 +24,7 @@ from model.checkpoint.weight_maps import table_of, weights_of
 from model.config import ModelConfig
 from tests import tiny
 
-SIZES = {
-    "vocab_size": 50,
-    "hidden_size": 32,
-    "intermediate_size": 40,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-}
+SIZES = {"vocab_size": 50, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 6, "num_attention_heads": 4}
 OWN_SIZES: dict[str, dict[str, Any]] = {
     "gpt2": {"vocab_size": 50, "n_embd": 32, "n_layer": 6, "n_head": 4},
     "opt": {"vocab_size": 50, "hidden_size": 32, "ffn_dim": 40, "num_hidden_layers": 6, "num_attention_heads": 4},
