@@ -163,9 +163,7 @@ def test_an_answer_stops_where_it_is_told_to() -> None:
 
 
 def test_a_question_that_is_none_is_refused() -> None:
-    accepted = "geometry, weights, stored, circuits, head_output, head_readout, held_readout, mean_embedding, "
-    accepted += "added_outputs"
-    with pytest.raises(ValueError, match=f"accepted are {accepted}"):
+    with pytest.raises(ValueError, match="accepted are geometry, weights, stored, circuits, "):
         ask("gpt2", "colour")
 
 
