@@ -7,15 +7,7 @@ from typing import Any, Literal
 import transformers as hf
 
 from tests.tiny.jina_bert import JinaBertForMaskedLM
-from tests.tiny.tokenizers import (
-    BERT_TEXT,
-    DECODER_TEXT,
-    FRAMED_TEXT,
-    MARIAN_TEXT,
-    T5_TEXT,
-    VOCAB_SIZE,
-    Text,
-)
+from tests.tiny.tokenizers import BERT_TEXT, DECODER_TEXT, FRAMED_TEXT, MARIAN_TEXT, T5_TEXT, VOCAB_SIZE, Text
 
 CONTEXT = 128
 WINDOW = 17

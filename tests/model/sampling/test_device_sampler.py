@@ -13,15 +13,7 @@ from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.sampling.device_edits import EditCapacity, PackedEdits, RowEdits, edited
-from model.sampling.device_rows import (
-    Kind,
-    chosen_logits,
-    num_alternatives,
-    pack,
-    packed_size,
-    result_width,
-    unpack,
-)
+from model.sampling.device_rows import Kind, chosen_logits, num_alternatives, pack, packed_size, result_width, unpack
 from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sampling.logit_edits import LogitEdits
 from model.sampling.sampler import SampledToken, Sampler, SamplerRow
@@ -262,21 +254,6 @@ def test_the_check_above_sees_a_read_and_a_mask() -> None:
 
 
 # --- copies between host and device ------------------------------------------------------------------------------
-
-
-def test_a_kind_serves_all_rows() -> None:
-    greedy, warm = SamplerRow(params(temperature=0.0, top_k=3, top_p=0.5), 0), SamplerRow(params(), 0)
-    assert Kind.of([]) == Kind.of([greedy]) == Kind.GREEDY
-    assert Kind.of([greedy, warm]) == Kind.RANDOM
-    assert Kind.of([warm, SamplerRow(params(top_k=3), 0)]) == Kind.RANDOM | Kind.TOP_K
-    assert Kind.of([SamplerRow(params(top_p=0.5), 0), SamplerRow(params(top_k=3), 0)]) == EVERY_KIND
-
-
-def test_alternatives_are_those_of_the_row_that_asks_for_most() -> None:
-    def most(*asked: int | None) -> int | None:
-        return num_alternatives([SamplerRow(params(logprobs=n), 0) for n in asked])
-
-    assert [most(), most(None), most(None, 0), most(3, None, 21)] == [None, None, 0, 21]
 
 
 def test_wrong_shapes_are_refused() -> None:

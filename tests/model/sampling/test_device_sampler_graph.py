@@ -15,10 +15,7 @@ from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sampling.sampler import Sampler
 from tests.model.sampling.rows import make_logits, make_row
 
-ON_GPU = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here"),
-]
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")]
 CASES = [
     ("cpu", torch.bfloat16, 300),  # test_device_sampler.py compares others without a graph
     *(
