@@ -11,25 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from model.analysis.live_weights import LiveWeights
-from model.analysis.matrices import UnknownMatrix, find_matrix, names_of
+from model.analysis.matrices import UnknownMatrix, find_matrix
 from model.analysis.weight_geometry import BINS, QUANTILES, geometry
-from model.analysis.weight_reader import WeightReader
 from model.analysis.weights import answer
 from model.config import ExpertsConfig
 from model.loading.loader import build_model
-from tests.model.analysis.weights_by_hand import SOME, ask, matrix_by_hand, network
-
-
-@pytest.mark.every_family
-@pytest.mark.parametrize("name", SOME)
-def test_every_matrix_is_the_checkpoints_own(name: str) -> None:
-    config, _, lookup = network(name)
-    for pattern in names_of(config):
-        full = pattern.format(layer=0)
-        place = find_matrix(config, full)
-        found = WeightReader(lookup).matrix(place).double().numpy()
-        assert found.shape == place.matrix_shape, full
-        np.testing.assert_array_equal(found, matrix_by_hand(name, full), err_msg=full)
+from tests.model.analysis.weights_by_hand import ask, matrix_by_hand, network
 
 
 def test_names_that_are_not_there_are_answered_with_those_that_are() -> None:
