@@ -72,23 +72,6 @@ def test_a_required_property_whose_name_is_forbidden_is_refused() -> None:
         json_schema_grammar({"type": "object", **FORBIDDEN, "required": ["abc"]})
 
 
-@pytest.mark.parametrize(
-    ("names", "path"),
-    [
-        ({"format": "uuid"}, ".format"),
-        ({"not": {"enum": ["a"]}}, ".not"),
-        ({"pattern": "(?=a)"}, ".pattern"),
-        ({"minLength": 20_000}, ".minLength"),
-        ({"allOf": [{"pattern": f"a{n}"} for n in range(5)]}, ""),
-        ({"anyOf": [{"pattern": f"a{n}", "maxLength": n} for n in range(3)]}, ""),
-    ],
-)
-def test_names_that_cannot_be_held_are_refused_by_their_place(names: Any, path: str) -> None:
-    with pytest.raises(GrammarError) as raised:
-        json_schema_grammar({"type": "object", "propertyNames": names})
-    assert raised.value.path == ".propertyNames" + path
-
-
 Short = Annotated[str, StringConstraints(max_length=3)]
 Lower = Annotated[str, StringConstraints(pattern="^[a-z]+$", min_length=2)]
 

@@ -43,21 +43,6 @@ def test_more_items_than_are_listed_cannot_be() -> None:
         json_schema_grammar({**items, "minItems": 3})
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {"items": {"type": "string"}},
-        {"items": {"type": ["boolean", "integer"]}},
-        {"items": {"enum": [1]}, "prefixItems": [{"const": 1}]},
-        {"items": {"enum": [f"value {n}" for n in range(1000)]}},
-    ],
-)
-def test_items_that_are_not_listed_or_too_many_are_refused(schema: Any) -> None:
-    with pytest.raises(GrammarError) as raised:
-        json_schema_grammar({"properties": {"a": {"type": "array", "uniqueItems": True, **schema}}})
-    assert raised.value.path == ".properties.a.uniqueItems"
-
-
 class Colour(enum.Enum):
     red = "red"
     green = "green"
