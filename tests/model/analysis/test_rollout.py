@@ -30,6 +30,15 @@ def causal(seed: int, layers: int, length: int) -> np.ndarray:
     return scaled
 
 
+def test_rollout_is_the_product_of_the_layers_and_its_rows_sum_to_one() -> None:
+    patterns = causal(seed=2, layers=4, length=6)
+    product: np.ndarray = np.eye(6)
+    for pattern, rolled in zip(patterns, rollout(patterns), strict=True):
+        product = (0.5 * pattern + 0.5 * np.eye(6)) @ product
+        assert np.allclose(rolled, product)
+        assert np.allclose(rolled.sum(-1), 1)
+
+
 @pytest.mark.parametrize(
     ("layers", "length", "is_causal"), [(1, 9, True), (2, 3, True), (5, 12, True), (6, 10, False), (3, 1, True)]
 )

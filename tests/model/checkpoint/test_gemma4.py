@@ -80,17 +80,13 @@ def test_each_layer_has_the_matrices_of_its_own_sizes(folder: Path) -> None:
         ({"num_kv_shared_layers": 5}, "num_kv_shared_layers is 5; earlier layers of each kind"),
         ({"per_layer_config": {"2": {"head_dim": 24}}}, "per_layer_config is .*; other head_dim and num_key_value_he"),
         ({"per_layer_config": {"2": {"sliding_window": 3}, "5": {"sliding_window": 3}}}, "per_layer_config is .*alike"),
-        (
-            {"enable_moe_block": True, "moe_intermediate_size": 8, "num_experts": 2, "top_k_experts": 3},
-            r"top_k_experts is 3; at most num_experts \(2",
-        ),
-        (
-            {"enable_moe_block": True, "moe_intermediate_size": 8, "num_experts": None},
-            "num_experts is None; a positive integer is expected",
-        ),
+        ({"enable_moe_block": True, "moe_intermediate_size": 8, "num_experts": 2, "top_k_experts": 3},
+         r"top_k_experts is 3; at most num_experts \(2"),
+        ({"enable_moe_block": True, "moe_intermediate_size": 8, "num_experts": None},
+         "num_experts is None; a positive integer is expected"),
         ({"rope_parameters": {"sliding_attention": {"partial_rotary_factor": 0.5}}}, "partial_rotary_factor is 0.5"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_built_is_refused_by_name(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     values = config_of(tiny.make_variant("gemma4-e2b", tmp_path / "made"))
     with pytest.raises(ModelLoadError, match=message):

@@ -163,23 +163,15 @@ def refused(folder: Path) -> str:
         (files.packed(), "weight_zero_point", torch.ones(20, 1).int(), "is I32 [20, 1]; I32 [20, 2] is expected"),
         (files.int_quantized(), "weight_scale", None, "weight_scale is missing; F16 or BF16 or F32 [1, 1] or [160, 1]"),
         (files.fp8(), "weight_scale_inv", torch.ones(3, 1), "is F32 [3, 1]; F16 or BF16 or F32 or F8_E8M0 [1, 1] or"),
-        (
-            files.fp8(),
-            "weight_scale_inv",
-            None,
-            "weight_scale is missing; F16 or BF16 or F32 or F8_E8M0 [1, 1] or [160",
-        ),
+        (files.fp8(), "weight_scale_inv", None,
+         "weight_scale is missing; F16 or BF16 or F32 or F8_E8M0 [1, 1] or [160"),
         (files.mxfp4(), "weight_scales", None, "weight_scales is missing; U8 [160, 2] is expected for mxfp4"),
         (files.mxfp4(), "weight_blocks", torch.ones(160, 2, 8).byte(), "is U8 [160, 2, 8]; U8 [any, any, 16] is"),
         (files.gptq(), "g_idx", torch.arange(64).int(), "g_idx has groups from 0 to 63; 0 to 1 are expected"),
-        (
-            files.gptq(),
-            "qweight",
-            torch.ones(16, 160).int(),
-            "scales is F16 [2, 160]; F16 or BF16 or F32 [4, 160] is expected",
-        ),
+        (files.gptq(), "qweight", torch.ones(16, 160).int(),
+         "scales is F16 [2, 160]; F16 or BF16 or F32 [4, 160] is expected"),
     ],
-)
+)  # fmt: skip
 def test_a_part_that_does_not_fit_is_named(
     made: Format, part: str, value: torch.Tensor | None, said: str, tmp_path: Path
 ) -> None:

@@ -49,18 +49,12 @@ FORBIDDEN = {"properties": {"a": {"const": 1}, "abc": {"const": 2}}, "propertyNa
     ("schema", "admitted", "refused"),
     [
         ({"allOf": RULES, "additionalProperties": True}, ['{"ab": 1, "abc": null}'], ['{"a": 1}', '{"AB": 1}']),
-        (
-            {"propertyNames": {"maxLength": 3}, "patternProperties": PATTERNS, "additionalProperties": {"const": 3}},
-            ['{"xyz": 1, "ab": 3}'],
-            ['{"xyzz": 1}', '{"longer": 2}', '{"abcd": 3}', '{"xy": 3}'],
-        ),
-        (
-            {**FORBIDDEN, "additionalProperties": {"const": 3}},
-            ['{"a": 1, "b": 3}'],
-            ['{"a": 3}', '{"abc": 2}', '{"abc": 3}'],
-        ),
+        ({"propertyNames": {"maxLength": 3}, "patternProperties": PATTERNS, "additionalProperties": {"const": 3}},
+         ['{"xyz": 1, "ab": 3}'], ['{"xyzz": 1}', '{"longer": 2}', '{"abcd": 3}', '{"xy": 3}']),
+        ({**FORBIDDEN, "additionalProperties": {"const": 3}}, ['{"a": 1, "b": 3}'],
+         ['{"a": 3}', '{"abc": 2}', '{"abc": 3}']),
     ],
-)
+)  # fmt: skip
 def test_rules_for_names_hold_together(schema: Any, admitted: list[str], refused: list[str]) -> None:
     grammar = json_schema_grammar({"type": "object", **schema})
     assert [text for text in admitted if not admits(grammar, text)] == []
