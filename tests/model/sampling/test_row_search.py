@@ -48,10 +48,11 @@ def test_argmax_finds_what_is_no_number_and_else_the_first_infinity(
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_argmax_finds_every_place(dtype: torch.dtype) -> None:
-    size = 2 * BLOCK + 3
-    assert argmax(torch.eye(size, dtype=dtype)).tolist() == list(range(size))
-    assert argmax(torch.eye(size, dtype=dtype) - 2).tolist() == list(range(size))
+def test_argmax_and_top_find_every_place(dtype: torch.dtype) -> None:
+    size = 4 * BLOCK + 3  # from four blocks on, `top` looks for one number in whole blocks first
+    for x in (torch.eye(size, dtype=dtype), torch.eye(size, dtype=dtype) - 2):
+        assert argmax(x).tolist() == list(range(size))
+        assert top(x, 1)[1].flatten().tolist() == list(range(size))
 
 
 @given(sizes, levels, seeds, st.integers(1, 40))

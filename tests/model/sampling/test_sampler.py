@@ -122,6 +122,13 @@ def test_presence_counts_once_and_frequency_every_time_and_only_what_was_generat
     assert sample_one([5.0, 4.0, 4.5], temperature=0.0, presence_penalty=1.5, **history).token_id == 1
 
 
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_min_tokens_counts_what_was_generated_only(temperature: float) -> None:
+    options = {"temperature": temperature, "min_tokens": 1, "stop_token_ids": (1,), "prompt_token_ids": [0, 0]}
+    assert sample_one([0.0, 90.0], **options).token_id == 0
+    assert sample_one([0.0, 90.0], output_token_ids=[0], **options).token_id == 1
+
+
 # --- the distribution drawn from ---------------------------------------------------------------------------------
 
 
