@@ -76,9 +76,9 @@ def test_end_of_text_ids_come_from_both_files_without_repeats(tmp_path: Path) ->
     assert config.eos_token_ids == (5, 2, 7)
 
 
-def test_a_folder_without_architectures_is_known_by_its_model_type(tmp_path: Path) -> None:
-    values = {**GPT2, "model_type": "gpt2", "architectures": None}
-    assert read(tmp_path, values).architecture == "GPT2LMHeadModel"
+def test_a_folder_without_architectures_is_known_by_its_model_type_and_is_of_float32(tmp_path: Path) -> None:
+    config = read(tmp_path, {**GPT2, "model_type": "gpt2", "architectures": None})
+    assert (config.architecture, config.dtype) == ("GPT2LMHeadModel", "float32")
 
 
 @pytest.mark.parametrize(
