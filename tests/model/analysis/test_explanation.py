@@ -1,4 +1,4 @@
-"""The steps of one head: those that differ from the network's, and scores that are no numbers.
+"""The steps of one head: differences from the network, and scores that are no numbers.
 
 tests/server/dialects/test_looking_at_every_family.py compares each step with the formulas.
 """
