@@ -1,9 +1,11 @@
 """Writes networks of `transformers` as GGUF files, as llama.cpp's converter does."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Type
@@ -72,6 +74,19 @@ def write_gguf(
             writer.add_tensor(theirs, data, raw_dtype=own)
             read = torch.from_numpy(data.copy() if own == Type.F32 else gguf.quants.dequantize(data, own))
             tensor.copy_(_as_stored(name, read, architecture, model.config, undo=True))
+    finish(writer, {}, {})
+
+
+def finish(writer: gguf.GGUFWriter, fields: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+    """Add fields, each by the type of its value, and tensors in float32, and write the file."""
+    add: dict[type, Any] = {
+        **{int: writer.add_uint32, bool: writer.add_bool, float: writer.add_float32},
+        **{str: writer.add_string, list: writer.add_array},
+    }
+    for name, value in fields.items():
+        add[type(value)](name, value)
+    for name, numbers in tensors.items():
+        writer.add_tensor(name, np.asarray(numbers, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

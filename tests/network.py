@@ -180,8 +180,3 @@ def worst(
                 difference /= float(other.masked_fill(other.isinf(), 0.0).abs().max()) or 1.0
             found = max(found, difference)
     return found
-
-
-def value_heads(config: ModelConfig, x: torch.Tensor) -> torch.Tensor:
-    """Repeat key heads: x [positions, key head, D] -> [positions, head, D]; head h reads key head h * K // H."""
-    return x.repeat_interleave(config.num_heads // config.num_kv_heads, 1)

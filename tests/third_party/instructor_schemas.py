@@ -1,4 +1,4 @@
-"""Asks for objects as users of instructor do: tests/third_party/test_schemas_and_tools.py says what is expected."""
+"""Generate objects like users of instructor; test_schemas_and_tools.py checks the output."""
 
 import json
 import sys

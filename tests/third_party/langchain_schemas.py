@@ -1,6 +1,4 @@
-"""Asks for objects and calls as users of langchain-openai do: tests/third_party/test_schemas_and_tools.py says what is
-expected.
-"""
+"""Generate objects and calls like users of langchain-openai; test_schemas_and_tools.py checks the output."""
 
 import json
 import sys

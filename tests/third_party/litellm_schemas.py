@@ -1,6 +1,4 @@
-"""Asks for objects and calls as users of litellm do: tests/third_party/test_schemas_and_tools.py says what is
-expected.
-"""
+"""Generate objects and calls like users of litellm; test_schemas_and_tools.py checks the output."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Sends requests to a server as users of LlamaIndex do: tests/third_party/test_clients.py says what is expected."""
+"""Chat like users of LlamaIndex; test_clients.py checks the output."""
 
 import json
 import sys

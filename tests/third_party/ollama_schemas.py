@@ -1,6 +1,4 @@
-"""Asks for objects and calls as users of the ollama package do: tests/third_party/test_schemas_and_tools.py says what
-is expected.
-"""
+"""Generate objects and calls like users of the ollama package; test_schemas_and_tools.py checks the output."""
 
 import json
 import sys

@@ -1,6 +1,4 @@
-"""Sends requests to a server as users of the openai package do: tests/third_party/test_clients.py says what is
-expected.
-"""
+"""Chat like users of the openai package; test_clients.py checks the output."""
 
 import json
 import sys

@@ -1,6 +1,4 @@
-"""Asks for objects, choices and patterns as users of outlines do, whose servers are vLLM and OpenAI:
-tests/third_party/test_schemas_and_tools.py says what is expected.
-"""
+"""Generate objects, choices and patterns like users of outlines; test_schemas_and_tools.py checks the output."""
 
 import json
 import re

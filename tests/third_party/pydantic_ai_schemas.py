@@ -1,6 +1,4 @@
-"""Asks for objects and calls as users of pydantic-ai do: tests/third_party/test_schemas_and_tools.py says what is
-expected.
-"""
+"""Generate objects and calls like users of pydantic-ai; test_schemas_and_tools.py checks the output."""
 
 import json
 import sys

@@ -1,6 +1,4 @@
-"""Runs agents of pydantic-ai that have a tool and an output type: tests/third_party/test_agents.py says what is
-expected.
-"""
+"""Run agents of pydantic-ai with a tool and an output type; test_agents.py checks the output."""
 
 import json
 import sys

@@ -1,6 +1,4 @@
-"""Asks a server to rerank as users of other projects' clients do: tests/third_party/test_reranking.py says what is
-expected.
-"""
+"""Rerank like users of other projects' clients; test_clients.py checks the output."""
 
 import json
 import sys

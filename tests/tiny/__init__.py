@@ -64,13 +64,7 @@ CLASSIFIERS = tuple(
 
 
 def make(
-    family: str,
-    path: Path,
-    *,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float32,
-    network: Any = None,
-    **overrides: Any,
+    family: str, path: Path, *, seed: int = 0, dtype: torch.dtype = torch.float32, network: Any = None, **overrides: Any
 ) -> Path:
     """Write a checkpoint of `family` (one of FAMILIES) to folder `path` and return the folder.
 

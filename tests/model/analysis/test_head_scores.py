@@ -1,4 +1,4 @@
-"""Scores of heads that are made to be of one kind, and of one that attends to everything equally."""
+"""Scores of uniform attention, scores that are not numbers, and repeated random tokens."""
 
 import math
 
@@ -49,24 +49,6 @@ def test_uniform_causal_attention_over_four_tokens_twice() -> None:
     found = of(repeated_text_scores(rows_of(uniform(8), ids, offsets=(3,)), 4))
     assert found["induction"] == pytest.approx(0.176905, abs=5e-7)
     assert found["entropy"] == pytest.approx(sum(math.log(i + 1) for i in range(8)) / 8)
-
-
-def test_a_perfect_induction_head_scores_one_on_a_text() -> None:
-    ids = [5, 6, 7, 5, 6, 7]
-    pattern = np.eye(6)
-    for q in range(3, 6):
-        pattern[q] = np.eye(6)[q - 2]
-    found = of(text_scores(rows_of(pattern, ids), ids))
-    assert found["induction"] == 1
-    assert found["self"] == 0.5
-
-
-def test_a_previous_token_head_and_a_sink_score_one() -> None:
-    ids = [1, 2, 3, 4]
-    previous = of(text_scores(rows_of(np.eye(4)[[0, 0, 1, 2]], ids), ids))
-    sink = of(text_scores(rows_of(np.eye(4)[[0, 0, 0, 0]], ids), ids))
-    assert (previous["previous_token"], previous["mean_distance"], previous["entropy"]) == (1, 0.75, 0)
-    assert (sink["first_token"], sink["mean_distance"]) == (1, 1.5)
 
 
 def test_without_a_repeated_token_there_is_no_induction_score() -> None:

@@ -1,12 +1,8 @@
-"""Rollout and flow: the two-layer example, and the definitions spelt out slowly."""
-
-from itertools import combinations
+"""Rollout and flow: the two-layer example, and flows of networkx."""
 
 import networkx
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from networkx.algorithms.flow import preflow_push
 
 from model.analysis.rollout import flow, rollout, with_residual
@@ -34,47 +30,20 @@ def causal(seed: int, layers: int, length: int) -> np.ndarray:
     return scaled
 
 
-@settings(max_examples=30)
-@given(seed=st.integers(0, 2**32 - 1), layers=st.integers(1, 4), length=st.integers(1, 6))
-def test_rollout_is_the_product_of_the_layers_and_its_rows_sum_to_one(seed: int, layers: int, length: int) -> None:
-    patterns = causal(seed, layers, length)
-    product: np.ndarray = np.eye(length)
+def test_rollout_is_the_product_of_the_layers_and_its_rows_sum_to_one() -> None:
+    patterns = causal(seed=2, layers=4, length=6)
+    product: np.ndarray = np.eye(6)
     for pattern, rolled in zip(patterns, rollout(patterns), strict=True):
-        product = (0.5 * pattern + 0.5 * np.eye(length)) @ product
+        product = (0.5 * pattern + 0.5 * np.eye(6)) @ product
         assert np.allclose(rolled, product)
         assert np.allclose(rolled.sum(-1), 1)
 
 
-@settings(max_examples=15)
-@given(seed=st.integers(0, 2**32 - 1), layers=st.integers(1, 3), length=st.integers(1, 3))
-def test_a_flow_is_the_smallest_cut(seed: int, layers: int, length: int) -> None:
-    """Check Ford and Fulkerson: the largest flow is the least capacity of any set of edges that separates the two
-    ends.
-    """
-    patterns = causal(seed, layers, length)
-    capacity = with_residual(patterns)
-    nodes = [(level, i) for level in range(layers + 1) for i in range(length)]
-    source = (layers, length - 1)
-    for target in range(length):
-        middle = [node for node in nodes if node not in (source, (0, target))]
-        smallest = min(
-            sum(
-                capacity[level, i, j]
-                for level in range(layers)
-                for i in range(length)
-                for j in range(length)
-                if (level + 1, i) in above and (level, j) not in above
-            )
-            for count in range(len(middle) + 1)
-            for chosen in combinations(middle, count)
-            for above in [{source, *chosen}]
-        )
-        assert np.isclose(flow(patterns, length - 1)[target], smallest, atol=1e-7)
-
-
-@pytest.mark.parametrize(("layers", "length", "is_causal"), [(1, 9, True), (5, 12, True), (6, 10, False), (3, 1, True)])
-def test_flows_of_larger_graphs_are_networkxs(layers: int, length: int, is_causal: bool) -> None:
-    """Check graphs with paths that go up again, which two or three layers of two or three words hardly have."""
+@pytest.mark.parametrize(
+    ("layers", "length", "is_causal"), [(1, 9, True), (2, 3, True), (5, 12, True), (6, 10, False), (3, 1, True)]
+)
+def test_flows_are_networkxs(layers: int, length: int, is_causal: bool) -> None:
+    """Check also graphs with paths that go up again, which two or three layers of two or three words hardly have."""
     rng = np.random.default_rng(layers)
     patterns = rng.random((layers, length, length)) ** 6  # a few large weights: the flow must avoid full edges
     patterns = np.tril(patterns) if is_causal else patterns

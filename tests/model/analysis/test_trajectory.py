@@ -24,16 +24,6 @@ def test_a_vector_of_length_zero_has_no_direction() -> None:
     assert (found.norms == 0).all()
 
 
-def test_every_position_goes_its_own_way() -> None:
-    rng = np.random.default_rng()
-    states, others = rng.normal(size=(4, 3, 6)), rng.normal(size=(4, 2, 6))
-    together = trajectory(states, others)
-    for p in range(3):
-        alone = trajectory(states[:, p : p + 1], others)
-        assert np.allclose(together.cosine_to_others[p], alone.cosine_to_others[0])
-        assert np.allclose(together.norms[p], alone.norms[0])
-
-
 def test_a_vector_that_overflowed_has_no_direction_and_the_others_keep_theirs() -> None:
     states = np.ones((3, 2, 4), np.float32)
     states[1:, 0] = np.inf

@@ -101,6 +101,9 @@ def of_bart(theirs: Tensors, config: ModelConfig) -> Tensors:
         "decoder.blocks.1.cross_attn.W_K": by_head(cross, heads),
         "decoder.blocks.1.ln_cross.b": theirs["model.decoder.layers.1.encoder_attn_layer_norm.bias"],
         "encoder.embed_norm.w": theirs["model.encoder.layernorm_embedding.weight"],
+        "encoder.pos_embed.W_pos": theirs["model.encoder.embed_positions.weight"][config.position_offset :],
+        "decoder.pos_embed.W_pos": theirs["model.decoder.embed_positions.weight"][config.position_offset :],
+        "encoder.blocks.2.mlp.W_out": theirs["model.encoder.layers.2.fc2.weight"].T,
         "unembed.W_U": theirs["model.shared.weight"].T,
     }
 

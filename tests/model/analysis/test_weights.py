@@ -1,35 +1,22 @@
 """Answers about the weights, against the plain definitions on the checkpoint's own tensors."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from model.analysis.live_weights import LiveWeights
-from model.analysis.matrices import UnknownMatrix, find_matrix, names_of
+from model.analysis.matrices import UnknownMatrix, find_matrix
 from model.analysis.weight_geometry import BINS, QUANTILES, geometry
-from model.analysis.weight_reader import WeightReader
 from model.analysis.weights import answer
 from model.config import ExpertsConfig
 from model.loading.loader import build_model
-from tests.model.analysis.weights_by_hand import SOME, ask, matrix_by_hand, network
-from tests.server.running import ROOT
-
-
-@pytest.mark.every_family
-@pytest.mark.parametrize("name", SOME)
-def test_every_matrix_is_the_checkpoints_own(name: str) -> None:
-    config, _, lookup = network(name)
-    for pattern in names_of(config):
-        full = pattern.format(layer=0)
-        place = find_matrix(config, full)
-        found = WeightReader(lookup).matrix(place).double().numpy()
-        assert found.shape == place.matrix_shape, full
-        np.testing.assert_array_equal(found, matrix_by_hand(name, full), err_msg=full)
+from tests.model.analysis.weights_by_hand import ask, matrix_by_hand, network
 
 
 def test_names_that_are_not_there_are_answered_with_those_that_are() -> None:
@@ -101,15 +88,6 @@ def test_many_blocks_are_put_together_as_one() -> None:
     np.testing.assert_allclose(abs(found["closest"][0]), np.abs(cosines).max(), atol=1e-6)
 
 
-@pytest.mark.parametrize("dimension", [100, 768])
-def test_random_directions_spread_by_one_over_the_root_of_the_dimension(dimension: int) -> None:
-    # The standard deviation itself has a relative error of about sqrt(1 / (2 pairs)) = 0.0007 here.
-    vectors = torch.randn(1500, dimension)
-    mean, spread, *_ = geometry(vectors, lambda: None, spectrum=False)["moments"].tolist()
-    assert spread == pytest.approx(1 / math.sqrt(dimension), rel=0.02)
-    assert abs(mean) < 0.1 / math.sqrt(dimension)
-
-
 def test_a_drawn_sample_tells_that_it_is_one_and_repeats_with_its_seed() -> None:
     vectors = torch.randn(300, 16)
     first, again, other = (geometry(vectors, lambda: None, max_pairs=5000, seed=seed) for seed in (3, 3, 4))
@@ -138,22 +116,20 @@ def test_all_pairs_hold_the_nearest_one_that_a_sample_misses(monkeypatch: pytest
 
 
 def test_no_n_times_n_matrix_is_ever_in_memory() -> None:
-    """Check that 8000 x 8000 cosines, which are 256 MB, are computed a thousand rows against a thousand at a time."""
-    code = (
-        "import resource, torch\n"
-        "from model.analysis.weight_geometry import geometry\n"
-        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10\n"
-        "torch.set_num_threads(1)\n"
-        "vectors = torch.randn(8000, 16)\n"
-        "geometry(vectors[:3000], lambda: None)\n"  # first, so that torch has loaded its libraries
-        "before = peak()\n"
-        "found = geometry(vectors, lambda: None)\n"
-        "assert found['counts'].tolist()[-2:] == [8000 * 7999 // 2, 0], 'all pairs were compared'\n"
-        "print(peak() - before)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 100 << 20
+    """Check that 4000 x 4000 cosines are computed a thousand rows against a thousand at a time."""
+    largest = 0
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            nonlocal largest
+            result = func(*args, **(kwargs or {}))
+            largest = max([largest, *(each.numel() for each in tree_leaves(result) if isinstance(each, torch.Tensor))])
+            return result
+
+    with Sizes():
+        found = geometry(torch.randn(4000, 16), lambda: None)
+    assert found["counts"].tolist()[-2:] == [4000 * 3999 // 2, 0]  # all pairs were compared
+    assert 1_000_000 < largest < 1_100_000
 
 
 def test_an_answer_stops_where_it_is_told_to() -> None:
@@ -174,9 +150,7 @@ def test_an_answer_stops_where_it_is_told_to() -> None:
 
 
 def test_a_question_that_is_none_is_refused() -> None:
-    accepted = "geometry, weights, stored, circuits, head_output, head_readout, held_readout, mean_embedding, "
-    accepted += "added_outputs"
-    with pytest.raises(ValueError, match=f"accepted are {accepted}"):
+    with pytest.raises(ValueError, match="accepted are geometry, weights, stored, circuits, "):
         ask("gpt2", "colour")
 
 

@@ -18,8 +18,6 @@ from tests import tiny
 
 Numbers = dict[str, np.ndarray]
 
-SOME = ("llama-gqa", "gpt2", "gemma2", "olmo2", "bert", "t5-gated-untied", "bart", "opt-post")
-
 
 @cache
 def network(name: str) -> tuple[ModelConfig, dict[str, torch.Tensor], LiveWeights]:
@@ -42,42 +40,19 @@ def wide(tensor: torch.Tensor) -> np.ndarray:
 
 
 def matrix_by_hand(name: str, full: str) -> np.ndarray:
-    """Return TransformerLens's [in, out] matrix from the loaded tensors, step by step."""
+    """Return TransformerLens's [in, out] matrix of a decoder, or of the only stack, from the loaded tensors."""
     config, weights, _ = network(name)
-    stack, _, rest = full.rpartition("blocks.")
-    own = config.encoder if stack == "encoder." and config.encoder is not None else config
-    prefix = "encoder." if stack == "encoder." else ""
-    if full.endswith("W_E"):
+    if full == "embed.W_E":
         return wide(weights["embed.weight"])
-    if full.endswith("W_U"):
-        return wide(weights.get("head.weight", weights["embed.weight"])).T
-    if full.endswith("W_pos"):
-        prefix = "encoder." if full.startswith("encoder.") else ""
-        own = config.encoder if prefix and config.encoder is not None else config
-        return wide(weights[f"{prefix}pos_embed.weight"])[own.position_offset :]
-    layer, _, matrix = rest.partition(".")
-    at = f"{prefix}layers.{layer}."
-    q, kv = own.num_heads * own.head_dim, own.num_kv_heads * own.head_dim
-    if matrix.startswith("mlp"):
-        if matrix == "mlp.W_out":
-            return wide(weights[f"{at}down.weight"]).T
-        if not own.gated_mlp:
-            return wide(weights[f"{at}up.weight"]).T
-        fused = wide(weights[f"{at}gate_up.weight"])
-        half = len(fused) // 2
-        return (fused[:half] if matrix == "mlp.W_gate" else fused[half:]).T
+    layer, _, matrix = full.rpartition("blocks.")[2].partition(".")
+    at = f"layers.{layer}."
+    if matrix == "mlp.W_in":
+        return wide(weights[f"{at}gate_up.weight"].chunk(2)[1]).T
+    kv = config.num_kv_heads * config.head_dim
     if matrix.startswith("cross"):
-        table = {
-            "W_Q": lambda: weights[f"{at}cross_q.weight"],
-            "W_K": lambda: weights[f"{at}cross_kv.weight"][:kv],
-            "W_V": lambda: weights[f"{at}cross_kv.weight"][kv:],
-            "W_O": lambda: weights[f"{at}cross_out.weight"],
-        }
+        q, out = weights[f"{at}cross_q.weight"], weights[f"{at}cross_out.weight"]
+        k, v = weights[f"{at}cross_kv.weight"].chunk(2)
     else:
-        table = {
-            "W_Q": lambda: weights[f"{at}qkv.weight"][:q],
-            "W_K": lambda: weights[f"{at}qkv.weight"][q : q + kv],
-            "W_V": lambda: weights[f"{at}qkv.weight"][q + kv :],
-            "W_O": lambda: weights[f"{at}attn_out.weight"],
-        }
-    return wide(table[matrix.rpartition(".")[2]]()).T
+        q, k, v = weights[f"{at}qkv.weight"].split((config.num_heads * config.head_dim, kv, kv))
+        out = weights[f"{at}attn_out.weight"]
+    return wide({"W_Q": q, "W_K": k, "W_V": v, "W_O": out}[matrix.rpartition(".")[2]]).T

@@ -38,28 +38,23 @@ def test_a_gemma_3_without_a_head_sees_both_ways(tmp_path: Path) -> None:
     for told in ({}, {"use_bidirectional_attention": False}):
         with pytest.raises(ModelLoadError, match=r"attention is (None|False); only True is supported"):
             read(tmp_path, {**values, **told})
-    with pytest.raises(ModelLoadError, match="use_bidirectional_attention is True; only False is supported"):
-        read(tmp_path, {**values, "architectures": ["Gemma3ForCausalLM"], "use_bidirectional_attention": True})
-
-
-NOMIC: dict[str, Any] = {
-    "architectures": ["NomicBertModel"],
-    "vocab_size": 60,
-    "n_embd": 48,
-    "n_layer": 3,
-    "n_head": 6,
-    "n_inner": 80,
-    "n_positions": 512,
-    "layer_norm_epsilon": 1e-6,
-    "rotary_emb_base": 500,
-    "activation_function": "swiglu",
-    "prenorm": False,
-    "rotary_scaling_factor": None,
-}
-"""A Nomic BERT as the first checkpoints spell it."""
 
 
 def test_a_nomic_bert_is_read_in_both_spellings(tmp_path: Path) -> None:
+    first = {
+        "architectures": ["NomicBertModel"],
+        "vocab_size": 60,
+        "n_embd": 48,
+        "n_layer": 3,
+        "n_head": 6,
+        "n_inner": 80,
+        "n_positions": 512,
+        "layer_norm_epsilon": 1e-6,
+        "rotary_emb_base": 500,
+        "activation_function": "swiglu",
+        "prenorm": False,
+        "rotary_scaling_factor": None,
+    }
     now = {
         "architectures": ["NomicBertModel"],
         "vocab_size": 60,
@@ -71,72 +66,9 @@ def test_a_nomic_bert_is_read_in_both_spellings(tmp_path: Path) -> None:
         "layer_norm_eps": 1e-6,
         "rope_parameters": {"rope_type": "default", "rope_theta": 500.0},
     }
-    assert read(tmp_path, NOMIC) == read(tmp_path, now)
-    stretched = read(tmp_path, {**NOMIC, "rotary_scaling_factor": 2, "max_trained_positions": 256})
+    assert read(tmp_path, first) == read(tmp_path, now)
+    stretched = read(tmp_path, {**first, "rotary_scaling_factor": 2, "max_trained_positions": 256})
     assert stretched.max_model_len == 256
-
-
-@pytest.mark.parametrize(
-    ("option", "value"), [("prenorm", True), ("num_experts", 8), ("activation_function", "geglu"), ("head_dim", 16)]
-)
-def test_what_a_nomic_bert_asks_and_is_not_built_is_refused(tmp_path: Path, option: str, value: Any) -> None:
-    with pytest.raises(ModelLoadError, match=f"{option} is {value!r}; only .* is supported"):
-        read(tmp_path, {**NOMIC, option: value})
-
-
-def test_the_packaged_model_is_read() -> None:
-    config = read_config(PACKAGED)
-    assert (config.architecture, config.num_layers, config.num_heads, config.head_dim) == ("LlamaForCausalLM", 6, 8, 32)
-    assert (config.vocab_size, config.max_model_len, config.dtype) == (4096, 512, "bfloat16")
-    assert config.eos_token_ids == (0,)
-
-
-def test_a_llama_that_says_little_gets_the_defaults_of_transformers(tmp_path: Path) -> None:
-    config = read(tmp_path, LLAMA)
-    assert (config.num_kv_heads, config.head_dim, config.attention_scale) == (4, 12, 12**-0.5)
-    assert (config.norm, config.norm_eps, config.activation, config.gated_mlp) == ("rmsnorm", 1e-6, "silu", True)
-    assert {config.attention_bias, config.attention_out_bias, config.mlp_bias, config.tie_word_embeddings} == {False}
-    assert config.rope is not None
-    assert (config.rope.rope_type, config.rope.theta) == ("default", 10000.0)
-    assert (config.dtype, config.eos_token_ids, config.bos_token_id) == ("float32", (), None)
-
-
-def test_grouped_heads_and_a_head_dim_of_its_own_are_kept(tmp_path: Path) -> None:
-    config = read(tmp_path, {**LLAMA, "num_key_value_heads": 2, "head_dim": 20})
-    assert (config.num_heads, config.num_kv_heads, config.head_dim, config.attention_scale) == (4, 2, 20, 20**-0.5)
-
-
-def test_a_gpt2_that_says_little_gets_the_defaults_of_transformers(tmp_path: Path) -> None:
-    config = read(tmp_path, GPT2)
-    assert (config.vocab_size, config.max_model_len, config.intermediate_size) == (50257, 1024, 192)
-    assert (config.norm, config.activation, config.gated_mlp) == ("layernorm", "gelu_tanh", False)
-    assert config.learned_positions
-    assert config.rope is None
-    assert config.tie_word_embeddings
-    assert {config.attention_bias, config.attention_out_bias, config.mlp_bias} == {True}
-
-
-def test_gpt2_options_are_read(tmp_path: Path) -> None:
-    options = {"n_inner": 100, "activation_function": "relu", "scale_attn_weights": False, "n_positions": 64}
-    config = read(tmp_path, {**GPT2, **options})
-    assert (config.intermediate_size, config.activation, config.attention_scale) == (100, "relu", 1.0)
-    assert config.max_model_len == 64
-
-
-def test_old_and_new_spellings_of_rope_give_the_same(tmp_path: Path) -> None:
-    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
-    old = {**LLAMA, "rope_theta": 500000.0, "rope_scaling": {"type": "llama3", **scaling}}
-    new = {**LLAMA, "rope_parameters": {"rope_theta": 500000.0, "rope_type": "llama3", **scaling}}
-    assert read(tmp_path, old).rope == read(tmp_path, new).rope
-    rope = read(tmp_path, new).rope
-    assert rope is not None
-    assert (rope.rope_type, rope.theta, rope.original_max_position) == ("llama3", 500000.0, 32)
-
-
-def test_rope_scaling_null_is_no_scaling(tmp_path: Path) -> None:
-    rope = read(tmp_path, {**LLAMA, "rope_theta": 20000.0, "rope_scaling": None}).rope
-    assert rope is not None
-    assert (rope.rope_type, rope.theta, rope.original_max_position) == ("default", 20000.0, 128)
 
 
 def test_end_of_text_ids_come_from_both_files_without_repeats(tmp_path: Path) -> None:
@@ -144,14 +76,9 @@ def test_end_of_text_ids_come_from_both_files_without_repeats(tmp_path: Path) ->
     assert config.eos_token_ids == (5, 2, 7)
 
 
-@pytest.mark.parametrize(("spelled", "expected"), [("torch_dtype", "float16"), ("dtype", "bfloat16")])
-def test_the_dtype_is_read_in_both_spellings(tmp_path: Path, spelled: str, expected: str) -> None:
-    assert read(tmp_path, {**LLAMA, spelled: expected}).dtype == expected
-
-
-def test_a_folder_without_architectures_is_known_by_its_model_type(tmp_path: Path) -> None:
-    values = {**GPT2, "model_type": "gpt2", "architectures": None}
-    assert read(tmp_path, values).architecture == "GPT2LMHeadModel"
+def test_a_folder_without_architectures_is_known_by_its_model_type_and_is_of_float32(tmp_path: Path) -> None:
+    config = read(tmp_path, {**GPT2, "model_type": "gpt2", "architectures": None})
+    assert (config.architecture, config.dtype) == ("GPT2LMHeadModel", "float32")
 
 
 @pytest.mark.parametrize(
@@ -227,12 +154,6 @@ def test_a_value_that_makes_no_sense_is_named_with_what_is_accepted(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["scale_attn_by_inverse_layer_idx", "add_cross_attention"])
-def test_gpt2_options_that_are_not_built_are_refused(tmp_path: Path, option: str) -> None:
-    with pytest.raises(ModelLoadError, match=f"{option} is True; only False is supported"):
-        read(tmp_path, {**GPT2, option: True})
-
-
 def test_broken_json_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ModelLoadError, match=r"config\.json: cannot be read as JSON"):
@@ -256,11 +177,6 @@ def test_a_folder_is_resolved_to_itself_and_fables_to_the_built_in_model(tmp_pat
 def test_without_a_name_the_model_that_answers_is_served_where_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with monkeypatch.context() as without_it:
-        without_it.setattr("importlib.util.find_spec", lambda name: None)
-        for name in (None, "smollm2"):
-            with pytest.raises(ModelLoadError, match="pip install 'lightwell"):
-                resolve(name)
     monkeypatch.syspath_prepend(tmp_path)
     package = tmp_path / "lightwell_smollm2"
     package.mkdir()
@@ -293,14 +209,6 @@ def test_a_name_that_leads_nowhere_is_named_in_one_line(tmp_path: Path) -> None:
         with pytest.raises(ModelLoadError, match=reason) as caught:
             resolve(name)
         assert "\n" not in str(caught.value)
-
-
-def test_without_the_hub_the_error_points_to_a_local_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(ModelLoadError, match=r"'nobody/nothing' is no local folder .* the path of a folder") as caught:
-        resolve("nobody/nothing")
-    assert "\n" not in str(caught.value)
 
 
 def test_without_the_hub_an_earlier_download_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -6,13 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from model.analysis.live_weights import LiveWeights
 from model.analysis.matrices import UnknownMatrix, find_matrix
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
-from model.checkpoint.weight_files import load_weights
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.sharding.split import check_split
@@ -32,21 +30,6 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def config_of(folder: Path) -> dict[str, Any]:
     values: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return values
-
-
-def test_the_text_part_of_one_with_images_is_the_network(folder: Path, tmp_path: Path) -> None:
-    text = config_of(folder)
-    whole = read(tmp_path, {"architectures": ["Gemma4ForConditionalGeneration"], "text_config": text})
-    alone = read_config(folder)
-    expected = load_weights(folder, alone, torch.float32)
-    named = load_file(folder / "model.safetensors")
-    renamed = {key.replace("model.", "model.language_model.", 1): tensor for key, tensor in named.items()}
-    strangers = {f"model.{part}.x.weight": torch.ones(1) for part in ("vision_tower", "embed_audio")}
-    unused = [f"model.language_model.layers.{alone.num_layers - 1}.self_attn.v_proj.weight"]
-    save_file({**renamed, **strangers, **dict.fromkeys(unused, torch.ones(1))}, tmp_path / "model.safetensors")
-    found = load_weights(tmp_path, whole, torch.float32)
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
 def test_fields_of_their_own_and_a_configuration_by_layer_mean_the_same(folder: Path, tmp_path: Path) -> None:
@@ -97,17 +80,13 @@ def test_each_layer_has_the_matrices_of_its_own_sizes(folder: Path) -> None:
         ({"num_kv_shared_layers": 5}, "num_kv_shared_layers is 5; earlier layers of each kind"),
         ({"per_layer_config": {"2": {"head_dim": 24}}}, "per_layer_config is .*; other head_dim and num_key_value_he"),
         ({"per_layer_config": {"2": {"sliding_window": 3}, "5": {"sliding_window": 3}}}, "per_layer_config is .*alike"),
-        (
-            {"enable_moe_block": True, "moe_intermediate_size": 8, "num_experts": 2, "top_k_experts": 3},
-            r"top_k_experts is 3; at most num_experts \(2",
-        ),
-        (
-            {"enable_moe_block": True, "moe_intermediate_size": 8, "num_experts": None},
-            "num_experts is None; a positive integer is expected",
-        ),
+        ({"enable_moe_block": True, "moe_intermediate_size": 8, "num_experts": 2, "top_k_experts": 3},
+         r"top_k_experts is 3; at most num_experts \(2"),
+        ({"enable_moe_block": True, "moe_intermediate_size": 8, "num_experts": None},
+         "num_experts is None; a positive integer is expected"),
         ({"rope_parameters": {"sliding_attention": {"partial_rotary_factor": 0.5}}}, "partial_rotary_factor is 0.5"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_built_is_refused_by_name(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     values = config_of(tiny.make_variant("gemma4-e2b", tmp_path / "made"))
     with pytest.raises(ModelLoadError, match=message):

@@ -15,6 +15,7 @@ from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
 from model.checkpoint.resolve import resolve
 from model.config import ModelConfig
+from tests.gguf_files import finish
 
 pytestmark = pytest.mark.every_family  # each architecture has fields of its own
 
@@ -51,23 +52,11 @@ def write(path: Path, architecture: str, fields: dict[str, Any], tensors: dict[s
     writer = gguf.GGUFWriter(path, architecture)
     named = {f"{architecture}.{name}": value for name, value in {**_FIELDS, **fields}.items() if "split" not in name}
     named |= {name: value for name, value in fields.items() if "split" in name}
-    for name, value in (named | {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}).items():
-        add: dict[type, Any] = {
-            int: writer.add_uint32,
-            float: writer.add_float32,
-            str: writer.add_string,
-            list: writer.add_array,
-        }
-        add[type(value)](name, value)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list([*"abcdef", "ab"])
     writer.add_token_merges(["a b"])
-    for name, numbers in ({"token_embd.weight": np.zeros((7, 64))} | tensors).items():
-        writer.add_tensor(name, np.asarray(numbers, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    named |= {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+    finish(writer, named, {"token_embd.weight": np.zeros((7, 64)), **tensors})
     return path
 
 

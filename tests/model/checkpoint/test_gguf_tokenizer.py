@@ -19,6 +19,7 @@ from tokenizers import models, pre_tokenizers, trainers
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.resolve import resolve
 from model.tokenization.tokenizer import Tokenizer
+from tests.gguf_files import finish
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.every_family  # each kind of tokenizer has rules of its own
@@ -75,19 +76,8 @@ def write(path: Path, architecture: str, kind: str, tokens: list[str], types: li
     writer.add_tokenizer_model(kind)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
-    for name, value in more.items():
-        add: dict[type, Any] = {
-            int: writer.add_uint32,
-            bool: writer.add_bool,
-            str: writer.add_string,
-            list: writer.add_array,
-        }
-        add[type(value)](name if "." in name else f"tokenizer.ggml.{name}", value)
-    writer.add_tensor("token_embd.weight", np.zeros((len(tokens), 32), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    fields = {name if "." in name else f"tokenizer.ggml.{name}": value for name, value in more.items()}
+    finish(writer, fields, {"token_embd.weight": np.zeros((len(tokens), 32))})
     return path
 
 

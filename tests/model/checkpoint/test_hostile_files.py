@@ -92,21 +92,36 @@ def test_json_that_is_nested_too_deeply_is_refused(name: str, folder: Path) -> N
         assert f"{name}: is nested too deeply; 64 lists and objects in each other are accepted" in said
 
 
-@pytest.mark.parametrize("text", [r'{"prompts": {"q": "\ud800"}}', r'{"\uDC00": 1}'])
-def test_half_of_a_surrogate_pair_is_refused(text: str, folder: Path) -> None:
-    """JSON can write it, and no answer that repeats it could be."""
-    (folder / "config_sentence_transformers.json").write_text(text)
-    said = refused(lambda: read_all(folder))
-    assert said.endswith("config_sentence_transformers.json: holds half of a surrogate pair, which is no character")
-    (folder / "config_sentence_transformers.json").write_text(r'{"prompts": {"q": "\ud83d\ude00"}}')
+PROMPTS, MODULES = "config_sentence_transformers.json", "modules.json"
+SURROGATE = f"{PROMPTS}: holds half of a surrogate pair, which is no character"
+ENDLESS = [POOLED[0], *[{"type": "x.Dense", "path": "2_Dense"}] * 100_000]
+
+
+def pooled_in(path: str) -> str:
+    return json.dumps([POOLED[0], {"type": "x.Pooling", "path": path}])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        (PROMPTS, r'{"prompts": {"q": "\ud800"}}', SURROGATE),  # no answer that repeats it could be written
+        (PROMPTS, r'{"\uDC00": 1}', SURROGATE),
+        (PROMPTS, json.dumps({"prompts": {"q": "a" * 10_001}}), "at most 10000 characters"),
+        (MODULES, json.dumps(ENDLESS), "has 100001 objects; at most 100 are accepted"),
+        (MODULES, pooled_in("a" * 300), "File name too long"),
+        (MODULES, pooled_in("a\0b"), r"path is 'a\x00b'"),
+        (MODULES, pooled_in("\ud800"), "half of a surrogate pair"),
+    ],
+    ids=range(7),
+)
+def test_values_that_no_system_has_and_endless_ones_are_refused(name: str, text: str, said: str, folder: Path) -> None:
+    (folder / name).write_text(text)
+    found = refused(lambda: read_all(folder))
+    assert said in found
+    assert len(found) < 1000
+    (folder / PROMPTS).write_text(r'{"prompts": {"q": "\ud83d\ude00"}}')
+    (folder / MODULES).write_text(json.dumps(POOLED))
     read_all(folder)
-
-
-def test_a_prompt_of_a_folder_has_a_bound(folder: Path) -> None:
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"q": "a" * 10_001}}))
-    said = refused(lambda: read_all(folder))
-    assert "at most 10000 characters" in said
-    assert len(said) < 1000
 
 
 @pytest.mark.parametrize("name", [*JSON_FILES, "chat_template.jinja", "vocab.json", "vocab.txt"])
@@ -132,28 +147,13 @@ def test_a_gguf_file_that_is_a_pipe_is_refused(tmp_path: Path) -> None:
     assert "is no regular file" in refused(lambda: resolve(str(tmp_path / "a.gguf")))
 
 
-def test_modules_without_end_are_refused(folder: Path) -> None:
-    modules = [POOLED[0], *[{"type": "x.Dense", "path": "2_Dense"}] * 100_000]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    assert "has 100001 objects; at most 100 are accepted" in refused(lambda: read_all(folder))
-
-
-@pytest.mark.parametrize(
-    ("path", "said"),
-    [("a" * 9999, "File name too long"), ("a\0b", r"path is 'a\x00b'"), ("\ud800", "half of a surrogate pair")],
-)
-def test_a_pooling_in_a_folder_that_no_system_has_is_refused(path: str, said: str, folder: Path) -> None:
-    (folder / "modules.json").write_text(json.dumps([POOLED[0], {"type": "x.Pooling", "path": path}]))
-    assert said in refused(lambda: read_all(folder))
-
-
 @pytest.mark.parametrize("path", ["../evil", "{outside}"])
 def test_a_pooling_outside_the_folder_is_not_read(path: str, folder: Path, tmp_path: Path) -> None:
     outside = folder.parent / "evil"
     outside.mkdir()
     (outside / "config.json").write_text('{"pooling_mode": "secret"}')
     path = path.replace("{outside}", str(outside))
-    (folder / "modules.json").write_text(json.dumps([POOLED[0], {"type": "x.Pooling", "path": path}]))
+    (folder / MODULES).write_text(pooled_in(path))
     said = refused(lambda: read_all(folder))
     assert said == f"modules.json: path is {path!r}; a folder inside the model's is expected"
 

@@ -7,7 +7,20 @@ import pytest
 
 from tests.model.checkpoint.test_families import read, sizes_of
 
+LONGROPE = {"short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
+LLAMA3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 OLD_AND_NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "Llama": (
+        "LlamaForCausalLM",
+        {"rope_theta": 5e5, "rope_scaling": {"type": "llama3", **LLAMA3}},
+        {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, **LLAMA3}},
+    ),
+    "no scaling": (
+        "LlamaForCausalLM",
+        {"rope_theta": 2e4, "rope_scaling": None},
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 2e4}},
+    ),
+    "dtype": ("LlamaForCausalLM", {"torch_dtype": "float16"}, {"dtype": "float16"}),
     "NeoX": (
         "GPTNeoXForCausalLM",
         {"rotary_pct": 0.5, "rotary_emb_base": 20000},
@@ -46,17 +59,12 @@ OLD_AND_NEW: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
             "max_position_embeddings": 64,
             "original_max_position_embeddings": 16,
             "rope_theta": 5e3,
-            "rope_scaling": {"type": "su", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
+            "rope_scaling": {"type": "su", **LONGROPE},
         },
         {
             "max_position_embeddings": 64,
             "original_max_position_embeddings": 16,
-            "rope_parameters": {
-                "rope_type": "longrope",
-                "rope_theta": 5e3,
-                "short_factor": [1.0] * 4,
-                "long_factor": [2.0] * 4,
-            },
+            "rope_parameters": {"rope_type": "longrope", "rope_theta": 5e3, **LONGROPE},
         },
     ),
     "Qwen2": (

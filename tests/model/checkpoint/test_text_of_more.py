@@ -2,17 +2,19 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 
-from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
 from model.checkpoint.weight_files import load_weights
 from model.loading.loader import load_model
 from tests import tiny
+from tests.model.checkpoint.test_families import read
 from tests.network import CPU, logits_alone
 
 PICTURES = {
@@ -65,23 +67,36 @@ def test_the_larger_one_says_whether_its_head_is_tied(folder: Path, tmp_path: Pa
         assert read_config(tmp_path).tie_word_embeddings is outer
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"layer_types": ["linear_attention"] * 5}, "at least one layer with full_attention is expected"),
-        (
-            {"layer_types": ["full_attention"]},
-            r"a list of 5, each one of linear_attention, full_attention, is expected",
-        ),
-        ({"linear_num_key_heads": 3}, r"a divisor of linear_num_value_heads \(4\) is expected"),
-        ({"hidden_act": "gelu"}, "hidden_act is 'gelu'; only 'silu'"),
-    ],
-)
-def test_options_of_its_text_model_that_are_not_built_are_refused(
-    folder: Path, tmp_path: Path, change: dict[str, object], message: str
-) -> None:
-    written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    written["text_config"] |= change
-    (tmp_path / "config.json").write_text(json.dumps(written), encoding="utf-8")
-    with pytest.raises(ModelLoadError, match=message):
-        read_config(tmp_path)
+GEMMAS = [
+    ("gemma3", "Gemma3", "language_model.model."),
+    *(
+        (name, name[:6].title(), "model.language_model.")
+        for name in ("gemma3", "gemma4", "gemma4-e2b", "gemma4-experts")
+    ),
+    ("gemma3n", "Gemma3n", "model.language_model."),
+]
+
+
+@pytest.mark.every_family
+@pytest.mark.parametrize(("name", "stem", "prefix"), GEMMAS)
+def test_the_text_part_of_a_gemma_with_images_is_the_gemma(name: str, stem: str, prefix: str, tmp_path: Path) -> None:
+    text = tiny.make_variant(name, tmp_path / "text")
+    outer = {
+        "architectures": [f"{stem}ForConditionalGeneration"],
+        "text_config": json.loads((text / "config.json").read_text(encoding="utf-8")),
+        "eos_token_id": [1, 2],
+    }
+    whole, alone = read(tmp_path, outer), read_config(text)
+    assert whole.eos_token_ids == (1, 2)
+    outside = ("architecture", "eos_token_ids", "bos_token_id", "pad_token_id")
+    assert replace(whole, **{name: getattr(alone, name) for name in outside}) == alone
+    tensors = load_file(text / "model.safetensors")
+    renamed = {key.replace("model.", prefix, 1): tensor for key, tensor in tensors.items()}
+    strangers = [f"{prefix.partition('language_model.')[0]}vision_tower.x.weight"]
+    if stem == "Gemma4":
+        layer = f"model.language_model.layers.{alone.num_layers - 1}"
+        strangers += ["model.embed_audio.x.weight", f"{layer}.self_attn.v_proj.weight"]
+    save_file({**renamed, **{key: torch.ones(1) for key in strangers}}, tmp_path / "model.safetensors")
+    expected, found = load_weights(text, alone, torch.float32), load_weights(tmp_path, whole, torch.float32)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], tensor) for key, tensor in expected.items())

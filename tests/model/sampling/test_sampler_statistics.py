@@ -45,10 +45,6 @@ def draw_counts(logits: torch.Tensor, sampling: SamplingParams, history: list[in
     [
         {},
         {"temperature": 0.6},
-        {"temperature": 1.8},
-        {"top_k": 12},
-        {"top_p": 0.8},
-        {"min_p": 0.05},
         {
             "temperature": 1.3,
             "top_k": 40,

@@ -5,6 +5,7 @@ python -m tests.model.sampling.grammar.documented
 
 import re
 from pathlib import Path
+from typing import Any
 
 from model.sampling.grammar import (
     alternatives,
@@ -23,37 +24,35 @@ from model.sampling.grammar import (
 PAGE = Path(__file__).parents[4] / "docs" / "structured-outputs.md"
 
 
-def _table(rows: list[tuple[str, str]]) -> str:
-    return "\n".join(f"| {first} | {second} |" for first, second in rows)
+def _table(header: str, rows: list[tuple[str, Any]]) -> str:
+    return "\n".join([header, "|---|---|", *(f"| {first} | {second} |" for first, second in rows)])
 
 
 def honoured() -> str:
     """List the keywords that restrict an answer."""
     kinds = {"any": "any value"}
-    rows = [
+    rows: list[tuple[str, Any]] = [
         (kinds.get(kind, kind), ", ".join(f"`{k}`" for k in keywords)) for kind, keywords in places.HONOURED.items()
     ]
-    return _table([("of", "keywords"), ("---", "---"), *rows]).replace("| --- | --- |", "|---|---|")
+    return _table("| of | keywords |", rows)
 
 
 def refused() -> str:
     """List the keywords that are refused."""
-    rows = [(f"`{keyword}`", reason) for keyword, reason in places.REFUSED.items()]
-    return _table([("refused", "why"), ("---", "---"), *rows]).replace("| --- | --- |", "|---|---|")
+    rows: list[tuple[str, Any]] = [(f"`{keyword}`", reason) for keyword, reason in places.REFUSED.items()]
+    return _table("| refused | why |", rows)
 
 
 def limits() -> str:
     """List the limits."""
-    rows = [
+    rows: list[tuple[str, Any]] = [
         ("bytes of a schema", places.MAX_BYTES),
         ("values in a schema", places.MAX_VALUES),
         ("arrays and objects of a schema's JSON that hold each other", places.MAX_DEPTH),
         ("alternatives that anyOf and oneOf make at one place", alternatives.MAX_ALTERNATIVES),
         ("branches of oneOf", alternatives.MAX_BRANCHES),
-        (
-            "properties of one object that are not required, and values that uniqueItems lets come once",
-            objects.MAX_OPTIONAL,
-        ),
+        ("properties of one object that are not required, and values that uniqueItems lets come once",
+         objects.MAX_OPTIONAL),
         ("minItems and minProperties; a larger maxItems is lowered to it", objects.MAX_ITEMS),
         ("minLength; a larger maxLength is lowered to it", strings.MAX_LENGTH),
         ("patterns and formats of one text; patterns and lengths of an object's names", strings.MAX_SHAPES),
@@ -68,11 +67,8 @@ def limits() -> str:
         ("repetitions of one part of a grammar", gbnf.MAX_REPEATED),
         ("tags", structural_tags.MAX_TAGS),
         ("characters of the grammars of all tags' schemas", structural_tags.MAX_CHARACTERS),
-    ]
-    rows_ = [(name, str(number)) for name, number in rows]
-    return (
-        _table([("", "at most"), ("---", "---"), *rows_]).replace("|  |", "| |").replace("| --- | --- |", "|---|---|")
-    )
+    ]  # fmt: skip
+    return _table("| | at most |", rows)
 
 
 def written(page: str) -> str:

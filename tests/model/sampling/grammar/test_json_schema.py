@@ -58,7 +58,7 @@ ANSWERS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25)
 @given(ANSWERS)
 def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, Any]) -> None:
     Validator(CLOSED).validate(value)
@@ -68,56 +68,32 @@ def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, 
 @pytest.mark.parametrize(
     ("schema", "admitted", "refused"),
     [
-        (
-            PERSON,
-            ['{"name": "Ada"}', '{"name": "Ada", "age": 36}'],
-            ['{"age": 36}', '{"name":"Ada"}', '{"name": "Ada", "x": 1}'],
-        ),
-        (
-            {"type": "object", "additionalProperties": {"type": "integer"}},
-            ["{}", '{"a": 1, "b": 2}'],
-            ['{"a": true}', "[]"],
-        ),
+        (PERSON, ['{"name": "Ada"}', '{"name": "Ada", "age": 36}'],
+         ['{"age": 36}', '{"name":"Ada"}', '{"name": "Ada", "x": 1}']),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, ["{}", '{"a": 1, "b": 2}'],
+         ['{"a": true}', "[]"]),
         (
             # the same name in another spelling must not replace the first value by a value of another type
             {**PERSON, "additionalProperties": {"type": "integer"}},
             ['{"name": "Ada", "nam": 1}'],
             ['{"name": "Ada", "\\u006eame": 1}', '{"name": "Ada", "name": 1}'],
         ),
-        (
-            {"enum": ["a", "ab", 1, 12, None, [1, {"b": 2, "a": 3}]]},
-            ['"ab"', "12", '[1, {"b": 2, "a": 3}]'],
-            ["2", '"abc"'],
-        ),
+        ({"enum": ["a", "ab", 1, 12, None, [1, {"b": 2, "a": 3}]]}, ['"ab"', "12", '[1, {"b": 2, "a": 3}]'],
+         ["2", '"abc"']),
         ({"const": 5, "type": "number"}, ["5"], ["5.0", "6"]),
         ({"enum": [1, "x", 2.5], "type": "integer"}, ["1"], ['"x"', "2.5"]),
         ({"type": "string", "minLength": 2, "maxLength": 3}, ['"éé"', '"a\\n😀"'], ['"a"', '"abcd"', '"a\\u0062"']),
-        (
-            {"type": "integer", "exclusiveMinimum": -3, "maximum": 11},
-            ["-2", "0", "11"],
-            ["-3", "-0", "12", "01", "1.0"],
-        ),
-        (
-            {"type": "number", "minimum": -0.25, "exclusiveMaximum": 1},
-            ["-0.25", "0.999", "0"],
-            ["-0.26", "1", "1.0", "1e-3"],
-        ),
+        ({"type": "integer", "exclusiveMinimum": -3, "maximum": 11}, ["-2", "0", "11"],
+         ["-3", "-0", "12", "01", "1.0"]),
+        ({"type": "number", "minimum": -0.25, "exclusiveMaximum": 1}, ["-0.25", "0.999", "0"],
+         ["-0.26", "1", "1.0", "1e-3"]),
         ({"type": "number", "multipleOf": 0.01, "minimum": 0}, ["0.07", "3"], ["0.071", "-1"]),
-        (
-            {"type": "array", "prefixItems": [{"const": 1}, {"const": 2}], "items": False},
-            ["[]", "[1]", "[1, 2]"],
-            ["[2]", "[1, 2, 3]"],
-        ),
-        (
-            {"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 3},
-            ["[1, 1]", "[1, 1, 1]"],
-            ["[1]", "[1, 1, 1, 1]"],
-        ),
-        (
-            {"type": "object", "properties": {"a": True, "b": True, "c": True}, "minProperties": 2, "maxProperties": 2},
-            ['{"a": 1, "b": 2}', '{"b": 1, "c": null}'],
-            ['{"a": 1}', '{"a": 1, "b": 2, "c": 3}'],
-        ),
+        ({"type": "array", "prefixItems": [{"const": 1}, {"const": 2}], "items": False}, ["[]", "[1]", "[1, 2]"],
+         ["[2]", "[1, 2, 3]"]),
+        ({"type": "array", "items": {"const": 1}, "minItems": 2, "maxItems": 3}, ["[1, 1]", "[1, 1, 1]"],
+         ["[1]", "[1, 1, 1, 1]"]),
+        ({"type": "object", "properties": {"a": True, "b": True, "c": True}, "minProperties": 2, "maxProperties": 2},
+         ['{"a": 1, "b": 2}', '{"b": 1, "c": null}'], ['{"a": 1}', '{"a": 1, "b": 2, "c": 3}']),
         (
             {
                 "type": "object",
@@ -137,11 +113,8 @@ def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, 
             ['{"a": 4}'],
             ['{"a": 2}', '{"a": 6}', "{}"],
         ),
-        (
-            {"oneOf": [{"properties": {"kind": {"const": k}, k: {"type": "null"}}} for k in ("cat", "dog")]},
-            ['{"kind": "cat", "cat": null}', '{"kind": "dog"}'],
-            ['{"kind": "cat", "dog": null}', "{}"],
-        ),
+        ({"oneOf": [{"properties": {"kind": {"const": k}, k: {"type": "null"}}} for k in ("cat", "dog")]},
+         ['{"kind": "cat", "cat": null}', '{"kind": "dog"}'], ['{"kind": "cat", "dog": null}', "{}"]),
         (
             {
                 "$defs": {
@@ -162,11 +135,8 @@ def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, 
         ({"type": "string", "pattern": '^[^"]{3}$'}, ['"a]é"'], ['"\\"]]"', '"]]\\""']),
         ({"type": "string", "pattern": r"^[^\\]$"}, ['"a"', '"\\n"'], ['"\\\\"']),
         ({"type": "string", "pattern": "^a|b$"}, ['"ax"', '"xb"'], ['"xax"']),
-        (
-            {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"const": 1}},
-            ['{"a": 1, "b": 1}'],
-            ['{"c": 1}'],
-        ),
+        ({"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": {"const": 1}},
+         ['{"a": 1, "b": 1}'], ['{"c": 1}']),
         (
             {
                 "$schema": "http://json-schema.org/draft-04/schema#",
@@ -178,8 +148,16 @@ def test_every_answer_that_satisfies_the_schema_may_be_written(value: dict[str, 
             ["3"],
         ),
         (True, ["null", "[1.5e3, {}]", '{"a": ["b"]}'], ["", "{"]),
+        # Numbers come to an end, also in times.
+        ({"type": ["integer", "number"]}, ["1" * 15], ["1" * 16, "0." + "0" * 16]),
+        ({"type": "number", "minimum": 0}, ["1.0"], ["1." + "0" * 15]),
+        ({"type": "string", "format": "duration"}, ['"P1Y2M3DT4H5M6S"', '"P3W"', '"PT604800S"', '"P1D"'],
+         ['"P1234567890D"']),
+        ({"type": "string", "format": "time"}, ['"12:54:16Z"', '"12:54:16.235+01:00"'], ['"12:54:16.1234567890Z"']),
+        ({"type": "string", "format": "date-time"}, ['"2022-01-21T12:11:52Z"', '"2022-01-21T12:11:52.235-12:11"'],
+         ['"2022-01-21T12:11:52.1234567890Z"']),
     ],
-)
+)  # fmt: skip
 def test_texts_are_admitted_as_the_schema_says(schema: Any, admitted: list[str], refused: list[str]) -> None:
     grammar = json_schema_grammar(schema)
     assert [text for text in admitted if not admits(grammar, text)] == []
@@ -204,10 +182,8 @@ def test_texts_are_admitted_as_the_schema_says(schema: Any, admitted: list[str],
         ({"type": "object", "properties": {"a": 5}}, ".properties.a"),
         ({"required": "a"}, ".required"),
         ({"dependentRequired": {"a": ["b"]}}, ".dependentRequired"),
-        (
-            {"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": False, "type": "object"},
-            ".unevaluatedProperties",
-        ),
+        ({"allOf": [{"properties": {"a": True}}], "unevaluatedProperties": False, "type": "object"},
+         ".unevaluatedProperties"),
         ({"const": float("nan")}, ".const"),
         ({"$ref": "#"}, ""),
         ({"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, ""),
@@ -216,8 +192,19 @@ def test_texts_are_admitted_as_the_schema_says(schema: Any, admitted: list[str],
         ({"anyOf": [{"anyOf": [{"minimum": n} for n in range(30)]}] * 30, "allOf": [{"anyOf": [{}] * 30}] * 3}, ""),
         ({"type": "string", "minLength": 10**7}, ".minLength"),
         ({"enum": ["x" * 1_000_001]}, ""),
+        ({"type": "object", "propertyNames": {"format": "uuid"}}, ".propertyNames.format"),
+        ({"type": "object", "propertyNames": {"not": {"enum": ["a"]}}}, ".propertyNames.not"),
+        ({"type": "object", "propertyNames": {"pattern": "(?=a)"}}, ".propertyNames.pattern"),
+        ({"type": "object", "propertyNames": {"minLength": 20_000}}, ".propertyNames.minLength"),
+        ({"type": "object", "propertyNames": {"allOf": [{"pattern": f"a{n}"} for n in range(5)]}}, ".propertyNames"),
+        ({"type": "object", "propertyNames": {"anyOf": [{"pattern": f"a{n}", "maxLength": n} for n in range(3)]}},
+         ".propertyNames"),
+        ({"type": "array", "uniqueItems": True, "items": {"type": "string"}}, ".uniqueItems"),
+        ({"type": "array", "uniqueItems": True, "items": {"type": ["boolean", "integer"]}}, ".uniqueItems"),
+        ({"type": "array", "uniqueItems": True, "items": {"enum": [1]}, "prefixItems": [{"const": 1}]}, ".uniqueItems"),
+        ({"type": "array", "uniqueItems": True, "items": {"enum": [*range(1000)]}}, ".uniqueItems"),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_supported_is_refused_by_its_place(schema: Any, path: str) -> None:
     with pytest.raises(GrammarError) as raised:
         json_schema_grammar(schema)
@@ -231,14 +218,6 @@ def test_schemas_nested_too_deep_are_refused() -> None:
         schema = {"items": schema}
     with pytest.raises(GrammarError, match="at most 64 objects"):
         json_schema_grammar(schema)
-
-
-def test_numbers_cannot_go_on_for_ever() -> None:
-    grammar = json_schema_grammar({"type": ["integer", "number"]})
-    assert admits(grammar, "1" * 15)
-    assert not admits(grammar, "1" * 16)
-    assert not admits(grammar, "0." + "0" * 16)
-    assert not admits(json_schema_grammar({"type": "number", "minimum": 0}), "1." + "0" * 15)
 
 
 def test_spaces_are_those_of_the_whitespace_pattern_and_of_json() -> None:
@@ -269,27 +248,14 @@ class Owner(BaseModel):
     pair: tuple[int, bool]
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_pydantic_reads_what_is_written_for_its_models(seed: int) -> None:
-    text = walk(json_schema_grammar(Owner.model_json_schema()), random.Random(seed))
-    assert text is None or Owner.model_validate_json(text)
+def test_pydantic_reads_what_is_written_for_its_models() -> None:
+    grammar = json_schema_grammar(Owner.model_json_schema())
+    for seed in range(10):
+        text = walk(grammar, random.Random(seed))
+        assert text is None or Owner.model_validate_json(text)
 
 
 def test_any_object_is_an_object() -> None:
     grammar = json_object_grammar()
     assert admits(grammar, '{"a": [1, {"b": null}], "c": "d"}')
     assert not admits(grammar, "[]")
-
-
-@pytest.mark.parametrize(
-    ("name", "good", "endless"),
-    [
-        ("duration", ["P1Y2M3DT4H5M6S", "P3W", "PT604800S", "P1D"], "P1234567890D"),
-        ("time", ["12:54:16Z", "12:54:16.235+01:00"], "12:54:16.1234567890Z"),
-        ("date-time", ["2022-01-21T12:11:52Z", "2022-01-21T12:11:52.235-12:11"], "2022-01-21T12:11:52.1234567890Z"),
-    ],
-)
-def test_numbers_in_times_come_to_an_end(name: str, good: list[str], endless: str) -> None:
-    grammar = json_schema_grammar({"type": "string", "format": name})
-    assert all(admits(grammar, json.dumps(text)) for text in good)
-    assert not admits(grammar, json.dumps(endless))

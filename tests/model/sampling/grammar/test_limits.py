@@ -143,18 +143,6 @@ def test_long_names_that_begin_alike_are_told_apart_by_short_paths() -> None:
     assert len(raised.value.path) < 400
 
 
-def test_a_long_grammar_is_checked_once() -> None:
-    asked: list[int] = []
-
-    @remembered
-    def problem(grammar: str) -> str:
-        asked.append(len(grammar))
-        return "no" if grammar.endswith("x") else ""
-
-    assert [problem(LONG + end) for end in ("", "x", "", "x")] == ["", "no", "", "no"]
-    assert asked == [len(LONG), len(LONG) + 1]
-
-
 def test_the_schemas_of_all_tags_together_are_bounded() -> None:
     """Each schema is within its limits: 67 together are refused before their grammar is tried, 20 are accepted."""
     schema = {"type": "object", "properties": {f"k{i}": {"type": "string"} for i in range(100)}}

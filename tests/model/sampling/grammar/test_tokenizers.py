@@ -65,26 +65,22 @@ def word_piece() -> Fast:
     return tokenizer
 
 
-def shape(name: str) -> Callable[[Path], Path]:
-    (found,) = [each for each in [*folders.byte_levels(), *folders.byte_fallbacks()] if each.name == name]
-    return found.write
-
-
 def made(make: Callable[[], Fast], **config: Any) -> Callable[[Path], Path]:
     fields = {"tokenizer_class": "PreTrainedTokenizerFast", **config}
     return lambda root: folders.write(root, make(), tokenizer_config=fields)
 
 
+SHAPES = {each.name: each.write for each in [*folders.byte_levels(), *folders.byte_fallbacks()]}
 KINDS: dict[str, Callable[[Path], Path]] = {
-    "byte level": shape("byte level, late tokens"),
-    "byte level, prefix space": shape("byte level, GPT-2 class, prefix space"),
+    "byte level": SHAPES["byte level, late tokens"],
+    "byte level, prefix space": SHAPES["byte level, GPT-2 class, prefix space"],
     "byte level, GGUF": lambda root: gguf_files.byte_level(root / "a.gguf", "llama", "llama-bpe"),
     "Llama 2, tokenizer.json": made(folders.llama2_like, **SPM),
-    "Llama 2, legacy class": shape("byte fallback, Llama class"),
-    "Mistral": shape("byte fallback, Mistral"),
-    "Phi-3": shape("byte fallback, Phi-3"),
-    "Llama class, no prefix": shape("byte fallback, Llama class, not legacy, no prefix"),
-    "Gemma": shape("byte fallback, Gemma class"),
+    "Llama 2, legacy class": SHAPES["byte fallback, Llama class"],
+    "Mistral": SHAPES["byte fallback, Mistral"],
+    "Phi-3": SHAPES["byte fallback, Phi-3"],
+    "Llama class, no prefix": SHAPES["byte fallback, Llama class, not legacy, no prefix"],
+    "Gemma": SHAPES["byte fallback, Gemma class"],
     "Llama 2, GGUF": lambda root: gguf_files.pieces(root / "a.gguf", "phi3"),
     "no prefix, GGUF": lambda root: gguf_files.pieces(root / "a.gguf", "gemma2", add_space_prefix=False),
     "Unigram": made(unigram, clean_up_tokenization_spaces=True, **SPM),
@@ -139,7 +135,7 @@ def written(folder: Path, grammar: str, seed: int, longest: int = 400) -> str | 
     return "".join([*(stream.push(token_id) for token_id in ids), stream.flush()])
 
 
-drawn = settings(max_examples=examples(200) // 4, deadline=None, suppress_health_check=list(HealthCheck))
+drawn = settings(max_examples=examples(400) // 8, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @drawn
