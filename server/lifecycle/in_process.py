@@ -15,6 +15,7 @@ from server.config.settings import Settings, SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.generation.served_model import ModelFiles
 from server.lifecycle.app import create_app, load_model_files
+from server.lifecycle.worker_process import set_spin_count, weight_bytes
 from server.observability.metrics import Metrics
 from server.worker.engine_thread import EngineThread
 
@@ -41,6 +42,7 @@ class Application:
             if getattr(settings, name) != 1:
                 raise SettingsError(f"{name}: 1 is accepted in the caller's process; `lightwell serve` has more")
         files = load_model_files(settings)
+        set_spin_count(weight_bytes(files.folder))
         self.name = files.id
         self.tokenizer = files.tokenizer
         self._loop = asyncio.new_event_loop()

@@ -105,9 +105,7 @@ def prepare_environment(threads: int | None, num_bytes: int = _LARGE) -> None:
     """Set the environment of the workers; variables that are set already are kept. num_bytes: of the model's weights.
 
     glibc returns large buffers to the kernel and faults them in again: without that, products run up to three times
-    faster. In huge pages large weights are read 5 to 14 % faster. Threads of a parallel loop wait by spinning: next to
-    a busy process a step took 312 ms, and 62 ms with waiters that sleep after 10,000 spins (a tenth of a millisecond).
-    Small models wait for 1,000 spins, and lose half of their speed next to a busy process instead of two thirds.
+    faster. In huge pages large weights are read 5 to 14 % faster.
 
     PYTHONSAFEPATH: `python -c`, with which multiprocessing starts processes, searches the working directory for
     modules. That may be a model's folder, and its code must not run.
@@ -115,9 +113,18 @@ def prepare_environment(threads: int | None, num_bytes: int = _LARGE) -> None:
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ.setdefault("MALLOC_MMAP_MAX_", "0")
     os.environ.setdefault("MALLOC_TRIM_THRESHOLD_", str(8 << 30))
-    is_large = num_bytes >= _LARGE
-    if is_large:
+    if num_bytes >= _LARGE:
         os.environ.setdefault("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000" if is_large else "1000")
+    set_spin_count(num_bytes)
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
+
+
+def set_spin_count(num_bytes: int) -> None:
+    """Set how long threads of a parallel loop wait by spinning; torch's library reads it when it is loaded.
+
+    Next to a busy process a step took 312 ms, and 62 ms with waiters that sleep after 10,000 spins (a tenth of a
+    millisecond). Small models wait for 1,000 spins, and lose half of their speed next to a busy process instead of two
+    thirds.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000" if num_bytes >= _LARGE else "1000")
