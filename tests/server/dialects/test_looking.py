@@ -19,6 +19,7 @@ from server.http.tensor_formats import Format
 from tests.server.dialects.looks import HEADS, LAYERS, NEEDED, TEXT, at_site, engine_of
 
 ROUTES = ("next", "lens", "explain", "contributions", "trajectory", "heads", "rollout")
+MEASURED = (*ROUTES, "attention", "trace")
 
 
 # --- inputs and answers ---
@@ -56,17 +57,19 @@ def entries_of(ndjson: str) -> list[dict[str, Any]]:
     return entries
 
 
-@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("route", MEASURED)
 async def test_a_full_budget_is_429_and_too_large_an_answer_413(route: str, tmp_path: Path) -> None:
     engine = engine_of()
     body = {"input": "a" * 60, "full": True} if route == "next" else {"input": "a" * 60, **NEEDED.get(route, {})}
     async with at_site(tmp_path, engine, max_response_bytes=20) as at:
         too_large = await at.error(f"/v1/{route}", body, 413)
         assert engine.submitted == []
+        assert await at.metric('lightwell_capture_rejected_total{reason="answer_too_large"}') == 1
     assert too_large["code"] == "answer_too_large"
     engine.refuse = QueueFull("full", code="capture_budget_full", retry_after=1)
     async with at_site(tmp_path, engine) as at:
         full = await at.post(f"/v1/{route}", body)
+        assert await at.metric('lightwell_capture_rejected_total{reason="budget_full"}') == 1
     assert (full.status_code, full.headers["retry-after"]) == (429, "1")
 
 
@@ -117,6 +120,7 @@ async def test_what_is_asked_of_the_weights_counts_before_anything_runs(route: s
         ("explain", {"part": "cross"}, "part"),
         ("contributions", {"heads": []}, "heads"),
         ("contributions", {"key_positions": 7}, "key_positions"),
+        ("contributions", {"versus": "h"}, "versus"),
         ("trajectory", {"positions": -6}, "positions"),
         ("trajectory", {"compare_positions": 6}, "compare_positions"),
         ("heads", {"layers": [LAYERS]}, "layers"),

@@ -83,6 +83,7 @@ async def test_the_steps_of_a_head_are_those_of_the_formulas(family: Site) -> No
             head = random.randrange(own.config.num_heads)
             entry = await ask(family, "explain", **body, part=part, layer=layer, head=head, query_position=query)
             expected = steps(own, layer, head, query)
+            assert entry["kv_head"] == head * own.config.at(layer).num_kv_heads // own.config.num_heads
             assert entry["arrays"].keys() == expected.keys()
             for name, numbers in expected.items():
                 assert np.allclose(array(entry, name), numbers, rtol=1e-3, atol=2e-4, equal_nan=True), (part, name)
