@@ -14,7 +14,7 @@ import pytest
 
 from model.tokenization.tokenizer import Tokenizer
 from server.generation.interventions.reading import MAX_CHANGES
-from server.generation.prompts.text_parts import Keep, part_for
+from server.generation.prompts.text_parts import MIN_TEXT_LIMIT, Keep, part_for
 from server.http.json_reader import MAX_SCALARS
 from server.schemas.chat_messages import ChatMessage
 from server.schemas.openai_responses.responses import MAX_REPEATED
@@ -95,7 +95,7 @@ def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_long_texts_are_tokenised_as_far_as_they_are_read(tokenised: list[str], plain: Site) -> None:
-    text = "a" + "b" * 100_000 + "c"
+    text = "a" + "b" * MIN_TEXT_LIMIT + "c"
     for path, body in (
         ("/v1/completions", {"prompt": [text] * 3, "max_tokens": 1, "truncate": True}),
         ("/v1/completions", {"prompt": text, "max_tokens": 1, "truncate_prompt_tokens": 5}),
