@@ -1,6 +1,5 @@
 """POST /v1/completions."""
 
-import logging
 import random
 from dataclasses import asdict
 from pathlib import Path
@@ -108,21 +107,6 @@ async def test_what_a_request_does_not_say_is_the_models(tmp_path: Path) -> None
         assert (await at.http.get("/v1/capabilities")).json()["default_sampling_params"] == asdict(own)
         found = [{name: getattr(sampling(at, i), name) for name in said} for i in range(3)]
     assert found == [{name: getattr(own, name) for name in said}] * 2 + [said]
-
-
-async def test_the_log_has_the_sampling_parameters_of_a_text_at_level_debug(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    own = SamplingDefaults(temperature=0.6, top_k=20)
-    async with site(tmp_path, sampling_defaults=own) as at:
-        await complete(at, top_p=0.5)
-        assert "is sampled with" not in caplog.text
-        with caplog.at_level(logging.DEBUG, "server.generation.sampling"):
-            await complete(at, top_p=0.5)
-    assert (
-        "the text is sampled with temperature=0.6, top_p=0.5, top_k=20, min_p=0, repetition_penalty=1, "
-        "presence_penalty=0, frequency_penalty=0" in caplog.text
-    )
 
 
 async def test_requests_with_neighbouring_seeds_share_no_choice(plain: Site) -> None:
@@ -315,12 +299,3 @@ async def test_the_latencies_of_a_request_are_observed_once_per_token(plain: Sit
     assert await plain.metric('lightwell_e2e_request_latency_seconds_count{route="/v1/completions"}') == 2
     assert await plain.metric("lightwell_request_generation_tokens_count") == 2
     assert await plain.metric('lightwell_request_success_total{finish_reason="length"}') == 2
-
-
-async def test_a_deadline_is_set_from_the_servers_timeout(tmp_path: Path) -> None:
-    async with site(tmp_path, request_timeout=0.0) as at:
-        await complete(at)
-        assert at.engine.submitted[0].deadline is None
-    async with site(tmp_path) as at:
-        await complete(at)
-        assert at.engine.submitted[0].deadline is not None
