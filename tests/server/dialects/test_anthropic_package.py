@@ -1,6 +1,5 @@
 """The `anthropic` package, unmodified, against a real server on a real port."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -35,21 +34,6 @@ async def client(
             yield api, at
 
 
-async def test_a_message(tmp_path: Path) -> None:
-    async with client(tmp_path) as (api, _):
-        message = await api.messages.create(
-            model=MODEL, max_tokens=4, system="Be brief.", messages=[USER], metadata={"user_id": "me"}
-        )
-    (block,) = message.content
-    assert block.type == "text"
-    assert block.text == "hihi"
-    assert message.stop_reason == "max_tokens"
-    assert message.usage.output_tokens == 4
-    assert message._request_id is not None
-    assert message._request_id.startswith("req-")
-    Message.model_validate(message.to_dict(), strict=True)
-
-
 async def test_a_stream_adds_up_to_the_message(tmp_path: Path) -> None:
     asked: Any = {"model": MODEL, "max_tokens": 9, "messages": [USER], "stop_sequences": ["x"]}
     async with client(tmp_path, FakeEngine(script=tuple("Grüße ".encode()))) as (api, _):
@@ -57,6 +41,8 @@ async def test_a_stream_adds_up_to_the_message(tmp_path: Path) -> None:
         async with api.messages.stream(**asked) as stream:
             text = "".join([piece async for piece in stream.text_stream])
             final = await stream.get_final_message()
+    Message.model_validate(whole.to_dict(), strict=True)
+    assert whole._request_id is not None
     assert final.to_dict(exclude_none=True) | {"id": whole.id} == whole.to_dict(exclude_none=True)
     assert [text] == [block.text for block in final.content if block.type == "text"] == ["Grüße G"]
 
@@ -81,29 +67,6 @@ async def test_tokens_that_are_written_as_they_come_are_events_like_the_others(
             EVENT.validate_python(event, strict=True)
     half = {"type": "text_delta", "text": ""}
     assert [event for event in written if more or event.get("delta") != half] == sent
-
-
-async def test_tokens_are_counted(tmp_path: Path) -> None:
-    async with client(tmp_path) as (api, _):
-        count = await api.messages.count_tokens(model=MODEL, messages=[USER], system="S")
-        message = await api.messages.create(model=MODEL, messages=[USER], system="S", max_tokens=1)
-        beta = await api.beta.messages.count_tokens(model=MODEL, messages=[USER], system="S", betas=["x"])
-    used = message.usage
-    assert count.input_tokens == used.input_tokens + (used.cache_read_input_tokens or 0) == beta.input_tokens
-
-
-async def test_an_answer_goes_back_as_it_came(tmp_path: Path) -> None:
-    async with client(tmp_path) as (api, at):
-        first = await api.messages.create(model=MODEL, max_tokens=4, messages=[USER])
-        again: Any = [USER, first.to_param(), USER]
-        await api.messages.create(model=MODEL, max_tokens=4, messages=again)
-        assert bytes(at.engine.submitted[-1].prompt_token_ids) == b"<user>hello<assistant>hihi<user>hello<A>"
-
-
-@pytest.mark.parametrize("key", [{"api_key": "key"}, {"auth_token": "key", "api_key": None}])
-async def test_a_key_is_taken_as_the_package_sends_it(key: dict[str, Any], tmp_path: Path) -> None:
-    async with client(tmp_path, **key) as (api, _):
-        assert (await api.messages.count_tokens(model=MODEL, messages=[USER])).input_tokens
 
 
 ERRORS: dict[str, tuple[dict[str, Any], FakeEngine, type[anthropic.APIStatusError], str]] = {
@@ -147,19 +110,6 @@ async def test_a_wrong_key_and_a_failing_stream_arrive_as_the_packages_own_error
             async with api.messages.stream(model=MODEL, max_tokens=9, messages=[USER]) as stream:
                 await stream.get_final_message()
     assert caught.value.type == "api_error"
-
-
-async def test_a_client_that_leaves_ends_its_request(tmp_path: Path) -> None:
-    engine = FakeEngine(gate=asyncio.Event())
-    async with client(tmp_path, engine) as (api, _):
-        asking = asyncio.create_task(api.messages.create(model=MODEL, max_tokens=9, messages=[USER]))
-        async with asyncio.timeout(60):
-            while not engine.submitted:
-                await asyncio.sleep(0.01)
-            asking.cancel()
-            while not engine.submitted[0].handle.is_closed:
-                await asyncio.sleep(0.01)
-    assert engine.submitted[0].handle.was_aborted
 
 
 def test_every_block_of_the_package_is_read_or_refused_with_a_reason() -> None:

@@ -17,6 +17,17 @@ from tests.server.serving import Site, build_site
 
 COMPLETION = ("/v1/completions", {"prompt": "ab", "max_tokens": 4})
 ATTENTION = ("/v1/attention", {"input": ["ab", "cd"]})
+CHAT = {"messages": [{"role": "user", "content": "U"}]}
+WRITING: dict[str, tuple[str, dict[str, Any], int]] = {
+    "several choices": ("/v1/completions", {"prompt": "ab", "max_tokens": 4, "n": 3}, 3),
+    "a chat": ("/v1/chat/completions", CHAT, 1),
+    "a response": ("/v1/responses", {"input": "x"}, 1),
+    "a message": ("/v1/messages", {**CHAT, "max_tokens": 4}, 1),
+    "a chat of Ollama": ("/api/chat", CHAT, 1),
+    "a text of Ollama": ("/api/generate", {"prompt": "U"}, 1),
+    "a raw text of Ollama": ("/api/generate", {"prompt": "U", "raw": True}, 1),
+}
+"""A route that writes text, a body, and the number of its choices."""
 
 
 class Visitor:
@@ -76,17 +87,20 @@ async def aborts(at: Site) -> float:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_leaving_before_the_first_token_frees_every_choice(streams: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("path", "body", "choices"), WRITING.values(), ids=WRITING)
+async def test_leaving_before_the_first_token_frees_every_choice(
+    path: str, body: dict[str, Any], choices: int, streams: bool, tmp_path: Path
+) -> None:
     engine = FakeEngine(gate=asyncio.Event())
     at = build_site(tmp_path, engine)
-    path, body = COMPLETION
-    visitor = Visitor(at, path, {**body, "n": 3, "stream": streams})
+    visitor = Visitor(at, path, {**body, "stream": streams})
     visit = asyncio.create_task(visitor.visit())
-    await until(lambda: len(engine.submitted) == 3)
+    await until(lambda: len(engine.submitted) == choices)
     visitor.has_left.set()
     await visit
     assert is_everything_freed(engine)
-    assert await aborts(at) == 3
+    assert all(each.handle.was_aborted for each in engine.submitted)
+    assert await aborts(at) == choices
 
 
 @pytest.mark.parametrize("spec_version", ["2.3", "2.4"])

@@ -1,6 +1,5 @@
 """Ollama's routes that write text: POST /api/chat and /api/generate."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,8 @@ import pytest
 from server.dispatch.served_adapter import ServedAdapter
 from server.engine.request import GenerateTask
 from server.http.errors import EngineError
-from tests.server.dialects.test_disconnect import Visitor, is_everything_freed, until
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import Site, build_site, site, tiny_encoder
+from tests.server.serving import Site, site, tiny_encoder
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
 MESSAGES = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
@@ -192,22 +190,6 @@ async def test_a_stream_that_fails_ends_with_the_error(path: str, tmp_path: Path
     assert (whole.status_code, whole.json()) == (500, {"error": "it broke"})
 
 
-@pytest.mark.parametrize("streams", [True, False])
-@pytest.mark.parametrize("fields", [BODIES[CHAT], BODIES[GENERATE], {"prompt": "U", "raw": True}])
-async def test_a_client_that_leaves_frees_its_place(fields: dict[str, Any], streams: bool, tmp_path: Path) -> None:
-    gate = asyncio.Event()
-    engine = FakeEngine(gate=gate)
-    visitor = Visitor(
-        build_site(tmp_path, engine), CHAT if "messages" in fields else GENERATE, {**fields, "stream": streams}
-    )
-    visit = asyncio.create_task(visitor.visit())
-    await until(lambda: len(engine.submitted) == 1)
-    visitor.has_left.set()
-    await visit
-    assert is_everything_freed(engine)
-    assert engine.submitted[0].handle.was_aborted
-
-
 @pytest.mark.parametrize("path", BODIES)
 async def test_log_probabilities_and_attention_are_those_of_v1(path: str, plain: Site) -> None:
     looks = {"attention": {"layers": 0, "heads": 1}, "logprobs": True, "top_logprobs": 2}
@@ -222,12 +204,6 @@ async def test_log_probabilities_and_attention_are_those_of_v1(path: str, plain:
     rows = [line["attention"] for line in lines if "attention" in line]
     positions = [position for row in rows for position in row["query_positions"]]
     assert positions == ours["attention"]["query_positions"]
-
-
-async def test_interventions_reach_the_engine(plain: Site) -> None:
-    change = {"point": "blocks.0.hook_resid_post", "op": "zero"}
-    await plain.post(CHAT, {**BODIES[CHAT], "interventions": [change]})
-    assert [len(each.interventions) for each in plain.engine.submitted] == [1]
 
 
 async def test_thinking_is_turned_off_by_the_templates_own_variable(tmp_path: Path) -> None:

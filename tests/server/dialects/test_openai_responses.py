@@ -14,10 +14,9 @@ from server.engine.request import GenerateTask
 from server.http.connection import HttpProtocol
 from server.http.errors import EngineError
 from tests.server.bare_server import PATIENCE, serving
-from tests.server.dialects.test_disconnect import Visitor
 from tests.server.dialects.test_judgements import WideEngine
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import Site, build_site, site
+from tests.server.serving import Site, site
 
 PATH = "/v1/responses"
 ROWS = {"layers": 0, "heads": [0, 1]}
@@ -289,12 +288,6 @@ async def test_null_asks_for_nothing(plain: Site) -> None:
     assert stable(null) == stable(left_out)
 
 
-async def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
-    async with site(tmp_path, template=None) as at:
-        error = await at.error(PATH, {"input": "x"}, 400)
-    assert (error["code"], error["param"]) == ("no_chat_template", "input")
-
-
 async def test_a_stream_that_fails_ends_with_the_error(tmp_path: Path) -> None:
     async with site(tmp_path, FakeEngine(fail_after=2, failure=EngineError("boom"))) as at:
         events = events_of((await at.post(PATH, {"input": "x", "stream": True})).text)
@@ -309,17 +302,3 @@ async def test_a_stream_that_fails_ends_with_the_error(tmp_path: Path) -> None:
     }
     (message,) = last["response"]["output"]
     assert (message["content"][0]["text"], message["status"]) == ("hi", "incomplete")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_frees_its_place(stream: bool, tmp_path: Path) -> None:
-    at = build_site(tmp_path, FakeEngine())
-    visitor = Visitor(at, PATH, {"input": "x", "stream": stream})
-    visitor.leave_when = lambda message: b"delta" in message.get("body", b"")
-    if not stream:
-        visitor.has_left.set()
-    await visitor.visit()
-    assert [each.handle.was_aborted for each in at.engine.submitted] == [True] * len(at.engine.submitted)
-    if stream:
-        assert len(at.engine.submitted) == 1
-    await at.http.aclose()
