@@ -226,7 +226,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"output_format": {**JSON_FORMAT, "schema": {}}, "output_config": {"format": JSON_FORMAT}},
         "output_format",
     ),
-    "a prompt that is too long": ({"messages": [{"role": "user", "content": "x" * 99}]}, "messages"),
     "nothing to generate": ({"max_tokens": 0}, "max_tokens"),
 }  # fmt: skip
 

@@ -211,20 +211,9 @@ def test_an_answer_is_the_same_whole_and_streamed() -> None:
     ] * len(CONTENT)
 
 
-def test_thinking_that_is_not_wanted_is_left_out() -> None:
-    events, _ = write(ANSWER, streams=True, shows_thinking=False)
-    assert accumulated(events) == CONTENT[1:]
-    assert write(ANSWER, streams=False, shows_thinking=False)[1] == CONTENT[1:]
-
-
 @pytest.mark.parametrize("arguments", ['{"at": "x', "[1]", "look!", "[" * 100_000])
 def test_arguments_that_are_no_object_are_handed_on_as_text(arguments: str) -> None:
     call = ToolCallDelta(index=0, id="call_1", name="look", arguments=arguments)
     (block,) = write((MessageDelta(tool_calls=(call,)),), streams=False)[1]
     assert block["input"] == {"INVALID_JSON": arguments}
     Message.model_validate({**BEGUN, "content": [block]})
-
-
-def test_a_call_without_arguments_has_none() -> None:
-    deltas = (MessageDelta(tool_calls=(ToolCallDelta(index=0, id="call_1", name="look"),)),)
-    assert accumulated(write(deltas, streams=True)[0])[0]["input"] == json.loads("{}")

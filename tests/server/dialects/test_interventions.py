@@ -18,6 +18,7 @@ ROUTES: dict[str, dict[str, Any]] = {
     "/v1/attention": {"input": "abcd", "layers": 0},
     "/v1/completions": {"prompt": "abcd", "max_tokens": 2},
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2},
+    "/api/chat": {"messages": [{"role": "user", "content": "x"}], "options": {"num_predict": 2}},
 }
 
 

@@ -44,10 +44,6 @@ async def turns_during(work: Awaitable[Any]) -> tuple[int, Any]:
     return turns, orjson.loads(orjson.dumps(result))
 
 
-async def legacy(tokenizer: Tokenizer, length: int) -> Any:
-    return await LegacyLogprobs(tokenizer, 2, Detokenizer(tokenizer)).entries(IDS[:length], SCORED[:length])
-
-
 Write = Callable[[Tokenizer, int], Awaitable[Any]]
 FORMS: dict[str, Write] = {
     "legacy": lambda tokenizer, length: LegacyLogprobs(tokenizer, 2, Detokenizer(tokenizer)).entries(
@@ -58,39 +54,30 @@ FORMS: dict[str, Write] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-async def test_others_are_served_while_the_log_probabilities_of_a_long_prompt_are_written(
-    form: str, tokenizer: Tokenizer
-) -> None:
-    few, _ = await turns_during(FORMS[form](tokenizer, 20))
-    many, _ = await turns_during(FORMS[form](tokenizer, LENGTH))
-    assert few <= 1
-    assert many >= MANY_TURNS
-
-
-async def test_the_pieces_of_the_legacy_lists_join_without_a_seam(tokenizer: Tokenizer) -> None:
-    _, fields = await turns_during(FORMS["legacy"](tokenizer, LENGTH))
-    assert fields == {
+CHOSEN = [{"token": chr(token_id), "logprob": -0.5, "bytes": [token_id]} for token_id in IDS]
+RANKED = [{"logprob": -0.5, "rank": 1, "decoded_token": chr(token_id)} for token_id in IDS]
+OTHER = {"logprob": -1.5, "rank": 2, "decoded_token": "A"}
+EXPECTED: dict[str, Any] = {
+    "legacy": {
         "tokens": [chr(token_id) for token_id in IDS],
         "token_logprobs": [-0.5] * LENGTH,
         "top_logprobs": [{chr(token_id): -0.5, "A": -1.5} for token_id in IDS],
         "text_offset": list(range(LENGTH)),
-    }
+    },
+    "chat": [{**each, "top_logprobs": [each, {"token": "A", "logprob": -1.5, "bytes": [65]}]} for each in CHOSEN],
+    "prompt": [None, *({str(i): each, "65": OTHER} for i, each in zip(IDS[1:], RANKED[1:], strict=True))],
+}
 
 
-async def test_the_pieces_of_the_chat_entries_join_without_a_seam(tokenizer: Tokenizer) -> None:
-    _, entries = await turns_during(FORMS["chat"](tokenizer, LENGTH))
-    other = {"token": "A", "logprob": -1.5, "bytes": [65]}
-    chosen = [{"token": chr(token_id), "logprob": -0.5, "bytes": [token_id]} for token_id in IDS]
-    assert entries == [{**each, "top_logprobs": [each, other]} for each in chosen]
-
-
-async def test_the_pieces_of_the_prompt_entries_join_without_a_seam(tokenizer: Tokenizer) -> None:
-    _, entries = await turns_during(FORMS["prompt"](tokenizer, LENGTH))
-    other = {"logprob": -1.5, "rank": 2, "decoded_token": "A"}
-    chosen = [{"logprob": -0.5, "rank": 1, "decoded_token": chr(token_id)} for token_id in IDS]
-    expected = [{str(i): each, "65": other} for i, each in zip(IDS, chosen, strict=True)]
-    assert entries == [None, *expected[1:]]
+@pytest.mark.parametrize("form", FORMS)
+async def test_log_probabilities_of_a_long_prompt_are_written_in_pieces_that_join_without_a_seam(
+    form: str, tokenizer: Tokenizer
+) -> None:
+    few, _ = await turns_during(FORMS[form](tokenizer, 20))
+    many, written = await turns_during(FORMS[form](tokenizer, LENGTH))
+    assert few <= 1
+    assert many >= MANY_TURNS
+    assert written == EXPECTED[form]
 
 
 @pytest.mark.parametrize("form", ["legacy", "chat"])

@@ -1,6 +1,5 @@
 """The `ollama` package, unmodified, against a real server on a real port."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -60,15 +59,6 @@ async def test_generate_whole_streamed_and_raw(tmp_path: Path) -> None:
     assert answer.response == raw.response == "".join(part.response or "" for part in parts) == "hihi"
     assert (answer.prompt_eval_count, raw.prompt_eval_count) == (len("<system>S<user>ab<A>"), 2)
     assert (loaded.done, loaded.done_reason) == (True, "load")
-
-
-async def test_the_client_without_asyncio_reads_the_same(tmp_path: Path) -> None:
-    async with listening(build_site(tmp_path, FakeEngine())) as url:
-        with ollama.Client(url) as api:
-            ask = asyncio.to_thread
-            answer = await ask(api.chat, MODEL, MESSAGES, options=OPTIONS)
-            parts = await ask(lambda: [*api.chat(MODEL, MESSAGES, options=OPTIONS, stream=True)])
-    assert answer.message.content == "".join(part.message.content or "" for part in parts) == "hihi"
 
 
 async def test_vectors(tmp_path: Path) -> None:

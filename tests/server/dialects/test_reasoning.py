@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.model.tokenization.chat_formats import templates
-from tests.server.dialects.test_tools import HERMES_CALL, MESSAGES, PATH, WEATHER, grammar_of, tool_site
+from tests.server.dialects.test_tools import MESSAGES, PATH, tool_site
 from tests.server.serving import events_of
 
 BODY: dict[str, Any] = {"messages": MESSAGES, "max_tokens": 500}
@@ -42,20 +42,3 @@ async def test_a_template_that_is_told_not_to_think_has_no_reasoning(tmp_path: P
         body = {**BODY, "chat_template_kwargs": {"enable_thinking": False}}
         (choice,) = (await at.post(PATH, body)).json()["choices"]
     assert choice["message"] == {"role": "assistant", "content": "Cold.</think>"}
-
-
-async def test_what_was_thought_goes_back_to_the_template(tmp_path: Path) -> None:
-    turns = [*MESSAGES, {"role": "assistant", "content": "Cold.", "reasoning": "It is cold."}, *MESSAGES]
-    async with tool_site(tmp_path, template=templates.QWEN_3) as at:
-        await at.post(PATH, {**BODY, "messages": turns})
-        assert b"<think>\nIt is cold.\n</think>\n\nCold." in bytes(at.engine.submitted[0].prompt_token_ids)
-
-
-async def test_calls_within_a_thought_and_after_it_are_calls(tmp_path: Path) -> None:
-    text = f"I look.\n{HERMES_CALL}\nAgain.</think>\n{HERMES_CALL}"
-    async with tool_site(tmp_path, text, templates.OPEN_THOUGHT) as at:
-        (choice,) = (await at.post(PATH, {**BODY, "tools": [WEATHER]})).json()["choices"]
-        grammar = grammar_of(at) or ""
-    assert (choice["message"]["reasoning"], choice["message"]["content"]) == ("I look.Again.", None)
-    assert len(choice["message"]["tool_calls"]) == 2
-    assert "</think>" in grammar

@@ -79,13 +79,6 @@ async def test_a_call_has_openais_shape(tmp_path: Path) -> None:
     assert call == {"type": "function", "function": {"name": "get_weather", "arguments": '{"city": "K\u00f6ln"}'}}
 
 
-async def test_text_before_a_call_is_content(tmp_path: Path) -> None:
-    async with tool_site(tmp_path, f"I look.\n{HERMES_CALL}") as at:
-        (choice,) = (await at.post(PATH, body())).json()["choices"]
-    assert choice["message"]["content"] == "I look."
-    assert len(choice["message"]["tool_calls"]) == 1
-
-
 async def test_a_stream_names_a_call_and_then_sends_its_arguments(tmp_path: Path) -> None:
     async with tool_site(tmp_path, f"I look.\n{HERMES_CALL}\n{HERMES_CALL}") as at:
         data = events_of(await at.post(PATH, body(stream=True)))
