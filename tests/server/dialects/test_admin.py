@@ -83,7 +83,6 @@ async def test_a_key_in_flight_is_counted_out_whatever_becomes_of_its_request(tm
 async def test_admin_routes_do_not_exist_without_an_admin_key(tmp_path: Path) -> None:
     async with site(tmp_path) as at:
         assert (await at.http.get("/admin/keys")).status_code == 404
-        assert "/admin/keys" not in (await at.http.get("/openapi.json")).json()["paths"]
     async with site(tmp_path, api_key=["one"]) as at:
         for headers in ({}, bearer("one")):
             unknown = await at.http.get("/admin/keys", headers=headers)
@@ -100,7 +99,6 @@ async def test_admin_routes_want_an_admin_key(tmp_path: Path, caplog: pytest.Log
         assert "key=alice" in caplog.text  # who tried
         assert await complete(at, "root") == 200
         answer = await at.http.get("/admin/keys", headers=bearer("root"))
-        assert "/admin/keys" in (await at.http.get("/openapi.json")).json()["paths"]
     alice, root = answer.json()["data"]
     assert (alice["name"], alice["max_requests"], alice["admin"]) == ("alice", 3, False)
     assert (root["requests_total"], root["requests_in_flight"]) == (2, 1)

@@ -7,13 +7,7 @@ from typing import Any
 import pytest
 
 from server.generation.supported_routes import (
-    CLASSIFICATIONS,
     JUDGEMENTS,
-    ROUTES_OF_A_DECODER,
-    ROUTES_OF_A_HEAD,
-    ROUTES_OF_ANY_MODEL,
-    SCORINGS,
-    SPARSE,
 )
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder, tiny_masked_lm
@@ -139,20 +133,6 @@ async def test_a_point_can_be_changed_exactly_when_it_says_so(config: Any, tmp_p
         for change in refused:
             error = await at.error("/v1/trace", {**body, "interventions": [change]}, 400)
             assert "can be read and not changed" in error["message"]
-
-
-async def test_every_route_that_reads_the_model_is_listed(plain: Site) -> None:
-    paths = (await plain.http.get("/openapi.json")).json()["paths"]
-    posts = {path for path, operations in paths.items() if "post" in operations}
-    reading_no_model = {"/v1/messages/count_tokens", "/api/show", "/tokenize", "/detokenize"}
-    assert posts - reading_no_model - {"/v1/models/{model_id}/geometry"} == {
-        *ROUTES_OF_A_DECODER,
-        *ROUTES_OF_A_HEAD,
-        *ROUTES_OF_ANY_MODEL,
-        *SCORINGS,
-        *CLASSIFICATIONS,
-        SPARSE,
-    }
 
 
 @pytest.mark.parametrize(

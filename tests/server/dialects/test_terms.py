@@ -82,12 +82,6 @@ def check_deadlines(engine: FakeEngine, begin: float, seconds: float) -> None:
     assert all(deadline is not None and begin <= deadline - seconds <= time.monotonic() for deadline in deadlines)
 
 
-async def test_these_are_all_the_routes_that_are_posted_to(tmp_path: Path) -> None:
-    async with site(tmp_path, api_key_file=write_keys(tmp_path, root="admin = true")) as lightwell:
-        paths = (await lightwell.http.get("/openapi.json", headers=bearer("root"))).json()["paths"]
-    assert {path for path, operations in paths.items() if "post" in operations} == ROUTES.keys() | RUN_NOTHING.keys()
-
-
 @pytest.mark.parametrize(("path", "body"), ROUTES.items())
 async def test_the_field_and_the_header_both_set_the_deadline_and_the_priority_goes_along(
     tmp_path: Path, path: str, body: dict[str, Any]
