@@ -9,6 +9,7 @@ import pytest
 from server.engine.request import GenerateTask
 from server.http.errors import EngineError
 from server.schemas.anthropic.messages import MAX_TOOLS
+from tests.server.dialects.routes import refuses
 from tests.server.dialects.test_admin import bearer, write_keys
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import TEMPLATE, Site, error_of, events_of, site
@@ -254,8 +255,7 @@ async def test_what_is_wrong_with_the_chat_is_told_in_the_names_of_this_api(tmp_
 
 
 async def test_a_prompt_that_is_too_long_is_told_in_the_words_that_claude_code_looks_for(plain: Site) -> None:
-    error = await plain.error(PATH, {**BODY, "messages": [{"role": "user", "content": "x" * 99}]}, 400)
-    assert "prompt is too long" in error["message"]
+    await refuses(plain, PATH, {**BODY, "messages": [{"role": "user", "content": "x" * 99}]}, "prompt is too long")
 
 
 async def test_tokens_are_counted_of_any_conversation_while_the_model_loads(tmp_path: Path) -> None:
@@ -267,8 +267,7 @@ async def test_tokens_are_counted_of_any_conversation_while_the_model_loads(tmp_
             assert answer.json() == {"input_tokens": len(text)}
         assert not at.engine.submitted
     async with site(tmp_path, template=None) as at:
-        error = await at.error(f"{PATH}/count_tokens", {"messages": [USER]}, 400)
-        assert (error["code"], error["param"]) == ("no_chat_template", "messages")
+        await refuses(at, f"{PATH}/count_tokens", {"messages": [USER]}, code="no_chat_template", param="messages")
 
 
 async def test_a_key_is_taken_from_either_header(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load as load_safetensors
 
+from tests.server.dialects.routes import refuses
 from tests.server.fake_client import NUM_HEADS, NUM_LAYERS, FakeEngine, number
 from tests.server.serving import Site, site
 
@@ -35,6 +36,8 @@ async def test_by_default_every_layer_head_and_position_is_returned(plain: Site)
     assert entry["axes"] == ["layer", "head", "query", "key"]
     assert entry["shape"] == [NUM_LAYERS, NUM_HEADS, 3, 3]
     assert np.array_equal(np.array(entry["attention"], np.float32), pattern(range(3), range(3)))
+    (of_ids,) = await ask(plain, input=[97, 98], layers=0)
+    assert (of_ids["tokens"], of_ids["offsets"]) == (["a", "b"], None)
 
 
 async def test_a_selection_comes_in_the_order_asked_for(plain: Site) -> None:
@@ -67,6 +70,14 @@ async def test_top_k_gives_values_and_indices_padded_with_minus_one(plain: Site)
     assert entry["values"][0][0][0][0] == number(0, 1, 2, 2)
 
 
+async def test_a_masked_score_is_null_in_json_and_minus_infinity_in_binary(plain: Site) -> None:
+    body = {"input": "abc", "layers": 0, "heads": 0, "kind": "scores"}
+    (entry,) = await ask(plain, **body)
+    binary = await plain.post(PATH, body, headers={"accept": "application/vnd.safetensors"})
+    assert entry["attention"][0][0][0][1:] == [None, None]
+    assert np.isneginf(load_safetensors(binary.content)["attention.0"][0, 0, 0, 1:]).all()
+
+
 async def test_many_inputs_keep_their_own_lengths(plain: Site) -> None:
     answer = (await plain.post(PATH, {"input": ["a", "abcd"], "layers": 0})).json()
     assert [entry["index"] for entry in answer["data"]] == [0, 1]
@@ -76,22 +87,13 @@ async def test_many_inputs_keep_their_own_lengths(plain: Site) -> None:
     }  # fmt: skip
 
 
-async def test_token_ids_have_no_offsets(plain: Site) -> None:
-    (entry,) = await ask(plain, input=[97, 98], layers=0)
-    assert (entry["tokens"], entry["offsets"]) == (["a", "b"], None)
-
-
-async def test_a_completion_follows_its_input(plain: Site) -> None:
+async def test_a_completion_follows_its_input_and_there_is_one_for_each(plain: Site) -> None:
     (entry,) = await ask(plain, input="ab", completion="cd", layers=0)
     (from_ids,) = await ask(plain, input=[97, 98], completion=[99], layers=0)
     assert entry["tokens"] == ["a", "b", "c", "d"]
     assert entry["offsets"][2:] == [[2, 3], [3, 4]]
     assert from_ids["token_ids"] == [97, 98, 99]
-
-
-async def test_completions_must_match_the_inputs_in_number(plain: Site) -> None:
-    error = await plain.error(PATH, {"input": ["a", "b"], "completion": "c"}, 400)
-    assert error["param"] == "completion"
+    await refuses(plain, PATH, {"input": ["a", "b"], "completion": "c"}, param="completion")
 
 
 async def test_a_conversation_is_read_as_the_template_writes_it(plain: Site) -> None:
@@ -136,9 +138,8 @@ async def test_npy_is_the_bare_array_of_one_input(plain: Site) -> None:
     ],
 )
 async def test_what_the_model_or_the_input_lacks_is_400(fields: dict[str, Any], param: str, plain: Site) -> None:
-    error = await plain.error(PATH, {"input": "abc", **fields}, 400)
+    await refuses(plain, PATH, {"input": "abc", **fields}, param=param)
     assert plain.engine.submitted == []
-    assert error["param"] == param
 
 
 async def test_one_request_of_many_inputs_holds_no_more_places_than_can_run(tmp_path: Path) -> None:

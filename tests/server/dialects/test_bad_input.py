@@ -14,45 +14,25 @@ import pytest
 from server.dialects.auth_route import MAX_BODY_VALUES
 from server.generation.prompts.prompt import read_chat, read_following, read_prompts
 from server.generation.prompts.text_parts import MIN_TEXT_LIMIT
-from server.generation.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
+from server.generation.supported_routes import SPARSE
 from server.http.errors import BadRequest
 from server.http.json_reader import MAX_CONTAINERS
 from server.schemas.base import MAX_FIELDS, MAX_PROMPTS
 from server.schemas.chat_messages import MAX_MESSAGES, MAX_PARTS, ChatMessage
 from server.schemas.generation import MAX_CHOICES
 from server.schemas.sampling import MAX_LOGIT_BIAS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
-from tests.server.serving import Site, error_of, site, tiny_classifier, tiny_masked_lm
+from tests.server.dialects.routes import ROUTES, RUN_NOTHING, at_path, refuses
+from tests.server.serving import Site, error_of, site
 
 JSON = {"content-type": "application/json"}
-GOOD: dict[str, dict[str, Any]] = {
-    "/v1/completions": {"prompt": "x", "max_tokens": 1},
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
-    "/v1/responses": {"input": "x", "max_output_tokens": 1},
-    "/v1/decisions": {"input": "x", "questions": [{"type": "predicate", "instructions": "y"}]},
-    "/v1/systemone": {"state": "x", "questions": {"q": {"type": "noul", "instructions": "y"}}},
-    "/v1/rerank": {"query": "x", "documents": ["y", "z"]},
-    "/rerank": {"query": "x", "documents": ["y", "z"]},
-    "/score": {"text_1": "x", "text_2": ["y", "z"]},
-    "/classify": {"input": ["y", "z"]},
-    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
-    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "x"}]},
-    "/v1/attention": {"input": "x"},
-    "/v1/trace": {"input": "x", "points": ["hook_embed"]},
-    "/v1/embeddings": {"input": "x"},
-    "/embed_sparse": {"inputs": "x"},
-    "/predict": {"inputs": "x"},
-    "/tokenize": {"prompt": "x"},
-    "/detokenize": {"tokens": [1]},
-}
-
-
-def at_path(folder: Path, path: str, **settings: Any) -> Any:
-    """Return an application that answers this route."""
-    if path in (*SCORINGS, *CLASSIFICATIONS):
-        settings["config"] = tiny_classifier()
-    if path == SPARSE:
-        settings["config"] = tiny_masked_lm()
-    return site(folder, **settings)
+GOOD = {
+    path: (ROUTES | RUN_NOTHING)[path]
+    for path in (
+        "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/decisions", "/v1/systemone", "/v1/rerank",
+        "/rerank", "/score", "/classify", "/v1/messages", "/v1/messages/count_tokens", "/v1/attention", "/v1/trace",
+        "/v1/embeddings", "/embed_sparse", "/predict", "/tokenize", "/detokenize",
+    )
+}  # fmt: skip
 
 
 async def check_next_request_works(at: Site, path: str) -> None:
@@ -131,6 +111,16 @@ async def test_of_two_wrong_fields_one_is_named_with_its_problem_alone(plain: Si
     assert "many" not in error["message"]
 
 
+async def test_json_that_python_cannot_hold_is_refused_by_its_reason(plain: Site) -> None:
+    for content, said in (
+        (b'{"metadata": ' + b"[" * 10_000 + b"]" * 10_000 + b"}", "nested too deeply"),
+        (b'{"seed": ' + b"9" * 5000 + b"}", "more than 4300 digits"),
+    ):
+        answer = await plain.http.post("/v1/completions", content=content, headers=JSON)
+        assert answer.status_code == 400
+        assert said in error_of(answer)["message"]
+
+
 async def test_more_choices_than_the_server_ever_takes_are_refused_for_good(tmp_path: Path) -> None:
     async with site(tmp_path, max_num_seqs=4, max_num_queued_requests=2, max_num_batched_tokens=64) as at:
         error = await at.error("/v1/completions", {"prompt": ["x", "y"], "n": 4}, 400)
@@ -196,9 +186,7 @@ async def test_text_whose_tokens_the_network_lacks_never_reaches_the_engine(plai
     ],
 )
 async def test_what_the_model_cannot_do_is_refused(fields: dict[str, Any], param: str, said: str, plain: Site) -> None:
-    error = await plain.error("/v1/completions", {"prompt": "x", **fields}, 400)
-    assert error["param"] == param
-    assert said in error["message"]
+    await refuses(plain, "/v1/completions", {"prompt": "x", **fields}, said, param=param)
     assert plain.engine.submitted == []
     await check_next_request_works(plain, "/v1/completions")
 

@@ -13,11 +13,10 @@ from safetensors.numpy import load as load_safetensors
 
 from model.config import ModelConfig
 from model.network.sentence_transformers import DenseConfig, EmbeddingDefaults
-from model.tokenization.tokenizer import Tokenizer
 from server.engine.request import EmbedTask, Pooling
 from server.generation.embeddings import _warn_of_ids
-from server.generation.prompts.prompt import fit_input, read_prompts
 from server.http.errors import EngineError
+from tests.server.dialects.routes import refuses
 from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 
@@ -58,10 +57,9 @@ async def test_a_folder_for_late_interaction_gives_the_vectors_of_tokens_and_no_
         task = await task_of(at, pooling="none", prompt_name="query")
         assert bytes(at.engine.submitted[-1].prompt_token_ids) == b"[Q]ab"
         mean = await task_of(at, pooling="mean")
-        error = await at.error(PATH, {"input": "ab"}, 400)
+        await refuses(at, PATH, {"input": "ab"}, param="pooling")
     assert task == EmbedTask(pooling="none", normalize=True, dense=True)
     assert not mean.dense
-    assert error["param"] == "pooling"
 
 
 async def test_pooling_none_gives_a_vector_a_token(plain: Site) -> None:
@@ -122,9 +120,8 @@ async def test_a_folder_that_declares_its_embeddings_is_obeyed(tmp_path: Path) -
         assert await task_of(at, input="ABCDEFGH") == EmbedTask(pooling="cls", normalize=False)
         assert bytes(at.engine.submitted[-1].prompt_token_ids) == b"abcde"
         told = await task_of(at, input="x", pooling="mean", normalize=True)
-        too_long = await at.error(PATH, {"input": "abcdef", "truncate": False}, 400)
+        await refuses(at, PATH, {"input": "abcdef", "truncate": False}, "at most 5 are accepted")
     assert (told.pooling, told.normalize) == ("mean", True)
-    assert "at most 5 are accepted" in too_long["message"]
 
 
 async def test_a_prompt_is_put_before_texts_and_not_before_ids(tmp_path: Path) -> None:
@@ -143,11 +140,9 @@ async def test_a_prompt_is_put_before_texts_and_not_before_ids(tmp_path: Path) -
 
 async def test_pooling_that_cannot_be_had_is_refused_unless_another_is_named(tmp_path: Path) -> None:
     async with site(tmp_path, defaults=replace(DECLARED, refusal="modules.json: a Dense follows")) as at:
-        error = await at.error(PATH, {"input": "a"}, 400)
+        await refuses(at, PATH, {"input": "a"}, "a Dense follows", param="pooling", code="not_supported_by_model")
         assert at.engine.submitted == []
         assert (await task_of(at, input="a", pooling="last")).pooling == "last"
-    assert (error["param"], error["code"]) == ("pooling", "not_supported_by_model")
-    assert "a Dense follows" in error["message"]
 
 
 async def test_dense_layers_are_for_what_the_folder_declares(tmp_path: Path) -> None:
@@ -160,49 +155,20 @@ async def test_dense_layers_are_for_what_the_folder_declares(tmp_path: Path) -> 
             True, False, False,
         ]  # fmt: skip
         assert at.engine.submitted[0].capture_bytes == 4 * 20
-        over = await at.error(PATH, {"input": "a", "dimensions": 21}, 400)
-        own = await at.error(PATH, {"input": "a", "dimensions": 20, "pooling": "cls"}, 400)
+        await refuses(at, PATH, {"input": "a", "dimensions": 21}, "1 to 20 are accepted")
+        await refuses(at, PATH, {"input": "a", "dimensions": 20, "pooling": "cls"}, f"1 to {HIDDEN_SIZE} are accepted")
     assert (told["dimensions"], told["defaults"]["dense"]) == (20, [20])
-    assert "1 to 20 are accepted" in over["message"]
-    assert f"1 to {HIDDEN_SIZE} are accepted" in own["message"]
 
 
 async def test_an_encoder_decoder_embeds_with_its_encoder(tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_encoder_decoder()) as at:
         answer = await at.post(PATH, {"input": "ab", "pooling": "none", "layer": -1})
         (submitted,) = at.engine.submitted
-        error = await at.error(PATH, {"input": "ab", "layer": 3}, 400)
+        await refuses(at, PATH, {"input": "ab", "layer": 3}, "there is no layer 3; accepted are 0 to 2")
     assert bytes(submitted.encoder_token_ids) == b"ab"
     assert submitted.task == EmbedTask(layer=2, pooling="none", normalize=True)
     assert answer.json()["data"][0]["tokens"] == ["a", "b"]
     assert answer.json()["data"][0]["shape"] == [2, HIDDEN_SIZE]
-    assert "there is no layer 3; accepted are 0 to 2" in error["message"]
-
-
-async def test_a_cut_keeps_the_special_tokens_at_both_ends(tmp_path: Path) -> None:
-    """Truncate as transformers does: the text is cut, so that an encoder still sees its [CLS] and [SEP]."""
-    async with site(tmp_path) as at:
-        file = tmp_path / "tokenizer.json"
-        written = json.loads(file.read_text())
-        end = {"SpecialToken": {"id": "<|end|>", "type_id": 0}}
-        text = {"Sequence": {"id": "A", "type_id": 0}}
-        written["post_processor"] = {
-            "type": "TemplateProcessing",
-            "single": [end, text, end],
-            "pair": [text],
-            "special_tokens": {"<|end|>": {"id": "<|end|>", "ids": [256], "tokens": ["<|end|>"]}},
-        }
-        file.write_text(json.dumps(written))
-        context = replace(at.context, tokenizer=Tokenizer.from_folder(tmp_path))
-        (prompt,) = await read_prompts(context, "abcdef", "input")
-        assert [*prompt.ids] == [256, *b"abcdef", 256]
-        cut = fit_input(context, prompt, True, "input", 5)
-        whole = fit_input(context, prompt, True, "input", 8)
-        tiny = fit_input(context, prompt, True, "input", 1)
-    assert [*cut.ids] == [256, *b"abc", 256]
-    assert cut.spans == [(0, 0), (0, 1), (1, 2), (2, 3), (0, 0)]
-    assert whole == prompt
-    assert len(tiny.ids) == 1
 
 
 async def test_token_ids_are_warned_of_once(plain: Site, caplog: pytest.LogCaptureFixture) -> None:

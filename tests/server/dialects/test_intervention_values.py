@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from server.schemas.inspect.interventions import MAX_LIST_NUMBERS
+from tests.server.dialects.routes import refuses
 from tests.server.dialects.test_interventions import TRACE, numbers, sent
 from tests.server.serving import Site, site, tiny_config
 
@@ -101,8 +102,7 @@ async def test_numbers_for_each_position_stay_with_the_inputs_own(plain: Site) -
 async def test_values_that_are_too_large_together_are_413(plain: Site, monkeypatch: Any) -> None:
     monkeypatch.setattr("server.generation.interventions.reading.MAX_VALUE_BYTES", 100)
     item = {"point": "hook_resid_pre", "layer": "all", "op": "add", "value": [1.0] * 8}
-    error = await plain.error("/v1/trace", {**TRACE, "interventions": [item, item]}, 413)
-    assert error["code"] == "values_too_large"
+    await refuses(plain, "/v1/trace", {**TRACE, "interventions": [item, item]}, code="values_too_large", status=413)
 
 
 async def test_values_count_against_the_budget_of_captures_while_the_request_runs(plain: Site) -> None:

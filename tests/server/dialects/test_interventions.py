@@ -9,6 +9,7 @@ import pytest
 
 from server.engine.request import GenerateTask, Intervention, PointCapture
 from server.schemas.inspect.interventions import MAX_INTERVENTIONS
+from tests.server.dialects.routes import refuses
 from tests.server.fake_client import traced
 from tests.server.serving import Site, site, tiny_config, tiny_encoder_decoder
 
@@ -98,15 +99,15 @@ async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Pat
             {"point": "cross_attn.hook_pattern", "layer": 0, "positions": -1, "op": "patch", "value": [[0.25] * 6]},
             **body,
         )
-        error = await at.error(
+        await refuses(
+            at,
             "/v1/trace",
             {**body, "interventions": [{"point": "hook_resid_pre", "layer": 0, "positions": 3, "op": "zero"}]},
-            400,
+            "there is no position 3; accepted are 0 to 2",
         )
     assert [(c.stack, c.layer, c.heads, c.positions) for c in changes] == [
         ("encoder", 1, None, (5,)), ("decoder", 0, (3,), (5,)), ("decoder", 0, None, (2,))
     ]  # fmt: skip
-    assert "there is no position 3; accepted are 0 to 2" in error["message"]
 
 
 @pytest.mark.parametrize(
@@ -160,7 +161,8 @@ async def test_positions_of_the_encoders_points_count_in_its_input(tmp_path: Pat
         ({"point": "z.0", "op": "patch", "from": {"input": "abcd", "point": "hook_resid_pre"}}, "a layer, a list"),
         ({"point": "z.0", "op": "patch", "from": {"input": "abcd", "point": "resid_pre.0"}}, "does not broadcast"),
         ({"point": "z.0", "op": "patch", "from": {"input": ""}}, "interventions[0].from.input: the prompt is empty"),
-        ({"point": "z.0", "op": "patch", "from": {"input": "a" * 65}}, "at most 64 are accepted"),
+        ({"point": "z.0", "op": "patch", "from": {"input": "a" * 65}},
+         "interventions[0].from.input: the prompt has 65 tokens; at most 64 are accepted."),
         ({"point": "z.0", "op": "patch", "from": {"input": [999]}}, "there is no token 999"),
         ({"point": "z.0", "op": "zero", "code": "import os"}, "no such field"),
     ],
@@ -188,15 +190,13 @@ async def test_what_cannot_be_done_is_400_before_anything_runs(item: Any, said: 
 )  # fmt: skip
 async def test_points_of_an_encoder_are_called_so(item: Any, said: str, tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_encoder_decoder()) as at:
-        error = await at.error("/v1/trace", {**TRACE, "decoder_input": "xy", "interventions": [item]}, 400)
-    assert said in error["message"]
+        await refuses(at, "/v1/trace", {**TRACE, "decoder_input": "xy", "interventions": [item]}, said)
 
 
 async def test_there_is_a_bound_on_their_number(plain: Site) -> None:
     items = [{"point": "z.0", "op": "zero"}] * (MAX_INTERVENTIONS + 1)
     assert len(await sent(plain, *items[:-1])) == MAX_INTERVENTIONS
-    error = await plain.error("/v1/trace", {**TRACE, "interventions": items}, 400)
-    assert error["param"] == "interventions"
+    await refuses(plain, "/v1/trace", {**TRACE, "interventions": items}, param="interventions")
 
 
 async def test_there_is_a_bound_on_how_often_attention_is_changed(plain: Site) -> None:

@@ -1,6 +1,5 @@
 """Long texts and many inputs: the event loop iterates over no characters, and handles inputs in turns."""
 
-import asyncio
 import sys
 from collections import Counter
 from itertools import groupby
@@ -11,8 +10,9 @@ from typing import Any
 import pytest
 
 from server.generation.supported_routes import CLASSIFICATIONS, SCORINGS, SPARSE
-from tests.server.dialects.test_bad_input import GOOD, at_path
-from tests.server.serving import Site, site
+from tests.server.dialects.routes import at_path
+from tests.server.dialects.test_bad_input import GOOD
+from tests.server.serving import Site
 
 TEXT = "a b " * 10_000
 USER = {"role": "user", "content": TEXT}
@@ -148,27 +148,3 @@ async def test_no_error_repeats_a_long_value(plain: Site) -> None:
         assert answer.status_code == 400
         assert problem in answer.json()["error"]["message"]
         assert len(answer.content) < (1000 if problem else 20_000)
-
-
-@pytest.mark.parametrize(
-    ("path", "fields"),
-    [
-        ("/v1/trajectory", {"positions": 0}),
-        ("/v1/next", {"num_tokens": 1}),
-        ("/v1/contributions", {"layers": 0, "heads": 0, "query_positions": 0}),  # it ends there: no engine has weights
-        ("/v1/explain", {"layer": 0, "head": 0}),  # so does this
-    ],
-)
-async def test_many_inputs_are_planned_in_turns(path: str, fields: dict[str, Any], tmp_path: Path) -> None:
-    """Check that an iteration of the event loop runs less than 100,000 lines of Lightwell, which take about 10 ms."""
-    inputs = [[1] * (1 + i % 60) for i in range(2048)]
-    most = 0
-    async with site(tmp_path, max_num_queued_requests=4096) as at:
-        with Lines() as lines:
-            answering = asyncio.create_task(at.post(path, {"input": inputs, **fields}))
-            while not answering.done():
-                most = max(most, lines.found.total())
-                lines.found.clear()
-                await asyncio.sleep(0)
-    assert (await answering).status_code == (500 if path in ("/v1/contributions", "/v1/explain") else 200)
-    assert 10_000 < most < 100_000

@@ -1,26 +1,18 @@
 """Names under which the one model is served, on routes of every dialect."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from server.dispatch.served_adapter import ServedAdapter
+from tests.server.dialects.routes import ROUTES, RUN_NOTHING
 from tests.server.serving import Site
 
-USER = {"role": "user", "content": "x"}
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/completions": {"prompt": "x"},
-    "/v1/chat/completions": {"messages": [USER]},
-    "/v1/embeddings": {"input": "x"},
-    "/v1/responses": {"input": "x"},
-    "/v1/messages": {"messages": [USER], "max_tokens": 2},
-    "/v1/messages/count_tokens": {"messages": [USER]},
-    "/v1/next": {"input": "x"},
-    "/api/chat": {"messages": [USER]},
-    "/api/embed": {"input": "x"},
-    "/tokenize": {"prompt": "x"},
-}
+PATHS = (
+    "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/messages",
+    "/v1/messages/count_tokens", "/v1/next", "/api/chat", "/api/embed", "/tokenize",
+)  # fmt: skip
+BODIES = {path: (ROUTES | RUN_NOTHING)[path] for path in PATHS}
 
 
 @pytest.mark.parametrize("name", ["tgi", "dummy", "text-embeddings-inference", None])

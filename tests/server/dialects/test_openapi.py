@@ -18,8 +18,8 @@ from server.generation.supported_routes import (
 from server.http.error_shapes import shape_of
 from server.http.errors import BadRequest
 from tests.server.dialects.looks import engine_of
+from tests.server.dialects.routes import ROUTES, RUN_NOTHING
 from tests.server.dialects.test_admin import bearer, write_keys
-from tests.server.dialects.test_terms import ROUTES, RUN_NOTHING
 from tests.server.serving import build_site, site
 
 with warnings.catch_warnings():

@@ -12,67 +12,15 @@ from server.engine.request import EmbedTask
 from server.generation.supported_routes import CLASSIFICATIONS, JUDGEMENTS, SCORINGS, SPARSE
 from server.http.errors import QueueFull
 from tests.server.dialects.looks import at_site, engine_of
+from tests.server.dialects.routes import ROUTES, RUN_NOTHING, at_path
 from tests.server.dialects.test_admin import bearer, write_keys
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import error_of, site, tiny_classifier, tiny_masked_lm
-
-ROUTES: dict[str, dict[str, Any]] = {
-    "/v1/completions": {"prompt": "abc"},
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}]},
-    "/v1/responses": {"input": "abc"},
-    "/v1/decisions": {"input": "x", "questions": [{"type": "predicate", "instructions": "y"}]},
-    "/v1/systemone": {"state": "x", "questions": {"q": {"type": "noul", "instructions": "y"}}},
-    "/v1/messages": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9},
-    "/v1/rerank": {"query": "x", "documents": ["y", "z"]},
-    "/v2/rerank": {"query": "x", "documents": ["y", "z"]},
-    "/rerank": {"query": "x", "documents": ["y", "z"]},
-    "/v1/score": {"text_1": "x", "text_2": ["y", "z"]},
-    "/score": {"text_1": "x", "text_2": ["y", "z"]},
-    "/v1/classify": {"input": ["y", "z"]},
-    "/classify": {"input": ["y", "z"]},
-    "/predict": {"inputs": [["y"], ["y", "z"]]},
-    "/v1/embeddings": {"input": ["abc", "de"]},
-    "/embed": {"inputs": ["abc", "de"]},
-    "/embed_all": {"inputs": ["abc", "de"]},
-    "/embed_sparse": {"inputs": ["abc", "de"]},
-    "/similarity": {"inputs": {"source_sentence": "abc", "sentences": ["de"]}},
-    "/generate": {"inputs": "abc"},
-    "/generate_stream": {"inputs": "abc"},
-    "/": {"inputs": "abc"},
-    "/v1/attention": {"input": "abc"},
-    "/v1/trace": {"input": "abc", "points": ["hook_resid_post"]},
-    "/v1/next": {"input": "abc"},
-    "/v1/lens": {"input": "abc"},
-    "/v1/explain": {"input": "abc", "layer": 0, "head": 0},
-    "/v1/contributions": {"input": "abc"},
-    "/v1/trajectory": {"input": "abc"},
-    "/v1/heads": {"input": "abc"},
-    "/v1/rollout": {"input": "abc"},
-    "/v1/geometry": {"input": "abc", "point": "blocks.0.hook_resid_post"},
-    "/v1/circuits": {"layers": 0},
-    "/api/chat": {"messages": [{"role": "user", "content": "a"}]},
-    "/api/generate": {"prompt": "abc"},
-    "/api/embed": {"input": ["abc", "de"]},
-    "/api/embeddings": {"prompt": "abc"},
-}
-"""Every route that runs the model, with a valid body."""
-RUN_NOTHING: dict[str, Any] = {
-    "/tokenize": {"prompt": "abc"},
-    "/detokenize": {"tokens": [97]},
-    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "a"}]},
-    "/admin/keys/reload": None,
-    "/api/show": {},
-}
-"""The other POST routes."""
+from tests.server.serving import error_of, site
 
 
 def site_of(folder: Path, path: str) -> Any:
-    """Return an application around a fake engine that answers this route."""
-    if path in (*SCORINGS, *CLASSIFICATIONS):
-        return site(folder, config=tiny_classifier())
-    if path == SPARSE:
-        return site(folder, config=tiny_masked_lm())
-    return at_site(folder, engine_of())
+    """Return an application that answers this route."""
+    return at_path(folder, path) if path in (*SCORINGS, *CLASSIFICATIONS, SPARSE) else at_site(folder, engine_of())
 
 
 def check_deadlines(engine: FakeEngine, begin: float, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """POST /tokenize and POST /detokenize."""
 
+from tests.server.dialects.routes import refuses
 from tests.server.serving import END_OF_TEXT, Site
 
 
@@ -11,9 +12,6 @@ async def test_tokenize_has_vllms_shape(plain: Site) -> None:
         "tokens": [97, 195, 169],
         "token_strs": ["a", "\ufffd", "\ufffd"],
     }
-
-
-async def test_spans_are_given_where_they_are_asked_for(plain: Site) -> None:
     answer = (await plain.post("/tokenize", {"prompt": "aéb", "return_offsets": True})).json()
     assert answer["offsets"] == [[0, 1], [1, 2], [1, 2], [2, 3]]
 
@@ -23,18 +21,11 @@ async def test_a_conversation_is_tokenised_as_the_template_writes_it(plain: Site
     assert bytes(answer["tokens"]) == b"<user>x<A>"
 
 
-async def test_detokenize_gives_the_text_back(plain: Site) -> None:
+async def test_detokenize_gives_the_text_back_with_special_tokens_unless_skipped(plain: Site) -> None:
     assert (await plain.post("/detokenize", {"tokens": [97, 195, 169]})).json() == {"prompt": "aé"}
     assert (await plain.post("/detokenize", {"tokens": []})).json() == {"prompt": ""}
-
-
-async def test_special_tokens_are_shown_unless_skipped(plain: Site) -> None:
     ids = [97, END_OF_TEXT]
     assert (await plain.post("/detokenize", {"tokens": ids})).json() == {"prompt": "a<|end|>"}
     body = {"tokens": ids, "skip_special_tokens": True}
     assert (await plain.post("/detokenize", body)).json() == {"prompt": "a"}
-
-
-async def test_an_id_outside_the_vocabulary_is_named(plain: Site) -> None:
-    error = await plain.error("/detokenize", {"tokens": [97, 257]}, 400)
-    assert "no token 257; accepted are 0 to 256" in error["message"]
+    await refuses(plain, "/detokenize", {"tokens": [97, 257]}, "no token 257; accepted are 0 to 256")

@@ -16,8 +16,9 @@ from safetensors.numpy import load as load_safetensors
 
 from model.hooks.point_names import points_of, sizes
 from server.engine.request import PointCapture
-from tests.server.fake_client import NUM_HEADS, NUM_LAYERS, traced
-from tests.server.serving import START, Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
+from tests.server.dialects.routes import refuses
+from tests.server.fake_client import NUM_HEADS, NUM_LAYERS, FakeEngine, traced
+from tests.server.serving import START, Site, build_site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 
 PATH = "/v1/trace"
 
@@ -80,9 +81,14 @@ async def test_ranges_select_layers_heads_and_positions(plain: Site) -> None:
 SELECTORS = {"head": "heads", "kv_head": "heads", "position": "positions", "query": "positions", "key": "key_positions"}
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return build_site(tmp_path_factory.mktemp("site"), FakeEngine())
+
+
 @settings(max_examples=20)
 @given(data=st.data())
-def test_what_is_selected_is_the_slice_of_the_whole(data: st.DataObject, tmp_path_factory: Any) -> None:
+def test_what_is_selected_is_the_slice_of_the_whole(data: st.DataObject, shared: Site) -> None:
     point = data.draw(st.sampled_from([p for p in points_of(tiny_config(), "decoder") if p.in_block]))
     chosen = {
         SELECTORS[axis]: data.draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True))
@@ -90,13 +96,11 @@ def test_what_is_selected_is_the_slice_of_the_whole(data: st.DataObject, tmp_pat
         if axis in SELECTORS
     }
 
-    async def both() -> tuple[Any, Any]:
-        async with site(tmp_path_factory.mktemp("site")) as at:
-            asked = {"points": [f"{point.name}.1"], "encoding_format": "base64"}
-            (whole,), (part,) = await ask(at, **asked), await ask(at, **asked, **chosen)
-        return array(whole["points"][f"blocks.1.{point.name}"]), array(part["points"][f"blocks.1.{point.name}"])
+    async def read(**selection: Any) -> Any:
+        (entry,) = await ask(shared, points=[f"{point.name}.1"], encoding_format="base64", **selection)
+        return array(entry["points"][f"blocks.1.{point.name}"])
 
-    whole, part = asyncio.run(both())
+    whole, part = (asyncio.run(read(**selection)) for selection in ({}, chosen))
     for axis, name in enumerate(point.axes):
         if name in SELECTORS:
             whole = whole.take(chosen[SELECTORS[name]], axis)
@@ -115,12 +119,6 @@ async def test_key_heads_are_counted_where_the_point_has_them(tmp_path: Path) ->
     assert (points["blocks.0.attn.hook_k"]["heads"], points["blocks.0.attn.hook_rot_q"]["heads"]) == ([1], [3])
     assert error["param"] == "heads"
     assert "there is no key head 3; accepted are 0 to 1" in error["message"]
-
-
-async def test_completions_belong_to_the_pass(plain: Site) -> None:
-    (entry,) = await ask(plain, input="ab", completion="c", points=["logits"], positions=-1)
-    assert entry["tokens"] == ["a", "b", "c"]
-    assert entry["points"]["logits"]["shape"] == [1, tiny_config().vocab_size]
 
 
 async def test_safetensors_have_a_tensor_for_each_input_and_point(plain: Site) -> None:
@@ -181,22 +179,18 @@ async def test_ndjson_has_a_line_a_point(plain: Site) -> None:
 async def test_what_the_model_or_the_input_lacks_is_400(
     fields: dict[str, Any], param: str, said: str, plain: Site
 ) -> None:
-    error = await plain.error(PATH, {"input": "abc", **fields}, 400)
+    await refuses(plain, PATH, {"input": "abc", **fields}, said, param=param)
     assert plain.engine.submitted == []
-    assert error["param"] == param
-    assert said in error["message"]
 
 
 async def test_an_encoder_has_no_logits_and_continues_nothing(tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_encoder()) as at:
         (entry,) = await ask(at, points=["ln1.hook_out", "hook_token_type_embed"])
         (first,) = at.engine.submitted
-        no_logits = await at.error(PATH, {"input": "abc", "points": ["logits"]}, 400)
-        no_completion = await at.error(PATH, {"input": "abc", "points": ["q"], "completion": "d"}, 400)
+        await refuses(at, PATH, {"input": "abc", "points": ["logits"]}, "no head follows its last block")
+        await refuses(at, PATH, {"input": "abc", "points": ["q"], "completion": "d"}, param="completion")
     assert "blocks.2.ln1.hook_out" in entry["points"]
     assert {point.stack for point in first.task.points} == {"encoder"}
-    assert "no head follows its last block" in no_logits["message"]
-    assert no_completion["param"] == "completion"
 
 
 async def test_both_stacks_of_an_encoder_decoder_are_shown_at_their_own_lengths(tmp_path: Path) -> None:
@@ -221,22 +215,19 @@ async def test_both_stacks_of_an_encoder_decoder_are_shown_at_their_own_lengths(
 async def test_the_layers_of_an_encoder_are_its_own(tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_encoder_decoder()) as at:
         (entry,) = await ask(at, points=["encoder.hook_resid_post"])
-        error = await at.error(PATH, {"input": "a", "points": ["encoder.hook_resid_post"], "layers": 2}, 400)
-        too_long = await at.error(PATH, {"input": "a" * 41, "points": ["q"]}, 400)
+        await refuses(at, PATH, {"input": "a", "points": ["encoder.hook_resid_post"], "layers": 2}, param="layers")
+        await refuses(at, PATH, {"input": "a" * 41, "points": ["q"]}, "at most 40 are accepted")
     assert list(entry["points"]) == ["encoder.blocks.0.hook_resid_post", "encoder.blocks.1.hook_resid_post"]
     assert entry["token_ids"] == [START]
-    assert error["param"] == "layers"
-    assert "at most 40 are accepted" in too_long["message"]
 
 
 async def test_a_first_block_without_a_norm_is_left_out_of_all(tmp_path: Path) -> None:
     config = replace(tiny_encoder(), first_attention_norm=False)
     async with site(tmp_path, config=config) as at:
         (entry,) = await ask(at, points=["ln1.hook_scale"])
-        error = await at.error(PATH, {"input": "a", "points": ["ln1.hook_scale"], "layers": [0]}, 400)
+        await refuses(at, PATH, {"input": "a", "points": ["ln1.hook_scale"], "layers": [0]}, "first block has no norm")
         points = {each["short"]: each for each in (await at.http.get("/v1/capabilities")).json()["points"]}
     assert list(entry["points"]) == ["blocks.1.ln1.hook_scale", "blocks.2.ln1.hook_scale"]
-    assert "first block has no norm" in error["message"]
     assert [points[name]["layers"] for name in ("ln1.hook_scale", "ln2.hook_scale")] == [[1, 2], [0, 1, 2]]
     assert points["hook_embed"]["layers"] == []
 
@@ -267,11 +258,10 @@ async def test_the_tokens_of_an_answer_count_for_its_size(path: str, body: Any, 
     async with site(tmp_path) as at:
         size = len((await at.post(path, body)).content)
     async with site(tmp_path, max_response_bytes=size // 2) as at:
-        error = await at.error(path, body, 413)
+        await refuses(at, path, body, code="answer_too_large", status=413)
         assert at.engine.submitted == []
     async with site(tmp_path, max_response_bytes=2 * size) as at:
         assert (await at.post(path, body)).status_code == 200
-    assert error["code"] == "answer_too_large"
 
 
 async def test_the_budget_is_asked_for_the_bytes_of_the_arrays(plain: Site) -> None:
