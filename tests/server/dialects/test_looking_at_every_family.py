@@ -20,6 +20,7 @@ from tests.parity import ROWS
 from tests.reference.contributions import Contributions
 from tests.reference.stack import Weights
 from tests.server.dialects.conftest import every_family
+from tests.server.dialects.routes import refuses
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site
 from tests.tiny import ENCODERS, MASKED_LMS
@@ -146,49 +147,6 @@ async def test_temperature_zero_empties_keys_and_masks_none(family: Site) -> Non
     assert max(changed["differences"].values()) < 2e-4
 
 
-@every_family(*SUMMED)
-async def test_the_parts_of_a_logit_sum_to_it(family: Site) -> None:
-    config = family.context.config
-    body = {**reading(config), "target": random.randrange(config.vocab_size)}
-    versus = random.randrange(config.vocab_size)
-    for part in parts(config):
-        if part == "encoder":
-            continue
-        entry = await ask(family, "contributions", **body, part=part, versus=versus, query_positions=[5, -1])
-        assert entry["difference"] < 2e-4
-        components = dict(zip(entry["component_names"], array(entry, "components").T, strict=True))
-        assert np.allclose(sum(components.values()), entry["logits"], atol=1e-4)
-        stack = "decoder." if config.kind == "encoder-decoder" else ""
-        module = "cross_attn" if part == "cross" else "attn"
-        by_head = array(entry, "attributions").sum(-1)
-        for place, head in np.ndindex(by_head.shape[:2]):
-            name = f"{stack}blocks.{entry['layers'][place]}.{module}.head.{head}"
-            assert np.allclose(by_head[place, head], components[name], atol=1e-4)
-
-
-@every_family(*ROWS)
-async def test_what_each_key_adds_is_what_the_formulas_say(family: Site) -> None:
-    """Compare every query, key and head of every layer: the norm of pattern * v W_O, and its dot product with the
-    logit's direction.
-    """
-    config = family.context.config
-    body = reading(config)
-    trace, weights = exactly(family, body)
-    for part in parts(config):
-        has_parts = config.has_head and part != "encoder" and config.altup is None
-        tokens = random.sample(range(config.vocab_size), 2) if has_parts else []
-        asked = dict(zip(("target", "versus"), tokens, strict=False))
-        entry = await ask(family, "contributions", **body, part=part, query_positions="all", **asked)
-        expected = Contributions(trace, weights, part)
-        for place, layer in enumerate(entry["layers"]):
-            norms = expected.vectors(layer).norm(dim=-1).numpy()
-            assert norms.max() > 0.01
-            assert np.allclose(array(entry, "norms")[place], norms, rtol=1e-3, atol=1e-4), (part, layer)
-            if tokens:
-                target, versus = (expected.logits(layer, token).numpy() for token in tokens)
-                assert np.allclose(array(entry, "attributions")[place], target - versus, rtol=1e-3, atol=1e-4)
-
-
 @every_family(*PREDICTING)
 async def test_the_last_layer_of_the_lens_says_what_the_model_says_next(family: Site) -> None:
     config = family.context.config
@@ -221,8 +179,7 @@ async def test_an_encoder_tells_what_may_stand_at_the_first_masked_place(family:
     assert [token["token_id"] for token in tokens] == trace.logits[mask].topk(10).indices.tolist()
     lens = await ask(at, "lens", **body, positions=mask, top_k=10)
     assert lens["top_tokens"][-1][0] == [token["token"] for token in tokens]
-    error = await at.error("/v1/next", {"input": "there was a wolf"}, 400)
-    assert (error["param"], "does not contain '[MASK]'" in error["message"]) == ("position", True)
+    await refuses(at, "/v1/next", {"input": "there was a wolf"}, "does not contain '[MASK]'", param="position")
     assert (await at.error("/v1/contributions", {**body, "target": 5}, 400))["param"] == "target"
 
 

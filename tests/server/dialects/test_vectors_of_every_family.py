@@ -29,22 +29,48 @@ async def vectors_of(family: Site, body: dict[str, Any], **more: Any) -> dict[st
 
 
 @every_family(*ROWS)
-async def test_all_that_is_added_sums_to_the_residual_stream(family: Site) -> None:
-    body = reading(family.context.config)
+async def test_all_that_is_added_sums_to_the_residual_stream_and_to_the_logits(family: Site) -> None:
+    """Compare every key and head of every layer with the formulas: the vector pattern * v W_O, its norm, and its dot
+    product with the logit's direction.
+    """
+    config = family.context.config
+    body, queries = reading(config), [5, 0, 11, -1]
     trace, weights = exactly(family, body)
-    for part in parts(family.context.config):
-        entry = await vectors_of(family, body, part=part)
+    for part in parts(config):
+        has_parts = config.has_head and part != "encoder" and config.altup is None
+        tokens = random.sample(range(config.vocab_size), 2) if has_parts else []
+        asked = {"vectors": True, "query_positions": queries, **dict(zip(("target", "versus"), tokens, strict=False))}
+        entry = await ask(family, "contributions", **body, part=part, **asked)
         expected, vectors = Contributions(trace, weights, part), array(entry, "vectors")
         for place, layer in enumerate(entry["layers"]):
-            truth = expected.vectors(layer)[:, QUERIES].numpy()
-            assert np.allclose(vectors[place], truth, rtol=1e-3, atol=1e-4), (part, layer)
+            truth = expected.vectors(layer)[:, queries]
+            assert np.allclose(vectors[place], truth.numpy(), rtol=1e-3, atol=1e-4), (part, layer)
+            assert np.allclose(array(entry, "norms")[place], truth.norm(dim=-1).numpy(), rtol=1e-3, atol=1e-4)
+            if tokens:
+                target, versus = (expected.logits(layer, token)[:, queries].numpy() for token in tokens)
+                assert np.allclose(array(entry, "attributions")[place], target - versus, rtol=1e-3, atol=1e-4)
+        assert np.abs(vectors).max() > 0.01
         additions, names = array(entry, "additions"), entry["addition_names"]
         assert len(names) == len(set(names)) == len(additions)
         kept = [not name.endswith("rounding") for name in names]
-        last = expected.point("hook_resid_post", expected.config.num_layers - 1)[QUERIES].numpy()
+        last = expected.point("hook_resid_post", expected.config.num_layers - 1)[queries].numpy()
         assert np.allclose(vectors.sum((0, 1, 3)) + additions[kept].sum(0), last, atol=1e-4)
         assert np.allclose(array(entry, "states")[-1], last, atol=1e-4)
         assert entry["stream_difference"] < 1e-4
+        if tokens:
+            check_components(entry, config)
+
+
+def check_components(entry: dict[str, Any], config: ModelConfig) -> None:
+    """Check that the components sum to the difference of two logits, and the parts of keys to the heads' components."""
+    components = dict(zip(entry["component_names"], array(entry, "components").T, strict=True))
+    assert entry["difference"] < 2e-4
+    assert np.allclose(sum(components.values()), entry["logits"], atol=1e-4)
+    module, prefix = ("cross_attn" if entry["part"] == "cross" else "attn"), full_name(config, "decoder", "", None)
+    by_head = array(entry, "attributions").sum(-1)
+    for place, head in np.ndindex(by_head.shape[:2]):
+        name = f"{prefix}blocks.{entry['layers'][place]}.{module}.head.{head}"
+        assert np.allclose(by_head[place, head], components[name], atol=1e-4)
 
 
 @every_family("llama-gqa", "gpt2", "gemma2", "gpt_neox", "bert", "t5")
