@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from model.config import ModelConfig
 from server.dialects.inspect import contributions, inspection, next_token, trajectory
 from tests.server.dialects.looks import engine_of
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import Site, build_site
+from tests.server.serving import Site, build_site, tiny_classifier
 
 COMPLETION = ("/v1/completions", {"prompt": "ab", "max_tokens": 4})
-ATTENTION = ("/v1/attention", {"input": ["ab", "cd"]})
 CHAT = {"messages": [{"role": "user", "content": "U"}]}
 WRITING: dict[str, tuple[str, dict[str, Any], int]] = {
     "several choices": ("/v1/completions", {"prompt": "ab", "max_tokens": 4, "n": 3}, 3),
@@ -181,16 +181,26 @@ async def test_a_stop_string_frees_the_place_before_a_slow_client_has_taken_what
     await visit
 
 
-async def test_leaving_frees_captures_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "body", "config"),
+    [
+        ("/v1/attention", {"input": ["ab"] * 9}, None),
+        ("/v1/rerank", {"query": "q", "documents": ["ab"] * 9}, tiny_classifier()),
+    ],
+)
+async def test_leaving_frees_captures_and_ends_the_rest(
+    path: str, body: dict[str, Any], config: ModelConfig | None, tmp_path: Path
+) -> None:
     engine = FakeEngine(gate=asyncio.Event())
-    at = build_site(tmp_path, engine)
-    visitor = Visitor(at, *ATTENTION)
+    at = build_site(tmp_path, engine, config=config, max_num_seqs=2)
+    visitor = Visitor(at, path, body)
     visit = asyncio.create_task(visitor.visit())
-    await until(lambda: len(engine.submitted) == 2)
+    await until(lambda: bool(engine.submitted))
     visitor.has_left.set()
     await visit
     assert is_everything_freed(engine)
-    assert await aborts(at) == 2
+    assert len(engine.submitted) < 9
+    assert await aborts(at) == len(engine.submitted)
 
 
 CAN_TAKE_SECONDS: dict[str, tuple[Any, str, dict[str, Any]]] = {

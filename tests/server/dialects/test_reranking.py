@@ -13,6 +13,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from tests import tiny
 from tests.server.dialects.heads import BODY, LONG, answer, by_index, classifier, logits_of, served
+from tests.server.dialects.routes import refuses
 from tests.server.engine.captures.test_cross_encoders import DOCUMENTS, PAIRS, QUERY, edit, save, theirs
 from tests.server.serving import site, tiny_config
 
@@ -59,17 +60,6 @@ async def test_scores_and_order_are_those_of_the_library(family: str, options: d
     assert np.abs([each["score"] for each in tei] - logits[ranks]).max() <= 1e-5
 
 
-async def test_two_texts_of_a_pair_reach_the_network_as_two(tmp_path: Path) -> None:
-    """Check the token types: with the type of the first text, the second one would get another score."""
-    async with served(save("bert", tmp_path)) as at:
-        await answer(at, "/v1/rerank", query="The wolf", documents=["The pig", "a"])
-        first, second = (each.second_segment for each in at.engine.submitted)
-        ids = at.engine.submitted[0].prompt_token_ids
-    assert first is not None
-    assert first == second
-    assert 0 < first < len(ids)
-
-
 @pytest.mark.parametrize(
     ("max_length", "arguments", "prompts", "false_id"),
     [
@@ -94,8 +84,7 @@ async def test_pairs_that_a_chat_template_writes_score_as_the_library_has_it(
     async with served(tmp_path / "saved", TEMPLATE) as at:
         found = await answer(at, "/v1/rerank", **BODY)
         lengths = [len(each.prompt_token_ids) for each in at.engine.submitted]
-        error = await at.error("/v1/rerank", {**BODY, "truncation_side": "left"}, 400)
-    assert error["param"] == "truncation_side"
+        await refuses(at, "/v1/rerank", {**BODY, "truncation_side": "left"}, param="truncation_side")
     assert np.abs(by_index(found) - theirs(tmp_path / "saved").ravel()).max() <= 1e-5
     assert (max(lengths) == max_length) == (max_length is not None)
 
@@ -138,12 +127,9 @@ async def test_score_pairs_one_with_many_either_way_or_each_with_its_own(tmp_pat
                     (i, "score") for i in range(len(pairs))
                 ]
                 assert np.abs([each["score"] for each in found["data"]] - model.predict(pairs)).max() <= 1e-5
-        uneven = await at.error("/score", {"text_1": others, "text_2": others[:2]}, 400)
-        one_sided = await at.error("/score", {"text_1": "a"}, 400)
-        mixed = await at.error("/score", {"text_1": "a", "documents": "b"}, 400)
-    assert (uneven["param"], "2 texts for 3 of text_1" in uneven["message"]) == ("text_2", True)
-    assert "text_1 is given; text_1 and text_2; or queries and documents" in one_sided["message"]
-    assert mixed["param"] == "text_1"
+        await refuses(at, "/score", {"text_1": others, "text_2": others[:2]}, "2 texts for 3 of text_1", param="text_2")
+        await refuses(at, "/score", {"text_1": "a"}, "text_1 is given; text_1 and text_2; or queries and documents")
+        await refuses(at, "/score", {"text_1": "a", "documents": "b"}, param="text_1")
 
 
 async def test_a_pair_that_is_too_long_is_cut_where_its_api_cuts_and_else_named(tmp_path: Path) -> None:
@@ -161,9 +147,7 @@ async def test_a_pair_that_is_too_long_is_cut_where_its_api_cuts_and_else_named(
             ("/v1/score", {"text_1": QUERY, "text_2": documents}, "text_2[2]"),
             ("/v1/score", {"text_1": LONG, "text_2": "a"}, "text_1"),
         ):
-            error = await at.error(path, body, 400)
-            assert (error["param"], error["code"]) == (field, "context_length_exceeded")
-            assert "at most 80 are accepted" in error["message"]
+            await refuses(at, path, body, "at most 80 are accepted", param=field, code="context_length_exceeded")
         refused = await at.post("/rerank", json_of(documents))
         cut = [
             await answer(at, "/v2/rerank", query=QUERY, documents=documents),
@@ -230,7 +214,7 @@ async def test_embedding_models_score_by_the_cosine_of_their_vectors(tmp_path: P
         of_query = await answer(at, "/v1/rerank", **BODY, prompt_name="query")
         each = await answer(at, "/score", text_1=list(DOCUMENTS), text_2=list(DOCUMENTS))
         error = await at.error("/v1/rerank", {**BODY, "use_activation": False}, 400)
-        labels = await at.error("/classify", {"input": "a"}, 400)
+        await refuses(at, "/classify", {"input": "a"}, code="not_supported_by_model")
         long, short = ["a " * 600], ["b", "c"]
         too_long = [
             await at.error("/v1/rerank", {"query": long[0], "documents": short, "truncate": False}, 400),
@@ -244,7 +228,6 @@ async def test_embedding_models_score_by_the_cosine_of_their_vectors(tmp_path: P
     assert num_asked == 1 + len(DOCUMENTS)
     assert np.abs(np.subtract([one["score"] for one in each["data"]], 1)).max() <= 1e-5
     assert error["param"] == "use_activation"
-    assert labels["code"] == "not_supported_by_model"
 
 
 async def test_models_that_cannot_score_say_which_can(tmp_path: Path) -> None:
