@@ -31,13 +31,12 @@ def calls_of(choice: dict[str, Any]) -> list[tuple[str, Any]]:
 THOUGHT = "<|channel|>analysis<|message|>Need it.<|end|><|start|>assistant"
 
 
-@pytest.mark.parametrize("choice", ["auto", "required"])
-@pytest.mark.parametrize("head", [
-    "<|channel|>commentary to=functions.f <|constrain|>json<|message|>",
-    "<|channel|>commentary to=functions.f<|message|>",
-    "<|channel|>analysis to=functions.f <|constrain|>json<|message|>",
-    " to=functions.f<|channel|>commentary <|constrain|>json<|message|>",
-    " to=functions.f<|channel|>commentary json<|message|>",
+@pytest.mark.parametrize(("choice", "head"), [
+    ("auto", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"),
+    ("required", "<|channel|>commentary to=functions.f<|message|>"),
+    ("auto", "<|channel|>analysis to=functions.f <|constrain|>json<|message|>"),
+    ("required", " to=functions.f<|channel|>commentary <|constrain|>json<|message|>"),
+    ("auto", " to=functions.f<|channel|>commentary json<|message|>"),
 ])  # fmt: skip
 async def test_every_form_of_harmonys_calls_is_a_call(tmp_path: Path, head: str, choice: str) -> None:
     body = {"messages": USER, "tools": [tool()], "tool_choice": choice}
@@ -60,9 +59,10 @@ OPEN_HERMES = templates.HERMES.replace(
 )
 OPEN_HERMES = OPEN_HERMES.replace("{{ m.content }}", "{{ (m.content or '').split('</think>')[-1] }}")
 HERMES_CALL = '<tool_call>\n{"name": "f", "arguments": {"city": "Bern"}}\n</tool_call>'
+TAGS = ("<eos>", "<think>", "</think>", "<tool_call>", "</tool_call>")
 
 
-@pytest.mark.parametrize("special", [("<eos>",), ("<eos>", "<think>", "</think>", "<tool_call>", "</tool_call>")])
+@pytest.mark.parametrize("special", [("<eos>",), TAGS])
 async def test_an_answer_with_tools_may_end_within_its_thought(tmp_path: Path, special: tuple[str, ...]) -> None:
     body = {"messages": USER, "tools": [tool()]}
     answer = await messages_of(tmp_path, OPEN_HERMES, "It is cold.", special, body)
@@ -70,8 +70,7 @@ async def test_an_answer_with_tools_may_end_within_its_thought(tmp_path: Path, s
     assert not answer["message"]["content"]
 
 
-@pytest.mark.parametrize("special", [("<eos>",), ("<eos>", "<think>", "</think>", "<tool_call>", "</tool_call>")])
-@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize(("choice", "special"), [("auto", TAGS), ("required", TAGS), ("auto", ("<eos>",))])
 async def test_a_call_in_an_open_thought_is_a_call(tmp_path: Path, choice: str, special: tuple[str, ...]) -> None:
     body = {"messages": USER, "tools": [tool()], "tool_choice": choice}
     answer = await messages_of(tmp_path, OPEN_HERMES, f"Need it.\n{HERMES_CALL}", special, body)
@@ -115,22 +114,15 @@ TYPES: dict[str, tuple[dict[str, Any], str, Any]] = {
 @pytest.mark.parametrize("form", FORMS)
 async def test_arguments_between_tags_keep_the_types_of_the_schema(tmp_path: Path, form: str) -> None:
     described = tool(**{name: schema for name, (schema, _, _) in TYPES.items()})
-    text = pairs(form, {name: written for name, (_, written, _) in TYPES.items()})
+    text = pairs(form, {name: TYPES[name][1] for name in reversed(TYPES)})  # arguments may come in any order
     answer = await messages_of(tmp_path, FORMS[form], text, ("<eos>",), {"messages": USER, "tools": [described]})
     assert calls_of(answer) == [("f", {name: value for name, (_, _, value) in TYPES.items()})]
 
 
-@pytest.mark.parametrize("form", FORMS)
-async def test_arguments_between_tags_come_in_any_order(tmp_path: Path, form: str) -> None:
-    described = tool(a={"type": "integer"}, b={"type": "string"}, city={"type": "string"})
-    text = pairs(form, {"b": "x", "city": "Bern", "a": "3"})
-    answer = await messages_of(tmp_path, FORMS[form], text, ("<eos>",), {"messages": USER, "tools": [described]})
-    assert calls_of(answer) == [("f", {"b": "x", "city": "Bern", "a": 3})]
-
-
-@pytest.mark.parametrize("choice", ["auto", "required"])
-@pytest.mark.parametrize("end", ["", "\n</tool_call>"])
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize(
+    ("number", "end", "choice"),
+    [(1, "", "auto"), (2, "", "required"), (1, "\n</tool_call>", "required"), (2, "\n</tool_call>", "auto")],
+)
 async def test_a_function_without_the_tag_around_it_is_a_call(
     tmp_path: Path, number: int, end: str, choice: str
 ) -> None:

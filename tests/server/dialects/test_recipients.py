@@ -17,8 +17,13 @@ FIRST, SECOND = 'f\n{"city": "Bern"}', 'f_all\n{"city": ">>>all\\n"}'
 BERN, ALL = ("f", {"city": "Bern"}), ("f_all", {"city": ">>>all\n"})
 
 
-@pytest.mark.parametrize("tools", [[], TOOLS])
-@pytest.mark.parametrize("content", ["Cold.", "all cold", "all\n", ">>> f(x)\n>>>g", "f is cold", "Look:\n\n>>>all"])
+@pytest.mark.parametrize(
+    ("content", "tools"),
+    [
+        ("Cold.", []), ("all cold", TOOLS), ("all\n", []), (">>> f(x)\n>>>g", TOOLS), ("f is cold", TOOLS),
+        ("Look:\n\n>>>all", []), ("Look:\n\n>>>all", TOOLS),
+    ],
+)  # fmt: skip
 async def test_the_recipient_of_a_text_is_no_content(tmp_path: Path, content: str, tools: list[Any]) -> None:
     body = {"messages": USER, **({"tools": tools} if tools else {})}
     answer = await messages_of(tmp_path, templates.FUNCTIONARY, f"all\n{content}", EOT, body)

@@ -17,6 +17,7 @@ from llguidance import LLMatcher
 
 from server.engine.request import GenerateTask
 from tests.model.tokenization.chat_formats import templates
+from tests.server.dialects.routes import refuses
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, events_of, site, tiny_config, write_tokenizer
 
@@ -228,9 +229,7 @@ def nested(depth: int) -> dict[str, Any]:
 async def test_a_schema_without_end_is_refused(tmp_path: Path, parameters: dict[str, Any]) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
     async with tool_site(tmp_path) as at:
-        error = await at.error(PATH, body(tools=[tool]), 400)
-    assert error["param"] == "tools[0].function.parameters"
-    assert "accepted" in error["message"]
+        await refuses(at, PATH, body(tools=[tool]), "accepted", param="tools[0].function.parameters")
 
 
 @pytest.mark.parametrize(
@@ -274,21 +273,6 @@ async def test_a_schema_that_names_its_parts_is_told_to_model_and_grammar(tmp_pa
         assert json.dumps(parameters) in prompt_of(at)
 
 
-GEMMA_CALL = '<|tool_call>call:get_weather{city:<|"|>K\u00f6ln "Mitte"<|"|>}<tool_call|>'
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_gemmas_calls_are_read_in_its_own_form(tmp_path: Path, stream: bool) -> None:
-    async with tool_site(tmp_path, f"I look.{GEMMA_CALL}{GEMMA_CALL}", templates.GEMMA_4) as at:
-        answer = await at.post(PATH, body(stream=stream))
-    parts = [event["choices"][0]["delta"] for event in events_of(answer)[:-1]] if stream else []
-    parts = parts or [answer.json()["choices"][0]["message"]]
-    calls = [call["function"] for part in parts for call in part.get("tool_calls") or ()]
-    assert "".join(call["arguments"] for call in calls) == 2 * '{"city": "K\u00f6ln \\"Mitte\\""}'
-    assert [call["name"] for call in calls if "name" in call] == ["get_weather", "get_weather"]
-    assert "".join(part.get("content") or "" for part in parts) == "I look."
-
-
 async def test_gemmas_template_writes_past_calls_and_their_results(tmp_path: Path) -> None:
     function = {"name": "get_weather", "arguments": '{"unit": "C", "city": "Bern"}'}
     call = {"id": "call_1", "type": "function", "function": function}
@@ -304,18 +288,6 @@ async def test_gemmas_template_writes_past_calls_and_their_results(tmp_path: Pat
     assert prompt.endswith("<|tool_response>get_weather{value:3}<tool_response|>")
 
 
-async def test_what_gemmas_calls_cannot_be_held_to_is_refused_if_strict(tmp_path: Path) -> None:
-    parameters = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}}
-    async with tool_site(tmp_path, template=templates.GEMMA_4) as at:
-        for strict, status in ((False, 200), (True, 400)):
-            tool = {"type": "function", "function": {"name": "f", "parameters": parameters, "strict": strict}}
-            answer = await at.post(PATH, body(tools=[tool]))
-            assert answer.status_code == status
-            assert not LLMatcher.validate_grammar(grammar_of(at) or "")
-    error = answer.json()["error"]
-    assert (error["code"], error["param"]) == ("grammar_refused", "tools[0].function.parameters.properties.day.format")
-
-
 async def test_long_schemas_of_tools_are_not_kept_for_good(tmp_path: Path) -> None:
     async with tool_site(tmp_path, HERMES_CALL) as at:
 
@@ -328,7 +300,7 @@ async def test_long_schemas_of_tools_are_not_kept_for_good(tmp_path: Path) -> No
         await ask(0)
         tracemalloc.start()
         try:
-            for number in range(1, 61):  # 12 MB
+            for number in range(1, 31):  # 6 MB, besides 5 MB that are kept in any case
                 await ask(number)
             gc.collect()
             assert tracemalloc.get_traced_memory()[0] < 8_000_000
