@@ -3,7 +3,7 @@
 import asyncio
 import json
 import tracemalloc
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from server.http.errors import QueueFull
 from server.http.tensor_formats import WRITE_BYTES, Format
 from server.schemas.embeddings import EmbeddingRequest
 from server.schemas.inspect.inputs import InputFields
+from tests.server.dialects.routes import refuses
+from tests.server.dialects.test_disconnect import Visitor
 from tests.server.dialects.test_long_texts import Lines
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder_decoder
@@ -64,41 +66,31 @@ async def test_a_token_of_a_prompt_takes_little_memory(is_text: bool, tmp_path: 
     assert size < 20 * 100 * LONG
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/completions"])
+READERS: dict[str, tuple[dict[str, Any], str, Callable[[Any, list[str]], Awaitable[Any]]]] = {
+    "/v1/embeddings": ({}, "input", lambda context, texts: embed_inputs(context, EmbeddingRequest(input=texts))),
+    "/v1/completions": ({}, "prompt", lambda context, texts: completion_jobs(context, PromptRequest(prompt=texts))),
+    "/v1/trace": (
+        {"points": ["ln_final.hook_scale"]}, "input",
+        lambda context, texts: read_inputs(context, InputFields(input=texts)),
+    ),
+}  # fmt: skip
+"""Further fields of a body, the field of the texts, and the function that reads them."""
+
+
+@pytest.mark.parametrize("path", READERS)
 async def test_texts_without_room_are_rejected_before_all_are_tokenised(path: str, tmp_path: Path) -> None:
+    more, field, read = READERS[path]
     texts = ["a" * LONG] * 1000  # four groups that are tokenised one after the other
     async with site(tmp_path, engine_with_room_for(10 * LONG), max_model_len=1000, max_num_seqs=32) as at:
         counting = Counting(at.context.tokenizer)
-        context = replace(at.context, tokenizer=counting)  # type: ignore[arg-type]  # it has all that is called
-        if path == "/v1/embeddings":
-            reading: Awaitable[Any] = embed_inputs(context, EmbeddingRequest(input=texts))
-        else:
-            reading = completion_jobs(context, PromptRequest(prompt=texts))
         with pytest.raises(QueueFull) as caught:
-            await reading
+            await read(replace(at.context, tokenizer=counting), texts)  # type: ignore[arg-type]  # it has all that is called
         assert caught.value.code == "queue_tokens_full"
         assert 10 < counting.num_texts < 400
-        field = "input" if path == "/v1/embeddings" else "prompt"
-        assert (await at.error(path, {field: texts}, 429))["code"] == "queue_tokens_full"
+        assert (await at.error(path, {field: texts, **more}, 429))["code"] == "queue_tokens_full"
         for accepted in (texts[:10], ["a" * 200] * 1000):  # of many short texts, only the ones that run at once count
-            assert (await at.post(path, {field: accepted})).status_code == 200
+            assert (await at.post(path, {field: accepted, **more})).status_code == 200
     assert len(at.engine.submitted) == 1010
-
-
-async def test_inputs_of_inspection_without_room_are_rejected_before_all_are_tokenised(tmp_path: Path) -> None:
-    texts = ["a" * LONG] * 1000
-    async with site(tmp_path, engine_with_room_for(10 * LONG), max_model_len=1000, max_num_seqs=32) as at:
-        counting = Counting(at.context.tokenizer)
-        context = replace(at.context, tokenizer=counting)  # type: ignore[arg-type]  # it has all that is called
-        with pytest.raises(QueueFull) as caught:
-            await read_inputs(context, InputFields(input=texts))
-        assert caught.value.code == "queue_tokens_full"
-        assert 10 < counting.num_texts < 400
-        for path, more in (("/v1/trace", {"points": ["ln_final.hook_scale"]}), ("/v1/attention", {}), ("/v1/lens", {})):
-            assert (await at.error(path, {"input": texts, **more}, 429))["code"] == "queue_tokens_full"
-        assert not at.engine.submitted
-        accepted = {"input": ["a" * 200] * 1000, "points": ["ln_final.hook_scale"]}
-        assert (await at.post("/v1/trace", accepted)).status_code == 200
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
@@ -108,52 +100,20 @@ async def test_prompts_that_are_cut_need_the_room_of_their_part(kind: str, tmp_p
         prompts = [[65] * 2000] * 2
         cut = {"prompt": prompts, "truncate": True, "max_tokens": 4}
         assert (await at.post("/v1/completions", cut)).status_code == 200
-        error = await at.error("/v1/completions", {"prompt": prompts, "max_tokens": 4}, 400)
-        assert error["code"] == "context_length_exceeded"
-
-
-async def sizes_of_writes(at: Site, path: str, body: Any) -> tuple[bytes, int]:
-    """Return the body of the answer, and the bytes of its largest write."""
-    request = at.http.build_request("POST", path, json=body)
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "headers": request.headers.raw,
-        "http_version": "1.1",
-        "client": ("127.0.0.1", 1),
-        "server": ("testserver", 80),
-        "scheme": "http",
-        "root_path": "",
-        "extensions": {},
-    }
-    sent, written = [request.content], []
-
-    async def receive() -> dict[str, Any]:
-        if sent:
-            return {"type": "http.request", "body": sent.pop(), "more_body": False}
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def send(message: Any) -> None:
-        if message["type"] == "http.response.body":
-            written.append(bytes(message.get("body", b"")))
-
-    await at.app(scope, receive, send)
-    return b"".join(written), max(map(len, written))
+        await refuses(at, "/v1/completions", {"prompt": prompts, "max_tokens": 4}, code="context_length_exceeded")
 
 
 async def test_a_large_answer_is_written_one_choice_at_a_time(plain: Site) -> None:
     body = {"prompt": "a", "max_tokens": 40, "n": 64, "logprobs": 20, "seed": 1}
-    content, largest = await sizes_of_writes(plain, "/v1/completions", body)
+    visitor = Visitor(plain, "/v1/completions", body)
+    await visitor.visit()
+    written = [message["body"] for message in visitor.sent if message["type"] == "http.response.body"]
     whole = (await plain.post("/v1/completions", {**body, "n": 1})).json()
-    told = json.loads(content)
+    told = json.loads(b"".join(written))
     assert [choice["index"] for choice in told["choices"]] == list(range(64))
     assert all({**choice, "index": 0} == whole["choices"][0] for choice in told["choices"])
     assert list(told) == list(whole)
-    assert largest < 2 * WRITE_BYTES < len(content)
+    assert max(map(len, written)) < 2 * WRITE_BYTES < sum(map(len, written))
 
 
 async def test_a_long_head_is_written_in_turns(tmp_path: Path) -> None:
