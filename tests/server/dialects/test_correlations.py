@@ -55,18 +55,6 @@ async def test_correlations_are_those_of_the_traced_numbers(at: Site) -> None:
     assert (found[~sure] > 6.9).all()
 
 
-async def test_correlations_of_chosen_heads_and_units(at: Site) -> None:
-    config = at.context.config
-    prompt = ids(at, 20)
-    body = {"input": prompt, "point": "attn.hook_z", "layer": -1}
-    whole = entry(await at.post("/v1/geometry", body))
-    assert whole["num_units"] == config.num_heads * config.head_dim
-    one = entry(await at.post("/v1/geometry", {**body, "heads": 2, "units": [0, 3, 5], "num_strongest": 9}))
-    assert (one["num_units"], one["num_pairs"], one["heads"]) == (3, 3, [2])
-    pairs = {tuple(sorted(pair)) for pair in array(one, "strongest_pairs").tolist()}
-    assert pairs == {(0, 3), (0, 5), (3, 5)}
-
-
 async def test_correlations_capture_no_more_than_the_units_that_are_asked_for(at: Site) -> None:
     """Check that only the selected units are captured. In an old version the worker sent every unit, so that the whole
     point had to fit into the capture budget.

@@ -76,12 +76,6 @@ async def test_a_mean_is_over_all_positions_of_all_sources(plain: Site) -> None:
     assert np.allclose(numbers(change), rows.mean(axis=0))
 
 
-async def test_without_a_source_a_mean_is_over_the_input_itself(plain: Site) -> None:
-    (change,) = await sent(plain, {"point": "hook_resid_pre", "layer": 1, "op": "mean", "positions": 0})
-    assert bytes(plain.engine.submitted[0].prompt_token_ids) == b"abcd"
-    assert np.allclose(numbers(change), clean("hook_resid_pre", 1, 4).mean(axis=0))
-
-
 async def test_many_inputs_capture_a_source_once_and_count_positions_each_for_itself(plain: Site) -> None:
     item = {"point": "resid_pre.0", "positions": -1, "op": "patch", "from": {"input": "xyz"}}
     await sent(plain, item, input=["ab", "abc"])
@@ -134,10 +128,3 @@ async def test_a_failed_pass_over_a_source_is_the_requests_own_failure(tmp_path:
     async with site(tmp_path, engine) as at:
         answer = await at.post("/v1/completions", {**ROUTES["/v1/completions"], "interventions": [item]})
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-
-
-async def test_the_error_of_a_long_source_advises_no_field(plain: Site) -> None:
-    item = {"point": "resid_pre.0", "op": "mean", "from": {"input": "x" * 3_000}}
-    error = await plain.error("/v1/trace", {"input": "a", "points": ["logits"], "interventions": [item]}, 400)
-    assert error["message"].startswith("interventions[0].from.input: the prompt has more than 64 tokens")
-    assert error["message"].endswith(" are accepted.")

@@ -62,14 +62,6 @@ async def test_a_streams_lines_join_to_the_whole_answer(path: str, tmp_path: Pat
         assert end["created_at"].endswith("Z")
 
 
-@pytest.mark.parametrize("path", BODIES)
-async def test_the_end_of_the_text_is_told_as_stop(path: str, tmp_path: Path) -> None:
-    async with site(tmp_path, FakeEngine(eos_after=2)) as at:
-        lines = lines_of(await at.post(path, BODIES[path]))
-    assert "".join(map(text_of, lines)) == "hi"
-    assert lines[-1]["done_reason"] == "stop"
-
-
 async def test_a_prompt_is_wrapped_into_the_template_unless_it_is_raw(plain: Site) -> None:
     asked = [{"prompt": "U", **more} for more in ({"system": "S"}, {}, {"raw": True})]
     assert await prompts(plain, GENERATE, *asked) == [b"<system>S<user>U<A>", b"<user>U<A>", b"U"]

@@ -32,9 +32,6 @@ async def test_a_model_is_told_with_its_size_and_how_it_is_kept(tmp_path: Path) 
         assert (model["size"], model["details"]["quantization_level"]) == (size, level)
         assert (model["details"]["format"], model["details"]["family"]) == ("safetensors", "gpt2")
         assert model["details"]["parameter_size"] == "4.4K"
-
-
-async def test_a_gguf_file_is_told_as_one(tmp_path: Path) -> None:
     async with site(tmp_path, config=replace(tiny_config(), stored_as="gguf")) as at:
         (model,) = (await at.http.get("/api/tags")).json()["models"]
     assert (model["details"]["format"], model["details"]["quantization_level"]) == ("gguf", "GGUF")

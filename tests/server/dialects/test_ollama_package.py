@@ -8,7 +8,6 @@ from typing import Any
 import ollama
 import pytest
 
-from server.http.errors import EngineError
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import build_site, listening
 
@@ -95,16 +94,3 @@ async def test_errors_are_the_clients_own(tmp_path: Path) -> None:
     async with client(tmp_path, key="wrong") as api:
         with pytest.raises(ollama.ResponseError, match="The API key is wrong"):
             await api.list()
-
-
-async def test_a_stream_that_fails_raises_after_what_was_sent(tmp_path: Path) -> None:
-    got = []
-
-    async def read(api: ollama.AsyncClient) -> None:
-        async for part in await api.chat(MODEL, MESSAGES, stream=True):
-            got.append(part.message.content)
-
-    async with client(tmp_path, FakeEngine(fail_after=2, failure=EngineError("it broke"))) as api:
-        with pytest.raises(ollama.ResponseError, match="it broke"):
-            await read(api)
-    assert got == ["h", "i"]
