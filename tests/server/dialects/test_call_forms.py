@@ -1,6 +1,4 @@
-"""Calls, reasoning and special tokens as models write them, forms derived from the template, and answers in parts with
-recipients, through a real engine and its grammars.
-"""
+"""Calls and reasoning in every form that models write, through a real engine and its grammars."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,4 @@
-"""Interventions in request bodies: the arguments of the engine, their numbers, numbers of other inputs, and requests that
-are rejected before any pass.
-"""
+"""Interventions in request bodies: the arguments of the engine, values, sources, and requests that are rejected."""
 
 import base64
 from dataclasses import replace

@@ -1,6 +1,4 @@
-"""Routes on models with layers of several kinds: without attention, with heads of several sizes, with shared keys, and with
-several residual streams.
-"""
+"""Routes on models with layers of several kinds, with shared keys, or with several residual streams."""
 
 import random
 from pathlib import Path

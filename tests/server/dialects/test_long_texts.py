@@ -1,6 +1,4 @@
-"""Long texts and many inputs: no text is walked by its characters, inputs are handled in turns, and those without room
-are rejected before all are tokenised.
-"""
+"""Long texts and many inputs: no walk over characters, inputs in turns, and rejection before all are tokenised."""
 
 import asyncio
 import json

@@ -1,6 +1,4 @@
-"""The routes that explain a pass: many inputs, formats, budgets and errors, heads and rollout, the next token, the lens and
-the trajectory.
-"""
+"""The routes that explain a pass: formats, budgets and errors, and the numbers of heads, next, lens and trajectory."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Tools and reasoning in POST /v1/chat/completions: their form in the prompt, and the calls and thoughts in the answer."""
+"""Tools and reasoning in POST /v1/chat/completions: their form in the prompt, calls and thoughts in the answer."""
 
 import gc
 import json

@@ -14,7 +14,6 @@ from tests.server.fake_client import FakeEngine
 from tests.server.serving import site, write_tokenizer
 
 UNREADABLE = "a" * 47
-CHAT = {"messages": [{"role": "user", "content": UNREADABLE}], "max_tokens": 2}
 CHOICES = [{"value": "b"}, {"value": UNREADABLE}]
 LABELS = {"type": "choice", "name": "c", "instructions": "x", "choices": CHOICES}
 
@@ -44,7 +43,7 @@ async def test_an_error_whose_field_is_not_known_is_still_the_clients(tmp_path: 
     ("path", "body", "param"),
     [
         ("/v1/completions", {"prompt": UNREADABLE, "max_tokens": 2}, "prompt"),
-        ("/v1/chat/completions", CHAT, "messages"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": UNREADABLE}]}, "messages"),
         ("/v1/embeddings", {"input": ["x", UNREADABLE]}, "input"),
         ("/tokenize", {"prompt": UNREADABLE}, "prompt"),
         ("/v1/trace", {"input": UNREADABLE, "points": ["hook_embed"]}, "input"),

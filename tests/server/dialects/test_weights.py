@@ -1,4 +1,4 @@
-"""The weights of small random checkpoints over HTTP: census, geometry, circuits and slices, and correlations over a text."""
+"""The weights of small random checkpoints over HTTP: census, geometry, circuits, slices, and correlations."""
 
 import io
 import math
