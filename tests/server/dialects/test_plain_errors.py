@@ -1,11 +1,15 @@
-"""Errors about bodies use the terms of JSON, and contain no message of a library."""
+"""Errors use the terms of JSON and name no library, also where a tokenizer fails or Rust code panics."""
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.server.serving import Site, site
+from model.tokenization.tokenizer import UnreadableText
+from tests.server.fake_client import FakeEngine
+from tests.server.serving import Site, site, write_tokenizer
 
 CHAT, TRACE = "/v1/chat/completions", "/v1/trace"
 USER = {"role": "user", "content": "x"}
@@ -80,3 +84,72 @@ async def test_a_template_that_fails_is_named_by_its_line(tmp_path: Path, caplog
         assert "UndefinedError: 'dict object' has no attribute 'no'" in caplog.text
         error = await at.error(CHAT, {"messages": [{**USER, "content": "y"}]}, 400)
     assert error["message"] == "messages: the chat template refuses them: chat template: Only x."
+
+
+UNREADABLE = "a" * 47
+CHOICES = [{"value": "b"}, {"value": UNREADABLE}]
+LABELS = {"type": "choice", "name": "c", "instructions": "x", "choices": CHOICES}
+
+
+class Panic(BaseException):
+    """A panic as Rust code raises it: not a subclass of Exception."""
+
+
+def write_slow_pattern(folder: Path) -> None:
+    """Write a tokenizer with a pattern that tries all ways to cut a run of the letter a."""
+    write_tokenizer(folder)
+    path = folder / "tokenizer.json"
+    file = json.loads(path.read_text(encoding="utf-8"))
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+b"}, "behavior": "Isolated", "invert": False}
+    file["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [split, file["pre_tokenizer"]]}
+    path.write_text(json.dumps(file), encoding="utf-8")
+
+
+async def test_an_error_whose_field_is_not_known_is_still_the_clients(tmp_path: Path) -> None:
+    engine = FakeEngine(refuse=UnreadableText("it"))  # type: ignore[arg-type]
+    async with site(tmp_path, engine) as at:
+        error = await at.error("/v1/completions", {"prompt": "x"}, 400)
+    assert (error["code"], error["message"]) == ("unreadable_text", "A text of the body: it; another text is accepted.")
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/completions", {"prompt": UNREADABLE, "max_tokens": 2}, "prompt"),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": UNREADABLE}]}, "messages"),
+        ("/v1/embeddings", {"input": ["x", UNREADABLE]}, "input"),
+        ("/tokenize", {"prompt": UNREADABLE}, "prompt"),
+        ("/v1/trace", {"input": UNREADABLE, "points": ["hook_embed"]}, "input"),
+        ("/v1/decisions", {"input": "I", "questions": [LABELS]}, "input"),
+    ],
+)
+async def test_the_error_names_the_field_and_nothing_of_the_library(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, path: str, body: dict[str, Any], param: str
+) -> None:
+    write_slow_pattern(tmp_path)
+    with caplog.at_level(logging.INFO):
+        async with site(tmp_path) as at:
+            error = await at.error(path, body, 400)
+            assert await at.metric(f'lightwell_http_requests_total{{method="POST",route="{path}",status="400"}}') == 1
+    assert error["code"] == "unreadable_text"
+    assert (error["param"], "tokenizer cannot read it" in error["message"]) == (param, True)
+    assert "Onig" not in error["message"] + caplog.text
+    assert f"POST {path} 400" in caplog.text
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"n": 2}])
+async def test_a_panic_is_an_error_of_the_server(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, more: dict[str, Any]
+) -> None:
+    engine = FakeEngine(refuse=Panic("called unwrap"), refuse_from=0)  # type: ignore[arg-type]
+    with caplog.at_level(logging.INFO):
+        async with site(tmp_path, engine) as at:
+            answer = await at.post("/v1/completions", {"prompt": "x", **more})
+            assert (
+                await at.metric('lightwell_http_requests_total{method="POST",route="/v1/completions",status="500"}')
+                == 1
+            )
+    assert answer.status_code == 500
+    error = answer.json()["error"]
+    assert (error["code"], "unwrap" in answer.text) == ("internal_error", False)
+    assert "POST /v1/completions 500" in caplog.text
