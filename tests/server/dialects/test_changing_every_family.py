@@ -15,24 +15,12 @@ from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of, stack_config, stacks, why_absent
 from model.hooks.points import Point
 from tests.server.dialects.conftest import every_family
+from tests.server.dialects.test_looking_at_every_family import LENGTH, ids, reading
 from tests.server.serving import Site
 from tests.tiny import DECODERS, ENCODER_DECODERS, UNLIKE
 
 GENERATING = tuple(name for name in (*DECODERS, *ENCODER_DECODERS) if name in UNLIKE)
 EVERY = UNLIKE
-LENGTH = 19
-"""Tokens: longer than the windows of the checkpoints."""
-
-
-def ids(config: ModelConfig, length: int = LENGTH) -> list[int]:
-    return [random.randrange(config.vocab_size) for _ in range(length)]
-
-
-def reading(config: ModelConfig) -> dict[str, Any]:
-    """Return the input fields of a request: the encoder's input is shorter than the decoder's."""
-    if config.kind == "encoder-decoder":
-        return {"input": ids(config, LENGTH - 4), "decoder_input": ids(config)}
-    return {"input": ids(config)}
 
 
 async def trace(family: Site, names: list[str], **body: Any) -> dict[str, Any]:

@@ -235,11 +235,3 @@ async def test_leaving_ends_what_is_computed_in_a_thread(
     was_seen.set()
     await asyncio.to_thread(threads.shutdown)
     assert len(calls) == 1
-
-
-async def test_an_answer_that_was_sent_is_no_abort(tmp_path: Path) -> None:
-    engine = FakeEngine()
-    at = build_site(tmp_path, engine)
-    await Visitor(at, *COMPLETION).visit()
-    assert is_everything_freed(engine)
-    assert await aborts(at) == 0

@@ -80,11 +80,6 @@ async def test_full_names_lists_and_all_layers_are_understood_in_order(plain: Si
     assert {change.positions for change in changes} == {None}
 
 
-async def test_a_temperature_divides_scores(plain: Site) -> None:
-    (change,) = await sent(plain, {"point": "attn_scores", "layer": 0, "op": "temperature", "value": 0})
-    assert (change.point, change.op, change.value) == ("attn.hook_attn_scores", "temperature", 0.0)
-
-
 async def test_every_choice_has_the_change(plain: Site) -> None:
     await sent(plain, {"point": "z.0", "op": "zero"}, route="/v1/completions", n=2, prompt=["a", "b"])
     assert all(len(s.interventions) == 1 for s in plain.engine.submitted)

@@ -20,6 +20,7 @@ from tests.parity import ROWS
 from tests.reference.contributions import Contributions
 from tests.reference.stack import Weights
 from tests.server.dialects.conftest import every_family
+from tests.server.dialects.looks import array
 from tests.server.dialects.routes import refuses
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site
@@ -67,10 +68,6 @@ async def ask(family: Site, route: str, **body: Any) -> dict[str, Any]:
     assert answer.status_code == 200, answer.text
     (entry,) = answer.json()["data"]
     return dict(entry)
-
-
-def array(entry: dict[str, Any], name: str) -> Any:
-    return np.array(entry["arrays"][name]["data"], float)
 
 
 @every_family(*ROWS)

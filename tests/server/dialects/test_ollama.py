@@ -135,11 +135,6 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
         (CHAT, {"options": {"temprature": 1}}, "options.temprature: no such field"),
         (CHAT, {"think": "high"}, "think: this model's chat template has no thinking"),
         (CHAT, {"think": True}, "think: this model's chat template has no thinking"),
-        (
-            CHAT,
-            {"think": False, "chat_template_kwargs": {"enable_thinking": True}},
-            "think: think and enable_thinking",
-        ),
         (CHAT, {"top_logprobs": 2}, "top_logprobs: top_logprobs 2 needs logprobs true"),
         (CHAT, {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "messages[0].images: not supp"),
         (CHAT, {"messages": [{"role": "user", "content": "x" * 100}]}, "messages: the prompt has 109 tokens"),

@@ -17,8 +17,8 @@ from server.engine.request import Part
 from tests.parity import ROWS
 from tests.reference.contributions import Contributions
 from tests.server.dialects.conftest import every_family
-from tests.server.dialects.looks import TEXT, at_site, engine_of
-from tests.server.dialects.test_looking_at_every_family import array, ask, exactly, parts, reading
+from tests.server.dialects.looks import TEXT, array, at_site, engine_of
+from tests.server.dialects.test_looking_at_every_family import ask, exactly, parts, reading
 from tests.server.serving import Site
 
 QUERIES = [5, -1]
