@@ -1,4 +1,4 @@
-"""The ways in which an answer is sent, by its size, and log-probabilities in pieces between which others are served."""
+"""The ways in which an answer is sent: by its size, in pieces between which others are served, and past the application."""
 
 import asyncio
 import json
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import httpx
 import numpy as np
 import orjson
 import pytest
@@ -19,10 +20,12 @@ from model.tokenization.tokenizer import Tokenizer
 from server.dialects.responses import tensor_response
 from server.engine.outputs import TokenLogprobs
 from server.generation.logprobs import LegacyLogprobs, chat_entries, prompt_entries
+from server.http.connection import HttpProtocol
 from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
+from tests.server.bare_server import PATIENCE, serving
 from tests.server.dialects.looks import at_site, engine_of
-from tests.server.fake_client import INFO
-from tests.server.serving import Site, write_tokenizer
+from tests.server.fake_client import INFO, FakeEngine
+from tests.server.serving import Site, events_of, site, write_tokenizer
 
 
 async def bodies_of(answer: Response) -> list[bytes]:
@@ -184,3 +187,56 @@ async def test_two_tokens_of_one_text_are_both_among_the_likeliest(tokenizer: To
     assert first == {"\ufffd": -0.5, "token_id:228": -1.0, "a": -1.5}
     assert second == {"token_id:195": -0.5, "\ufffd": -1.0, "a": -1.5}, "the chosen token has its text's name"
     assert letter == first
+
+
+SCRIPT = tuple("Grüße, 世界! ".encode())
+COMPLETION = ("/v1/completions", {"prompt": "ab", "echo": True})
+CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "ab"}]})
+
+
+async def both_ways(folder: Path, engine: FakeEngine, path: str, body: dict[str, Any]) -> list[list[Any]]:
+    """Return the events of a stream over a socket, and of the same stream with all tokens sent by the application."""
+    body = {"max_tokens": 24, "stream": True, "stream_options": {"include_usage": True}, **body}
+    async with (
+        site(folder, engine) as at,
+        serving(at.app, HttpProtocol) as port,
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
+        answers = [await client.post(f"http://127.0.0.1:{port}{path}", json=body), await at.post(path, body)]
+    assert engine.submitted[1].handle.on_token is None
+    ways = [events_of(answer) for answer in answers]
+    for events in ways:
+        for event in events[:-1]:
+            del event["id"], event["created"]
+    return ways
+
+
+@pytest.mark.parametrize(("path", "body"), [COMPLETION, CHAT], ids=["completion", "chat"])
+async def test_a_stream_is_the_same_whoever_writes_its_tokens(path: str, body: dict[str, Any], tmp_path: Path) -> None:
+    engine = FakeEngine(script=SCRIPT)
+    written, sent = await both_ways(tmp_path, engine, path, body)
+    assert engine.submitted[0].handle.on_token is not None
+    assert written == sent
+    assert written[-2]["usage"]["completion_tokens"] == 24
+
+
+@pytest.mark.parametrize(
+    "more", [{"stop": "界"}, {"logprobs": 2}, {"n": 2}, {"return_token_ids": True}, {"attention": {"layers": 0}}]
+)
+async def test_streams_that_bring_more_than_text_are_left_to_the_application(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    written, sent = await both_ways(tmp_path, FakeEngine(script=SCRIPT), COMPLETION[0], {**COMPLETION[1], **more})
+    assert sorted(map(str, written)) == sorted(map(str, sent))  # the order of the choices may differ
+
+
+async def test_tokens_that_are_written_count_in_the_metrics(tmp_path: Path) -> None:
+    async with (
+        site(tmp_path) as at,
+        serving(at.app, HttpProtocol) as port,
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
+        body = {"prompt": "ab", "max_tokens": 9, "stream": True}
+        await client.post(f"http://127.0.0.1:{port}/v1/completions", json=body)
+        assert await at.metric("lightwell_time_to_first_token_seconds_count") == 1
+        assert await at.metric("lightwell_inter_token_latency_seconds_count") == 8
