@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions, and the input of chat templates: reasoning under every name, text parts, roles."""
+"""POST /v1/chat/completions, the input of chat templates, POST /tokenize and POST /detokenize."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from server.engine.request import GenerateTask
 from tests.model.tokenization.chat_formats import templates
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import Site, events_of, site
+from tests.server.serving import END_OF_TEXT, Site, events_of, site
 
 MESSAGES = [{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "U"}]}]
 PATH = "/v1/chat/completions"
@@ -220,3 +220,30 @@ async def test_half_a_character_in_arguments_is_refused_where_it_is(tmp_path: Pa
             await refuses(at, path, {"messages": messages}, "lone surrogate", param=field)
         whole = json.loads(json.dumps(messages).replace("ud83d", "ud83d\\\\ude00"))
         assert (await at.post("/tokenize", {"messages": whole})).status_code == 200
+
+
+async def test_tokenize_has_vllms_shape(plain: Site) -> None:
+    answer = (await plain.post("/tokenize", {"prompt": "aé", "return_token_strs": True})).json()
+    assert answer == {
+        "count": 3,
+        "max_model_len": 64,
+        "tokens": [97, 195, 169],
+        "token_strs": ["a", "\ufffd", "\ufffd"],
+    }
+    answer = (await plain.post("/tokenize", {"prompt": "aéb", "return_offsets": True})).json()
+    assert answer["offsets"] == [[0, 1], [1, 2], [1, 2], [2, 3]]
+
+
+async def test_a_conversation_is_tokenised_as_the_template_writes_it(plain: Site) -> None:
+    answer = (await plain.post("/tokenize", {"messages": [{"role": "user", "content": "x"}]})).json()
+    assert bytes(answer["tokens"]) == b"<user>x<A>"
+
+
+async def test_detokenize_gives_the_text_back_with_special_tokens_unless_skipped(plain: Site) -> None:
+    assert (await plain.post("/detokenize", {"tokens": [97, 195, 169]})).json() == {"prompt": "aé"}
+    assert (await plain.post("/detokenize", {"tokens": []})).json() == {"prompt": ""}
+    ids = [97, END_OF_TEXT]
+    assert (await plain.post("/detokenize", {"tokens": ids})).json() == {"prompt": "a<|end|>"}
+    body = {"tokens": ids, "skip_special_tokens": True}
+    assert (await plain.post("/detokenize", body)).json() == {"prompt": "a"}
+    await refuses(plain, "/detokenize", {"tokens": [97, 257]}, "no token 257; accepted are 0 to 256")
