@@ -1,4 +1,4 @@
-"""Models, health, metrics and pages, the keys that they need, limits and cached prefixes of a key, and operators' routes."""
+"""Models, health, metrics and pages, and keys: their limits, their cached prefixes, and the operator's routes."""
 
 import asyncio
 import re

@@ -1,4 +1,4 @@
-"""The ways in which an answer is sent: by its size, in pieces between which others are served, and past the application."""
+"""The ways in which an answer is sent: by its size, in pieces, and token by token past the application."""
 
 import asyncio
 import json
