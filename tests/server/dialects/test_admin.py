@@ -126,16 +126,8 @@ async def test_keys_are_rotated_by_reading_the_file_again(tmp_path: Path) -> Non
 
 
 OPEN = (
-    "/health/live",
-    "/health/ready",
-    "/health",
-    "/metrics",
-    "/version",
-    "/api/version",
-    "/",
-    "/docs",
-    "/openapi.json",
-)
+    "/health/live", "/health/ready", "/health", "/metrics", "/version", "/api/version", "/", "/docs", "/openapi.json",
+)  # fmt: skip
 KEYS = ("first-key", "zweiter-schlüssel")
 
 

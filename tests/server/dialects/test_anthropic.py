@@ -370,12 +370,8 @@ def test_calls_and_results_become_a_chats_messages() -> None:
 
 def test_tools_become_functions() -> None:
     plain = {
-        "name": "wait",
-        "input_schema": {},
-        "type": "custom",
-        "strict": True,
-        "cache_control": {"type": "ephemeral"},
-    }
+        "name": "wait", "input_schema": {}, "type": "custom", "strict": True, "cache_control": {"type": "ephemeral"},
+    }  # fmt: skip
     assert chat_of(tools=[TOOL, plain])["tools"] == [
         {"type": "function", "function": {"name": "look", "description": "Looks.", "parameters": {"type": "object"}}},
         {"type": "function", "function": {"name": "wait", "parameters": {}, "strict": True}},

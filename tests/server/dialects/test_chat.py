@@ -225,11 +225,8 @@ async def test_half_a_character_in_arguments_is_refused_where_it_is(tmp_path: Pa
 async def test_tokenize_has_vllms_shape(plain: Site) -> None:
     answer = (await plain.post("/tokenize", {"prompt": "aé", "return_token_strs": True})).json()
     assert answer == {
-        "count": 3,
-        "max_model_len": 64,
-        "tokens": [97, 195, 169],
-        "token_strs": ["a", "\ufffd", "\ufffd"],
-    }
+        "count": 3, "max_model_len": 64, "tokens": [97, 195, 169], "token_strs": ["a", "\ufffd", "\ufffd"],
+    }  # fmt: skip
     answer = (await plain.post("/tokenize", {"prompt": "aéb", "return_offsets": True})).json()
     assert answer["offsets"] == [[0, 1], [1, 2], [1, 2], [2, 3]]
 

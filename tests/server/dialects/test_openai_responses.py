@@ -120,15 +120,9 @@ async def test_a_streams_last_event_holds_the_whole_answer(
     kinds = [event["type"] for event in events]
     text = "response.output_text.delta"
     assert [kind for kind in kinds if kind != text] == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-        "response.output_text.done",
-        "response.content_part.done",
-        "response.output_item.done",
-        "response.completed",
-    ]
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+        "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed",
+    ]  # fmt: skip
     assert stable(events[-1]["response"]) == stable(whole)
     deltas = [event for event in events if event["type"] == text]
     assert "".join(event["delta"] for event in deltas) == whole["output"][0]["content"][0]["text"]
@@ -284,10 +278,7 @@ async def test_a_stream_that_fails_ends_with_the_error(tmp_path: Path) -> None:
     last = events[-1]
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert last["response"]["error"] == {
-        "code": "server_error",
-        "message": "boom",
-        "type": whole["type"],
-        "param": None,
-    }
+        "code": "server_error", "message": "boom", "type": whole["type"], "param": None,
+    }  # fmt: skip
     (message,) = last["response"]["output"]
     assert (message["content"][0]["text"], message["status"]) == ("hi", "incomplete")

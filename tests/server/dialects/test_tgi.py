@@ -97,22 +97,12 @@ async def test_the_end_is_told(
 
 async def test_parameters_are_those_of_completions_by_other_names(plain: Site) -> None:
     alike = {
-        "temperature": 0.5,
-        "top_k": 3,
-        "top_p": 0.5,
-        "repetition_penalty": 1.5,
-        "frequency_penalty": 0.5,
-        "seed": 7,
-    }
+        "temperature": 0.5, "top_k": 3, "top_p": 0.5, "repetition_penalty": 1.5, "frequency_penalty": 0.5, "seed": 7,
+    }  # fmt: skip
     theirs = {
-        **alike,
-        "max_new_tokens": 5,
-        "stop": ["zz"],
-        "truncate": 2,
-        "typical_p": None,
-        "watermark": False,
+        **alike, "max_new_tokens": 5, "stop": ["zz"], "truncate": 2, "typical_p": None, "watermark": False,
         "best_of": 1,
-    }
+    }  # fmt: skip
     ours = {**alike, "max_tokens": 5, "stop": ["zz"], "truncate_prompt_tokens": 2}
     await answer(plain, "/v1/completions", prompt="abcd", **ours)
     await answer(plain, "/generate", inputs="abcd", parameters=theirs)
