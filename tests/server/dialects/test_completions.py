@@ -113,6 +113,16 @@ async def test_what_a_request_does_not_say_is_the_models(tmp_path: Path) -> None
     assert found == [{name: getattr(own, name) for name in said}] * 2 + [said]
 
 
+async def test_the_log_has_the_sampling_parameters_of_a_text_at_level_debug(
+    plain: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    await complete(plain)
+    assert "is sampled with" not in caplog.text
+    with caplog.at_level("DEBUG", "server.generation.sampling"):
+        await complete(plain, top_p=0.5)
+    assert "the text is sampled with temperature=1, top_p=0.5, top_k=0, min_p=0" in caplog.text
+
+
 async def test_requests_with_neighbouring_seeds_share_no_choice(plain: Site) -> None:
     """Check against an old failure: choice k of one seed equalled choice 0 of seed + k."""
     first = random.randrange(2**63 - 16)

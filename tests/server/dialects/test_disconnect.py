@@ -6,12 +6,16 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fastapi import Request
+from starlette.types import Message
 
 from model.config import ModelConfig
 from server.dialects.inspect import contributions, inspection, next_token, trajectory
+from server.http.sse import ClientGone
+from server.http.tensor_formats import Format
 from tests.server.dialects.looks import engine_of
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import Site, build_site, tiny_classifier
@@ -209,6 +213,28 @@ CAN_TAKE_SECONDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "/v1/trajectory": (trajectory, "measure", {}),
 }
 """Functions that compute a part of an answer, and the fields of a body with several parts."""
+
+
+async def test_leaving_ends_a_part_that_takes_seconds() -> None:
+    loop, leaves, has_ended = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    async def receive() -> Message:
+        await leaves.wait()
+        return {"type": "http.disconnect"}
+
+    def endless(part: int) -> None:
+        loop.call_soon_threadsafe(leaves.set)
+        try:
+            while not has_ended.wait(0.001):
+                look.check()
+        finally:
+            has_ended.set()
+
+    request = Request({"type": "http"}, receive)
+    look = inspection.Inspection(cast("Any", None), request, cast("Any", None), Format.JSON, [], 0.0)
+    with pytest.raises(ClientGone):
+        await asyncio.wait_for(look.compute(map(endless, [0])), 60)
+    assert await asyncio.to_thread(has_ended.wait, 60)
 
 
 @pytest.mark.parametrize("path", CAN_TAKE_SECONDS)

@@ -15,6 +15,7 @@ from model.config import ModelConfig
 from model.network.sentence_transformers import DenseConfig, EmbeddingDefaults
 from server.engine.request import EmbedTask, Pooling
 from server.generation.embeddings import _warn_of_ids
+from server.generation.prompts.prompt import Prompt, fit_input, packed
 from server.http.errors import EngineError
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
@@ -169,6 +170,16 @@ async def test_an_encoder_decoder_embeds_with_its_encoder(tmp_path: Path) -> Non
     assert submitted.task == EmbedTask(layer=2, pooling="none", normalize=True)
     assert answer.json()["data"][0]["tokens"] == ["a", "b"]
     assert answer.json()["data"][0]["shape"] == [2, HIDDEN_SIZE]
+
+
+async def test_a_cut_keeps_the_special_tokens_at_both_ends(plain: Site) -> None:
+    """Truncate as transformers does: the text is cut, so that an encoder still sees its [CLS] and [SEP]."""
+    spans = [(0, 0), *((i, i + 1) for i in range(6)), (0, 0)]
+    prompt = Prompt(packed([256, *b"abcdef", 256]), offsets=packed(sum(spans, ())), num_ending=1)
+    cut = fit_input(plain.context, prompt, True, "input", 5)
+    assert ([*cut.ids], cut.spans) == ([256, *b"abc", 256], [*spans[:4], (0, 0)])
+    assert fit_input(plain.context, prompt, True, "input", 8) == prompt
+    assert len(fit_input(plain.context, prompt, True, "input", 1).ids) == 1
 
 
 async def test_token_ids_are_warned_of_once(plain: Site, caplog: pytest.LogCaptureFixture) -> None:
