@@ -1,4 +1,4 @@
-"""Rerank, score, classify and predict: scores and labels equal those of sentence-transformers and transformers."""
+"""Rerank, score, classify and predict: scores and labels equal the values of sentence-transformers and transformers."""
 
 from pathlib import Path
 from typing import Any

@@ -300,7 +300,7 @@ async def test_long_schemas_of_tools_are_not_kept_for_good(tmp_path: Path) -> No
         await ask(0)
         tracemalloc.start()
         try:
-            for number in range(1, 31):  # 6 MB, besides 5 MB that are kept in any case
+            for number in range(1, 31):  # 6 MB; 5 MB are kept in any case
                 await ask(number)
             gc.collect()
             assert tracemalloc.get_traced_memory()[0] < 8_000_000

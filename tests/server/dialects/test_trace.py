@@ -1,4 +1,4 @@
-"""POST /v1/trace: its answers, and the plan that tells their size before the pass."""
+"""POST /v1/trace: its answers, and the plan with their size before the pass."""
 
 import asyncio
 import base64
