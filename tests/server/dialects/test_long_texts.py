@@ -229,9 +229,9 @@ async def test_texts_without_room_are_rejected_before_all_are_tokenised(path: st
         assert caught.value.code == "queue_tokens_full"
         assert 10 < counting.num_texts < 400
         assert (await at.error(path, {field: texts, **more}, 429))["code"] == "queue_tokens_full"
-        for accepted in (texts[:10], ["a" * 200] * 1000):  # of many short texts, only the ones that run at once count
+        for accepted in (texts[:10], ["a" * 200] * 100):  # of many short texts, only the ones that run at once count
             assert (await at.post(path, {field: accepted, **more})).status_code == 200
-    assert len(at.engine.submitted) == 1010
+    assert len(at.engine.submitted) == 110
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])

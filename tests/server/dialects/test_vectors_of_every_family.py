@@ -167,8 +167,8 @@ def changes_of(config: ModelConfig, part: Part, layer: int) -> dict[str, list[di
         "mlp zeroed": [to("hook_mlp_out", "zero")],
         "output": [to(output, "patch", value=numbers, positions=[5])],
     }
-    streams = [name for point in points_of(config, stack) if (name := point.name).startswith("hook_resid")]
-    return found | {name: [to(name, "patch", value=numbers, positions=[5])] for name in streams}
+    stream = random.choice([point.name for point in points_of(config, stack) if point.name.startswith("hook_resid")])
+    return found | {stream: [to(stream, "patch", value=numbers, positions=[5])]}
 
 
 @every_family(
