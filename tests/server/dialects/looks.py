@@ -15,7 +15,7 @@ from tests.tiny import make_variant
 TEXT = "abcab"
 IDS = list(TEXT.encode())
 LAYERS, HEADS = 2, 4
-NEEDED: dict[str, dict[str, Any]] = {"explain": {"layer": 0, "head": 0}}
+NEEDED: dict[str, dict[str, Any]] = {"explain": {"layer": 0, "head": 0}, "trace": {"points": ["hook_resid_post"]}}
 """Required fields, by route."""
 
 

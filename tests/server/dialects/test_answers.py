@@ -1,23 +1,31 @@
-"""The ways in which an answer is sent, by its size."""
+"""The ways in which an answer is sent: by its size, in pieces, and token by token past the application."""
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import httpx
 import numpy as np
+import orjson
 import pytest
 from starlette.responses import Response
 from starlette.types import Message
 
-from server.dialects.responses import large_response, tensor_response
+from model.tokenization.detokenizer import Detokenizer
+from model.tokenization.tokenizer import Tokenizer
+from server.dialects.responses import tensor_response
+from server.engine.outputs import TokenLogprobs
+from server.generation.logprobs import LegacyLogprobs, chat_entries, prompt_entries
+from server.http.connection import HttpProtocol
 from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces
+from tests.server.bare_server import PATIENCE, serving
 from tests.server.dialects.looks import at_site, engine_of
-from tests.server.fake_client import INFO
-from tests.server.serving import Site
+from tests.server.fake_client import INFO, FakeEngine
+from tests.server.serving import Site, events_of, site, write_tokenizer
 
 
 async def bodies_of(answer: Response) -> list[bytes]:
@@ -45,29 +53,6 @@ def lines(num_bytes: int) -> Iterator[Piece]:
 async def test_a_small_answer_says_how_long_it_is(path: str, body: dict[str, object], plain: Site) -> None:
     answer = await plain.post(path, body)
     assert int(answer.headers["content-length"]) == len(answer.content) > 0
-
-
-async def test_rows_are_made_when_they_are_written() -> None:
-    """Write thousands of rows in pieces: at once they would block the event loop for a second."""
-    made: list[int] = []
-    made_by_turn = [0]
-
-    async def count() -> None:
-        while True:
-            made_by_turn.append(len(made))
-            await asyncio.sleep(0)
-
-    def rows() -> Iterator[dict[str, Any]]:
-        for number in range(5000):
-            made.append(number)
-            yield {"index": number, "text": "a" * 400}
-
-    counting = asyncio.create_task(count())
-    body = b"".join(await bodies_of(await large_response({"id": "x", "data": rows(), "usage": {}})))
-    counting.cancel()
-    assert json.loads(body) == {"id": "x", "data": list(rows()), "usage": {}}
-    assert max(np.diff(made_by_turn)) <= 2 * WRITE_BYTES / 400
-    assert await bodies_of(await large_response(iter(()))) == [b"[]"]
 
 
 @pytest.mark.parametrize(
@@ -102,12 +87,9 @@ async def test_an_answer_with_layers_tells_how_many_there_are(plain: Site) -> No
             assert sizes.keys() == {"num_layers", "num_heads", "num_kv_heads"}
 
 
-async def test_a_small_answer_is_one_piece() -> None:
+async def test_a_small_answer_is_one_piece_and_a_large_one_a_stream() -> None:
     answer = await tensor_response(Format.JSON, lines(10_000), ())
     assert await bodies_of(answer) == [b"".join(lines(10_000))]
-
-
-async def test_a_large_answer_is_a_stream() -> None:
     answer = await tensor_response(Format.JSON, lines(3 * WRITE_BYTES), ())
     bodies = await bodies_of(answer)
     assert "content-length" not in answer.headers
@@ -121,3 +103,140 @@ async def test_a_binary_answer_of_any_size_says_how_long_it_is(size: int) -> Non
     array: NumpyArray = np.zeros(size, np.uint8)
     answer = await tensor_response(Format.NPY, npy_pieces(array), [array])
     assert int(answer.headers["content-length"]) == sum(map(len, await bodies_of(answer))) > size
+
+
+LENGTH = 1000
+IDS = [97 + i % 26 for i in range(LENGTH)]
+"""Token ids of letters: an id of the tests' tokenizer is a byte."""
+SCORED = [TokenLogprobs.of(token_id, -0.5, 1, ((token_id, -0.5), (65, -1.5))) for token_id in IDS]
+MANY_TURNS = 15
+"""Iterations of the event loop for `LENGTH` positions: more than for a short prompt, which is one piece."""
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Tokenizer:
+    write_tokenizer(tmp_path)
+    return Tokenizer.from_folder(tmp_path)
+
+
+async def turns_during(work: Awaitable[Any]) -> tuple[int, Any]:
+    """Return how often another task could run during the work, and the result of the work, as a client reads it."""
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    result = await work
+    task.cancel()
+    return turns, orjson.loads(orjson.dumps(result))
+
+
+Write = Callable[[Tokenizer, int], Awaitable[Any]]
+FORMS: dict[str, Write] = {
+    "legacy": lambda tokenizer, length: LegacyLogprobs(tokenizer, 2, Detokenizer(tokenizer)).entries(
+        IDS[:length], SCORED[:length]
+    ),
+    "chat": lambda tokenizer, length: chat_entries(tokenizer, SCORED[:length], 2),
+    "prompt": lambda tokenizer, length: prompt_entries(tokenizer, [None, *SCORED[1:length]], 2),
+}
+
+
+CHOSEN = [{"token": chr(token_id), "logprob": -0.5, "bytes": [token_id]} for token_id in IDS]
+RANKED = [{"logprob": -0.5, "rank": 1, "decoded_token": chr(token_id)} for token_id in IDS]
+OTHER = {"logprob": -1.5, "rank": 2, "decoded_token": "A"}
+EXPECTED: dict[str, Any] = {
+    "legacy": {
+        "tokens": [chr(token_id) for token_id in IDS],
+        "token_logprobs": [-0.5] * LENGTH,
+        "top_logprobs": [{chr(token_id): -0.5, "A": -1.5} for token_id in IDS],
+        "text_offset": list(range(LENGTH)),
+    },
+    "chat": [{**each, "top_logprobs": [each, {"token": "A", "logprob": -1.5, "bytes": [65]}]} for each in CHOSEN],
+    "prompt": [None, *({str(i): each, "65": OTHER} for i, each in zip(IDS[1:], RANKED[1:], strict=True))],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_log_probabilities_of_a_long_prompt_are_written_in_pieces_that_join_without_a_seam(
+    form: str, tokenizer: Tokenizer
+) -> None:
+    few, _ = await turns_during(FORMS[form](tokenizer, 20))
+    many, written = await turns_during(FORMS[form](tokenizer, LENGTH))
+    assert few <= 1
+    assert many >= MANY_TURNS
+    assert written == EXPECTED[form]
+
+
+@pytest.mark.parametrize("form", ["legacy", "chat"])
+async def test_nothing_to_write_is_an_empty_list(form: str, tokenizer: Tokenizer) -> None:
+    _, written = await turns_during(FORMS[form](tokenizer, 0))
+    assert written in ([], {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []})
+
+
+async def test_two_tokens_of_one_text_are_both_among_the_likeliest(tokenizer: Tokenizer) -> None:
+    """Check tokens that are parts of characters. All of them have the text U+FFFD; an old version lost one of them."""
+    top = ((0xC3, -0.5), (0xE4, -1.0), (97, -1.5))
+    entries = [TokenLogprobs.of(token_id, logprob, 1, top) for token_id, logprob in top]
+    written = LegacyLogprobs(tokenizer, 3, Detokenizer(tokenizer))
+    fields = orjson.loads(orjson.dumps(await written.entries([0xC3, 0xE4, 97], entries)))
+    first, second, letter = fields["top_logprobs"]
+    assert first == {"\ufffd": -0.5, "token_id:228": -1.0, "a": -1.5}
+    assert second == {"token_id:195": -0.5, "\ufffd": -1.0, "a": -1.5}, "the chosen token has its text's name"
+    assert letter == first
+
+
+SCRIPT = tuple("Grüße, 世界! ".encode())
+COMPLETION = ("/v1/completions", {"prompt": "ab", "echo": True})
+CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "ab"}]})
+
+
+async def both_ways(folder: Path, engine: FakeEngine, path: str, body: dict[str, Any]) -> list[list[Any]]:
+    """Return the events of a stream over a socket, and of the same stream with all tokens sent by the application."""
+    body = {"max_tokens": 24, "stream": True, "stream_options": {"include_usage": True}, **body}
+    async with (
+        site(folder, engine) as at,
+        serving(at.app, HttpProtocol) as port,
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
+        answers = [await client.post(f"http://127.0.0.1:{port}{path}", json=body), await at.post(path, body)]
+    assert engine.submitted[1].handle.on_token is None
+    ways = [events_of(answer) for answer in answers]
+    for events in ways:
+        for event in events[:-1]:
+            del event["id"], event["created"]
+    return ways
+
+
+@pytest.mark.parametrize(("path", "body"), [COMPLETION, CHAT], ids=["completion", "chat"])
+async def test_a_stream_is_the_same_whoever_writes_its_tokens(path: str, body: dict[str, Any], tmp_path: Path) -> None:
+    engine = FakeEngine(script=SCRIPT)
+    written, sent = await both_ways(tmp_path, engine, path, body)
+    assert engine.submitted[0].handle.on_token is not None
+    assert written == sent
+    assert written[-2]["usage"]["completion_tokens"] == 24
+
+
+@pytest.mark.parametrize(
+    "more", [{"stop": "界"}, {"logprobs": 2}, {"n": 2}, {"return_token_ids": True}, {"attention": {"layers": 0}}]
+)
+async def test_streams_that_bring_more_than_text_are_left_to_the_application(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    written, sent = await both_ways(tmp_path, FakeEngine(script=SCRIPT), COMPLETION[0], {**COMPLETION[1], **more})
+    assert sorted(map(str, written)) == sorted(map(str, sent))  # the order of the choices may differ
+
+
+async def test_tokens_that_are_written_count_in_the_metrics(tmp_path: Path) -> None:
+    async with (
+        site(tmp_path) as at,
+        serving(at.app, HttpProtocol) as port,
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
+        body = {"prompt": "ab", "max_tokens": 9, "stream": True}
+        await client.post(f"http://127.0.0.1:{port}/v1/completions", json=body)
+        assert await at.metric("lightwell_time_to_first_token_seconds_count") == 1
+        assert await at.metric("lightwell_inter_token_latency_seconds_count") == 8

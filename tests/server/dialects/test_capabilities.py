@@ -6,29 +6,18 @@ from typing import Any
 
 import pytest
 
-from server.generation.supported_routes import (
-    CLASSIFICATIONS,
-    JUDGEMENTS,
-    ROUTES_OF_A_DECODER,
-    ROUTES_OF_A_HEAD,
-    ROUTES_OF_ANY_MODEL,
-    SCORINGS,
-    SPARSE,
-)
+from server.generation.supported_routes import JUDGEMENTS
+from tests.server.dialects.routes import ROUTES, refuses
 from tests.server.fake_client import INFO, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder, tiny_masked_lm
 
 CONFIGS = [tiny_config(), tiny_encoder(), tiny_encoder_decoder()]
 LABELS = replace(tiny_config(), architecture="GPT2ForSequenceClassification", has_head=False)
 FILLS_IN = tiny_masked_lm()
-BODIES: dict[str, dict[str, Any]] = {
-    "/v1/completions": {"prompt": "x", "max_tokens": 1},
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
-    "/v1/responses": {"input": "x", "max_output_tokens": 1},
-    "/v1/decisions": {"input": "x", "questions": [{"type": "predicate", "instructions": "y"}]},
-    "/v1/systemone": {"state": "x", "questions": {"q": {"type": "noul", "instructions": "y"}}},
-    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
-}
+WRITING = (
+    "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/decisions", "/v1/systemone", "/v1/messages",
+)  # fmt: skip
+BODIES = {route: ROUTES[route] for route in WRITING}
 
 
 async def capabilities(at: Site) -> Any:
@@ -47,7 +36,7 @@ async def capabilities(at: Site) -> Any:
 async def test_kind_stacks_and_parts_are_told(config: Any, stacks: list[str], parts: list[str], tmp_path: Path) -> None:
     async with site(tmp_path, config=config) as at:
         told = await capabilities(at)
-    assert told["kind"] == config.kind
+    assert (told["kind"], told["num_layers"], told["num_heads"]) == (config.kind, 3, 4)
     assert (list(told["stacks"]), told["attention"]["parts"]) == (stacks, parts)
     assert told["attention"]["with_generation"] == (config.kind != "encoder")
     assert told["batch_invariant"] is True
@@ -55,18 +44,19 @@ async def test_kind_stacks_and_parts_are_told(config: Any, stacks: list[str], pa
 
 
 @pytest.mark.parametrize(
-    ("kernels", "level", "arithmetic", "same_bits"),
+    ("kernels", "level", "arithmetic", "ranks", "same_bits"),
     [
-        ("native", "avx512_bf16", "float32", "every_level"),
-        ("native", "avx512_bf16", "bf16-dot", "same_level"),
-        ("torch", None, None, None),
+        ("native", "avx512_bf16", "float32", 1, "every_level"),
+        ("native", "avx512_bf16", "bf16-dot", 1, "same_level"),
+        ("native", "avx2", "float32", 2, None),  # ranks that hold a model together promise no bits across CPUs
+        ("torch", None, None, 1, None),
     ],
 )
 async def test_kernels_are_told_and_how_far_they_promise_the_same_bits(
-    kernels: str, level: str | None, arithmetic: str | None, same_bits: str | None, tmp_path: Path
+    kernels: str, level: str | None, arithmetic: str | None, ranks: int, same_bits: str | None, tmp_path: Path
 ) -> None:
     info = replace(INFO, kernels=kernels, kernel_level=level, kernel_arithmetic=arithmetic)
-    async with site(tmp_path, FakeEngine(engine_info=info)) as at:
+    async with site(tmp_path, FakeEngine(engine_info=info), tensor_parallel=ranks) as at:
         told = await capabilities(at)
     assert (told["kernels"], told["kernel_level"], told["kernel_arithmetic"]) == (kernels, level, arithmetic)
     assert told["same_bits_across"] == same_bits
@@ -82,13 +72,6 @@ async def test_weights_that_are_stored_quantised_are_counted(tmp_path: Path) -> 
         assert (await capabilities(at))["stored_weights"] == expected | {"num_kept": 0, "kept_bytes": 0}
     async with site(tmp_path) as at:
         assert (await capabilities(at))["stored_weights"] is None
-
-
-async def test_ranks_that_hold_a_model_together_promise_no_bits_across_cpus(tmp_path: Path) -> None:
-    info = replace(INFO, kernels="native", kernel_level="avx2", kernel_arithmetic="float32")
-    async with site(tmp_path, FakeEngine(engine_info=info), tensor_parallel=2) as at:
-        told = await capabilities(at)
-    assert (told["kernels"], told["same_bits_across"]) == ("native", None)
 
 
 async def test_the_stacks_of_an_encoder_decoder_have_their_own_sizes(tmp_path: Path) -> None:
@@ -137,57 +120,29 @@ async def test_a_point_can_be_changed_exactly_when_it_says_so(config: Any, tmp_p
         refused = [change for change, point in changes if not point["changeable"]]
         assert refused
         for change in refused:
-            error = await at.error("/v1/trace", {**body, "interventions": [change]}, 400)
-            assert "can be read and not changed" in error["message"]
+            await refuses(at, "/v1/trace", {**body, "interventions": [change]}, "can be read and not changed")
 
 
-async def test_layers_that_lack_a_point_are_left_out(tmp_path: Path) -> None:
-    async with site(tmp_path, config=replace(tiny_encoder(), first_attention_norm=False)) as at:
-        points = {point["short"]: point for point in (await capabilities(at))["points"]}
-    assert points["ln1.hook_scale"]["layers"] == [1, 2]
-    assert points["ln2.hook_scale"]["layers"] == [0, 1, 2]
-    assert points["hook_embed"]["layers"] == []
-
-
-async def test_every_route_that_reads_the_model_is_listed(plain: Site) -> None:
-    paths = (await plain.http.get("/openapi.json")).json()["paths"]
-    posts = {path for path, operations in paths.items() if "post" in operations}
-    reading_no_model = {"/v1/messages/count_tokens", "/api/show", "/tokenize", "/detokenize"}
-    assert posts - reading_no_model - {"/v1/models/{model_id}/geometry"} == {
-        *ROUTES_OF_A_DECODER,
-        *ROUTES_OF_A_HEAD,
-        *ROUTES_OF_ANY_MODEL,
-        *SCORINGS,
-        *CLASSIFICATIONS,
-        SPARSE,
-    }
-
-
-@pytest.mark.parametrize("route", BODIES)
 @pytest.mark.parametrize(
     "config", [CONFIGS[1], FILLS_IN, LABELS], ids=["without a head", "with one", "a decoder without one"]
 )
-async def test_what_writes_nothing_refuses_to_write_with_the_reason_it_told(
-    config: Any, route: str, tmp_path: Path
-) -> None:
+async def test_what_writes_nothing_refuses_to_write_with_the_reason_it_told(config: Any, tmp_path: Path) -> None:
     async with site(tmp_path, config=config) as at:
-        told = (await capabilities(at))["routes"][route]
-        error = await at.error(route, BODIES[route], 400)
+        routes = (await capabilities(at))["routes"]
+        for route, body in BODIES.items():
+            await refuses(at, route, body, routes[route]["reason"], "/v1/embeddings")
+            assert routes[route]["works"] is False
         assert at.engine.submitted == []
-    assert told["works"] is False
-    assert told["reason"] in error["message"]
-    assert "/v1/embeddings" in error["message"]
 
 
 @pytest.mark.parametrize("route", ["/v1/next", "/v1/lens"])
 async def test_an_encoder_without_a_head_says_so(route: str, tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_encoder()) as at:
         told = (await capabilities(at))["routes"][route]
-        error = await at.error(route, {"input": "x"}, 400)
+        await refuses(at, route, {"input": "x"}, told["reason"])
     async with site(tmp_path, config=FILLS_IN) as at:
         assert (await capabilities(at))["routes"][route] == {"works": True, "reason": None}
     assert "its files hold no head that fills in masked words" in told["reason"]
-    assert told["reason"] in error["message"]
 
 
 @pytest.mark.parametrize("config", [CONFIGS[0], CONFIGS[2]], ids=lambda config: config.kind)
@@ -206,6 +161,7 @@ async def test_routes_that_work_answer(config: Any, tmp_path: Path) -> None:
 async def test_chat_without_a_template_is_denied_here_and_refused_there(tmp_path: Path) -> None:
     async with site(tmp_path, template=None) as at:
         routes = (await capabilities(at))["routes"]
-    for told in (routes["/v1/chat/completions"], routes["/v1/responses"]):
-        assert told["works"] is False
-        assert "no chat template" in told["reason"]
+        for route, param in (("/v1/chat/completions", "messages"), ("/v1/responses", "input")):
+            assert routes[route]["works"] is False
+            assert "no chat template" in routes[route]["reason"]
+            await refuses(at, route, BODIES[route], "--chat-template", code="no_chat_template", param=param)

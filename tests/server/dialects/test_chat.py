@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions."""
+"""POST /v1/chat/completions, the input of chat templates, POST /tokenize and POST /detokenize."""
 
 import json
 from pathlib import Path
@@ -8,8 +8,10 @@ import pytest
 from msgspec import structs
 
 from server.engine.request import GenerateTask
+from tests.model.tokenization.chat_formats import templates
+from tests.server.dialects.routes import refuses
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import Site, events_of, site
+from tests.server.serving import END_OF_TEXT, Site, events_of, site
 
 MESSAGES = [{"role": "system", "content": "S"}, {"role": "user", "content": [{"type": "text", "text": "U"}]}]
 PATH = "/v1/chat/completions"
@@ -25,8 +27,9 @@ NULLABLE = (
 async def test_messages_become_the_prompt_that_the_template_writes(plain: Site) -> None:
     await plain.post(PATH, {"messages": MESSAGES, "max_tokens": 1})
     await plain.post(PATH, {"messages": MESSAGES, "max_tokens": 1, "add_generation_prompt": False})
+    await plain.post(PATH, {"messages": MESSAGES, "max_tokens": 1, "truncate_prompt_tokens": 4})
     prompts = [bytes(each.prompt_token_ids) for each in plain.engine.submitted]
-    assert prompts == [b"<system>S<user>U<A>", b"<system>S<user>U"]
+    assert prompts == [b"<system>S<user>U<A>", b"<system>S<user>U", b"U<A>"]
 
 
 async def test_the_template_reads_what_a_client_tells_it(tmp_path: Path) -> None:
@@ -53,11 +56,6 @@ async def test_half_a_character_told_to_the_template_is_refused(tmp_path: Path) 
             assert "lone surrogate at character 0" in answer.json()["error"]["message"]
 
 
-async def test_of_a_conversation_the_last_tokens_are_kept(plain: Site) -> None:
-    await plain.post(PATH, {"messages": MESSAGES, "max_tokens": 1, "truncate_prompt_tokens": 4})
-    assert bytes(plain.engine.submitted[0].prompt_token_ids) == b"U<A>"
-
-
 async def test_an_answer_has_openais_shape(plain: Site) -> None:
     answer = (await plain.post(PATH, {"messages": MESSAGES, "max_completion_tokens": 2})).json()
     assert answer["object"] == "chat.completion"
@@ -74,15 +72,17 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(plain: Site) 
     assert task.sampling.max_tokens == 64 - len("<user>" + "x" * 10 + "<A>")
 
 
-@pytest.mark.parametrize("field", NULLABLE)
-async def test_null_means_what_leaving_the_field_out_means(field: str, plain: Site) -> None:
-    answers = [(await plain.post(PATH, {"messages": MESSAGES, **more})).json() for more in ({}, {field: None})]
-    left_out, null = (each.task for each in plain.engine.submitted)  # one choice each
-    assert isinstance(left_out, GenerateTask)
-    assert isinstance(null, GenerateTask)
-    sampling = structs.replace(left_out.sampling, seed=null.sampling.seed)  # seeds are drawn
-    assert null == structs.replace(left_out, sampling=sampling)
-    assert answers[1]["choices"] == answers[0]["choices"]
+async def test_null_means_what_leaving_the_field_out_means(plain: Site) -> None:
+    left_out = (await plain.post(PATH, {"messages": MESSAGES})).json()
+    for field in NULLABLE:
+        null = (await plain.post(PATH, {"messages": MESSAGES, field: None})).json()
+        assert null["choices"] == left_out["choices"], field
+    expected, *tasks = (each.task for each in plain.engine.submitted)  # one choice each
+    assert isinstance(expected, GenerateTask)
+    for field, task in zip(NULLABLE, tasks, strict=True):
+        assert isinstance(task, GenerateTask)
+        sampling = structs.replace(expected.sampling, seed=task.sampling.seed)  # seeds are drawn
+        assert task == structs.replace(expected, sampling=sampling), field
 
 
 async def test_a_stream_says_who_speaks_and_joined_is_the_answer(tmp_path: Path) -> None:
@@ -108,19 +108,6 @@ async def test_logprobs_have_openais_chat_shape(tmp_path: Path) -> None:
     assert [top["token"] for top in entry["top_logprobs"]] == [entry["token"], "A"]
 
 
-async def test_a_model_without_a_template_answers_chat_with_400(tmp_path: Path) -> None:
-    async with site(tmp_path, template=None) as at:
-        error = await at.error(PATH, {"messages": MESSAGES}, 400)
-    assert error["code"] == "no_chat_template"
-    assert "--chat-template" in error["message"]
-
-
-async def test_messages_that_the_template_refuses_are_400(tmp_path: Path) -> None:
-    async with site(tmp_path, template="{{ raise_exception('roles must alternate') }}") as at:
-        error = await at.error(PATH, {"messages": MESSAGES}, 400)
-    assert "roles must alternate" in error["message"]
-
-
 async def test_a_role_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     messages = [{"role": "user", "content": "U"}, {"role": "usr", "content": "U"}]
     template = "{% for m in messages %}{{ m.role }}{% if m.role == 'usr' %}!{% endif %}{% endfor %}"
@@ -135,8 +122,125 @@ async def test_a_role_that_nobody_knows_is_refused(tmp_path: Path) -> None:
         assert bytes(at.engine.submitted[0].prompt_token_ids) == b"userusr!", "roles of the template are accepted"
 
 
-async def test_chat_tokens_bring_their_rows_too(plain: Site) -> None:
-    body = {"messages": MESSAGES, "max_tokens": 2, "attention": {"layers": 0, "heads": 0}}
-    (choice,) = (await plain.post(PATH, body)).json()["choices"]
-    num_prompt_tokens = len(plain.engine.submitted[0].prompt_token_ids)
-    assert choice["attention"]["query_positions"] == [num_prompt_tokens - 1, num_prompt_tokens]
+USER: dict[str, Any] = {"role": "user", "content": "U"}
+PARTS = [{"type": "text", "text": "first"}, {"type": "text", "text": "second"}]
+AS_PARTS = """{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}
+    {%- else %}{% for part in m.content %}[{{ part.text }}]{% endfor %}{% endif %}{% endfor %}"""
+"""Iterates over the parts of a content, as the templates of models that read images do."""
+USERS_PARTS = """{% for m in messages %}<{{ m.role }}>{% if m.role == 'user' and m.content is not string %}
+    {%- for part in m.content %}[{{ part.text }}]{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}"""
+
+
+async def prompts_of(folder: Path, template: str, *conversations: list[dict[str, Any]]) -> list[str]:
+    """Return the prompt of each conversation."""
+    prompts = []
+    async with site(folder, template=template) as at:
+        for messages in conversations:
+            answer = await at.post("/tokenize", {"messages": messages, "add_generation_prompt": False})
+            assert answer.status_code == 200, answer.text
+            prompts.append(bytes(answer.json()["tokens"]).decode())
+    return prompts
+
+
+@pytest.mark.parametrize("read", ["reasoning_content", "reasoning", "thinking"])
+@pytest.mark.parametrize("sent", ["reasoning_content", "reasoning", "thinking"])
+async def test_reasoning_reaches_the_template_by_the_name_that_it_reads(tmp_path: Path, sent: str, read: str) -> None:
+    template = f"{{% for m in messages %}}<{{{{ m.{read} or '' }}}}>{{{{ m.content }}}}{{% endfor %}}"
+    turns = [USER, {"role": "assistant", "content": "A", sent: "hm"}, USER]
+    assert await prompts_of(tmp_path, template, turns) == ["<>U<hm>A<>U"]
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (AS_PARTS, "<system>[first][second]<user>[first][second]<assistant>[first][second]"),
+        (USERS_PARTS, "<system>first\nsecond<user>[first][second]<assistant>first\nsecond"),
+        (
+            "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}",
+            "<system>first\nsecond<user>first\nsecond<assistant>first\nsecond",
+        ),
+        (
+            "{% for m in messages %}<{{ m.role }}>{{ m.content | tojson }}{% endfor %}",
+            '<system>"first\\nsecond"<user>"first\\nsecond"<assistant>"first\\nsecond"',
+        ),
+    ],
+    ids=["every role", "the user", "none", "as JSON"],
+)
+async def test_text_parts_reach_templates_that_read_them_and_are_joined_for_others(
+    tmp_path: Path, template: str, expected: str
+) -> None:
+    turns = [{"role": role, "content": PARTS} for role in ("system", "user", "assistant")]
+    assert await prompts_of(tmp_path, template, turns) == [expected]
+
+
+async def test_text_parts_are_joined_where_tools_are_written_out(tmp_path: Path) -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    turns = [
+        {"role": "user", "content": PARTS},
+        {"role": "assistant", "content": PARTS, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": PARTS},
+    ]
+    (prompt,) = await prompts_of(tmp_path, AS_PARTS, turns)
+    assert prompt.startswith("<user>first\nsecond<assistant>first\nsecond\n<tool_call>")
+    assert prompt.endswith("<user><tool_response>\nfirst\nsecond\n</tool_response>")
+
+
+async def test_a_tools_parts_reach_a_template_that_reads_them(tmp_path: Path) -> None:
+    template = templates.HERMES.replace(
+        "<tool_response>{{ m.content }}",
+        "<tool_response>{% if m.content is string %}{{ m.content }}{% else %}{{ m.content[0].text }}+"
+        "{{ m.content[1].text }}{% endif %}",
+    )
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": PARTS}
+    turns = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, result]
+    (prompt,) = await prompts_of(tmp_path, template, turns)
+    assert "<tool_response>first+second</tool_response>" in prompt
+
+
+@pytest.mark.parametrize(("known", "role"), [("", "system"), ("{# developer #}", "developer")])
+async def test_developer_is_system_for_a_template_that_does_not_name_it(tmp_path: Path, known: str, role: str) -> None:
+    template = known + "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+    messages = [{"role": "developer", "content": "D"}, USER]
+    async with site(tmp_path, template=template) as at:
+        await at.post(PATH, {"messages": messages, "max_tokens": 1})
+        await at.post("/v1/responses", {"input": messages, "max_output_tokens": 1})
+        assert [bytes(each.prompt_token_ids).decode() for each in at.engine.submitted] == [f"<{role}>D<user>U"] * 2
+
+
+async def test_half_a_character_in_arguments_is_refused_where_it_is(tmp_path: Path) -> None:
+    """Check against an old failure: the error named chat_template_kwargs as the cause."""
+    arguments = ["{}", '{"a": "\\ud83d"}']
+    calls = [{"id": f"call_{i}", "function": {"name": "f", "arguments": each}} for i, each in enumerate(arguments)]
+    template = "{% for m in messages %}{{ m.content }}{{ m.tool_calls }}{% endfor %}"
+    messages = [USER, {"role": "assistant", "content": "", "tool_calls": calls}, USER]
+    field = "messages[1].tool_calls[1].function.arguments"
+    async with site(tmp_path, template=template) as at:
+        for path in (PATH, "/tokenize"):
+            await refuses(at, path, {"messages": messages}, "lone surrogate", param=field)
+        whole = json.loads(json.dumps(messages).replace("ud83d", "ud83d\\\\ude00"))
+        assert (await at.post("/tokenize", {"messages": whole})).status_code == 200
+
+
+async def test_tokenize_has_vllms_shape(plain: Site) -> None:
+    answer = (await plain.post("/tokenize", {"prompt": "aé", "return_token_strs": True})).json()
+    assert answer == {
+        "count": 3, "max_model_len": 64, "tokens": [97, 195, 169], "token_strs": ["a", "\ufffd", "\ufffd"],
+    }  # fmt: skip
+    answer = (await plain.post("/tokenize", {"prompt": "aéb", "return_offsets": True})).json()
+    assert answer["offsets"] == [[0, 1], [1, 2], [1, 2], [2, 3]]
+
+
+async def test_a_conversation_is_tokenised_as_the_template_writes_it(plain: Site) -> None:
+    answer = (await plain.post("/tokenize", {"messages": [{"role": "user", "content": "x"}]})).json()
+    assert bytes(answer["tokens"]) == b"<user>x<A>"
+
+
+async def test_detokenize_gives_the_text_back_with_special_tokens_unless_skipped(plain: Site) -> None:
+    assert (await plain.post("/detokenize", {"tokens": [97, 195, 169]})).json() == {"prompt": "aé"}
+    assert (await plain.post("/detokenize", {"tokens": []})).json() == {"prompt": ""}
+    ids = [97, END_OF_TEXT]
+    assert (await plain.post("/detokenize", {"tokens": ids})).json() == {"prompt": "a<|end|>"}
+    body = {"tokens": ids, "skip_special_tokens": True}
+    assert (await plain.post("/detokenize", body)).json() == {"prompt": "a"}
+    await refuses(plain, "/detokenize", {"tokens": [97, 257]}, "no token 257; accepted are 0 to 256")

@@ -1,17 +1,19 @@
-"""POST /v1/completions."""
+"""POST /v1/completions: choices, streams, stop strings, scores, truncation, and attention rows with each token."""
 
-import logging
+import base64
 import random
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from model.checkpoint.generation_defaults import SamplingDefaults
 from server.engine.request import GenerateTask
 from server.http.errors import EngineError, QueueFull, WorkerLost
-from tests.server.fake_client import FakeEngine
+from tests.server.dialects.routes import refuses
+from tests.server.fake_client import FakeEngine, number
 from tests.server.serving import END_OF_TEXT, Site, events_of, site
 
 SCRIPT = tuple("Grüße, 世界! ".encode())
@@ -60,9 +62,10 @@ async def test_every_form_of_prompt_reaches_the_engine_as_ids(prompt: Any, ids: 
 
 
 async def test_choices_are_numbered_prompt_by_prompt_and_draw_their_own_numbers(plain: Site) -> None:
-    answer = await complete(plain, prompt=["a", "b"], n=3, seed=7)
+    answer = await complete(plain, prompt=["a", "b"], n=3, seed=7, echo=True)
     seeds = [sampling(plain, i).seed for i in range(6)]
     assert [choice["index"] for choice in answer["choices"]] == [0, 1, 2, 3, 4, 5]
+    assert [choice["text"] for choice in answer["choices"]] == ["ahihi"] * 3 + ["bhihi"] * 3
     assert seeds[:3] == seeds[3:], "prompts do not change each other's answers"
     assert seeds[0] == 7, "the first choice is that of n = 1"
     assert answer["usage"]["prompt_tokens"] == 2
@@ -111,18 +114,13 @@ async def test_what_a_request_does_not_say_is_the_models(tmp_path: Path) -> None
 
 
 async def test_the_log_has_the_sampling_parameters_of_a_text_at_level_debug(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    plain: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    own = SamplingDefaults(temperature=0.6, top_k=20)
-    async with site(tmp_path, sampling_defaults=own) as at:
-        await complete(at, top_p=0.5)
-        assert "is sampled with" not in caplog.text
-        with caplog.at_level(logging.DEBUG, "server.generation.sampling"):
-            await complete(at, top_p=0.5)
-    assert (
-        "the text is sampled with temperature=0.6, top_p=0.5, top_k=20, min_p=0, repetition_penalty=1, "
-        "presence_penalty=0, frequency_penalty=0" in caplog.text
-    )
+    await complete(plain)
+    assert "is sampled with" not in caplog.text
+    with caplog.at_level("DEBUG", "server.generation.sampling"):
+        await complete(plain, top_p=0.5)
+    assert "the text is sampled with temperature=1, top_p=0.5, top_k=0, min_p=0" in caplog.text
 
 
 async def test_requests_with_neighbouring_seeds_share_no_choice(plain: Site) -> None:
@@ -172,9 +170,6 @@ async def test_a_stream_has_one_event_a_token_and_ends_with_done(plain: Site) ->
     assert [chunk["choices"][0]["finish_reason"] for chunk in data[:-1]] == [None, None, None, "length"]
     assert len({chunk["id"] for chunk in data[:-1]}) == 1
     assert all("usage" not in chunk for chunk in data[:-1])
-
-
-async def test_the_usage_comes_last_and_is_null_before(plain: Site) -> None:
     data = await chunks(plain, stream_options={"include_usage": True})
     assert [chunk["usage"] for chunk in data[:-2]] == [None] * 4
     assert data[-2]["choices"] == []
@@ -185,15 +180,6 @@ async def test_the_usage_comes_last_and_is_null_before(plain: Site) -> None:
 async def test_cached_tokens_count_each_prompt_once(plain: Site) -> None:
     answer = await complete(plain, prompt=["ab", "cd", "ef"], n=2)
     assert answer["usage"]["prompt_tokens_details"] == {"cached_tokens": 6}
-
-
-async def test_every_choice_of_a_stream_comes_to_its_end(plain: Site) -> None:
-    data = await chunks(plain, prompt=["a", "b"], n=2)
-    texts = dict.fromkeys(range(4), "")
-    for chunk in data[:-1]:
-        (choice,) = chunk["choices"]
-        texts[choice["index"]] += choice["text"]
-    assert texts == dict.fromkeys(range(4), "hihi")
 
 
 async def test_logprobs_have_the_legacy_shape(plain: Site) -> None:
@@ -317,10 +303,154 @@ async def test_the_latencies_of_a_request_are_observed_once_per_token(plain: Sit
     assert await plain.metric('lightwell_request_success_total{finish_reason="length"}') == 2
 
 
-async def test_a_deadline_is_set_from_the_servers_timeout(tmp_path: Path) -> None:
-    async with site(tmp_path, request_timeout=0.0) as at:
-        await complete(at)
-        assert at.engine.submitted[0].deadline is None
-    async with site(tmp_path) as at:
-        await complete(at)
-        assert at.engine.submitted[0].deadline is not None
+async def test_a_stop_token_is_told_and_shown_only_when_asked(tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(eos_after=2)) as at:
+        (hidden,) = (await complete(at, stop_token_ids=[33]))["choices"]
+        (shown,) = (await complete(at, stop_token_ids=[33], include_stop_str_in_output=True))["choices"]
+    assert (hidden["text"], hidden["stop_reason"]) == ("hi", 33)
+    assert shown["text"] == "hi!"
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_stop_string_ends_the_choice_and_frees_its_place(streams: bool, tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(script=tuple(b"one two three"))) as at:
+        if streams:
+            data = await chunks(at, max_tokens=13, stop=["wo t", "zzz"])
+            text = "".join(chunk["choices"][0]["text"] for chunk in data[:-1])
+            last = data[-2]["choices"][0]
+        else:
+            (last,) = (await complete(at, max_tokens=13, stop=["wo t", "zzz"]))["choices"]
+            text = last["text"]
+        assert text == "one t"
+        assert (last["finish_reason"], last["stop_reason"]) == ("stop", "wo t")
+        assert at.engine.submitted[0].handle.was_aborted
+        assert await at.metric('lightwell_request_success_total{finish_reason="stop"}') == 1
+        assert await at.metric('lightwell_request_success_total{finish_reason="abort"}') == 0
+
+
+@pytest.mark.parametrize(
+    ("min_tokens", "text"), [(0, "a"), (4, "a"), (5, "aSTOPb"), (9, "aSTOPb"), (10, "aSTOPbSTOPc")]
+)
+async def test_stop_strings_are_not_looked_at_before_min_tokens(min_tokens: int, text: str, tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(script=tuple(b"aSTOPbSTOPc"))) as at:
+        fields = {"max_tokens": 11, "stop": "STOP", "min_tokens": min_tokens}
+        (whole,) = (await complete(at, **fields))["choices"]
+        data = await chunks(at, **fields)
+    assert whole["text"] == text == "".join(chunk["choices"][0]["text"] for chunk in data[:-1])
+
+
+async def test_echo_puts_the_prompt_before_text_and_logprobs(plain: Site) -> None:
+    (choice,) = (await complete(plain, max_tokens=1, logprobs=0, echo=True))["choices"]
+    assert choice["text"] == "abh"
+    assert choice["logprobs"]["tokens"] == ["a", "b", "h"]
+    assert choice["logprobs"]["token_logprobs"] == [None, -0.5, -0.5]
+    assert choice["logprobs"]["text_offset"] == [0, 1, 2]
+    (of_ids,) = (await complete(plain, prompt=[97, 98], max_tokens=1, echo=True))["choices"]
+    assert of_ids["text"] == "abh"
+
+
+async def test_a_prompt_can_be_scored_without_generating(plain: Site) -> None:
+    answer = await complete(plain, max_tokens=0, logprobs=1, echo=True)
+    (choice,) = answer["choices"]
+    assert (choice["text"], choice["logprobs"]["tokens"]) == ("ab", ["a", "b"])
+    assert choice["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 0
+
+
+async def test_prompt_logprobs_have_vllms_shape(plain: Site) -> None:
+    (choice,) = (await complete(plain, prompt_logprobs=2))["choices"]
+    first, second = choice["prompt_logprobs"]
+    assert first is None
+    assert second["98"] == {"logprob": -0.5, "rank": 1, "decoded_token": "b"}
+    assert second["65"] == {"logprob": -1.5, "rank": 2, "decoded_token": "A"}
+
+
+@pytest.mark.parametrize(
+    ("more", "kept"), [({"max_tokens": 4}, 60), ({}, 48), ({"max_tokens": None}, 48)], ids=["4", "default", "null"]
+)
+async def test_truncate_drops_the_beginning_of_a_long_prompt_only(more: dict[str, Any], kept: int, plain: Site) -> None:
+    body = {"prompt": "a" * 70 + "b" * 10, "truncate": True, **more}
+    assert (await plain.post("/v1/completions", body)).status_code == 200
+    assert bytes(plain.engine.submitted[0].prompt_token_ids) == b"a" * (kept - 10) + b"b" * 10
+    assert sampling(plain).max_tokens == 64 - kept
+    await plain.post("/v1/completions", {"prompt": "a" * 60, "truncate": True})
+    assert len(plain.engine.submitted[1].prompt_token_ids) == 60
+
+
+@pytest.mark.parametrize("max_tokens", [64, 100])
+async def test_truncate_cannot_make_room_where_the_answer_takes_all_of_it(max_tokens: int, plain: Site) -> None:
+    body = {"prompt": "a" * 70, "truncate": True, "max_tokens": max_tokens}
+    error = await plain.error("/v1/completions", body, 400)
+    assert error["param"] == "max_tokens"
+    assert f"{max_tokens} leaves no room for the prompt; 1 to 63" in error["message"]
+
+
+async def test_each_streamed_token_brings_the_row_that_chose_it(plain: Site) -> None:
+    data = await chunks(plain, max_tokens=2, attention={"layers": [-1], "heads": [1, 3]})
+    for i, chunk in enumerate(data[:-1]):
+        rows = chunk["choices"][0]["attention"]
+        assert rows["axes"] == ["layer", "head", "query", "key"]
+        assert (rows["layers"], rows["heads"], rows["query_positions"]) == ([2], [1, 3], [1 + i])
+        expected = [[[[number(2, h, 1 + i, k) for k in range(2 + i)]] for h in (1, 3)]]
+        assert np.array_equal(np.array(rows["attention"], np.float32), np.array(expected, np.float32))
+
+
+async def test_an_unstreamed_answer_pads_its_rows_to_the_longest(plain: Site) -> None:
+    (choice,) = (await complete(plain, max_tokens=3, attention={"pairs": [[0, 1], [2, 3]]}))["choices"]
+    rows = choice["attention"]
+    assert (rows["axes"], rows["shape"], rows["pairs"]) == (["pair", "query", "key"], [2, 3, 4], [[0, 1], [2, 3]])
+    expected = [[[number(la, h, q, k) for k in range(4)] for q in (1, 2, 3)] for la, h in ((0, 1), (2, 3))]
+    assert np.array_equal(np.array(rows["attention"], np.float32), np.array(expected, np.float32))
+
+
+async def test_the_prompts_rows_come_once_with_the_first_token(plain: Site) -> None:
+    data = await chunks(plain, attention={"layers": 0, "heads": 0, "prompt": True})
+    has_prompt = ["prompt" in chunk["choices"][0]["attention"] for chunk in data[:-1]]
+    assert has_prompt == [True, False, False, False]
+    prompt = data[0]["choices"][0]["attention"]["prompt"]
+    assert (prompt["shape"], prompt["query_positions"]) == ([1, 1, 2, 2], [0, 1])
+
+
+@pytest.mark.parametrize("prompt", [True, False])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_prompt_scored_without_generating_brings_no_row_of_a_token(
+    prompt: bool, stream: bool, plain: Site
+) -> None:
+    rows = {"layers": 0, "heads": 0, "prompt": prompt}
+    body = {"prompt": "ab", "max_tokens": 0, "echo": True, "attention": rows, "stream": stream}
+    answer = await plain.post("/v1/completions", body)
+    (choice,) = (events_of(answer)[0] if stream else answer.json())["choices"]
+    assert choice["text"] == "ab"
+    if prompt:
+        assert list(choice["attention"]) == ["prompt"]
+        assert choice["attention"]["prompt"]["query_positions"] == [0, 1]
+    else:
+        assert "attention" not in choice
+
+
+async def test_rows_can_be_base64_and_top_k(plain: Site) -> None:
+    fields = {"layers": 0, "heads": 1, "top_k": 3, "dtype": "float16", "encoding_format": "base64"}
+    data = await chunks(plain, max_tokens=1, attention=fields)
+    rows = data[0]["choices"][0]["attention"]
+    values = np.frombuffer(base64.b64decode(rows["values"]), "<f2").reshape(rows["shape"])
+    indices = np.frombuffer(base64.b64decode(rows["indices"]), "<i4").reshape(rows["shape"])
+    assert rows["axes"] == ["layer", "head", "query", "k"]
+    assert indices.tolist() == [[[[1, 0, -1]]]]
+    assert values[0, 0, 0, 0] == np.float16(number(0, 1, 1, 1))
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_rows_count_as_captured_until_the_answer_is_sent(stream: bool, plain: Site) -> None:
+    body = {"prompt": "ab", "max_tokens": 3, "n": 2, "attention": {"layers": 0}, "stream": stream}
+    await plain.post("/v1/completions", body)
+    assert plain.engine.held == [each.capture_bytes for each in plain.engine.submitted]
+    assert len(plain.engine.held) == 2
+    assert min(plain.engine.held) > 0
+
+
+async def test_too_many_rows_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    async with site(tmp_path, max_response_bytes=2000) as at:
+        body = {"prompt": "ab", "max_tokens": 30, "attention": {}}
+        await refuses(at, "/v1/completions", body, "bytes", status=413)
+        assert at.engine.submitted == []
+        assert await at.metric('lightwell_capture_rejected_total{reason="answer_too_large"}') == 1

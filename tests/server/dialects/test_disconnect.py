@@ -6,17 +6,32 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fastapi import Request
+from starlette.types import Message
 
+from model.config import ModelConfig
 from server.dialects.inspect import contributions, inspection, next_token, trajectory
+from server.http.sse import ClientGone
+from server.http.tensor_formats import Format
 from tests.server.dialects.looks import engine_of
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import Site, build_site
+from tests.server.serving import Site, build_site, tiny_classifier
 
 COMPLETION = ("/v1/completions", {"prompt": "ab", "max_tokens": 4})
-ATTENTION = ("/v1/attention", {"input": ["ab", "cd"]})
+CHAT = {"messages": [{"role": "user", "content": "U"}]}
+WRITING: dict[str, tuple[str, dict[str, Any], int]] = {
+    "several choices": ("/v1/completions", {"prompt": "ab", "max_tokens": 4, "n": 3}, 3),
+    "a chat": ("/v1/chat/completions", CHAT, 1),
+    "a response": ("/v1/responses", {"input": "x"}, 1),
+    "a message": ("/v1/messages", {**CHAT, "max_tokens": 4}, 1),
+    "a chat of Ollama": ("/api/chat", CHAT, 1),
+    "a text of Ollama": ("/api/generate", {"prompt": "U"}, 1),
+    "a raw text of Ollama": ("/api/generate", {"prompt": "U", "raw": True}, 1),
+}
+"""A route that writes text, a body, and the number of its choices."""
 
 
 class Visitor:
@@ -76,17 +91,20 @@ async def aborts(at: Site) -> float:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_leaving_before_the_first_token_frees_every_choice(streams: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("path", "body", "choices"), WRITING.values(), ids=WRITING)
+async def test_leaving_before_the_first_token_frees_every_choice(
+    path: str, body: dict[str, Any], choices: int, streams: bool, tmp_path: Path
+) -> None:
     engine = FakeEngine(gate=asyncio.Event())
     at = build_site(tmp_path, engine)
-    path, body = COMPLETION
-    visitor = Visitor(at, path, {**body, "n": 3, "stream": streams})
+    visitor = Visitor(at, path, {**body, "stream": streams})
     visit = asyncio.create_task(visitor.visit())
-    await until(lambda: len(engine.submitted) == 3)
+    await until(lambda: len(engine.submitted) == choices)
     visitor.has_left.set()
     await visit
     assert is_everything_freed(engine)
-    assert await aborts(at) == 3
+    assert all(each.handle.was_aborted for each in engine.submitted)
+    assert await aborts(at) == choices
 
 
 @pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
@@ -167,16 +185,26 @@ async def test_a_stop_string_frees_the_place_before_a_slow_client_has_taken_what
     await visit
 
 
-async def test_leaving_frees_captures_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("path", "body", "config"),
+    [
+        ("/v1/attention", {"input": ["ab"] * 9}, None),
+        ("/v1/rerank", {"query": "q", "documents": ["ab"] * 9}, tiny_classifier()),
+    ],
+)
+async def test_leaving_frees_captures_and_ends_the_rest(
+    path: str, body: dict[str, Any], config: ModelConfig | None, tmp_path: Path
+) -> None:
     engine = FakeEngine(gate=asyncio.Event())
-    at = build_site(tmp_path, engine)
-    visitor = Visitor(at, *ATTENTION)
+    at = build_site(tmp_path, engine, config=config, max_num_seqs=2)
+    visitor = Visitor(at, path, body)
     visit = asyncio.create_task(visitor.visit())
-    await until(lambda: len(engine.submitted) == 2)
+    await until(lambda: bool(engine.submitted))
     visitor.has_left.set()
     await visit
     assert is_everything_freed(engine)
-    assert await aborts(at) == 2
+    assert len(engine.submitted) < 9
+    assert await aborts(at) == len(engine.submitted)
 
 
 CAN_TAKE_SECONDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
@@ -185,6 +213,28 @@ CAN_TAKE_SECONDS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "/v1/trajectory": (trajectory, "measure", {}),
 }
 """Functions that compute a part of an answer, and the fields of a body with several parts."""
+
+
+async def test_leaving_ends_a_part_that_takes_seconds() -> None:
+    loop, leaves, has_ended = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    async def receive() -> Message:
+        await leaves.wait()
+        return {"type": "http.disconnect"}
+
+    def endless(part: int) -> None:
+        loop.call_soon_threadsafe(leaves.set)
+        try:
+            while not has_ended.wait(0.001):
+                look.check()
+        finally:
+            has_ended.set()
+
+    request = Request({"type": "http"}, receive)
+    look = inspection.Inspection(cast("Any", None), request, cast("Any", None), Format.JSON, [], 0.0)
+    with pytest.raises(ClientGone):
+        await asyncio.wait_for(look.compute(map(endless, [0])), 60)
+    assert await asyncio.to_thread(has_ended.wait, 60)
 
 
 @pytest.mark.parametrize("path", CAN_TAKE_SECONDS)
@@ -211,11 +261,3 @@ async def test_leaving_ends_what_is_computed_in_a_thread(
     was_seen.set()
     await asyncio.to_thread(threads.shutdown)
     assert len(calls) == 1
-
-
-async def test_an_answer_that_was_sent_is_no_abort(tmp_path: Path) -> None:
-    engine = FakeEngine()
-    at = build_site(tmp_path, engine)
-    await Visitor(at, *COMPLETION).visit()
-    assert is_everything_freed(engine)
-    assert await aborts(at) == 0

@@ -1,6 +1,5 @@
 """POST /v1/embeddings."""
 
-import base64
 import io
 import json
 from dataclasses import replace
@@ -14,11 +13,11 @@ from safetensors.numpy import load as load_safetensors
 
 from model.config import ModelConfig
 from model.network.sentence_transformers import DenseConfig, EmbeddingDefaults
-from model.tokenization.tokenizer import Tokenizer
 from server.engine.request import EmbedTask, Pooling
 from server.generation.embeddings import _warn_of_ids
-from server.generation.prompts.prompt import fit_input, read_prompts
+from server.generation.prompts.prompt import Prompt, fit_input, packed
 from server.http.errors import EngineError
+from tests.server.dialects.routes import refuses
 from tests.server.fake_client import HIDDEN_SIZE, FakeEngine
 from tests.server.serving import Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
 
@@ -45,13 +44,7 @@ async def test_an_answer_has_openais_shape(plain: Site) -> None:
     assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] == 3
 
 
-async def test_base64_is_little_endian_float32(plain: Site) -> None:
-    (entry,) = (await plain.post(PATH, {"input": "a", "encoding_format": "base64"})).json()["data"]
-    assert np.frombuffer(base64.b64decode(entry["embedding"]), "<f4").tolist() == vector(97)
-
-
-async def test_a_decoder_takes_its_last_token_normalised_unless_told_otherwise(plain: Site) -> None:
-    assert await task_of(plain) == EmbedTask(layer=None, pooling="last", normalize=True, dimensions=None)
+async def test_what_is_asked_for_reaches_the_engine(plain: Site) -> None:
     told = await task_of(plain, layer=-1, pooling="mean", normalize=False, dimensions=3)
     assert told == EmbedTask(layer=3, pooling="mean", normalize=False, dimensions=3)
 
@@ -65,10 +58,9 @@ async def test_a_folder_for_late_interaction_gives_the_vectors_of_tokens_and_no_
         task = await task_of(at, pooling="none", prompt_name="query")
         assert bytes(at.engine.submitted[-1].prompt_token_ids) == b"[Q]ab"
         mean = await task_of(at, pooling="mean")
-        error = await at.error(PATH, {"input": "ab"}, 400)
+        await refuses(at, PATH, {"input": "ab"}, param="pooling")
     assert task == EmbedTask(pooling="none", normalize=True, dense=True)
     assert not mean.dense
-    assert error["param"] == "pooling"
 
 
 async def test_pooling_none_gives_a_vector_a_token(plain: Site) -> None:
@@ -102,12 +94,6 @@ async def test_binary_forms_hold_the_same_numbers(plain: Site) -> None:
     assert [(line["token"], line["embedding"]) for line in rest] == [(0, vector(97)), (1, vector(98))]
 
 
-async def test_too_many_vectors_are_413(tmp_path: Path) -> None:
-    async with site(tmp_path, max_response_bytes=100) as at:
-        await at.error(PATH, {"input": "abcdef", "pooling": "none"}, 413)
-        assert at.engine.submitted == []
-
-
 async def test_a_worker_that_fails_fails_the_request(tmp_path: Path) -> None:
     async with site(tmp_path, FakeEngine(failure=EngineError("boom"))) as at:
         error = await at.error(PATH, {"input": ["a", "b"]}, 500)
@@ -135,9 +121,8 @@ async def test_a_folder_that_declares_its_embeddings_is_obeyed(tmp_path: Path) -
         assert await task_of(at, input="ABCDEFGH") == EmbedTask(pooling="cls", normalize=False)
         assert bytes(at.engine.submitted[-1].prompt_token_ids) == b"abcde"
         told = await task_of(at, input="x", pooling="mean", normalize=True)
-        too_long = await at.error(PATH, {"input": "abcdef", "truncate": False}, 400)
+        await refuses(at, PATH, {"input": "abcdef", "truncate": False}, "at most 5 are accepted")
     assert (told.pooling, told.normalize) == ("mean", True)
-    assert "at most 5 are accepted" in too_long["message"]
 
 
 async def test_a_prompt_is_put_before_texts_and_not_before_ids(tmp_path: Path) -> None:
@@ -156,11 +141,9 @@ async def test_a_prompt_is_put_before_texts_and_not_before_ids(tmp_path: Path) -
 
 async def test_pooling_that_cannot_be_had_is_refused_unless_another_is_named(tmp_path: Path) -> None:
     async with site(tmp_path, defaults=replace(DECLARED, refusal="modules.json: a Dense follows")) as at:
-        error = await at.error(PATH, {"input": "a"}, 400)
+        await refuses(at, PATH, {"input": "a"}, "a Dense follows", param="pooling", code="not_supported_by_model")
         assert at.engine.submitted == []
         assert (await task_of(at, input="a", pooling="last")).pooling == "last"
-    assert (error["param"], error["code"]) == ("pooling", "not_supported_by_model")
-    assert "a Dense follows" in error["message"]
 
 
 async def test_dense_layers_are_for_what_the_folder_declares(tmp_path: Path) -> None:
@@ -173,49 +156,30 @@ async def test_dense_layers_are_for_what_the_folder_declares(tmp_path: Path) -> 
             True, False, False,
         ]  # fmt: skip
         assert at.engine.submitted[0].capture_bytes == 4 * 20
-        over = await at.error(PATH, {"input": "a", "dimensions": 21}, 400)
-        own = await at.error(PATH, {"input": "a", "dimensions": 20, "pooling": "cls"}, 400)
+        await refuses(at, PATH, {"input": "a", "dimensions": 21}, "1 to 20 are accepted")
+        await refuses(at, PATH, {"input": "a", "dimensions": 20, "pooling": "cls"}, f"1 to {HIDDEN_SIZE} are accepted")
     assert (told["dimensions"], told["defaults"]["dense"]) == (20, [20])
-    assert "1 to 20 are accepted" in over["message"]
-    assert f"1 to {HIDDEN_SIZE} are accepted" in own["message"]
 
 
 async def test_an_encoder_decoder_embeds_with_its_encoder(tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_encoder_decoder()) as at:
         answer = await at.post(PATH, {"input": "ab", "pooling": "none", "layer": -1})
         (submitted,) = at.engine.submitted
-        error = await at.error(PATH, {"input": "ab", "layer": 3}, 400)
+        await refuses(at, PATH, {"input": "ab", "layer": 3}, "there is no layer 3; accepted are 0 to 2")
     assert bytes(submitted.encoder_token_ids) == b"ab"
     assert submitted.task == EmbedTask(layer=2, pooling="none", normalize=True)
     assert answer.json()["data"][0]["tokens"] == ["a", "b"]
     assert answer.json()["data"][0]["shape"] == [2, HIDDEN_SIZE]
-    assert "there is no layer 3; accepted are 0 to 2" in error["message"]
 
 
-async def test_a_cut_keeps_the_special_tokens_at_both_ends(tmp_path: Path) -> None:
+async def test_a_cut_keeps_the_special_tokens_at_both_ends(plain: Site) -> None:
     """Truncate as transformers does: the text is cut, so that an encoder still sees its [CLS] and [SEP]."""
-    async with site(tmp_path) as at:
-        file = tmp_path / "tokenizer.json"
-        written = json.loads(file.read_text())
-        end = {"SpecialToken": {"id": "<|end|>", "type_id": 0}}
-        text = {"Sequence": {"id": "A", "type_id": 0}}
-        written["post_processor"] = {
-            "type": "TemplateProcessing",
-            "single": [end, text, end],
-            "pair": [text],
-            "special_tokens": {"<|end|>": {"id": "<|end|>", "ids": [256], "tokens": ["<|end|>"]}},
-        }
-        file.write_text(json.dumps(written))
-        context = replace(at.model, tokenizer=Tokenizer.from_folder(tmp_path))
-        (prompt,) = await read_prompts(context, "abcdef", "input")
-        assert [*prompt.ids] == [256, *b"abcdef", 256]
-        cut = fit_input(context, prompt, True, "input", 5)
-        whole = fit_input(context, prompt, True, "input", 8)
-        tiny = fit_input(context, prompt, True, "input", 1)
-    assert [*cut.ids] == [256, *b"abc", 256]
-    assert cut.spans == [(0, 0), (0, 1), (1, 2), (2, 3), (0, 0)]
-    assert whole == prompt
-    assert len(tiny.ids) == 1
+    spans = [(0, 0), *((i, i + 1) for i in range(6)), (0, 0)]
+    prompt = Prompt(packed([256, *b"abcdef", 256]), offsets=packed(sum(spans, ())), num_ending=1)
+    cut = fit_input(plain.context, prompt, True, "input", 5)
+    assert ([*cut.ids], cut.spans) == ([256, *b"abc", 256], [*spans[:4], (0, 0)])
+    assert fit_input(plain.context, prompt, True, "input", 8) == prompt
+    assert len(fit_input(plain.context, prompt, True, "input", 1).ids) == 1
 
 
 async def test_token_ids_are_warned_of_once(plain: Site, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,21 +4,31 @@ event loop serves other requests in between.
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from fastapi import APIRouter, FastAPI
+from pydantic import BaseModel, ValidationError, field_validator
 
 from model.tokenization.tokenizer import Tokenizer
+from server.config.auth.keys import Keyring
+from server.dialects.auth_route import guarded_route
 from server.generation.interventions.reading import MAX_CHANGES
-from server.generation.prompts.text_parts import Keep, part_for
+from server.generation.prompts.text_parts import MIN_TEXT_LIMIT, Keep, part_for
+from server.http.error_handlers import install_error_handlers
 from server.http.json_reader import MAX_SCALARS
-from server.schemas.chat_messages import ChatMessage
-from server.schemas.openai_responses.responses import MAX_REPEATED
+from server.schemas.base import RequestModel
+from server.schemas.generation import ChatCompletionRequest
+from server.schemas.judgements.decisions import DecisionsRequest
+from server.schemas.judgements.systemone import SystemOneRequest
+from server.schemas.openai_responses.responses import MAX_REPEATED, ResponsesRequest
 from tests.server.dialects.test_interventions import clean, numbers
+from tests.server.dialects.test_judgements import PREDICATE, STATE
 from tests.server.fake_client import NUM_LAYERS
 from tests.server.serving import VOCAB_SIZE, Site, error_of, site, tiny_classifier
 
@@ -67,9 +77,9 @@ async def test_equal_inputs_of_from_are_one_source(plain: Site) -> None:
     few = [{**mean, "from": {"input": inputs}} for inputs in (["ab", "ab", "cdef"], ["cdef", "ab", "ab"])]
     await plain.post("/v1/trace", {"input": "a", "points": ["logits"], "interventions": few})
     one, other = plain.engine.submitted[-1].interventions
-    own = await plain.post("/v1/trace", {"input": ["a"] * 2048, "points": ["logits"], "interventions": [mean]})
+    own = await plain.post("/v1/trace", {"input": ["a"] * 256, "points": ["logits"], "interventions": [mean]})
     assert own.status_code == 200
-    assert len({id(each.interventions) for each in plain.engine.submitted[-2048:]}) == 1
+    assert len({id(each.interventions) for each in plain.engine.submitted[-256:]}) == 1
     two, four = (clean("hook_resid_pre", 0, length).sum(0) for length in (2, 4))
     assert np.allclose(numbers(one).reshape(-1), (2 * two + four) / 8)
     assert np.allclose(numbers(one), numbers(other))
@@ -95,7 +105,7 @@ def tokenised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_long_texts_are_tokenised_as_far_as_they_are_read(tokenised: list[str], plain: Site) -> None:
-    text = "a" + "b" * 100_000 + "c"
+    text = "a" + "b" * MIN_TEXT_LIMIT + "c"
     for path, body in (
         ("/v1/completions", {"prompt": [text] * 3, "max_tokens": 1, "truncate": True}),
         ("/v1/completions", {"prompt": text, "max_tokens": 1, "truncate_prompt_tokens": 5}),
@@ -104,7 +114,7 @@ async def test_long_texts_are_tokenised_as_far_as_they_are_read(tokenised: list[
     ):
         assert (await plain.post(path, body)).status_code == 200
     for path, field in (("/v1/completions", "prompt"), ("/v1/embeddings", "input")):
-        error = await plain.error(path, {field: [text] * 3, "truncate": False}, 400)
+        error = await plain.error(path, {field: [text[:100_000]] * 3, "truncate": False}, 400)
         assert error["message"].startswith(f"{field}[0]: the prompt has more than 64 tokens; at most 64 are accepted")
     ids = [bytes(each.prompt_token_ids) for each in plain.engine.submitted]
     assert ids == [b"b" * 62 + b"c"] * 3 + [b"bbbbc"] + [b"a" + b"b" * 63] * 4
@@ -161,6 +171,10 @@ async def test_fields_of_a_query_are_counted_before_any_is_read(path: str, plain
     [
         ("/v1/lens", {}),
         ("/v1/rollout", {}),
+        ("/v1/trajectory", {"positions": "all"}),
+        ("/v1/next", {"full": True}),
+        ("/v1/contributions", {}),
+        ("/v1/explain", {"layer": 0, "head": 0}),
         ("/v1/geometry", {"point": "blocks.0.hook_resid_pre"}),
         ("/v1/embeddings", {"truncate": True}),
     ],
@@ -278,20 +292,6 @@ async def test_memory_is_given_back_once_for_all_answers_of_a_moment(
         assert len(given_back) == count
 
 
-class Unreadable(str):
-    """A text that cannot be read character by character."""
-
-    __slots__ = ()
-
-    def __iter__(self) -> Iterator[str]:
-        raise AssertionError("there may be millions of characters")
-
-
-def test_the_text_of_a_message_is_taken_as_a_whole() -> None:
-    message = ChatMessage.model_construct(role="user", content=Unreadable("a" * 100))
-    assert message.as_template_input() == {"role": "user", "content": "a" * 100}
-
-
 async def test_tokens_that_an_answer_names_are_bounded_in_every_format(tmp_path: Path) -> None:
     """Limit the tokens, since their whole text is in memory at once: 1 GB for 128 inputs at 64 temperatures."""
     body = {"input": ["a"] * 128, "temperatures": [1.0] * 64, "num_tokens": 1024}
@@ -322,3 +322,70 @@ async def test_the_labels_of_an_answer_are_counted_before_it_is_computed(
         assert at.engine.submitted == []
         few = {name: value[:50] if isinstance(value, list) else value for name, value in body.items()}
         assert (await at.post(path, few)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("schema", "body"),
+    [
+        (ChatCompletionRequest, {"logit_bias": {f"k{i}": "x" for i in range(60_000)}}),
+        (ChatCompletionRequest, {"logit_bias": {f"k{i}": "x" for i in range(1_000)}}),
+        (ResponsesRequest, {"metadata": {f"k{i}": 1 for i in range(60_000)}}),
+        (ResponsesRequest, {"chat_template_kwargs": {f"k\ud800{i}": 1 for i in range(60_000)}}),
+        (SystemOneRequest, {"state": {f"k\ud800{i}": 1 for i in range(60_000)}}),
+        (SystemOneRequest, {"questions": {f"q{i}": 1 for i in range(400)}}),
+        (
+            SystemOneRequest,
+            {"questions": {f"q{i}": {"type": "choice", "criteria": dict.fromkeys("abcdefgh", 1)} for i in range(400)}},
+        ),
+        (
+            DecisionsRequest,
+            {"input": [{"role": "user", "content": [{"type": "input_json", "data": [1] * 60_000}]}]},
+        ),
+    ],
+)
+def test_a_wrong_entry_ends_the_reading_of_an_object(schema: type[BaseModel], body: dict[str, Any]) -> None:
+    """End validation early, since pydantic describes each wrong entry and compares the descriptions with each other."""
+    with pytest.raises(ValidationError) as caught:
+        schema.model_validate(body)
+    assert len([each for each in caught.value.errors() if each["loc"][0] in body]) < 400
+
+
+async def test_a_large_body_is_validated_outside_the_event_loop() -> None:
+    threads = {}
+
+    class Body(RequestModel):
+        text: str
+
+        @field_validator("text")
+        @classmethod
+        def _note(cls, text: str) -> str:
+            threads[len(text)] = threading.current_thread().name.partition("_")[0]
+            return text
+
+    app = FastAPI()
+    router = APIRouter(route_class=guarded_route(Keyring((), None), 1 << 20))
+
+    @router.post("/length")
+    async def length(body: Body) -> int:
+        return len(body.text)
+
+    app.include_router(router)
+    install_error_handlers(app)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+        answers = [await client.post("/length", json={"text": "x" * size}) for size in (10, 40_000, 300_000)]
+        wrong = await client.post("/length", json={"text": 1, "more": "x" * 40_000})
+    assert [answer.json() for answer in answers] == [10, 40_000, 300_000]
+    assert threads == {10: "MainThread", 40_000: "parse", 300_000: "parse"}
+    assert wrong.json()["error"]["message"] == "text: input should be a valid string, got 1."
+
+
+@pytest.mark.parametrize("path", ["/v1/decisions", "/v1/systemone"])
+async def test_megabytes_of_json_are_refused_before_the_chat_is_written(path: str, plain: Site) -> None:
+    data = [{"type": "input_json", "data": {"k": "x" * 200_000}}] * 50
+    bodies = {
+        "/v1/decisions": {"input": [{"role": "user", "content": data}], "questions": [PREDICATE]},
+        "/v1/systemone": STATE | {"instructions": "x" * 10_000_000},
+    }
+    error = error_of(await plain.post(path, bodies[path]))
+    assert "the text has 10000" in error["message"]
+    assert error["param"] == ("input" if path == "/v1/decisions" else "state")

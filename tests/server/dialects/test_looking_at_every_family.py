@@ -20,6 +20,8 @@ from tests.parity import ROWS
 from tests.reference.contributions import Contributions
 from tests.reference.stack import Weights
 from tests.server.dialects.conftest import every_family
+from tests.server.dialects.looks import array
+from tests.server.dialects.routes import refuses
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site
 from tests.tiny import ENCODERS, MASKED_LMS
@@ -68,10 +70,6 @@ async def ask(family: Site, route: str, **body: Any) -> dict[str, Any]:
     return dict(entry)
 
 
-def array(entry: dict[str, Any], name: str) -> Any:
-    return np.array(entry["arrays"][name]["data"], float)
-
-
 @every_family(*ROWS)
 async def test_the_steps_of_a_head_are_those_of_the_formulas(family: Site) -> None:
     body = reading(family.model.config)
@@ -83,6 +81,7 @@ async def test_the_steps_of_a_head_are_those_of_the_formulas(family: Site) -> No
             head = random.randrange(own.config.num_heads)
             entry = await ask(family, "explain", **body, part=part, layer=layer, head=head, query_position=query)
             expected = steps(own, layer, head, query)
+            assert entry["kv_head"] == head * own.config.at(layer).num_kv_heads // own.config.num_heads
             assert entry["arrays"].keys() == expected.keys()
             for name, numbers in expected.items():
                 assert np.allclose(array(entry, name), numbers, rtol=1e-3, atol=2e-4, equal_nan=True), (part, name)
@@ -145,49 +144,6 @@ async def test_temperature_zero_empties_keys_and_masks_none(family: Site) -> Non
     assert max(changed["differences"].values()) < 2e-4
 
 
-@every_family(*SUMMED)
-async def test_the_parts_of_a_logit_sum_to_it(family: Site) -> None:
-    config = family.model.config
-    body = {**reading(config), "target": random.randrange(config.vocab_size)}
-    versus = random.randrange(config.vocab_size)
-    for part in parts(config):
-        if part == "encoder":
-            continue
-        entry = await ask(family, "contributions", **body, part=part, versus=versus, query_positions=[5, -1])
-        assert entry["difference"] < 2e-4
-        components = dict(zip(entry["component_names"], array(entry, "components").T, strict=True))
-        assert np.allclose(sum(components.values()), entry["logits"], atol=1e-4)
-        stack = "decoder." if config.kind == "encoder-decoder" else ""
-        module = "cross_attn" if part == "cross" else "attn"
-        by_head = array(entry, "attributions").sum(-1)
-        for place, head in np.ndindex(by_head.shape[:2]):
-            name = f"{stack}blocks.{entry['layers'][place]}.{module}.head.{head}"
-            assert np.allclose(by_head[place, head], components[name], atol=1e-4)
-
-
-@every_family(*ROWS)
-async def test_what_each_key_adds_is_what_the_formulas_say(family: Site) -> None:
-    """Compare every query, key and head of every layer: the norm of pattern * v W_O, and its dot product with the
-    logit's direction.
-    """
-    config = family.model.config
-    body = reading(config)
-    trace, weights = exactly(family, body)
-    for part in parts(config):
-        has_parts = config.has_head and part != "encoder" and config.altup is None
-        tokens = random.sample(range(config.vocab_size), 2) if has_parts else []
-        asked = dict(zip(("target", "versus"), tokens, strict=False))
-        entry = await ask(family, "contributions", **body, part=part, query_positions="all", **asked)
-        expected = Contributions(trace, weights, part)
-        for place, layer in enumerate(entry["layers"]):
-            norms = expected.vectors(layer).norm(dim=-1).numpy()
-            assert norms.max() > 0.01
-            assert np.allclose(array(entry, "norms")[place], norms, rtol=1e-3, atol=1e-4), (part, layer)
-            if tokens:
-                target, versus = (expected.logits(layer, token).numpy() for token in tokens)
-                assert np.allclose(array(entry, "attributions")[place], target - versus, rtol=1e-3, atol=1e-4)
-
-
 @every_family(*PREDICTING)
 async def test_the_last_layer_of_the_lens_says_what_the_model_says_next(family: Site) -> None:
     config = family.model.config
@@ -220,8 +176,7 @@ async def test_an_encoder_tells_what_may_stand_at_the_first_masked_place(family:
     assert [token["token_id"] for token in tokens] == trace.logits[mask].topk(10).indices.tolist()
     lens = await ask(at, "lens", **body, positions=mask, top_k=10)
     assert lens["top_tokens"][-1][0] == [token["token"] for token in tokens]
-    error = await at.error("/v1/next", {"input": "there was a wolf"}, 400)
-    assert (error["param"], "does not contain '[MASK]'" in error["message"]) == ("position", True)
+    await refuses(at, "/v1/next", {"input": "there was a wolf"}, "does not contain '[MASK]'", param="position")
     assert (await at.error("/v1/contributions", {**body, "target": 5}, 400))["param"] == "target"
 
 
@@ -284,3 +239,85 @@ async def test_numbers_that_overflowed_are_null(family: Site, route: str, fields
     assert answer.status_code == 200
     told = json.loads(answer.content, parse_constant=pytest.fail)["data"][0]  # NaN is no JSON
     assert any("null" in json.dumps(each["data"]) for each in told["arrays"].values())
+
+
+def measured(patterns: Any) -> dict[str, Any]:
+    """Return the measures [layer, head] of patterns [layer, head, query, key] that do not depend on the tokens."""
+    n = patterns.shape[-1]
+    distance = np.abs(np.arange(n)[:, None] - np.arange(n))
+    safe = np.where(patterns > 0, patterns, 1)
+    return {
+        "previous_token": np.diagonal(patterns, -1, 2, 3).mean(-1),
+        "self": np.diagonal(patterns, 0, 2, 3).mean(-1),
+        "first_token": patterns[..., 1:, 0].mean(-1),
+        "entropy": -(patterns * np.log(safe)).sum(-1).mean(-1),
+        "mean_distance": (patterns * distance).sum(-1).mean(-1),
+    }
+
+
+def induction(patterns: Any, tokens: list[int]) -> Any:
+    """Return the attention weight on the tokens after earlier copies of the query's token, `[layer, head]`: the mean
+    over the queries with such copies.
+    """
+    found = []
+    for query, token in enumerate(tokens):
+        followers = [key + 1 for key in range(query) if tokens[key] == token]
+        if followers:
+            found.append(patterns[:, :, query, followers].sum(-1))
+    return np.mean(found, axis=0)
+
+
+def assert_measures(entry: dict[str, Any], expected: dict[str, Any]) -> None:
+    scores = dict(zip(entry["measures"], np.moveaxis(array(entry, "scores"), -1, 0), strict=True))
+    assert scores.keys() == expected.keys()
+    for name, numbers in expected.items():
+        assert np.allclose(scores[name], numbers, atol=1e-4), name
+
+
+async def patterns_of(family: Site, body: dict[str, Any], part: Part) -> Any:
+    answer = await family.post("/v1/attention", {**body, "part": part})
+    return np.array(answer.json()["data"][0]["attention"])
+
+
+@every_family(*ROWS)
+async def test_scores_of_heads_are_those_of_their_patterns(family: Site) -> None:
+    config = family.model.config
+    body = reading(config)
+    for part in parts(config):
+        if part == "cross":
+            continue
+        patterns = await patterns_of(family, body, part)
+        tokens = body["decoder_input" if part == "decoder" and "decoder_input" in body else "input"]
+        expected = {**measured(patterns), "induction": induction(patterns, tokens)}
+        assert_measures(await ask(family, "heads", **body, part=part), expected)
+        if config.recurrence is not None:
+            await refuses(family, "/v1/rollout", {**body, "part": part}, "attention only in layers")
+            continue
+        rolled = await ask(family, "rollout", **body, part=part)
+        mixed = np.eye(len(tokens))
+        for pattern in patterns.mean(1):
+            both = pattern + np.eye(len(tokens))
+            mixed = both / both.sum(-1, keepdims=True) @ mixed
+        assert np.allclose(array(rolled, "rollout")[0], mixed, atol=1e-5)
+
+
+@every_family(*ROWS)
+async def test_random_tokens_written_twice_show_induction(family: Site) -> None:
+    """Compare with TransformerLens's score: the mean of the diagonal at distance `repeat_length - 1`."""
+    config, half = family.model.config, 5
+    for part in parts(config):
+        if part == "cross":
+            continue
+        entry = await ask(family, "heads", part=part, repeat_length=half, num_sequences=2, seed=random.randrange(2**31))
+        assert (entry["repeat_length"], entry["num_sequences"]) == (half, 2)
+        scores = []
+        for read in family.engine.submitted[-2:]:
+            tokens = read.encoder_token_ids if part == "encoder" and config.encoder else read.prompt_token_ids
+            assert tokens[-half:] == tokens[-2 * half : -half]
+            body = {"input": list(read.prompt_token_ids)}
+            if config.encoder:
+                body = {"input": list(read.encoder_token_ids), "decoder_input": list(read.prompt_token_ids) or [0]}
+            patterns = await patterns_of(family, body, part)
+            diagonal = np.diagonal(patterns, 1 - half, 2, 3).mean(-1)
+            scores.append({**measured(patterns), "induction": diagonal})
+        assert_measures(entry, {name: np.mean([each[name] for each in scores], axis=0) for name in scores[0]})

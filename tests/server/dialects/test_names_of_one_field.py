@@ -1,11 +1,13 @@
-"""Fields that have several names: a body may hold all of them if their values are equal."""
+"""Fields that have several names, with equal values, and names under which the one model is served."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.server.serving import site
+from server.dispatch.served_adapter import ServedAdapter
+from tests.server.dialects.routes import ROUTES, RUN_NOTHING
+from tests.server.serving import Site, site
 
 USER = {"role": "user", "content": "x"}
 LARK, SCHEMA = 'start: "yes" | "no"', {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -99,3 +101,26 @@ async def test_both_names_of_a_field_are_accepted_if_their_values_are_equal(what
     for name in names:
         assert name in error["message"]
     assert "both given, but differ" in error["message"]
+
+
+PATHS = (
+    "/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/v1/responses", "/v1/messages",
+    "/v1/messages/count_tokens", "/v1/next", "/api/chat", "/api/embed", "/tokenize",
+)  # fmt: skip
+BODIES = {path: (ROUTES | RUN_NOTHING)[path] for path in PATHS}
+
+
+@pytest.mark.parametrize("name", ["tgi", "dummy", "text-embeddings-inference", None])
+async def test_names_that_clients_send_without_knowing_one_are_the_models(name: str | None, plain: Site) -> None:
+    for path, body in BODIES.items():
+        answer = await plain.post(path, {**body, "model": name})
+        assert answer.status_code == 200, (path, answer.text)
+        assert (await plain.post(path, {**body, "model": "llama"})).status_code == 404
+    if name is not None:
+        assert (await plain.http.get(f"/v1/models/{name}")).json()["id"] == "org/tiny"
+
+
+async def test_an_adapter_keeps_its_name(plain: Site) -> None:
+    plain.model.adapters._served["tgi"] = ServedAdapter("tgi", 1, Path("/loras/tgi"), 0)
+    answer = await plain.post("/v1/completions", {"prompt": "x", "model": "tgi"})
+    assert answer.json()["model"] == "tgi"

@@ -1,19 +1,30 @@
-"""Ollama's routes that write text: POST /api/chat and /api/generate."""
+"""Ollama's routes: texts and chats, their translation, models and vectors."""
 
-import asyncio
 import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import orjson
 import pytest
 
+from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
+from server.dialects.ollama.lines import Begun, LineWriter, chat_fields
+from server.dialects.ollama.translation import chat_request, translated_messages
 from server.dispatch.served_adapter import ServedAdapter
-from server.engine.request import GenerateTask
+from server.engine.request import EmbedTask, GenerateTask
+from server.generation.choices import Piece
+from server.generation.conversation import ChatPiece
+from server.generation.prompts.prompt import Prompt, packed
+from server.generation.submission import Started
 from server.http.errors import EngineError
-from tests.server.dialects.test_disconnect import Visitor, is_everything_freed, until
-from tests.server.fake_client import FakeEngine
-from tests.server.serving import Site, build_site, site, tiny_encoder
+from server.observability.version import lightwell_version
+from server.schemas.ollama import OllamaChatRequest
+from server.schemas.structured_outputs import Constraint
+from tests.server.fake_client import INFO, FakeEngine
+from tests.server.serving import Site, site, tiny_config, tiny_encoder
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
 MESSAGES = [{"role": "system", "content": "S"}, {"role": "user", "content": "U"}]
@@ -62,14 +73,6 @@ async def test_a_streams_lines_join_to_the_whole_answer(path: str, tmp_path: Pat
         assert (end["prompt_eval_count"], end["eval_count"]) == (len("<system>S<user>U<A>"), 6)
         assert end["total_duration"] >= end["prompt_eval_duration"] > 0
         assert end["created_at"].endswith("Z")
-
-
-@pytest.mark.parametrize("path", BODIES)
-async def test_the_end_of_the_text_is_told_as_stop(path: str, tmp_path: Path) -> None:
-    async with site(tmp_path, FakeEngine(eos_after=2)) as at:
-        lines = lines_of(await at.post(path, BODIES[path]))
-    assert "".join(map(text_of, lines)) == "hi"
-    assert lines[-1]["done_reason"] == "stop"
 
 
 async def test_a_prompt_is_wrapped_into_the_template_unless_it_is_raw(plain: Site) -> None:
@@ -132,11 +135,6 @@ async def test_without_a_limit_the_rest_of_the_context_may_be_used(number: int |
         (CHAT, {"options": {"temprature": 1}}, "options.temprature: no such field"),
         (CHAT, {"think": "high"}, "think: this model's chat template has no thinking"),
         (CHAT, {"think": True}, "think: this model's chat template has no thinking"),
-        (
-            CHAT,
-            {"think": False, "chat_template_kwargs": {"enable_thinking": True}},
-            "think: think and enable_thinking",
-        ),
         (CHAT, {"top_logprobs": 2}, "top_logprobs: top_logprobs 2 needs logprobs true"),
         (CHAT, {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "messages[0].images: not supp"),
         (CHAT, {"messages": [{"role": "user", "content": "x" * 100}]}, "messages: the prompt has 109 tokens"),
@@ -192,22 +190,6 @@ async def test_a_stream_that_fails_ends_with_the_error(path: str, tmp_path: Path
     assert (whole.status_code, whole.json()) == (500, {"error": "it broke"})
 
 
-@pytest.mark.parametrize("streams", [True, False])
-@pytest.mark.parametrize("fields", [BODIES[CHAT], BODIES[GENERATE], {"prompt": "U", "raw": True}])
-async def test_a_client_that_leaves_frees_its_place(fields: dict[str, Any], streams: bool, tmp_path: Path) -> None:
-    gate = asyncio.Event()
-    engine = FakeEngine(gate=gate)
-    visitor = Visitor(
-        build_site(tmp_path, engine), CHAT if "messages" in fields else GENERATE, {**fields, "stream": streams}
-    )
-    visit = asyncio.create_task(visitor.visit())
-    await until(lambda: len(engine.submitted) == 1)
-    visitor.has_left.set()
-    await visit
-    assert is_everything_freed(engine)
-    assert engine.submitted[0].handle.was_aborted
-
-
 @pytest.mark.parametrize("path", BODIES)
 async def test_log_probabilities_and_attention_are_those_of_v1(path: str, plain: Site) -> None:
     looks = {"attention": {"layers": 0, "heads": 1}, "logprobs": True, "top_logprobs": 2}
@@ -222,12 +204,6 @@ async def test_log_probabilities_and_attention_are_those_of_v1(path: str, plain:
     rows = [line["attention"] for line in lines if "attention" in line]
     positions = [position for row in rows for position in row["query_positions"]]
     assert positions == ours["attention"]["query_positions"]
-
-
-async def test_interventions_reach_the_engine(plain: Site) -> None:
-    change = {"point": "blocks.0.hook_resid_post", "op": "zero"}
-    await plain.post(CHAT, {**BODIES[CHAT], "interventions": [change]})
-    assert [len(each.interventions) for each in plain.engine.submitted] == [1]
 
 
 async def test_thinking_is_turned_off_by_the_templates_own_variable(tmp_path: Path) -> None:
@@ -287,3 +263,193 @@ async def test_a_prompt_that_was_cut_is_told(fields: dict[str, Any], plain: Site
         assert ends[0]["truncated"] is True
         assert ends[0]["prompt_eval_count"] == 62
         assert "truncated" not in ends[1]
+
+
+@pytest.mark.parametrize(
+    ("format", "expected"),
+    [
+        ("json", Constraint("format", "json_object", True)),
+        ({"type": "object"}, Constraint("format", "json", {"type": "object"})),
+        ("", None),
+    ],
+)
+async def test_a_format_is_the_constraint_of_the_text(format: Any, expected: Any, plain: Site) -> None:
+    body = OllamaChatRequest.model_validate({"messages": MESSAGES, "format": format})
+    assert chat_request(plain.context, body).constraint == expected
+
+
+async def test_half_a_character_in_a_call_is_refused(plain: Site) -> None:
+    """Check against an old failure: such a body caused an internal server error."""
+    body = json.dumps({"messages": [call_of("\ud800")]})
+    answer = await plain.http.post(CHAT, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"].startswith("messages[0].tool_calls[0].function.arguments: the text holds a lone surr")
+
+
+def test_a_call_may_hold_any_number() -> None:
+    """Check against an old failure: an integer of more than 64 bits caused an internal server error."""
+    messages = OllamaChatRequest.model_validate({"messages": [call_of(2**70)]}).messages
+    (call,) = translated_messages(messages)[0]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {"x": 2**70}
+
+
+def test_calls_and_results_of_tools_find_each_other_without_ids() -> None:
+    calls = [{"function": {"name": name, "arguments": {"x": 1}}} for name in ("f", "g", "f")]
+    messages = [
+        {"role": "user", "content": "U"},
+        {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": calls},
+        {"role": "tool", "content": "of g", "tool_name": "g"},
+        {"role": "tool", "content": "of f", "tool_name": "f"},
+        {"role": "tool", "content": "of f again"},
+    ]
+    told = translated_messages(OllamaChatRequest.model_validate({"messages": messages}).messages)
+    ids = [call["id"] for call in told[1]["tool_calls"]]
+    assert len(set(ids)) == 3
+    assert told[1]["reasoning_content"] == "hm"
+    assert [json.loads(call["function"]["arguments"]) for call in told[1]["tool_calls"]] == [{"x": 1}] * 3
+    assert [message["tool_call_id"] for message in told[2:]] == [ids[1], ids[0], ids[2]]
+    assert told[2]["name"] == "g"
+
+
+def written(at: Site, *deltas: MessageDelta) -> LineWriter:
+    """Return the writer of these parts of a message."""
+
+    async def pieces() -> AsyncIterator[ChatPiece]:
+        for delta in deltas:
+            yield ChatPiece(0, delta, None, Piece())
+        yield ChatPiece(0, MessageDelta(), "tool_calls", Piece(token_ids=(1,), finish_reason="stop"))
+
+    begun = Begun(Prompt(packed((1, 2))), Started([], None), pieces(), None)
+    return LineWriter(at.context, "org/tiny", chat_fields, begun, 0.0)
+
+
+def call(index: int, arguments: str, name: str | None = None) -> MessageDelta:
+    return MessageDelta(tool_calls=(ToolCallDelta(index=index, id=name, name=name, arguments=arguments),))
+
+
+async def test_thinking_and_calls_have_their_fields_and_a_call_is_whole(plain: Site) -> None:
+    deltas = [
+        MessageDelta(reasoning="h"), MessageDelta(reasoning="m"), MessageDelta(content="So: "),
+        call(0, "", "f"), call(0, '{"x":\r\n'), call(0, "[1]}"), call(1, "{}", "g"),
+    ]  # fmt: skip
+    lines = [json.loads(line) async for line in written(plain, *deltas).lines()]
+    whole = orjson.loads(orjson.dumps(await written(plain, *deltas).whole()))
+    told = whole["message"]
+    assert (told["thinking"], told["content"]) == ("hm", "So: ")
+    assert [each["function"] for each in told["tool_calls"]] == [
+        {"index": 0, "name": "f", "arguments": {"x": [1]}},
+        {"index": 1, "name": "g", "arguments": {}},
+    ]
+    assert [line["message"].get("thinking") for line in lines] == ["h", "m", None, None, None]
+    assert [line["message"]["content"] for line in lines] == ["", "", "So: ", "", ""]
+    assert lines[3]["message"]["tool_calls"] == told["tool_calls"]
+    assert (lines[3]["done"], lines[4]["done"], lines[4]["done_reason"]) == (False, True, "stop")
+    assert whole["done_reason"] == "stop"
+
+
+async def test_a_call_that_the_answers_end_cuts_off_is_text(plain: Site) -> None:
+    whole = orjson.loads(orjson.dumps(await written(plain, call(0, '{"x": ', "f")).whole()))
+    lines = [json.loads(line) async for line in written(plain, call(0, '{"x": ', "f")).lines()]
+    assert json.loads(whole["message"]["content"]) == {"name": "f", "arguments": '{"x": '}
+    assert "tool_calls" not in whole["message"]
+    assert lines[0]["message"] == whole["message"]
+
+
+async def test_the_model_and_its_adapters_are_listed_with_a_tag(plain: Site) -> None:
+    plain.model.adapters._served["tales"] = ServedAdapter("tales", 1, Path("/loras/tales"), 1795630349)
+    models = (await plain.http.get("/api/tags")).json()["models"]
+    assert (
+        [each["name"] for each in models] == [each["model"] for each in models] == ["org/tiny:latest", "tales:latest"]
+    )
+    assert [each["details"]["parent_model"] for each in models] == ["", "org/tiny:latest"]
+    assert models[1]["modified_at"] == "2026-11-25T18:12:29Z"
+    assert len({each["digest"] for each in models}) == 2
+    assert {len(each["digest"]) for each in models} == {64}
+
+
+async def test_a_model_is_told_with_its_size_and_how_it_is_kept(tmp_path: Path) -> None:
+    for dtype, size, level in (("float32", 4 * 4384, "F32"), ("bfloat16", 2 * 4384, "BF16")):
+        async with site(tmp_path, dtype=dtype) as at:
+            (model,) = (await at.http.get("/api/tags")).json()["models"]
+        assert (model["size"], model["details"]["quantization_level"]) == (size, level)
+        assert (model["details"]["format"], model["details"]["family"]) == ("safetensors", "gpt2")
+        assert model["details"]["parameter_size"] == "4.4K"
+    async with site(tmp_path, config=replace(tiny_config(), stored_as="gguf")) as at:
+        (model,) = (await at.http.get("/api/tags")).json()["models"]
+    assert (model["details"]["format"], model["details"]["quantization_level"]) == ("gguf", "GGUF")
+
+
+async def test_show_tells_sizes_template_and_defaults(plain: Site) -> None:
+    told = (await plain.post("/api/show", {"model": "org/tiny:latest", "verbose": True})).json()
+    older = (await plain.post("/api/show", {"name": "org/tiny"})).json()
+    (listed,) = (await plain.http.get("/api/tags")).json()["models"]
+    unknown = await plain.error("/api/show", {"model": "llama3"}, 404)
+    assert older == told
+    assert told["details"] == listed["details"]
+    info = told["model_info"]
+    assert (info["general.architecture"], info["general.parameter_count"]) == ("gpt2", 4384)
+    assert (info["gpt2.context_length"], info["gpt2.embedding_length"], info["gpt2.block_count"]) == (64, 8, 3)
+    assert (info["gpt2.attention.head_count"], info["gpt2.attention.head_count_kv"]) == (4, 4)
+    assert told["template"].startswith("{% for m in messages %}")
+    assert "temperature 1.0" in told["parameters"].splitlines()
+    assert told["capabilities"] == ["completion", "embedding"]
+    assert "'llama3' does not exist here; 'org/tiny' is served" in unknown["message"]
+
+
+@pytest.mark.parametrize(("device", "on_card"), [("cpu", False), ("cuda", True)])
+async def test_the_model_is_loaded_and_stays_so(device: str, on_card: bool, tmp_path: Path) -> None:
+    async with site(tmp_path, FakeEngine(engine_info=replace(INFO, device=device))) as at:
+        (model,) = (await at.http.get("/api/ps")).json()["models"]
+    assert model["size_vram"] == (model["size"] if on_card else 0)
+    assert (model["context_length"], model["expires_at"]) == (64, "9999-12-31T23:59:59Z")
+
+
+async def test_the_version_is_this_servers(tmp_path: Path) -> None:
+    async with site(tmp_path, api_key=("key",)) as at:
+        assert (await at.http.get("/api/version")).json() == {"version": lightwell_version()}
+
+
+async def test_what_changes_which_models_there_are_is_refused_with_what_there_is(plain: Site) -> None:
+    for method, route in (
+        ("POST", "pull"), ("POST", "push"), ("POST", "create"), ("POST", "copy"), ("DELETE", "delete"),
+    ):  # fmt: skip
+        answer = await plain.http.request(method, f"/api/{route}", json={"model": "llama3"})
+        assert answer.status_code == 404
+        assert f"There is no /api/{route}" in answer.json()["error"]
+        assert "org/tiny:latest" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"dimensions": 4}])
+async def test_vectors_are_those_of_v1(fields: dict[str, Any], plain: Site) -> None:
+    texts = ["ab", "c"]
+    answer = (await plain.post("/api/embed", {"model": "org/tiny:latest", "input": texts, **fields})).json()
+    one = (await plain.post("/api/embed", {"input": texts[0], "options": {"num_ctx": 8}, **fields})).json()
+    ours = (await plain.post("/v1/embeddings", {"input": texts, "normalize": True, **fields})).json()
+    tasks = [each.task for each in plain.engine.submitted]
+    assert answer["embeddings"] == [entry["embedding"] for entry in ours["data"]]
+    assert one["embeddings"] == answer["embeddings"][:1]
+    assert (answer["model"], answer["prompt_eval_count"]) == ("org/tiny:latest", 3)
+    assert answer["total_duration"] > 0
+    assert all(isinstance(task, EmbedTask) and task.normalize for task in tasks)
+    assert len(set(tasks)) == 1
+
+
+async def test_a_text_that_is_too_long_is_cut_unless_it_must_not_be(plain: Site) -> None:
+    answer = (await plain.post("/api/embed", {"input": ["y", "x" * 100]})).json()
+    assert (answer["prompt_eval_count"], answer["truncated"]) == (65, True)
+    assert "truncated" not in (await plain.post("/api/embed", {"input": ["y", "x" * 64]})).json()
+    assert (await plain.post("/api/embeddings", {"prompt": "x" * 100})).json()["truncated"] is True
+    refused = await plain.error("/api/embed", {"input": ["y", "x" * 100], "truncate": False}, 400)
+    assert refused["message"].startswith("input: the prompt has 100 tokens; at most 64 are accepted")
+    wide = await plain.error("/api/embed", {"input": "x", "dimensions": 9}, 400)
+    assert wide["message"].startswith("dimensions: 9 is over the model's 8")
+
+
+async def test_the_older_route_takes_one_prompt_and_leaves_its_length(plain: Site) -> None:
+    answer = (await plain.post("/api/embeddings", {"prompt": "ab"})).json()
+    ours = (await plain.post("/v1/embeddings", {"input": "ab", "normalize": False})).json()
+    first, second = (each.task for each in plain.engine.submitted)
+    empty = await plain.error("/api/embeddings", {"prompt": ""}, 400)
+    assert answer == {"embedding": ours["data"][0]["embedding"]}
+    assert first == second
+    assert empty["message"].startswith("prompt: the prompt is empty")

@@ -1,6 +1,5 @@
 """The `ollama` package, unmodified, against a real server on a real port."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 import ollama
 import pytest
 
-from server.http.errors import EngineError
 from tests.server.fake_client import FakeEngine
 from tests.server.serving import build_site, listening
 
@@ -62,15 +60,6 @@ async def test_generate_whole_streamed_and_raw(tmp_path: Path) -> None:
     assert (loaded.done, loaded.done_reason) == (True, "load")
 
 
-async def test_the_client_without_asyncio_reads_the_same(tmp_path: Path) -> None:
-    async with listening(build_site(tmp_path, FakeEngine())) as url:
-        with ollama.Client(url) as api:
-            ask = asyncio.to_thread
-            answer = await ask(api.chat, MODEL, MESSAGES, options=OPTIONS)
-            parts = await ask(lambda: [*api.chat(MODEL, MESSAGES, options=OPTIONS, stream=True)])
-    assert answer.message.content == "".join(part.message.content or "" for part in parts) == "hihi"
-
-
 async def test_vectors(tmp_path: Path) -> None:
     async with client(tmp_path) as api:
         answer = await api.embed(MODEL, ["ab", "c"], truncate=True, dimensions=4)
@@ -105,16 +94,3 @@ async def test_errors_are_the_clients_own(tmp_path: Path) -> None:
     async with client(tmp_path, key="wrong") as api:
         with pytest.raises(ollama.ResponseError, match="The API key is wrong"):
             await api.list()
-
-
-async def test_a_stream_that_fails_raises_after_what_was_sent(tmp_path: Path) -> None:
-    got = []
-
-    async def read(api: ollama.AsyncClient) -> None:
-        async for part in await api.chat(MODEL, MESSAGES, stream=True):
-            got.append(part.message.content)
-
-    async with client(tmp_path, FakeEngine(fail_after=2, failure=EngineError("it broke"))) as api:
-        with pytest.raises(ollama.ResponseError, match="it broke"):
-            await read(api)
-    assert got == ["h", "i"]

@@ -115,15 +115,6 @@ async def test_responses(tmp_path: Path) -> None:
         assert caught.value.param == "previous_response_id"
 
 
-async def test_a_stream_of_a_response_that_fails_says_so_in_its_last_event(tmp_path: Path) -> None:
-    async with client(tmp_path, FakeEngine(fail_after=2, failure=EngineError("boom"))) as api:
-        stream = await api.responses.create(model=MODEL, input="x", stream=True)
-        last = [event async for event in stream][-1]
-    assert last.type == "response.failed"
-    assert last.response.error is not None
-    assert last.response.error.message == "boom"
-
-
 async def test_embeddings_in_the_packages_default_form(tmp_path: Path) -> None:
     async with client(tmp_path) as api:
         answer = await api.embeddings.create(model=MODEL, input=["a", "b"])

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
@@ -14,10 +13,9 @@ from server.engine.request import GenerateTask
 from server.http.connection import HttpProtocol
 from server.http.errors import EngineError
 from tests.server.bare_server import PATIENCE, serving
-from tests.server.dialects.test_disconnect import Visitor
-from tests.server.dialects.test_judgements import WideEngine
+from tests.server.dialects.routes import refuses
 from tests.server.fake_client import FakeEngine
-from tests.server.serving import Site, build_site, site
+from tests.server.serving import Site, site
 
 PATH = "/v1/responses"
 ROWS = {"layers": 0, "heads": [0, 1]}
@@ -122,15 +120,9 @@ async def test_a_streams_last_event_holds_the_whole_answer(
     kinds = [event["type"] for event in events]
     text = "response.output_text.delta"
     assert [kind for kind in kinds if kind != text] == [
-        "response.created",
-        "response.in_progress",
-        "response.output_item.added",
-        "response.content_part.added",
-        "response.output_text.done",
-        "response.content_part.done",
-        "response.output_item.done",
-        "response.completed",
-    ]
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+        "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.completed",
+    ]  # fmt: skip
     assert stable(events[-1]["response"]) == stable(whole)
     deltas = [event for event in events if event["type"] == text]
     assert "".join(event["delta"] for event in deltas) == whole["output"][0]["content"][0]["text"]
@@ -174,33 +166,23 @@ async def test_attention_comes_with_the_text_and_in_a_stream_with_each_delta(pla
     assert "attention" not in events[-1]["response"]["output"][0]["content"][0]  # it was sent once
 
 
-async def test_a_large_answer_is_written_in_pieces(tmp_path: Path) -> None:
-    asked = {"max_output_tokens": 2, "attention": {"layers": "all", "heads": "all", "prompt": True}}
-    async with site(tmp_path, WideEngine(), max_model_len=4000) as at:
-        answer = await at.post(PATH, {"input": "x" * 200, **asked})
-    assert "content-length" not in answer.headers
-    (item,) = answer.json()["output"]
-    assert np.shape(item["content"][0]["attention"]["prompt"]["attention"])[-2:] == (209, 209)
-
-
-async def test_what_is_asked_for_reaches_the_engine(plain: Site) -> None:
+async def test_what_is_asked_for_reaches_the_engine_as_from_a_chat(plain: Site) -> None:
     asked = {"seed": 7, "top_k": 3, "min_p": 0.1, "temperature": 0.3, "top_p": 0.5, "stop_token_ids": [9]}
     changes = [{"point": "blocks.0.attn.hook_z", "op": "zero"}]
-    body = {"input": "x", "max_output_tokens": 2, **asked, "interventions": changes, "priority": 4, "timeout": 50}
-    answer = await plain.post(PATH, body)
-    assert answer.status_code == 200, answer.text
-    submitted = plain.engine.submitted[0]
-    assert isinstance(submitted.task, GenerateTask)
-    sampling = submitted.task.sampling
-    assert (sampling.seed, sampling.top_k, sampling.min_p, sampling.temperature) == (7, 3, 0.1, 0.3)
-    assert (sampling.top_p, sampling.stop_token_ids, sampling.max_tokens) == (0.5, (9,), 2)
-    assert (submitted.priority, len(submitted.interventions)) == (4, 1)
-    assert submitted.deadline is not None
+    asked |= {"interventions": changes, "priority": 4, "timeout": 50}
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2}
+    for path, body in ((PATH, {"input": "x", "max_output_tokens": 2}), ("/v1/chat/completions", chat)):
+        answer = await plain.post(path, {**body, **asked})
+        assert answer.status_code == 200, answer.text
+    ours, expected = plain.engine.submitted
+    assert ours.task == expected.task
+    assert isinstance(ours.task, GenerateTask)
+    assert (ours.task.sampling.seed, ours.task.sampling.max_tokens) == (7, 2)
+    assert (ours.priority, len(ours.interventions), ours.deadline is None) == (4, 1, False)
 
 
 async def test_a_conversation_that_is_too_long_is_cut_if_asked(plain: Site) -> None:
-    error = await plain.error(PATH, {"input": "x" * 99}, 400)
-    assert (error["param"], 'Set truncation to "auto"' in error["message"]) == ("input", True)
+    await refuses(plain, PATH, {"input": "x" * 99}, 'Set truncation to "auto"', param="input")
     assert (await plain.post(PATH, {"input": "x" * 99, "truncation": "auto"})).status_code == 200
 
 
@@ -289,12 +271,6 @@ async def test_null_asks_for_nothing(plain: Site) -> None:
     assert stable(null) == stable(left_out)
 
 
-async def test_a_model_without_a_template_says_so(tmp_path: Path) -> None:
-    async with site(tmp_path, template=None) as at:
-        error = await at.error(PATH, {"input": "x"}, 400)
-    assert (error["code"], error["param"]) == ("no_chat_template", "input")
-
-
 async def test_a_stream_that_fails_ends_with_the_error(tmp_path: Path) -> None:
     async with site(tmp_path, FakeEngine(fail_after=2, failure=EngineError("boom"))) as at:
         events = events_of((await at.post(PATH, {"input": "x", "stream": True})).text)
@@ -302,24 +278,7 @@ async def test_a_stream_that_fails_ends_with_the_error(tmp_path: Path) -> None:
     last = events[-1]
     assert (last["type"], last["response"]["status"]) == ("response.failed", "failed")
     assert last["response"]["error"] == {
-        "code": "server_error",
-        "message": "boom",
-        "type": whole["type"],
-        "param": None,
-    }
+        "code": "server_error", "message": "boom", "type": whole["type"], "param": None,
+    }  # fmt: skip
     (message,) = last["response"]["output"]
     assert (message["content"][0]["text"], message["status"]) == ("hi", "incomplete")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_leaves_frees_its_place(stream: bool, tmp_path: Path) -> None:
-    at = build_site(tmp_path, FakeEngine())
-    visitor = Visitor(at, PATH, {"input": "x", "stream": stream})
-    visitor.leave_when = lambda message: b"delta" in message.get("body", b"")
-    if not stream:
-        visitor.has_left.set()
-    await visitor.visit()
-    assert [each.handle.was_aborted for each in at.engine.submitted] == [True] * len(at.engine.submitted)
-    if stream:
-        assert len(at.engine.submitted) == 1
-    await at.http.aclose()

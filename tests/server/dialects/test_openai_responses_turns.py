@@ -103,11 +103,8 @@ async def test_their_events_build_up_the_same_items(tmp_path: Path) -> None:
                 assert event["item_id"] == built[event["output_index"]]["item"]["id"]
                 built[event["output_index"]]["text"] += event["delta"]
     assert [each["text"] for each in built.values()] == [
-        "Two calls.",
-        "I look.",
-        '{"city": "Oslo"}',
-        '{"city": "Rome"}',
-    ]
+        "Two calls.", "I look.", '{"city": "Oslo"}', '{"city": "Rome"}',
+    ]  # fmt: skip
     assert [each["item"]["status"] for each in built.values()] == ["in_progress"] * 4
     kinds = [event["type"] for event in events]
     assert kinds.count("response.function_call_arguments.done") == 2

@@ -7,10 +7,20 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from server.generation.supported_routes import (
+    CLASSIFICATIONS,
+    ROUTES_OF_A_DECODER,
+    ROUTES_OF_A_HEAD,
+    ROUTES_OF_ANY_MODEL,
+    SCORINGS,
+    SPARSE,
+)
 from server.http.error_shapes import shape_of
 from server.http.errors import BadRequest
 from tests.server.dialects.looks import engine_of
-from tests.server.serving import Site, build_site
+from tests.server.dialects.routes import ROUTES, RUN_NOTHING
+from tests.server.dialects.test_admin import bearer, write_keys
+from tests.server.serving import build_site, site
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its imports warn about its own dependencies
@@ -25,8 +35,17 @@ def looks_like(value: Any) -> Any:
     return {key: looks_like(item) for key, item in value.items()} if isinstance(value, dict) else None
 
 
-async def test_every_operation_and_field_is_described(plain: Site) -> None:
-    schema = (await plain.http.get("/openapi.json")).json()
+async def test_every_operation_and_field_is_described(tmp_path: Path) -> None:
+    async with site(tmp_path, api_key_file=write_keys(tmp_path, root="admin = true")) as at:
+        schema = (await at.http.get("/openapi.json", headers=bearer("root"))).json()
+    posts = {path for path, operations in schema["paths"].items() if "post" in operations}
+    assert posts == ROUTES.keys() | RUN_NOTHING.keys()
+    by_model = (*ROUTES_OF_A_DECODER, *ROUTES_OF_A_HEAD, *ROUTES_OF_ANY_MODEL, *SCORINGS, *CLASSIFICATIONS, SPARSE)
+    assert ROUTES.keys() == set(by_model)
+    assert "/admin/keys" in schema["paths"]
+    names = [name for each in schema["paths"]["/v1/messages"]["post"]["security"] for name in each]
+    schemes = [schema["components"]["securitySchemes"][name] for name in names]
+    assert [(scheme["type"], scheme.get("name")) for scheme in schemes] == [("http", None), ("apiKey", "x-api-key")]
     for path, operations in schema["paths"].items():
         for operation in operations.values():
             assert operation["summary"], path
@@ -40,8 +59,14 @@ async def test_every_operation_and_field_is_described(plain: Site) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # schemathesis and its dependencies warn about themselves
-@pytest.mark.parametrize("max_examples", [3, pytest.param(12, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("mode", list(schemathesis.GenerationMode))
+@pytest.mark.parametrize(
+    ("mode", "max_examples"),
+    [
+        (schemathesis.GenerationMode.POSITIVE, 2),
+        (schemathesis.GenerationMode.NEGATIVE, 1),  # wrong bodies are slow to draw, and test_bad_input.py has many
+        *(pytest.param(mode, 12, marks=pytest.mark.nightly) for mode in schemathesis.GenerationMode),
+    ],
+)
 def test_no_input_that_the_schema_allows_or_forbids_is_a_server_error(
     mode: Any, max_examples: int, tmp_path: Path
 ) -> None:

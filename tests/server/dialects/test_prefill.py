@@ -13,8 +13,8 @@ from tests.model.tokenization.chat_formats import templates
 from tests.server.dialects.test_structured_outputs import SCHEMA
 from tests.server.dialects.test_tools import HERMES_CALL, TIME, WEATHER, grammar_of, prompt_of, tool_site
 from tests.server.fake_client import INFO
-from tests.server.inline_engine import InlineEngine
-from tests.server.serving import Site, events_of, site
+from tests.server.inline_engine import InlineEngine, site_of
+from tests.server.serving import Site, events_of
 from tests.tiny import make_variant
 
 LENGTH = 1024
@@ -145,8 +145,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> InlineEngine:
 
 @pytest.fixture
 async def at(engine: InlineEngine) -> AsyncIterator[Site]:
-    options: dict[str, Any] = {"config": engine.model_config, "max_model_len": LENGTH, "template": templates.HERMES}
-    async with site(engine.folder, engine, **options) as built:
+    async with site_of(engine, templates.HERMES) as built:
         yield built
 
 

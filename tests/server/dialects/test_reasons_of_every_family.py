@@ -19,7 +19,7 @@ from tests.server.dialects.conftest import always_some
 from tests.server.dialects.test_looking_at_every_family import PREDICTING, ids
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, build_site
-from tests.tiny import CLASSIFIERS, make_classifier, make_variant, theirs
+from tests.tiny import CLASSIFIERS, ENCODERS, make_classifier, make_variant, theirs
 
 BOUNDS = {torch.float32: 1e-4, torch.float64: 1e-9}
 every_dtype = pytest.mark.parametrize(
@@ -37,9 +37,11 @@ async def reasons(at: Site, asked: ExplainedLogit, **options: Any) -> dict[str, 
     return found
 
 
-async def check_sums(at: Site, asked: ExplainedLogit, bound: float) -> None:
-    """Check that the parts sum to the logit for every way to split it."""
-    found = [await reasons(at, asked, by=by) for by in ("word", "head", "layer")]
+async def check_sums(
+    at: Site, asked: ExplainedLogit, bound: float, ways: Sequence[str] = ("word", "head", "layer")
+) -> None:
+    """Check that the parts sum to the logit for the given ways to split it."""
+    found = [await reasons(at, asked, by=by) for by in ways]
     assert max(abs(part["value"]) for part in found[0]["parts"]) > 1e-3
     for each in found:
         assert abs(each["difference"]) < bound, each["by"]
@@ -60,7 +62,7 @@ async def test_the_parts_of_a_words_logit_sum_to_it(name: str, dtype: torch.dtyp
     target, versus = random.sample(range(at.model.config.vocab_size), 2)
     prompt = prompt_of(at)
     await check_sums(at, ExplainedLogit(prompt, "words", target, versus), BOUNDS[dtype])
-    await check_sums(at, ExplainedLogit(prompt, "words", target, position=7), BOUNDS[dtype])
+    await check_sums(at, ExplainedLogit(prompt, "words", target, position=7), BOUNDS[dtype], ["word"])
 
 
 @every_dtype
@@ -69,7 +71,7 @@ async def test_the_parts_of_a_labels_logit_sum_to_it(name: str, dtype: torch.dty
     at = build(tmp_path, dtype, make_classifier, name, num_labels=3)
     prompt = labelled(at.context, prompt_of(at))
     await check_sums(at, ExplainedLogit(prompt, "labels", 2, 0), BOUNDS[dtype])
-    await check_sums(at, ExplainedLogit(replace(prompt, second_segment=9), "labels", 1), BOUNDS[dtype])
+    await check_sums(at, ExplainedLogit(replace(prompt, second_segment=9), "labels", 1), BOUNDS[dtype], ["word"])
 
 
 async def test_a_head_may_read_the_mean_of_all_states(tmp_path: Path) -> None:
@@ -90,31 +92,21 @@ def masked(at: Site, taken: Sequence[int], prompt: Prompt) -> dict[str, torch.Te
     return found | ({"position_ids": torch.arange(length)[None]} if at.model.config.kind == "decoder" else {})
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "gpt2", "gpt_oss"])
-async def test_words_are_taken_out_of_a_decoder_as_by_an_attention_mask(name: str, tmp_path: Path) -> None:
-    at = build(tmp_path, torch.float32, make_variant, name)
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "gpt2", "gpt_oss", "bert", "distilbert", "modernbert"])
+async def test_words_are_taken_out_as_by_an_attention_mask(name: str, tmp_path: Path) -> None:
+    labels = name in ENCODERS
+    at = build(tmp_path, torch.float32, make_classifier if labels else make_variant, name)
     prompt = prompt_of(at)
-    found = await reasons(at, ExplainedLogit(prompt, "words", 7, 9), verify=4)
+    target, versus = (1, 0) if labels else (7, 9)
+    asked = ExplainedLogit(prompt, "labels" if labels else "words", target, versus)
+    found = await reasons(at, asked, by="head" if labels else "word", verify=4)
     network = theirs(tmp_path / "model", torch.float32)
     check_taken_out(found, 4)
     for row in found["verify"]:
-        taken = [word["position"] for word in row["words"]]
-        with torch.no_grad():
-            logits = network(**masked(at, taken, prompt)).logits[0, -1]
-        assert row["measured"] == pytest.approx(float(logits[7] - logits[9]), abs=1e-4)
-
-
-@pytest.mark.parametrize("name", ["bert", "distilbert", "modernbert"])
-async def test_words_are_taken_out_of_an_encoder_as_by_an_attention_mask(name: str, tmp_path: Path) -> None:
-    at = build(tmp_path, torch.float32, make_classifier, name)
-    prompt = prompt_of(at)
-    found = await reasons(at, ExplainedLogit(prompt, "labels", 1, 0), by="head", verify=5)
-    network = theirs(tmp_path / "model", torch.float32)
-    check_taken_out(found, 5)
-    for row in found["verify"]:
         with torch.no_grad():
             logits = network(**masked(at, [word["position"] for word in row["words"]], prompt)).logits[0]
-        assert row["measured"] == pytest.approx(float(logits[1] - logits[0]), abs=1e-4)
+        one = logits if labels else logits[-1]
+        assert row["measured"] == pytest.approx(float(one[target] - one[versus]), abs=1e-4)
 
 
 async def test_words_are_taken_out_of_both_stacks(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""POST /v1/rerank, /v2/rerank, /rerank, /v1/score and /score: scores equal the scores of sentence-transformers."""
+"""Rerank, score, classify and predict: scores and labels equal the values of sentence-transformers and transformers."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from sentence_transformers import CrossEncoder, SentenceTransformer
 from sentence_transformers.base.modules import Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
@@ -13,8 +14,9 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 
 from tests import tiny
 from tests.server.dialects.heads import BODY, LONG, answer, by_index, classifier, logits_of, served
+from tests.server.dialects.routes import refuses
 from tests.server.engine.captures.test_cross_encoders import DOCUMENTS, PAIRS, QUERY, edit, save, theirs
-from tests.server.serving import site, tiny_config
+from tests.server.serving import site, tiny_classifier, tiny_config, tiny_encoder
 
 TEMPLATE = (
     '{% for m in messages if m.role == "system" %}{{ m.content }}{% endfor %}'
@@ -59,17 +61,6 @@ async def test_scores_and_order_are_those_of_the_library(family: str, options: d
     assert np.abs([each["score"] for each in tei] - logits[ranks]).max() <= 1e-5
 
 
-async def test_two_texts_of_a_pair_reach_the_network_as_two(tmp_path: Path) -> None:
-    """Check the token types: with the type of the first text, the second one would get another score."""
-    async with served(save("bert", tmp_path)) as at:
-        await answer(at, "/v1/rerank", query="The wolf", documents=["The pig", "a"])
-        first, second = (each.second_segment for each in at.engine.submitted)
-        ids = at.engine.submitted[0].prompt_token_ids
-    assert first is not None
-    assert first == second
-    assert 0 < first < len(ids)
-
-
 @pytest.mark.parametrize(
     ("max_length", "arguments", "prompts", "false_id"),
     [
@@ -94,8 +85,7 @@ async def test_pairs_that_a_chat_template_writes_score_as_the_library_has_it(
     async with served(tmp_path / "saved", TEMPLATE) as at:
         found = await answer(at, "/v1/rerank", **BODY)
         lengths = [len(each.prompt_token_ids) for each in at.engine.submitted]
-        error = await at.error("/v1/rerank", {**BODY, "truncation_side": "left"}, 400)
-    assert error["param"] == "truncation_side"
+        await refuses(at, "/v1/rerank", {**BODY, "truncation_side": "left"}, param="truncation_side")
     assert np.abs(by_index(found) - theirs(tmp_path / "saved").ravel()).max() <= 1e-5
     assert (max(lengths) == max_length) == (max_length is not None)
 
@@ -138,12 +128,9 @@ async def test_score_pairs_one_with_many_either_way_or_each_with_its_own(tmp_pat
                     (i, "score") for i in range(len(pairs))
                 ]
                 assert np.abs([each["score"] for each in found["data"]] - model.predict(pairs)).max() <= 1e-5
-        uneven = await at.error("/score", {"text_1": others, "text_2": others[:2]}, 400)
-        one_sided = await at.error("/score", {"text_1": "a"}, 400)
-        mixed = await at.error("/score", {"text_1": "a", "documents": "b"}, 400)
-    assert (uneven["param"], "2 texts for 3 of text_1" in uneven["message"]) == ("text_2", True)
-    assert "text_1 is given; text_1 and text_2; or queries and documents" in one_sided["message"]
-    assert mixed["param"] == "text_1"
+        await refuses(at, "/score", {"text_1": others, "text_2": others[:2]}, "2 texts for 3 of text_1", param="text_2")
+        await refuses(at, "/score", {"text_1": "a"}, "text_1 is given; text_1 and text_2; or queries and documents")
+        await refuses(at, "/score", {"text_1": "a", "documents": "b"}, param="text_1")
 
 
 async def test_a_pair_that_is_too_long_is_cut_where_its_api_cuts_and_else_named(tmp_path: Path) -> None:
@@ -161,9 +148,7 @@ async def test_a_pair_that_is_too_long_is_cut_where_its_api_cuts_and_else_named(
             ("/v1/score", {"text_1": QUERY, "text_2": documents}, "text_2[2]"),
             ("/v1/score", {"text_1": LONG, "text_2": "a"}, "text_1"),
         ):
-            error = await at.error(path, body, 400)
-            assert (error["param"], error["code"]) == (field, "context_length_exceeded")
-            assert "at most 80 are accepted" in error["message"]
+            await refuses(at, path, body, "at most 80 are accepted", param=field, code="context_length_exceeded")
         refused = await at.post("/rerank", json_of(documents))
         cut = [
             await answer(at, "/v2/rerank", query=QUERY, documents=documents),
@@ -230,7 +215,7 @@ async def test_embedding_models_score_by_the_cosine_of_their_vectors(tmp_path: P
         of_query = await answer(at, "/v1/rerank", **BODY, prompt_name="query")
         each = await answer(at, "/score", text_1=list(DOCUMENTS), text_2=list(DOCUMENTS))
         error = await at.error("/v1/rerank", {**BODY, "use_activation": False}, 400)
-        labels = await at.error("/classify", {"input": "a"}, 400)
+        await refuses(at, "/classify", {"input": "a"}, code="not_supported_by_model")
         long, short = ["a " * 600], ["b", "c"]
         too_long = [
             await at.error("/v1/rerank", {"query": long[0], "documents": short, "truncate": False}, 400),
@@ -244,7 +229,6 @@ async def test_embedding_models_score_by_the_cosine_of_their_vectors(tmp_path: P
     assert num_asked == 1 + len(DOCUMENTS)
     assert np.abs(np.subtract([one["score"] for one in each["data"]], 1)).max() <= 1e-5
     assert error["param"] == "use_activation"
-    assert labels["code"] == "not_supported_by_model"
 
 
 async def test_models_that_cannot_score_say_which_can(tmp_path: Path) -> None:
@@ -283,3 +267,131 @@ async def test_bad_input_names_the_field(change: dict[str, Any], param: str, sai
             assert error["param"].startswith(param)
             assert said in error["message"]
         assert at.engine.submitted == []
+
+
+TEXTS = list(DOCUMENTS)
+NAMES = {0: "no", 1: "maybe", 2: "yes"}
+
+
+def pipeline_of(folder: Path) -> list[dict[str, float]]:
+    """Return the score of each label for each text, as transformers has it."""
+    pipeline = transformers.pipeline("text-classification", str(folder), device="cpu")
+    return [{one["label"]: one["score"] for one in each} for each in pipeline(TEXTS, top_k=None)]
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("bert", {"id2label": NAMES}),
+        ("roberta", {"id2label": NAMES, "problem_type": "multi_label_classification"}),
+        ("modernbert", {"id2label": NAMES, "problem_type": "regression"}),
+        ("distilbert", {"num_labels": 1}),
+        ("qwen3", {"id2label": NAMES, "pad_token_id": 1}),
+    ],
+)
+async def test_labels_are_those_of_a_pipeline(family: str, options: dict[str, Any], tmp_path: Path) -> None:
+    folder = classifier(tmp_path, family, **options)
+    expected = pipeline_of(folder)
+    names = list(expected[0]) if "id2label" not in options else list(NAMES.values())
+    async with served(folder) as at:
+        for path in ("/v1/classify", "/classify"):
+            found = await answer(at, path, input=TEXTS)
+            assert (found["object"], found["model"]) == ("list", "org/tiny")
+            for i, (each, told) in enumerate(zip(found["data"], expected, strict=True)):
+                assert (each["index"], each["num_classes"]) == (i, len(names))
+                assert each["label"] == max(told, key=told.__getitem__)
+                assert np.abs(np.subtract(each["probs"], [told[name] for name in names])).max() <= 1e-5
+        batch = await answer(at, "/predict", inputs=[[text] for text in TEXTS])
+        ids = [list(each.prompt_token_ids) for each in at.engine.submitted[: len(TEXTS)]]
+        of_ids = await answer(at, "/classify", input=ids)
+        logits = await answer(at, "/classify", input=TEXTS[0], use_activation=False)
+    for each, told in zip(batch, expected, strict=True):
+        assert [one["label"] for one in each] == sorted(told, key=told.__getitem__, reverse=True)
+        assert all(abs(one["score"] - told[one["label"]]) <= 1e-5 for one in each)
+    assert of_ids["data"] == found["data"]
+    assert found["usage"]["prompt_tokens"] == sum(map(len, ids))
+    assert np.abs(np.subtract(logits["data"][0]["probs"], logits_of(folder, TEXTS[0]))).max() <= 1e-5
+
+
+async def test_pairs_have_the_labels_of_the_library(tmp_path: Path) -> None:
+    folder = save("bert", tmp_path, 3)
+    expected = CrossEncoder(str(folder), device="cpu", local_files_only=True).predict(PAIRS)
+    async with served(folder) as at:
+        found = await answer(at, "/predict", inputs=[list(pair) for pair in PAIRS])
+        raw = await answer(at, "/predict", inputs=[list(pair) for pair in PAIRS], raw_scores=True)
+    for each, numbers in zip(found, expected, strict=True):
+        assert [one["label"] for one in each] == [f"LABEL_{i}" for i in np.argsort(-numbers)]
+        assert np.abs([one["score"] for one in each] - np.sort(numbers)[::-1]).max() <= 1e-5
+    assert raw == found, "its files name no function of the logits"
+
+
+async def test_one_input_may_be_written_in_each_shape_of_text_embeddings_inference(tmp_path: Path) -> None:
+    async with served(classifier(tmp_path, id2label=NAMES)) as at:
+        one = await answer(at, "/predict", inputs=QUERY)
+        assert await answer(at, "/predict", inputs=[QUERY]) == one
+        assert await answer(at, "/predict", inputs=[[QUERY]]) == [one]
+        pair = await answer(at, "/predict", inputs=[QUERY, "a"])
+        assert await answer(at, "/predict", inputs=[["b"], [QUERY, "a"], [QUERY]]) == [
+            await answer(at, "/predict", inputs="b"),
+            pair,
+            one,
+        ]
+        assert [set(label) for label in one] == [{"score", "label"}] * 3
+        assert pair != one
+        wrong: list[Any] = [["a", "b", "c"], [["a", "b", "c"]], [], [[]], 1, [["a"], "b"]]
+        for inputs in wrong:
+            refused = await at.post("/predict", {"inputs": inputs})
+            assert refused.status_code == 400, inputs
+            assert refused.json()["error_type"] == "Validation"
+            assert "inputs" in refused.json()["error"]
+
+
+async def test_texts_that_are_too_long_are_named_or_cut(tmp_path: Path) -> None:
+    folder = classifier(tmp_path, num_labels=3)
+    expected = logits_of(folder, LONG, truncation=True, max_length=70)
+    cut: dict[str, Any] = {"input": [LONG], "use_activation": False}
+    async with served(folder, max_model_len=70) as at:
+        await refuses(at, "/classify", {"input": ["a", LONG]}, param="input[1]", code="context_length_exceeded")
+        refused = await at.post("/predict", {"inputs": LONG})
+        right = await answer(at, "/classify", **cut, truncate=True)
+        fewer = await answer(at, "/classify", **cut, truncate_prompt_tokens=70)
+        left = await answer(at, "/classify", **cut, truncate=True, truncation_side="left")
+        await answer(at, "/predict", inputs=LONG, truncate=True, truncation_direction="Left")
+        ends, of_tei = (list(each.prompt_token_ids) for each in at.engine.submitted[-2:])
+    assert (refused.status_code, "inputs: the input has" in refused.json()["error"]) == (400, True)
+    assert np.abs(right["data"][0]["probs"] - expected).max() <= 1e-5
+    assert fewer["data"] == right["data"]
+    assert left["data"] != right["data"]
+    whole = transformers.AutoTokenizer.from_pretrained(folder)(LONG)["input_ids"]
+    assert ends == of_tei == [whole[0], *whole[-69:]]
+
+
+async def test_a_model_without_a_head_says_so(tmp_path: Path) -> None:
+    async with site(tmp_path, config=tiny_encoder()) as at:
+        refused = await at.post("/predict", {"inputs": "a"})
+        error = await at.error("/v1/classify", {"input": "a"}, 400)
+        told = (await at.http.get("/v1/capabilities")).json()["routes"]
+    assert "has no head that labels an input" in error["message"]
+    assert refused.json() == {"error": error["message"].replace("/v1/classify", "/predict"), "error_type": "Validation"}
+    assert (told["/predict"]["works"], told["/v1/rerank"]["works"]) == (False, True)
+
+
+# ---- many
+
+
+MANY = [f"number {i * 7919 % 10_007}" for i in range(2_000)]
+
+
+async def test_thousands_of_documents_are_scored_each_with_its_own_score(tmp_path: Path) -> None:
+    async with site(tmp_path, config=tiny_classifier()) as at:
+        found = await answer(at, "/v1/rerank", query="q", documents=[{"text": text} for text in MANY])
+        alone = [await answer(at, "/score", text_1="q", text_2=MANY[i]) for i in (0, 255, 256, 1_999)]
+        num_submitted = len(at.engine.submitted)
+        error = await at.error("/v1/rerank", {"query": "q", "documents": [*MANY[:1_000], "x" * 70, *MANY[1_000:]]}, 400)
+    assert (error["param"], "has 71 tokens" in error["message"]) == ("documents[1000]", True)
+    scores = {each["index"]: each["relevance_score"] for each in found["results"]}
+    assert sorted(scores) == list(range(2_000))
+    assert list(scores.values()) == sorted(scores.values(), reverse=True)
+    assert [scores[i] for i in (0, 255, 256, 1_999)] == [each["data"][0]["score"] for each in alone]
+    assert num_submitted == 2_004
+    assert found["usage"]["prompt_tokens"] == sum(len("q") + len(text) for text in MANY)

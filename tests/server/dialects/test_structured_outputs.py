@@ -79,8 +79,10 @@ async def answered(at: Site, path: str, **fields: Any) -> dict[str, Any]:
     return read
 
 
-@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
-@pytest.mark.parametrize("fields", JSON_FIELDS, ids="+".join)
+@pytest.mark.parametrize(
+    ("path", "fields"),
+    [*((CHAT, fields) for fields in JSON_FIELDS), (COMPLETIONS, JSON_FIELDS[0])],  # both routes have the same fields
+)
 async def test_json_keeps_to_its_schema_by_every_name(at: Site, path: str, fields: dict[str, Any]) -> None:
     for text in texts_of(await answered(at, path, n=2, **fields)):
         jsonschema.validate(json.loads(text), SCHEMA)

@@ -166,7 +166,6 @@ async def test_a_model_that_does_not_think_has_no_limit(tmp_path: Path) -> None:
     ("path", "body", "param"),
     [
         (CHAT, {"thinking_budget": -2}, "thinking_budget"),
-        (CHAT, {"thinking_budget": 1, "thinking_token_budget": 2}, "thinking_budget"),
         (CHAT, {"reasoning_effort": "huge"}, "reasoning_effort"),
         (MESSAGES, {"thinking": {"type": "enabled", "budget_tokens": -1}, "max_tokens": 9}, "thinking.budget_tokens"),
         ("/v1/completions", {"prompt": "a", "thinking_budget": 4}, "thinking_budget"),

@@ -1,24 +1,32 @@
-"""POST /v1/trace."""
+"""POST /v1/trace: its answers, and the plan with their size before the pass."""
 
 import asyncio
 import base64
 import io
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load as load_safetensors
 
+from model.checkpoint.registry import read_config
+from model.config import ModelConfig
 from model.hooks.point_names import points_of, sizes, stacks
 from server.engine.request import PointCapture
-from server.http.errors import QueueFull
+from server.generation.interventions.trace_plan import Lengths, check_trace_size, choose_points, plan_inputs
+from server.http.errors import PayloadTooLarge
+from server.schemas.inspect.trace import TraceRequest
+from tests import tiny
+from tests.server.dialects.routes import refuses
 from tests.server.fake_client import NUM_HEADS, NUM_LAYERS, FakeEngine, traced
-from tests.server.serving import START, Site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
+from tests.server.serving import START, Site, build_site, site, tiny_config, tiny_encoder, tiny_encoder_decoder
+from tests.support.examples import examples
 
 PATH = "/v1/trace"
 
@@ -81,9 +89,14 @@ async def test_ranges_select_layers_heads_and_positions(plain: Site) -> None:
 SELECTORS = {"head": "heads", "kv_head": "heads", "position": "positions", "query": "positions", "key": "key_positions"}
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    return build_site(tmp_path_factory.mktemp("site"), FakeEngine())
+
+
 @settings(max_examples=20)
 @given(data=st.data())
-def test_what_is_selected_is_the_slice_of_the_whole(data: st.DataObject, tmp_path_factory: Any) -> None:
+def test_what_is_selected_is_the_slice_of_the_whole(data: st.DataObject, shared: Site) -> None:
     point = data.draw(st.sampled_from([p for p in points_of(tiny_config(), "decoder") if p.in_block]))
     chosen = {
         SELECTORS[axis]: data.draw(st.lists(st.integers(0, size - 1), min_size=1, unique=True))
@@ -91,13 +104,11 @@ def test_what_is_selected_is_the_slice_of_the_whole(data: st.DataObject, tmp_pat
         if axis in SELECTORS
     }
 
-    async def both() -> tuple[Any, Any]:
-        async with site(tmp_path_factory.mktemp("site")) as at:
-            asked = {"points": [f"{point.name}.1"], "encoding_format": "base64"}
-            (whole,), (part,) = await ask(at, **asked), await ask(at, **asked, **chosen)
-        return array(whole["points"][f"blocks.1.{point.name}"]), array(part["points"][f"blocks.1.{point.name}"])
+    async def read(**selection: Any) -> Any:
+        (entry,) = await ask(shared, points=[f"{point.name}.1"], encoding_format="base64", **selection)
+        return array(entry["points"][f"blocks.1.{point.name}"])
 
-    whole, part = asyncio.run(both())
+    whole, part = (asyncio.run(read(**selection)) for selection in ({}, chosen))
     for axis, name in enumerate(point.axes):
         if name in SELECTORS:
             whole = whole.take(chosen[SELECTORS[name]], axis)
@@ -116,19 +127,6 @@ async def test_key_heads_are_counted_where_the_point_has_them(tmp_path: Path) ->
     assert (points["blocks.0.attn.hook_k"]["heads"], points["blocks.0.attn.hook_rot_q"]["heads"]) == ([1], [3])
     assert error["param"] == "heads"
     assert "there is no key head 3; accepted are 0 to 1" in error["message"]
-
-
-async def test_a_masked_score_is_null_in_json_and_minus_infinity_in_base64(plain: Site) -> None:
-    (listed,) = await ask(plain, points=["attn_scores.0"], heads=0)
-    (encoded,) = await ask(plain, points=["attn_scores.0"], heads=0, encoding_format="base64")
-    assert listed["points"]["blocks.0.attn.hook_attn_scores"]["data"][0][0][1:] == [None, None]
-    assert np.isneginf(array(encoded["points"]["blocks.0.attn.hook_attn_scores"])[0, 0, 1:]).all()
-
-
-async def test_completions_belong_to_the_pass(plain: Site) -> None:
-    (entry,) = await ask(plain, input="ab", completion="c", points=["logits"], positions=-1)
-    assert entry["tokens"] == ["a", "b", "c"]
-    assert entry["points"]["logits"]["shape"] == [1, tiny_config().vocab_size]
 
 
 async def test_safetensors_have_a_tensor_for_each_input_and_point(plain: Site) -> None:
@@ -189,22 +187,18 @@ async def test_ndjson_has_a_line_a_point(plain: Site) -> None:
 async def test_what_the_model_or_the_input_lacks_is_400(
     fields: dict[str, Any], param: str, said: str, plain: Site
 ) -> None:
-    error = await plain.error(PATH, {"input": "abc", **fields}, 400)
+    await refuses(plain, PATH, {"input": "abc", **fields}, said, param=param)
     assert plain.engine.submitted == []
-    assert error["param"] == param
-    assert said in error["message"]
 
 
 async def test_an_encoder_has_no_logits_and_continues_nothing(tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_encoder()) as at:
         (entry,) = await ask(at, points=["ln1.hook_out", "hook_token_type_embed"])
         (first,) = at.engine.submitted
-        no_logits = await at.error(PATH, {"input": "abc", "points": ["logits"]}, 400)
-        no_completion = await at.error(PATH, {"input": "abc", "points": ["q"], "completion": "d"}, 400)
+        await refuses(at, PATH, {"input": "abc", "points": ["logits"]}, "no head follows its last block")
+        await refuses(at, PATH, {"input": "abc", "points": ["q"], "completion": "d"}, param="completion")
     assert "blocks.2.ln1.hook_out" in entry["points"]
     assert {point.stack for point in first.task.points} == {"encoder"}
-    assert "no head follows its last block" in no_logits["message"]
-    assert no_completion["param"] == "completion"
 
 
 async def test_both_stacks_of_an_encoder_decoder_are_shown_at_their_own_lengths(tmp_path: Path) -> None:
@@ -229,32 +223,21 @@ async def test_both_stacks_of_an_encoder_decoder_are_shown_at_their_own_lengths(
 async def test_the_layers_of_an_encoder_are_its_own(tmp_path: Path) -> None:
     async with site(tmp_path, config=tiny_encoder_decoder()) as at:
         (entry,) = await ask(at, points=["encoder.hook_resid_post"])
-        error = await at.error(PATH, {"input": "a", "points": ["encoder.hook_resid_post"], "layers": 2}, 400)
-        too_long = await at.error(PATH, {"input": "a" * 41, "points": ["q"]}, 400)
+        await refuses(at, PATH, {"input": "a", "points": ["encoder.hook_resid_post"], "layers": 2}, param="layers")
+        await refuses(at, PATH, {"input": "a" * 41, "points": ["q"]}, "at most 40 are accepted")
     assert list(entry["points"]) == ["encoder.blocks.0.hook_resid_post", "encoder.blocks.1.hook_resid_post"]
     assert entry["token_ids"] == [START]
-    assert error["param"] == "layers"
-    assert "at most 40 are accepted" in too_long["message"]
 
 
 async def test_a_first_block_without_a_norm_is_left_out_of_all(tmp_path: Path) -> None:
     config = replace(tiny_encoder(), first_attention_norm=False)
     async with site(tmp_path, config=config) as at:
         (entry,) = await ask(at, points=["ln1.hook_scale"])
-        error = await at.error(PATH, {"input": "a", "points": ["ln1.hook_scale"], "layers": [0]}, 400)
+        await refuses(at, PATH, {"input": "a", "points": ["ln1.hook_scale"], "layers": [0]}, "first block has no norm")
+        points = {each["short"]: each for each in (await at.http.get("/v1/capabilities")).json()["points"]}
     assert list(entry["points"]) == ["blocks.1.ln1.hook_scale", "blocks.2.ln1.hook_scale"]
-    assert "first block has no norm" in error["message"]
-
-
-@pytest.mark.parametrize("config", [tiny_config(), tiny_encoder(), tiny_encoder_decoder()], ids=lambda c: c.kind)
-async def test_every_point_that_capabilities_names_can_be_asked_for(config: Any, tmp_path: Path) -> None:
-    async with site(tmp_path, config=config) as at:
-        for stack in stacks(config):
-            prefix = "encoder." if stack == "encoder" and config.kind == "encoder-decoder" else ""
-            names = [prefix + point.name for point in points_of(config, stack)]
-            (entry,) = await ask(at, points=names, encoding_format="base64")
-            for point in entry["points"].values():
-                assert len(point["axes"]) == len(array(point).shape)
+    assert [points[name]["layers"] for name in ("ln1.hook_scale", "ln2.hook_scale")] == [[1, 2], [0, 1, 2]]
+    assert points["hook_embed"]["layers"] == []
 
 
 async def test_an_answer_that_would_be_too_large_is_413_with_selections_that_fit(tmp_path: Path) -> None:
@@ -283,19 +266,59 @@ async def test_the_tokens_of_an_answer_count_for_its_size(path: str, body: Any, 
     async with site(tmp_path) as at:
         size = len((await at.post(path, body)).content)
     async with site(tmp_path, max_response_bytes=size // 2) as at:
-        error = await at.error(path, body, 413)
+        await refuses(at, path, body, code="answer_too_large", status=413)
         assert at.engine.submitted == []
     async with site(tmp_path, max_response_bytes=2 * size) as at:
         assert (await at.post(path, body)).status_code == 200
-    assert error["code"] == "answer_too_large"
 
 
-async def test_the_budget_is_asked_for_the_bytes_of_the_arrays_and_a_full_one_is_429(tmp_path: Path) -> None:
-    async with site(tmp_path) as at:
-        await ask(at, points=["pattern.0", "hook_embed"], dtype="float16")
-        assert at.engine.submitted[0].capture_bytes == (4 * 3 * 3 + 3 * 8) * 2
-        assert at.engine.held == [(4 * 3 * 3 + 3 * 8) * 2]
-    engine = FakeEngine(refuse=QueueFull("full", code="capture_budget_full", retry_after=1))
-    async with site(tmp_path, engine) as at:
-        answer = await at.post(PATH, {"input": "abc", "points": ["q.0"]})
-    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+async def test_the_budget_is_asked_for_the_bytes_of_the_arrays(plain: Site) -> None:
+    await ask(plain, points=["pattern.0", "hook_embed"], dtype="float16")
+    assert plain.engine.submitted[0].capture_bytes == (4 * 3 * 3 + 3 * 8) * 2
+    assert plain.engine.held == [(4 * 3 * 3 + 3 * 8) * 2]
+
+
+@pytest.fixture(scope="module", params=["llama-gqa", "bart", "bert"])
+def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelConfig:
+    return read_config(tiny.make_variant(request.param, tmp_path_factory.mktemp("model")))
+
+
+@given(data=st.data())
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_the_estimate_is_the_size_of_the_plans(config: ModelConfig, data: st.DataObject) -> None:
+    names = [
+        f"encoder.{point.name}" if stack == "encoder" and config.kind == "encoder-decoder" else point.name
+        for stack in stacks(config)
+        for point in points_of(config, stack)
+    ]
+    lengths = data.draw(st.lists(st.builds(Lengths, st.integers(3, 9), st.integers(3, 9)), min_size=1, max_size=4))
+    selector = st.sampled_from(["all", 1, -2, [0], [2, 0]])
+    fields = {
+        "input": "x",
+        "points": data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=6, unique=True)),
+        "positions": data.draw(selector),
+        "dtype": data.draw(st.sampled_from(["float32", "float16"])),
+    }
+    asked = TraceRequest.model_validate(fields)
+    chosen = choose_points(asked, config)
+    if any("key" in one.point.axes for one in chosen):
+        asked = asked.model_copy(update={"key_positions": data.draw(selector)})
+    if any({"head", "kv_head"} & {*one.point.axes} for one in chosen):
+        asked = asked.model_copy(update={"heads": data.draw(st.sampled_from(["all", 0, [1, 0]]))})
+        chosen = choose_points(asked, config)
+    plans = plan_inputs(asked, chosen, config, lengths)
+    size = math.ceil(sum(point.num_bytes for plan in plans for point in plan))
+    check_trace_size(asked, chosen, config, lengths, "binary", size, 0)
+    with pytest.raises(PayloadTooLarge, match=f"about {size} bytes"):
+        check_trace_size(asked, chosen, config, lengths, "binary", size - 1, 0)
+    with pytest.raises(PayloadTooLarge, match=f"about {size + 9} bytes"):
+        check_trace_size(asked, chosen, config, lengths, "binary", size + 8, 9)
+
+
+def test_inputs_of_one_length_share_a_plan(config: ModelConfig) -> None:
+    """Share plans, since a request may have thousands of inputs and points: a plan for each pair would take minutes."""
+    asked = TraceRequest.model_validate({"input": "x", "points": ["hook_resid_post"]})
+    chosen = choose_points(asked, config)
+    plans = plan_inputs(asked, chosen, config, [Lengths(5, 6), Lengths(7, 6), Lengths(5, 6)])
+    assert plans[0] is plans[2]
+    assert plans[0] is not plans[1]

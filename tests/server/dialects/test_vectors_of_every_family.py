@@ -17,8 +17,8 @@ from server.engine.request import Part
 from tests.parity import ROWS
 from tests.reference.contributions import Contributions
 from tests.server.dialects.conftest import every_family
-from tests.server.dialects.looks import TEXT, at_site, engine_of
-from tests.server.dialects.test_looking_at_every_family import array, ask, exactly, parts, reading
+from tests.server.dialects.looks import TEXT, array, at_site, engine_of
+from tests.server.dialects.test_looking_at_every_family import ask, exactly, parts, reading
 from tests.server.serving import Site
 
 QUERIES = [5, -1]
@@ -29,22 +29,48 @@ async def vectors_of(family: Site, body: dict[str, Any], **more: Any) -> dict[st
 
 
 @every_family(*ROWS)
-async def test_all_that_is_added_sums_to_the_residual_stream(family: Site) -> None:
-    body = reading(family.model.config)
+async def test_all_that_is_added_sums_to_the_residual_stream_and_to_the_logits(family: Site) -> None:
+    """Compare every key and head of every layer with the formulas: the vector pattern * v W_O, its norm, and its dot
+    product with the logit's direction.
+    """
+    config = family.model.config
+    body, queries = reading(config), [5, 0, 11, -1]
     trace, weights = exactly(family, body)
-    for part in parts(family.model.config):
-        entry = await vectors_of(family, body, part=part)
+    for part in parts(config):
+        has_parts = config.has_head and part != "encoder" and config.altup is None
+        tokens = random.sample(range(config.vocab_size), 2) if has_parts else []
+        asked = {"vectors": True, "query_positions": queries, **dict(zip(("target", "versus"), tokens, strict=False))}
+        entry = await ask(family, "contributions", **body, part=part, **asked)
         expected, vectors = Contributions(trace, weights, part), array(entry, "vectors")
         for place, layer in enumerate(entry["layers"]):
-            truth = expected.vectors(layer)[:, QUERIES].numpy()
-            assert np.allclose(vectors[place], truth, rtol=1e-3, atol=1e-4), (part, layer)
+            truth = expected.vectors(layer)[:, queries]
+            assert np.allclose(vectors[place], truth.numpy(), rtol=1e-3, atol=1e-4), (part, layer)
+            assert np.allclose(array(entry, "norms")[place], truth.norm(dim=-1).numpy(), rtol=1e-3, atol=1e-4)
+            if tokens:
+                target, versus = (expected.logits(layer, token)[:, queries].numpy() for token in tokens)
+                assert np.allclose(array(entry, "attributions")[place], target - versus, rtol=1e-3, atol=1e-4)
+        assert np.abs(vectors).max() > 0.01
         additions, names = array(entry, "additions"), entry["addition_names"]
         assert len(names) == len(set(names)) == len(additions)
         kept = [not name.endswith("rounding") for name in names]
-        last = expected.point("hook_resid_post", expected.config.num_layers - 1)[QUERIES].numpy()
+        last = expected.point("hook_resid_post", expected.config.num_layers - 1)[queries].numpy()
         assert np.allclose(vectors.sum((0, 1, 3)) + additions[kept].sum(0), last, atol=1e-4)
         assert np.allclose(array(entry, "states")[-1], last, atol=1e-4)
         assert entry["stream_difference"] < 1e-4
+        if tokens:
+            check_components(entry, config)
+
+
+def check_components(entry: dict[str, Any], config: ModelConfig) -> None:
+    """Check that the components sum to the difference of two logits, and the parts of keys to the heads' components."""
+    components = dict(zip(entry["component_names"], array(entry, "components").T, strict=True))
+    assert entry["difference"] < 2e-4
+    assert np.allclose(sum(components.values()), entry["logits"], atol=1e-4)
+    module, prefix = ("cross_attn" if entry["part"] == "cross" else "attn"), full_name(config, "decoder", "", None)
+    by_head = array(entry, "attributions").sum(-1)
+    for place, head in np.ndindex(by_head.shape[:2]):
+        name = f"{prefix}blocks.{entry['layers'][place]}.{module}.head.{head}"
+        assert np.allclose(by_head[place, head], components[name], atol=1e-4)
 
 
 @every_family("llama-gqa", "gpt2", "gemma2", "gpt_neox", "bert", "t5")
@@ -141,8 +167,8 @@ def changes_of(config: ModelConfig, part: Part, layer: int) -> dict[str, list[di
         "mlp zeroed": [to("hook_mlp_out", "zero")],
         "output": [to(output, "patch", value=numbers, positions=[5])],
     }
-    streams = [name for point in points_of(config, stack) if (name := point.name).startswith("hook_resid")]
-    return found | {name: [to(name, "patch", value=numbers, positions=[5])] for name in streams}
+    stream = random.choice([point.name for point in points_of(config, stack) if point.name.startswith("hook_resid")])
+    return found | {stream: [to(stream, "patch", value=numbers, positions=[5])]}
 
 
 @every_family(

@@ -1,18 +1,24 @@
-"""The weights over HTTP, of small random checkpoints: census, geometry and circuits."""
+"""The weights of small random checkpoints over HTTP: census, geometry, circuits, slices, and correlations."""
 
 import io
 import math
+import random
+import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load
 
 from model.checkpoint.weight_files import load_weights
+from server.config.auth.keys import hash_of
 from tests.server.dialects.conftest import FAMILIES
+from tests.server.dialects.routes import refuses
 from tests.server.inline_engine import InlineEngine
-from tests.server.serving import Site, error_of
+from tests.server.serving import Site, error_of, site
 
 
 def every(*names: str) -> pytest.MarkDecorator:
@@ -141,21 +147,6 @@ async def test_geometry_knows_both_stacks(at: Site) -> None:
     assert crossing["matrix"] == "decoder.blocks.0.cross_attn.W_K"
 
 
-async def test_geometry_as_safetensors(at: Site) -> None:
-    from safetensors.numpy import load
-
-    headers = {"Accept": "application/vnd.safetensors"}
-    path = "/v1/models/org/tiny/geometry?matrix=W_U&axis=columns"
-    answer = await at.http.get(path, headers=headers)
-    tensors = load(answer.content)
-    assert {name.partition("/")[2] for name in tensors} == {
-        "histogram", "closest", "closest_pairs", "singular_values",
-    }  # fmt: skip
-    refused = await at.http.get(path, headers={"Accept": "application/x-npy"})
-    assert refused.status_code == 400
-    assert not io.BytesIO(refused.content).read().startswith(b"\x93NUMPY")
-
-
 @pytest.mark.parametrize(
     ("query", "param", "says"),
     [
@@ -220,13 +211,8 @@ async def test_circuits_of_some_heads(at: Site) -> None:
 @every("bart")
 async def test_circuits_of_cross_attention(at: Site) -> None:
     told = entry(await at.post("/v1/circuits", {"part": "cross", "layers": 0}))
-    assert array(told, "qk.singular_values").shape == (
-        1,
-        at.model.config.num_heads,
-        at.model.config.head_dim,
-    )
-    error = await at.error("/v1/circuits", {"part": "cross", "compose": True}, 400)
-    assert error["param"] == "compose"
+    assert array(told, "qk.singular_values").shape == (1, at.model.config.num_heads, at.model.config.head_dim)
+    await refuses(at, "/v1/circuits", {"part": "cross", "compose": True}, param="compose")
 
 
 async def test_circuits_that_make_no_sense_are_refused(at: Site) -> None:
@@ -235,4 +221,253 @@ async def test_circuits_that_make_no_sense_are_refused(at: Site) -> None:
     assert (await at.error("/v1/circuits", {"part": "cross"}, 400))["param"] == "part"
 
 
-# ---- correlations over a text
+async def numbers(at: Site, name: str, **query: Any) -> np.ndarray:
+    return array(entry(await get(at, f"weights/{name}", **query)), "weights")
+
+
+async def test_the_list_names_every_weight_and_each_is_there(at: Site) -> None:
+    told = (await get(at, "weights")).json()
+    names = [each["name"] for each in told["data"]]
+    assert names[0] == "embed.W_E"
+    assert names[-1] == "unembed.W_U"
+    assert told["not_listed"] == []
+    assert sum(np.prod(each["shape"]) for each in told["data"] if each["tied_to"] is None) == sum(
+        weight.size for weight in loaded(at).values()
+    )
+    for each in told["data"]:
+        found = entry(await get(at, f"weights/{each['name']}"))
+        assert found["arrays"]["weights"]["axes"] == each["axes"]
+        assert found["arrays"]["weights"]["shape"] == each["shape"] == found["whole_shape"]
+        assert each["stored"] == "float32"
+
+
+@every("llama-gqa", "bert", "bart")
+async def test_slices_are_those_of_the_checkpoint(at: Site) -> None:
+    config, weights = at.model.config, loaded(at)
+    d, heads, size = config.hidden_size, config.num_heads, config.head_dim
+    q = weights["layers.1.qkv.weight"][: heads * size]
+    head = await numbers(at, "W_Q", layer=1, head=2)
+    np.testing.assert_array_equal(head, q[2 * size : 3 * size].T)
+    np.testing.assert_array_equal(await numbers(at, "W_Q", layer=-1, head=-1, rows="0:3"), q[-size:].T[:3])
+    out = weights["layers.1.attn_out.weight"]
+    some = await numbers(at, "attn.W_O", layer=1, head=1, rows="-1,0", columns="5:9,2")
+    np.testing.assert_array_equal(some, out.T[size : 2 * size][[-1, 0]][:, [5, 6, 7, 8, 2]])
+    rows = await numbers(at, "W_E", rows="7,9:12")
+    np.testing.assert_array_equal(rows, weights["embed.weight"][[7, 9, 10, 11]])
+    assert rows.shape == (4, d)
+
+
+@every("bert")
+async def test_vectors_have_rows_alone_each_heads_too(at: Site) -> None:
+    config, weights = at.model.config, loaded(at)
+    values = weights["layers.0.qkv.bias"][-config.num_heads * config.head_dim :].reshape(config.num_heads, -1)
+    np.testing.assert_array_equal(await numbers(at, "b_V", layer=0, rows="1:3"), values[:, 1:3])
+    np.testing.assert_array_equal(await numbers(at, "b_V", layer=0, head=1), values[1])
+    gain = weights["layers.0.attn_norm.weight"]
+    np.testing.assert_array_equal(await numbers(at, "blocks.0.ln1.w", rows="-2:"), gain[-2:])
+    refused = error_of(await get(at, "weights/blocks.0.ln1.w", columns="0"))
+    assert "is a vector, and has only rows" in refused["message"]
+
+
+async def test_the_same_numbers_come_as_npy_and_as_safetensors(at: Site) -> None:
+    path = "/v1/models/org/tiny/weights/W_K?layer=0&head=0"
+    plain = array(entry(await at.http.get(path)), "weights")
+    as_npy = await at.http.get(path, headers={"Accept": "application/x-npy"})
+    np.testing.assert_array_equal(np.load(io.BytesIO(as_npy.content)), plain)
+    as_safetensors = await at.http.get(path, headers={"Accept": "application/vnd.safetensors"})
+    np.testing.assert_array_equal(load(as_safetensors.content)["0/weights"], plain)
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("W_q?layer=0", "name: layer 0 has no weight 'W_q'; near ones are"),
+        ("W_Q", "name a layer from 0 to"),
+        ("W_Q?layer=99", "layer: there is no layer 99"),
+        ("W_Q?layer=0&head=99", "head: there is no head 99"),
+        ("W_E?head=0", "head: embed.W_E has no heads"),
+        ("W_E?rows=1,x", "rows: 'x' is none; "),
+        ("W_E?rows=3:3", "rows: '3:3' chooses none of"),
+        ("W_E?rows=1,1", "rows: row 1 is given twice"),
+        ("W_E?columns=9999", "columns: there is no column 9999"),
+        ("W_E?rows=1&rows=2", "rows: given 2 times"),
+        ("W_E?colour=red", "colour"),
+    ],
+)
+async def test_what_is_wrong_is_named(at: Site, path: str, told: str) -> None:
+    answer = await at.http.get(f"/v1/models/org/tiny/weights/{path}")
+    assert answer.status_code == 400, answer.text
+    assert told in error_of(answer)["message"]
+
+
+async def test_ranges_that_overlap_are_refused_before_they_are_added_up(at: Site) -> None:
+    rows = ",".join([":"] * 8000)
+    tracemalloc.start()
+    try:
+        answer = await at.http.get(f"/v1/models/org/tiny/weights/W_E?rows={rows}&columns=0")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "rows: row 0 is given twice in [0, 1, 2" in error_of(answer)["message"]
+    assert peak < 8 * 8000 * at.model.config.vocab_size / 2, "bytes of the list of all indices"
+
+
+async def test_what_is_too_large_is_refused_before_anything_runs_with_what_would_fit(at: Site, tmp_path: Path) -> None:
+    engine = at.engine
+    assert isinstance(engine, InlineEngine)
+    d, heads, size = at.model.config.hidden_size, at.model.config.num_heads, at.model.config.head_dim
+    small = {"config": engine.model_config, "max_response_bytes": 14 * d * size + 500}
+    async with site(tmp_path, engine, **small) as cramped:
+        for name, fits in (("W_Q?layer=0", {"layer": 0, "head": 0}), ("W_E", {"rows": f"0:{size}"})):
+            answer = await cramped.http.get(f"/v1/models/org/tiny/weights/{name}")
+            assert answer.status_code == 413
+            refused = error_of(answer)["message"]
+            count = heads * d * size if "W_Q" in name else at.model.config.vocab_size * d
+            assert f"about {14 * count} bytes" in refused
+            assert all(f"{key}={value}" in refused for key, value in fits.items() if key != "layer")
+            assert (await get(cramped, f"weights/{name.partition('?')[0]}", **fits)).status_code == 200
+        assert await cramped.metric('lightwell_capture_rejected_total{reason="answer_too_large"}') == 2
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def statuses(at: Site, *keys: str | None) -> list[tuple[int, int, bool]]:
+    """Return for each key the status of the list and of a weight, and whether /v1/capabilities reports them."""
+    found = []
+    for key in keys:
+        headers = {} if key is None else bearer(key)
+        listing = await at.http.get("/v1/models/org/tiny/weights", headers=headers)
+        one = await at.http.get("/v1/models/org/tiny/weights/W_E?rows=0", headers=headers)
+        told = (await at.http.get("/v1/capabilities", headers=headers)).json()["routes"]
+        works = told["/v1/models/{model_id}/weights"]["works"]
+        found.append((listing.status_code, one.status_code, works))
+    return found
+
+
+async def test_without_keys_everybody_may_read_weights_unless_they_are_off(at: Site, tmp_path: Path) -> None:
+    assert await statuses(at, None) == [(200, 200, True)]
+    for access, told in (("off", "(--weights-access off)"), ("admin", "it has no keys, and so no admin")):
+        options: dict[str, Any] = {"config": at.model.config, "weights_access": access}
+        async with site(tmp_path, at.engine, **options) as closed:
+            assert await statuses(closed, None) == [(403, 403, False)]
+            answer: httpx.Response = await get(closed, "weights")
+            assert told in error_of(answer)["message"]
+
+
+async def test_with_keys_admins_alone_may_unless_it_is_open(at: Site, tmp_path: Path) -> None:
+    file = tmp_path / "keys.toml"
+    file.write_text(f'[alice]\nhash = "{hash_of("alice")}"\n[root]\nhash = "{hash_of("root")}"\nadmin = true\n')
+    options: dict[str, Any] = {"config": at.model.config, "api_key_file": file}
+    async with site(tmp_path, at.engine, **options) as guarded:
+        assert await statuses(guarded, "alice", "root") == [(403, 403, False), (200, 200, True)]
+        refused = error_of(await guarded.http.get("/v1/models/org/tiny/weights/W_E", headers=bearer("alice")))
+        assert (refused["code"], refused["type"]) == ("admin_key_needed", "permission_error")
+        assert "'alice' is no admin key" in refused["message"]
+        assert "--weights-access open" in refused["message"]
+        assert (await guarded.http.get("/v1/models/org/tiny/weights")).status_code == 401
+    async with site(tmp_path, at.engine, **options, weights_access="open") as open_to_all:
+        assert await statuses(open_to_all, "alice", "root") == [(200, 200, True)] * 2
+    async with site(tmp_path, at.engine, **options, weights_access="off") as closed:
+        assert await statuses(closed, "root") == [(403, 403, False)]
+
+
+def ids(at: Site, length: int) -> list[int]:
+    return [random.randrange(at.model.config.vocab_size) for _ in range(length)]
+
+
+SURE = 1 - 1e-6
+"""Squared correlation above which the mutual information (6.9 nats and more) is inexact, since few digits of the
+distance from 1 are known. Two neurons that are active in the same single sample reach it.
+"""
+
+
+def information(rho: np.ndarray) -> np.ndarray:
+    """Return the Gaussian mutual information of pairs of that correlation, in nats."""
+    found: np.ndarray = -0.5 * np.log1p(-np.minimum(np.square(rho), 1 - 1e-15))
+    return found
+
+
+@every(*FAMILIES)
+async def test_correlations_are_those_of_the_traced_numbers(at: Site) -> None:
+    inputs = [ids(at, 12), ids(at, 9)]
+    body = {"input": inputs, "positions": [1, 3, 4, 7, -1]}
+    point = ("encoder." if at.model.config.encoder else "") + "blocks.1.mlp.hook_post"
+    told = entry(await at.post("/v1/geometry", {**body, "point": point, "num_strongest": 4}))
+    traced = (await at.post("/v1/trace", {**body, "points": [point]})).json()["data"]
+    samples = np.concatenate([np.array(point["data"]) for each in traced for point in each["points"].values()])
+    assert told["num_samples"] == len(samples)
+    varies = samples.std(0) > 0
+    whole = np.atleast_2d(np.corrcoef(samples[:, varies].astype(np.float64), rowvar=False))
+    rho = whole[np.triu_indices(len(whole), 1)]
+    assert told["num_pairs"] == len(rho)
+    assert told["num_constant_units"] == (~varies).sum()
+    assert told["mean_correlation"] == pytest.approx(rho.mean(), abs=1e-6)
+    assert told["root_mean_square_correlation"] == pytest.approx(math.sqrt(np.square(rho).mean()), abs=1e-6)
+    unsure = (np.square(rho) > SURE).mean()
+    assert told["mean_information"] == pytest.approx(information(rho).mean(), abs=1e-4 + 18 * unsure)
+    assert told["baseline"]["std"] == pytest.approx(1 / math.sqrt(len(samples) - 1))
+    pairs = array(told, "strongest_pairs")
+    by_hand = np.array([np.corrcoef(samples[:, i], samples[:, j])[0, 1] for i, j in pairs])
+    np.testing.assert_allclose(array(told, "strongest_correlations"), by_hand, atol=1e-5)
+    sure, found = np.square(by_hand) < SURE, array(told, "strongest_information")
+    np.testing.assert_allclose(found[sure], information(by_hand[sure]), atol=1e-4)
+    assert (found[~sure] > 6.9).all()
+
+
+async def test_correlations_capture_no_more_than_the_units_that_are_asked_for(at: Site) -> None:
+    """Check that only the selected units are captured. In an old version the worker sent every unit, so that the whole
+    point had to fit into the capture budget.
+    """
+    prompt = ids(at, 20)
+    body = {"input": prompt, "point": "attn.hook_z", "layer": 0, "heads": [3, 1]}
+    size = at.model.config.head_dim
+    told = entry(await at.post("/v1/geometry", {**body, "units": [size + 2, 0, size], "num_strongest": 3}))
+    assert at.engine.submitted[-1].capture_bytes == 4 * len(prompt) * 3
+    traced = (await at.post("/v1/trace", {"input": prompt, "points": ["blocks.0.attn.hook_z"]})).json()["data"][0]
+    z = np.array(traced["points"]["blocks.0.attn.hook_z"]["data"])
+    samples = {size + 2: z[:, 1, 2], 0: z[:, 3, 0], size: z[:, 1, 0]}
+    for (i, j), rho in zip(array(told, "strongest_pairs"), array(told, "strongest_correlations"), strict=True):
+        assert np.corrcoef(samples[int(i)], samples[int(j)])[0, 1] == pytest.approx(rho, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"point": "blocks.0.attn.hook_what"}, "point"),
+        ({"point": "blocks.0.attn.hook_pattern"}, "point"),
+        ({"point": "hook_resid_post"}, "layer"),
+        ({"point": "blocks.0.hook_resid_post", "layer": 1}, "layer"),
+        ({"point": "hook_embed", "layer": 1}, "layer"),
+        ({"heads": 0}, "heads"),
+        ({"units": 10_000}, "units"),
+        ({"positions": [0, 1]}, "positions"),
+        ({"positions": 64}, "positions"),
+        ({"num_strongest": -1}, "num_strongest"),
+    ],
+)
+async def test_correlations_that_make_no_sense_are_refused(at: Site, change: dict[str, Any], param: str) -> None:
+    body = {"input": ids(at, 8), "point": "blocks.0.hook_resid_post", **change}
+    assert (await at.error("/v1/geometry", body, 400))["param"] == param
+
+
+async def test_one_unit_has_no_pair_and_so_no_mean(at: Site) -> None:
+    told = entry(await at.post("/v1/geometry", {"input": ids(at, 8), "point": "blocks.0.hook_resid_post", "units": 3}))
+    assert told["num_pairs"] == 0
+    means = ("mean_correlation", "root_mean_square_correlation", "mean_information")
+    assert [told[name] for name in means] == [None] * 3
+
+
+async def test_too_many_pairs_are_refused_however_few_the_samples(at: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that the work is limited by pairs. In an old version the limit was samples times pairs, which allowed
+    minutes of work for a large vocabulary with 8 samples.
+    """
+    monkeypatch.setattr("server.dialects.inspect.correlations.MAX_PRODUCTS", 200 * 100)
+    body = {"input": ids(at, 8), "point": "blocks.0.hook_resid_post"}
+    error = await at.error("/v1/geometry", {**body, "units": list(range(20))}, 400)
+    assert error["param"] == "units"
+    fitting = int(error["message"].split("; ")[1].split()[0])
+    assert 5 < fitting < 20
+    told = entry(await at.post("/v1/geometry", {**body, "units": list(range(fitting))}))
+    assert told["num_units"] == fitting
