@@ -75,6 +75,14 @@ def sequence(
     )
 
 
+def computed(blocks: BlockManager, seq: Sequence) -> Sequence:
+    """Return `seq` with its whole prompt computed in `blocks` and published."""
+    assert blocks.allocate(seq, seq.num_tokens, num_hit_tokens=blocks.match_prefix(seq))
+    seq.num_computed_tokens = seq.num_tokens
+    blocks.publish(seq)
+    return seq
+
+
 def generated(seq: Sequence) -> list[int]:
     return seq.token_ids[seq.num_prompt_tokens :]
 

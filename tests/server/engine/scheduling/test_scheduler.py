@@ -1,5 +1,6 @@
 """The tokens of each step, and the order in which requests are served."""
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,68 +20,22 @@ from tests.server.engine.toy_runner import (
 # --- streams and prompts ---
 
 
-def test_a_long_prompt_does_not_stall_a_running_stream() -> None:
-    sched = scheduler(budget=8)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=20)))
-    assert chunk_sizes(runner) == {1: 4}
-    sched.add(sequence(2, range(100, 120)))
-    assert [chunk_sizes(runner) for _ in range(4)] == [{1: 1, 2: 7}, {1: 1, 2: 7}, {1: 1, 2: 6}, {1: 1, 2: 1}]
-
-
-def prompt_tokens_of_a_step(num_streams: int, num_prompts: int, prompt_tokens: int) -> int:
-    """Return the number of prompt tokens in a step with some streams and prompts of 40 tokens."""
+@pytest.mark.parametrize(("num_streams", "expected"), [(0, 2), (1, 12), (3, 32)])
+def test_prompts_have_as_many_tokens_as_the_step_is_told_for_its_streams_and_prompts(
+    num_streams: int, expected: int
+) -> None:
     sched = scheduler(budget=1000, max_num_seqs=64, num_blocks=1000)
     runner = ToyRunner(sched)
     for uid in range(num_streams):
         sched.add(sequence(uid, range(100 * uid, 100 * uid + 4), generate(max_tokens=20)))
     if num_streams:
         runner.step()
-    for uid in range(num_streams, num_streams + num_prompts):
+    for uid in (20, 21):
         sched.add(sequence(uid, range(100 * uid, 100 * uid + 40)))
-    return sched.schedule(prompt_tokens=lambda decodes, prompts: prompt_tokens).num_tokens - num_streams
-
-
-def test_beside_streams_a_prompt_has_as_many_tokens_as_the_step_is_told() -> None:
-    assert prompt_tokens_of_a_step(8, 1, 5) == 5
-    assert prompt_tokens_of_a_step(1, 1, 5) == 5
-    assert prompt_tokens_of_a_step(8, 1, 50) == 40
-
-
-def test_without_streams_a_prompt_has_as_many_tokens_as_the_step_is_told_too() -> None:
-    assert prompt_tokens_of_a_step(0, 1, 5) == 5
-
-
-def test_the_bound_on_prompts_is_asked_for_with_how_many_streams_and_prompts_there_are() -> None:
-    sched = scheduler(budget=1000)
-    runner = ToyRunner(sched)
-    for uid in (1, 2, 3):
-        sched.add(sequence(uid, range(100 * uid, 100 * uid + 4), generate(max_tokens=20)))
-    runner.step()
-    sched.add(sequence(4, range(400, 440)))
-    sched.add(sequence(5, range(500, 540)))
-    sched.add(sequence(6, range(600, 603), attend()))
-    assert sched.schedule(prompt_tokens=lambda decodes, prompts: 10 * decodes + prompts).num_tokens == 3 + 32
-
-
-def test_one_step_mixes_decode_prefill_capture_and_embedding() -> None:
-    sched = scheduler(budget=64)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=20)))
-    runner.step()
-    sched.add(sequence(2, range(10, 15)))
-    sched.add(sequence(3, range(20, 26), attend()))
-    sched.add(sequence(4, range(30, 37), EmbedTask()))
-    assert chunk_sizes(runner) == {1: 1, 2: 5, 3: 6, 4: 7}
-    assert (sched.num_running, sched.num_waiting) == (2, 0)
-
-
-def test_prompts_are_prefilled_in_order_of_arrival() -> None:
-    sched = scheduler(budget=8)
-    runner = ToyRunner(sched)
-    for uid in (1, 2, 3):
-        sched.add(sequence(uid, range(100 * uid, 100 * uid + 6), EmbedTask()))
-    assert [chunk_sizes(runner) for _ in range(3)] == [{1: 6, 2: 2}, {2: 4, 3: 4}, {3: 2}]
+    if num_streams:
+        sched.add(sequence(22, range(600, 603), attend()))
+    schedule = sched.schedule(prompt_tokens=lambda decodes, prompts: 10 * decodes + prompts)
+    assert schedule.num_tokens == num_streams + expected
 
 
 def test_a_short_prompt_does_not_wait_until_a_long_one_is_read() -> None:
@@ -111,20 +66,22 @@ def test_prompts_of_like_length_are_read_one_after_the_other_so_that_a_shared_be
     assert seqs[1].num_cached_tokens == 16
 
 
-def test_a_prompt_is_overtaken_only_by_those_at_most_half_as_long_as_what_is_left_of_it() -> None:
-    for length, sizes in [(20, {2: 8, 1: 8}), (21, {1: 16})]:
-        sched = scheduler(budget=16)
-        for uid, num_tokens in [(1, 40), (2, length)]:
-            sched.add(sequence(uid, range(100 * uid, 100 * uid + num_tokens), EmbedTask()))
-        assert chunk_sizes(ToyRunner(sched)) == sizes
-
-
-def test_a_prompt_that_would_take_exactly_what_is_left_of_a_step_is_overtaken_and_gets_what_others_leave() -> None:
-    for length, sizes in [(16, {2: 4, 1: 12}), (15, {1: 15, 2: 1})]:
-        sched = scheduler(budget=16)
-        for uid, num_tokens in [(1, length), (2, 4)]:
-            sched.add(sequence(uid, range(100 * uid, 100 * uid + num_tokens), EmbedTask()))
-        assert chunk_sizes(ToyRunner(sched)) == sizes
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [
+        ((40, 20), {2: 8, 1: 8}),
+        ((40, 21), {1: 16}),
+        ((16, 4), {2: 4, 1: 12}),  # it would take exactly what is left of the step
+        ((15, 4), {1: 15, 2: 1}),  # it gets what the first one leaves
+    ],
+)
+def test_a_prompt_is_overtaken_only_by_those_at_most_half_as_long_as_what_is_left_of_it(
+    lengths: tuple[int, int], sizes: dict[int, int]
+) -> None:
+    sched = scheduler(budget=16)
+    for uid, num_tokens in enumerate(lengths, 1):
+        sched.add(sequence(uid, range(100 * uid, 100 * uid + num_tokens), EmbedTask()))
+    assert chunk_sizes(ToyRunner(sched)) == sizes
 
 
 def test_forced_tokens_run_with_the_token_before_them_as_far_as_the_step_has_room_for_every_stream() -> None:

@@ -5,9 +5,7 @@ import pytest
 from server.engine.sequence import SequenceStatus
 from tests.server.engine.toy_runner import (
     ToyRunner,
-    answer_alone,
     generate,
-    generated,
     scheduler,
     sequence,
 )
@@ -20,21 +18,6 @@ def test_blocks_are_free_in_the_step_that_ends_a_sequence() -> None:
     (ended,) = runner.step()
     assert (ended.finish_reason, ended.status) == ("length", SequenceStatus.FINISHED)
     assert sched.block_manager.num_free_blocks == 8
-
-
-def test_a_stop_token_ends_generation() -> None:
-    first, *_ = answer_alone(range(6), generate(max_tokens=5))
-    sched = scheduler()
-    sched.add(sequence(1, range(6), generate(max_tokens=5, stop=(first,))))
-    (ended,) = ToyRunner(sched).drain()
-    assert (ended.finish_reason, generated(ended)) == ("stop", [first])
-
-
-def test_a_request_for_no_tokens_ends_with_its_prompt() -> None:
-    sched = scheduler()
-    sched.add(sequence(1, range(6), generate(max_tokens=0)))
-    (ended,) = ToyRunner(sched).drain(max_steps=2)
-    assert (ended.finish_reason, generated(ended)) == ("length", [])
 
 
 def test_an_aborted_sequence_is_gone_at_once_waiting_or_running() -> None:

@@ -200,7 +200,9 @@ class AnyTraffic(RuleBasedStateMachine):
     def check_answer(self, seq: Sequence) -> None:
         task = seq.task
         if isinstance(task, GenerateTask):
-            assert generated(seq) == answer_alone(seq.request.prompt_token_ids, task, seq.encoder_token_ids)
+            answer = answer_alone(seq.request.prompt_token_ids, task, seq.encoder_token_ids)
+            is_stopped = bool(answer) and answer[-1] in task.sampling.stopping_ids
+            assert (generated(seq), seq.finish_reason) == (answer, "stop" if is_stopped else "length")
         assert self.runner.encoded.get(seq.uid, 0) == bool(seq.encoder_token_ids), "captured twice, or never"
         if not seq.token_ids:
             return
