@@ -22,7 +22,20 @@ from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.outputs import Array, RequestOutput, TokenLogprobs
-from server.engine.request import EngineRequest, GenerateTask, Intervention, PointCapture, Task, TraceTask
+from server.engine.request import (
+    AttentionCapture,
+    AttentionTask,
+    EmbedTask,
+    EngineRequest,
+    GenerateTask,
+    HeadScoresTask,
+    Intervention,
+    LensTask,
+    PointCapture,
+    PoolingMode,
+    Task,
+    TraceTask,
+)
 from server.engine.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
@@ -138,6 +151,40 @@ def generate(max_tokens: int = 8, *, seed: int = 1, temperature: float = 0.0, **
     grammar = options.pop("grammar", None)
     params = SamplingParams(max_tokens=max_tokens, seed=seed, temperature=temperature, **options)
     return GenerateTask(sampling=params, attention=attention, attention_prompt=prompt, grammar=grammar)
+
+
+def each_kind_of_task(config: ModelConfig, **of_texts: Any) -> list[Task]:
+    """Return tasks of each kind that the model can answer, texts first. of_texts: options of each text."""
+    pairs = two_heads(config)
+    looking = AttentionCapture(pairs=pairs, part="encoder" if config.kind == "encoder" else "decoder")
+    tasks: list[Task] = []
+    if config.kind != "encoder":
+        texts: list[tuple[int, dict[str, Any]]] = [
+            (9, {"logprobs": 4, "prompt_logprobs": 2}),
+            (14, {"temperature": 0.9, "seed": 7, "top_p": 0.9}),
+            (7, {"attention": looking, "attention_prompt": True}),
+        ]
+        tasks += [generate(count, **options, ignore_eos=True, **of_texts) for count, options in texts]
+        tasks.append(HeadScoresTask(pairs=pairs, offsets=(1,)))
+        if config.altup is None:
+            tasks.append(LensTask(layers=(0, 1, 2), positions=(0, 5), top_k=3))
+    if config.kind == "encoder":
+        tasks += [
+            AttentionTask(capture=AttentionCapture(pairs=pairs, part="encoder", queries=(3, 0), top_k=4)),
+            AttentionTask(capture=AttentionCapture(pairs=pairs, part="encoder", kind="scores", resize=5)),
+            HeadScoresTask(pairs=pairs, part="encoder"),
+        ]
+    if config.kind != "encoder-decoder":
+        modes: tuple[PoolingMode, ...] = ("max", "weightedmean", "mean_sqrt_len_tokens", "last")
+        tasks += [EmbedTask(pooling="mean"), EmbedTask(pooling="none", layer=1), EmbedTask(pooling="cls", layer=0)]
+        tasks.append(EmbedTask(modes=modes))
+    looks = [AttentionTask(capture=looking), AttentionTask(capture=replace(looking, resize=5))]
+    return [*tasks, everything(config), *looks]
+
+
+def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
+    for uid, answer in expected.items():
+        assert found[uid] == answer, f"request {uid} was answered differently"
 
 
 def run(

@@ -14,14 +14,22 @@ from msgspec.structs import replace
 from model.network.transformer import Transformer
 from server.engine import engine as engine_module
 from server.engine.outputs import StepOutput
-from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, GenerateTask, Task
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, Task
 from tests import tiny
-from tests.server.engine.driving import Answer, alone, build, generate, load, request, run
+from tests.invariance import num_threads
+from tests.server.engine.driving import Answer, alone, assert_same, build, generate, load, request, run
 
 
-@pytest.fixture(scope="module", params=["float32", "bfloat16"])
+@pytest.fixture(scope="module", autouse=True, params=[pytest.param(1, marks=pytest.mark.nightly), 2], ids=str)
+def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
+    with num_threads(request.param):
+        yield
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=str)
 def dtype(request: pytest.FixtureRequest) -> torch.dtype:
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[request.param]
+    dtype: torch.dtype = request.param
+    return dtype
 
 
 @pytest.fixture(scope="module", params=["llama-gqa", "llama-biases", "gpt2"])
@@ -29,17 +37,17 @@ def model(request: pytest.FixtureRequest, dtype: torch.dtype, tmp_path_factory: 
     return load(tiny.make_variant(request.param, tmp_path_factory.mktemp(request.param)), dtype)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def crowd(model: Transformer) -> list[EngineRequest]:
     """One of each kind of request, with newly drawn prompts; some prompts begin alike."""
     shared = [0, *(random.randrange(2, tiny.VOCAB_SIZE) for _ in range(30))]
     pairs = ((0, 1), (1, 0), (1, 3))
     tasks: list[Task] = [
-        generate(12, logprobs=5, ignore_eos=True),
-        generate(12, logprobs=5, temperature=0.9, seed=7, top_p=0.9, ignore_eos=True),
+        generate(20, logprobs=5, ignore_eos=True),
+        generate(20, logprobs=5, temperature=0.9, seed=7, top_p=0.9, ignore_eos=True),
         generate(9, temperature=1.3, seed=8, top_k=20, repetition_penalty=1.2, presence_penalty=0.5, logprobs=0),
-        generate(6, logprobs=2, prompt_logprobs=3, ignore_eos=True),
-        generate(10, attention=AttentionCapture(pairs=pairs), attention_prompt=True, ignore_eos=True),
+        generate(20, logprobs=2, prompt_logprobs=3, ignore_eos=True),
+        generate(20, attention=AttentionCapture(pairs=pairs), attention_prompt=True, ignore_eos=True),
         generate(5, attention=AttentionCapture(pairs=pairs, kind="scores", top_k=4), ignore_eos=True),
         AttentionTask(capture=AttentionCapture(pairs=pairs)),
         AttentionTask(capture=AttentionCapture(pairs=((0, 0), (0, 2)), queries=(5, 2, 9), keys=(0, 4, 8), kind="dots")),
@@ -57,41 +65,37 @@ def crowd(model: Transformer) -> list[EngineRequest]:
     ]
 
 
-@pytest.fixture(autouse=True, params=[pytest.param(1, marks=pytest.mark.nightly), 2], ids=["one thread", "two threads"])
-def _threads(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield
-    torch.set_num_threads(before)
+@pytest.fixture(scope="module")
+def expected(model: Transformer, crowd: list[EngineRequest]) -> dict[int, Answer]:
+    return alone(model, crowd)
 
 
-def _longer(each: EngineRequest) -> EngineRequest:
-    if not isinstance(each.task, GenerateTask):
-        return each
-    return replace(each, task=replace(each.task, sampling=replace(each.task.sampling, max_tokens=40)))
+Expected = dict[int, Answer]
 
 
-def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
-    for uid, answer in expected.items():
-        assert found[uid] == answer, f"request {uid} was answered differently"
-
-
-def test_a_crowd_is_answered_as_each_alone(model: Transformer, crowd: list[EngineRequest]) -> None:
-    expected = alone(model, crowd)
+def test_a_crowd_is_answered_as_each_alone_also_from_the_prefix_cache(
+    model: Transformer, crowd: list[EngineRequest], expected: Expected
+) -> None:
     order = random.sample(crowd, len(crowd))
-    arrivals = sorted(random.randrange(12) for _ in order)
-    assert_same(run(build(model), order, arrivals=arrivals), expected)
+    engine = build(model)
+    assert_same(run(engine, order, arrivals=sorted(random.randrange(12) for _ in order)), expected)
+    before = engine.stats().prefix_cache_hits_total
+    found = run(engine, [replace(each, uid=each.uid + 100) for each in crowd])
+    assert engine.stats().prefix_cache_hits_total > before
+    assert_same({uid - 100: answer for uid, answer in found.items()}, expected)
 
 
-def test_chunks_change_nothing(model: Transformer, crowd: list[EngineRequest]) -> None:
-    engine = build(model, max_num_seqs=5, max_num_batched_tokens=7)
-    assert_same(run(engine, crowd), alone(model, crowd))
+@pytest.mark.parametrize("options", [{"max_num_seqs": 5, "max_num_batched_tokens": 7}, {"max_capture_tokens": 3}])
+def test_chunks_and_inspections_that_get_little_of_each_step_change_nothing(
+    model: Transformer, crowd: list[EngineRequest], expected: Expected, options: dict[str, int]
+) -> None:
+    assert_same(run(build(model, **options), crowd), expected)
 
 
 def test_the_smaller_steps_of_a_slow_machine_change_nothing(
-    model: Transformer, crowd: list[EngineRequest], monkeypatch: pytest.MonkeyPatch
+    model: Transformer, crowd: list[EngineRequest], expected: Expected, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected, slow, sizes = alone(model, crowd), build(model), list[int]()
+    slow, sizes = build(model), list[int]()
     step = slow.step
 
     def noted() -> StepOutput:
@@ -106,33 +110,7 @@ def test_the_smaller_steps_of_a_slow_machine_change_nothing(
     assert max(sizes[1:]) <= 128 + len(crowd)
 
 
-def test_inspections_that_get_little_of_each_step_beside_text_change_nothing(
-    model: Transformer, crowd: list[EngineRequest]
-) -> None:
-    assert_same(run(build(model, max_capture_tokens=3), crowd), alone(model, crowd))
-
-
-def test_prefix_hits_change_nothing(model: Transformer, crowd: list[EngineRequest]) -> None:
-    expected = alone(model, crowd)
-    engine = build(model)
+def test_preemption_changes_nothing(model: Transformer, crowd: list[EngineRequest], expected: Expected) -> None:
+    engine = build(model, num_blocks=12, max_num_batched_tokens=64)
     assert_same(run(engine, crowd), expected)
-    before = engine.stats().prefix_cache_hits_total
-    again = [replace(each, uid=each.uid + 100) for each in crowd]
-    found = run(engine, again)
-    assert engine.stats().prefix_cache_hits_total > before
-    assert_same({uid - 100: answer for uid, answer in found.items()}, expected)
-
-
-def test_preemption_changes_nothing(model: Transformer, crowd: list[EngineRequest]) -> None:
-    longer = [_longer(each) for each in crowd]
-    engine = build(model, num_blocks=18, max_num_batched_tokens=64)
-    found = run(engine, longer)
     assert engine.stats().num_preemptions_total > 0
-    assert_same(found, alone(model, longer))
-
-
-def test_a_seeded_request_gives_the_same_tokens_in_every_run(model: Transformer) -> None:
-    task = generate(20, temperature=1.0, seed=42, ignore_eos=True)
-    first = run(build(model), [request(0, range(2, 12), task)])
-    others = [request(i, range(i + 2, i + 30), generate(20, temperature=1.0, seed=i)) for i in range(1, 6)]
-    assert run(build(model), [*others, request(0, range(2, 12), task)])[0] == first[0]

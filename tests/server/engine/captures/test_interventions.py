@@ -1,6 +1,6 @@
 """Interventions change the named values, in every chunk and after preemption, and no value of any other request."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -11,13 +11,8 @@ from model.hooks.point_names import full_name, points_of, stack_config, why_abse
 from model.hooks.point_names import stacks as stacks_of
 from model.hooks.points import BY_NAME, Stack, reads_encoder
 from model.network.transformer import Transformer
-from server.engine.request import (
-    AttentionCapture,
-    EngineRequest,
-    Intervention,
-    Op,
-)
-from tests.server.engine.driving import Load, alone, array, build, everything, generate, request, run
+from server.engine.request import AttentionCapture, EngineRequest, Intervention, Op
+from tests.server.engine.driving import Answer, Load, alone, array, build, everything, generate, request, run
 
 LENGTH = 12
 PROMPT = tuple(range(5, 5 + LENGTH))
@@ -38,60 +33,61 @@ def changeable(model: Transformer) -> list[tuple[Stack, int | None, str]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "qwen3_moe", "gpt_oss", "bert", "bart"])
+def traced_with(model: Transformer, interventions: Iterable[Intervention]) -> list[tuple[Intervention, Answer]]:
+    """Return the trace of everything with each intervention, in chunks of a few tokens."""
+    requests = [replace(trace(model, each), uid=uid) for uid, each in enumerate(interventions)]
+    answers = run(build(model, max_num_seqs=4, max_num_batched_tokens=10), requests)
+    return [(each.interventions[0], answers[each.uid]) for each in requests]
+
+
+@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "qwen3_moe", "bert", "bart"])
 def test_setting_a_point_to_what_it_was_changes_nothing(model_of: Load, name: str) -> None:
     model = model_of(name)
     before = run(build(model), [trace(model)])[0]
-    for stack, layer, point in changeable(model):
-        capture = full_name(model.config, stack, point, layer)
-        intervention = Intervention(
+    interventions = [
+        Intervention(
             stack=stack,
             layer=layer,
             point=point,
             op="set",
-            array=array(before.array(capture)),
+            array=array(before.array(full_name(model.config, stack, point, layer))),
             positions=tuple(range(LENGTH)),
         )
-        after = run(build(model, max_num_seqs=2, max_num_batched_tokens=5), [trace(model, intervention)])[0]
+        for stack, layer, point in changeable(model)
+    ]
+    for intervention, after in traced_with(model, interventions):
         for each in everything(model.config).points:
             found, expected = after.array(each.name), before.array(each.name)
             with np.errstate(invalid="ignore"):
                 same = np.isclose(found, expected, rtol=1e-3, atol=1e-3) | (found == expected)
-            assert same.all(), f"{each.name} after setting {capture}"
+            assert same.all(), f"{each.name} after setting {intervention.point}"
 
 
 @pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "olmo2", "opt-post", "bert", "t5"])
 def test_a_change_is_seen_where_it_stands_and_not_before(model_of: Load, name: str) -> None:
     model = model_of(name)
     before = run(build(model), [trace(model)])[0]
+    interventions = []
     for stack, layer, point in changeable(model):
-        if point.endswith(("hook_attn_scores", "hook_pattern")):
-            continue
-        capture = full_name(model.config, stack, point, layer)
-        heads = (0,) if "head" in point or point.split(".")[-1] in ("hook_q", "hook_k", "hook_v", "hook_z") else None
-        intervention = Intervention(
-            stack=stack,
-            layer=layer,
-            point=point,
-            op="scale",
-            value=-2.0,
-            positions=(7,),
-            heads=heads,
-        )
-        after = run(build(model, max_num_seqs=2, max_num_batched_tokens=5), [trace(model, intervention)])[0]
-        found, expected = after.array(capture), before.array(capture)
-        changed = expected.copy()
-        where = (7,) if heads is None else (7, 0)
-        changed[where] = -2 * expected[where]
-        assert np.allclose(found, changed, rtol=1e-5, atol=1e-5), f"{capture}"
-        if stack == "decoder" and not reads_encoder(BY_NAME[point]):
+        if not point.endswith(("hook_attn_scores", "hook_pattern")):
+            heads = (0,) if "head" in point or point.endswith(("hook_q", "hook_k", "hook_v", "hook_z")) else None
+            where: dict[str, Any] = {"stack": stack, "layer": layer, "point": point, "heads": heads}
+            interventions.append(Intervention(op="scale", value=-2.0, positions=(7,), **where))
+    for intervention, after in traced_with(model, interventions):
+        capture = full_name(model.config, intervention.stack, intervention.point, intervention.layer)
+        changed = before.array(capture).copy()
+        changed[7 if intervention.heads is None else (7, 0)] *= -2
+        assert np.allclose(after.array(capture), changed, rtol=1e-5, atol=1e-5), capture
+        if intervention.stack == "decoder" and not reads_encoder(BY_NAME[intervention.point]):
             for each in everything(model.config, "decoder").points:
                 if each.point.endswith(("logits", "hook_resid_post")):
                     assert (after.array(each.name)[:7] == before.array(each.name)[:7]).all(), "a change reached back"
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "t5", "bert"])
-@pytest.mark.parametrize("temperature", [0.0, 1e-39, 0.5])
+@pytest.mark.parametrize(
+    ("name", "temperature"),
+    [("llama-gqa", 0.0), ("llama-gqa", 1e-39), ("llama-gqa", 0.5), ("gemma2", 0.5), ("t5", 0.0), ("bert", 0.5)],
+)
 def test_attention_is_computed_anew_from_changed_scores(model_of: Load, name: str, temperature: float) -> None:
     model = model_of(name)
     stack = stacks_of(model.config)[0]

@@ -101,7 +101,7 @@ def test_the_keys_of_a_last_block_that_was_left_serve_whoever_reads_the_same_tex
     assert engine.stats().prefix_cache_hits_total > 0
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "t5"])
+@pytest.mark.parametrize("name", ["llama-gqa", "bart"])
 def test_preemption_repeats_nothing_in_a_trace(model_of: Load, name: str) -> None:
     model = model_of(name)
     encoded = text(11) if model.config.kind == "encoder-decoder" else ()
@@ -157,33 +157,24 @@ def test_logits_are_made_of_no_rows_before_the_first_that_is_asked_for(
     assert rows == [4]
 
 
-def test_what_was_asked_for_is_computed_though_the_prefix_is_cached(model_of: Load) -> None:
-    model = model_of("llama-gqa")
-    prompt = text(40)
-    task = TraceTask(
-        points=(PointCapture(name="x", stack="decoder", layer=1, point="attn.hook_rot_k", positions=(3, 35)),)
-    )
-    engine = build(model)
-    run(engine, [request(0, prompt, generate(3, ignore_eos=True))])
-    assert run(engine, [request(1, prompt, task)])[1] == alone(model, [request(1, prompt, task)])[1]
-
-
-@pytest.mark.parametrize("name", [*tiny.DECODERS, *tiny.ENCODER_DECODERS])
+@pytest.mark.parametrize("name", ["llama-gqa", "gpt_oss", "lfm2", "phi3-long", "bart"])
 def test_the_rows_of_generated_tokens_are_those_of_a_trace(model_of: Load, name: str) -> None:
-    """Run sixteen at once, in chunks; requests without rows of the prompt start from the prefix cache."""
+    """Run eight at once, in chunks; requests without rows of the prompt start from the prefix cache. Of the other
+    families tests/server/dialects/test_changing_every_family.py compares the rows of one request.
+    """
     model, config = model_of(name), model_of(name).config
     parts: list[Part] = ["decoder", "cross"] if config.cross_attention else ["decoder"]
     shared, encoded = text(24), text(25) if config.cross_attention else ()
-    engine = build(model, max_num_batched_tokens=33, max_num_seqs=16)
+    engine = build(model, max_num_batched_tokens=33, max_num_seqs=8)
     run(engine, [request(99, [*shared, *text(5)], generate(3, ignore_eos=True), encoded=encoded)])
     requests, captures = [], []
-    for uid in range(16):
+    for uid in range(8):
         captures.append(AttentionCapture(pairs=two_heads(config), part=parts[uid % len(parts)]))
         options = {"attention": captures[uid], "attention_prompt": uid % 4 < 2}
         task = generate(9, ignore_eos=True, temperature=1.0, seed=uid, **options)
         requests.append(request(uid, [*shared, *text(1 + uid % 11)], task, encoded=encoded))
     streams = run(engine, requests)
-    assert engine.stats().prefix_cache_hits_total >= (8 * len(shared) if config.reuses_prefixes else 0)
+    assert engine.stats().prefix_cache_hits_total >= (4 * len(shared) if config.reuses_prefixes else 0)
     for asked, capture in zip(requests, captures, strict=True):
         stream, length = streams[asked.uid], len(asked.prompt_token_ids)
         if length <= (model.rotary_switch or 0) < length + len(stream.tokens):

@@ -34,7 +34,7 @@ from model.kernels.cuda.interpreter import IS_INTERPRETED
 
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
 pytestmark = [] if IS_INTERPRETED else [pytest.mark.gpu]
-LATE_STEP = 20
+LATE_STEP = 16
 """Step before which all answers of the crowd except the long one have ended."""
 
 
@@ -65,7 +65,7 @@ def _crowd() -> list[EngineRequest]:
     random.shuffle(options)
     crowd = []
     for uid, given in enumerate(options):
-        prompt = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(random.choice([1, 2, random.randrange(3, 30)]))]
+        prompt = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(random.choice([1, 2, random.randrange(3, 20)]))]
         looking = None
         if uid in (0, 3, 5):
             pairs = tuple((random.randrange(2), random.randrange(2)) for _ in range(random.randint(1, 5)))
@@ -74,7 +74,7 @@ def _crowd() -> list[EngineRequest]:
             looking = AttentionCapture(pairs=pairs, kind=kind, top_k=(None, 3)[uid == 3], dtype=dtype)
         given = {"seed": uid} | given
         task = generate(
-            random.randrange(2, 5), attention=looking, attention_prompt=looking is not None, ignore_eos=True, **given
+            random.randrange(2, 4), attention=looking, attention_prompt=looking is not None, ignore_eos=True, **given
         )
         crowd.append(request(uid, prompt, task))
     crowd.append(request(len(crowd), [2, 3], generate(LATE_STEP + 2, ignore_eos=True)))
@@ -168,7 +168,7 @@ def test_patterns_are_those_of_plain_torch_where_nobody_needs_a_layer_s_output(n
     config = read_config(folder)
     part: Part = "encoder" if config.kind == "encoder" else "decoder"
     pairs = [(1, 1), (0, 0), (1, 0), (1, 1)][: random.randint(1, 4)]  # in any order, and one of them twice
-    prompt = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(random.randrange(2, 40))]
+    prompt = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(random.randrange(2, 20))]
     task = AttentionTask(capture=AttentionCapture(pairs=tuple(pairs), part=part))
     asked = [request(0, prompt, task, encoded=prompt[:7] if config.encoder else ())]
     found, expected = (
@@ -183,10 +183,9 @@ def test_penalties_count_the_token_that_only_the_device_knows(tmp_path: Path, mo
     penalties: list[dict[str, Any]] = [
         {"frequency_penalty": 1.5, "presence_penalty": 1.0, "temperature": 0.9},
         {"repetition_penalty": 1.7},
-        {},
     ]
     crowd = [
-        request(uid, [2 + uid, 3, 3], generate(5, ignore_eos=True, **({"seed": uid} | options)))
+        request(uid, [2 + uid, 3, 3], generate(4, ignore_eos=True, **({"seed": uid} | options)))
         for uid, options in enumerate(penalties)
     ]
     options: dict[str, Any] = {"block_size": 16, "max_num_seqs": 4, "max_num_batched_tokens": 32}
@@ -194,7 +193,7 @@ def test_penalties_count_the_token_that_only_the_device_knows(tmp_path: Path, mo
     engine = build(load(folder, device=DEVICE, kernels=KernelConfig("triton")), **options)
     ways = _ways(engine, monkeypatch)
     _assert_alike(run(engine, crowd), expected)
-    assert ways["ahead"] == 4  # all but the first
+    assert ways["ahead"] == 3  # all but the first
 
 
 def test_graphs_are_of_few_numbers_of_rows_and_of_decoders_alone(tmp_path: Path) -> None:
@@ -252,8 +251,8 @@ def test_mixed_graphs_have_the_bits_of_steps_kernel_by_kernel(tmp_path: Path, mo
     folder = tiny.make("llama", tmp_path / "llama")
     model = load(folder, device=DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)
     crowd = [
-        request(uid, [2 + uid] * length, generate(3, ignore_eos=True, seed=uid, temperature=0.7 * uid, logprobs=1))
-        for uid, length in enumerate((16, 3))
+        request(uid, [2 + uid] * length, generate(2, ignore_eos=True, seed=uid, temperature=0.7 * uid, logprobs=1))
+        for uid, length in enumerate((16, 2))
     ]
     expected = run(build(model, cuda_graphs="off", **options), crowd)
     engine = build(model, **options)

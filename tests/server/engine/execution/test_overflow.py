@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from server.engine.request import AttentionCapture, AttentionTask, Intervention, PointCapture, TraceTask
 from tests import tiny
-from tests.server.engine.driving import Load, alone, build, everything, generate, load, request, run
+from tests.server.engine.driving import Load, alone, assert_same, build, everything, generate, load, request, run
 
 PROMPT = tuple(range(5, 17))
 OTHERS = [request(uid, range(uid, uid + 6 + uid), generate(9, temperature=0.7, seed=uid)) for uid in range(1, 6)]
@@ -21,11 +21,15 @@ def scaled(point: str, factor: float, layer: int | None = 1, **where: tuple[int,
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"temperature": 1.0, "top_p": 0.9, "top_k": 5}, {"repetition_penalty": 1.3, "logprobs": 2}, {"min_tokens": 4}],
+    ("name", "options"),
+    [
+        ("llama-gqa", {}),
+        ("llama-gqa", {"temperature": 1.0, "top_p": 0.9, "top_k": 5}),
+        ("gpt2", {"repetition_penalty": 1.3, "logprobs": 2}),
+        ("bart", {"min_tokens": 4}),
+    ],
     ids=str,
 )
-@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", "bart"])
 def test_a_request_that_overflows_ends_with_words_and_its_neighbours_keep_their_bits(
     model_of: Load, name: str, options: dict[str, Any]
 ) -> None:
@@ -37,12 +41,9 @@ def test_a_request_that_overflows_ends_with_words_and_its_neighbours_keep_their_
     large = request(0, PROMPT, generate(8, **options), encoded=encoded, interventions=(scaled("attn.hook_v", 1e38),))
     engine = build(model, num_blocks=10, max_num_seqs=2, max_num_batched_tokens=7)
     answers = run(engine, [large, *others], arrivals=[0] * 6)
-    assert answers[0].finish_reason == "overflow"
-    assert answers[0].error is not None
-    assert "interventions: the logits at position 11 are infinite or no numbers" in answers[0].error
-    assert not answers[0].tokens
-    for each in others:
-        assert answers[each.uid] == quiet[each.uid]
+    assert (answers[0].finish_reason, answers[0].tokens) == ("overflow", [])
+    assert "interventions: the logits at position 11 are infinite or no numbers" in (answers[0].error or "")
+    assert_same(answers, quiet)
 
 
 def test_an_overflow_after_some_tokens_ends_the_request_behind_them(model_of: Load) -> None:
@@ -69,8 +70,7 @@ def test_weights_that_are_no_numbers_are_the_servers_fault(tmp_path: Path) -> No
     answers = run(build(model), [request(0, (60, 7), generate(3)), *OTHERS])
     assert answers[0].finish_reason == "error"
     assert "logits at position 1 are infinite or no numbers" in (answers[0].error or "")
-    for each in OTHERS:
-        assert answers[each.uid] == quiet[each.uid]
+    assert_same(answers, quiet)
 
 
 def test_a_trace_tells_what_overflowed_as_it_is(model_of: Load) -> None:
