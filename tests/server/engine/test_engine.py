@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from model.checkpoint.folder import ModelLoadError
 from model.network.transformer import Transformer
@@ -29,60 +28,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Transformer:
     return load(folder)
-
-
-@pytest.fixture(scope="module")
-def theirs(folder: Path) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-
-
-def test_greedy_tokens_are_those_of_transformers(model: Transformer, theirs: Any) -> None:
-    prompt = torch.tensor([PROMPT])
-    expected = theirs.generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False, eos_token_id=None
-    )
-    found = run(build(model), [request(0, PROMPT, generate(20, ignore_eos=True))])[0]
-    assert found.tokens == expected[0, len(PROMPT) :].tolist()
-    assert found.finish_reason == "length"
-
-
-def test_logprobs_are_the_log_softmax_of_the_logits(model: Transformer, theirs: Any) -> None:
-    with torch.no_grad():
-        expected = torch.log_softmax(theirs(torch.tensor([PROMPT])).logits[0], -1)
-    answer = run(build(model), [request(0, PROMPT, generate(1, logprobs=4, prompt_logprobs=2, ignore_eos=True))])[0]
-    assert answer.prompt_logprobs is not None
-    assert len(answer.prompt_logprobs) == len(PROMPT)
-    assert answer.prompt_logprobs[0] is None
-    for position, scored in enumerate(answer.prompt_logprobs[1:]):
-        assert scored is not None
-        assert scored.token_id == PROMPT[position + 1]
-        assert scored.logprob == pytest.approx(float(expected[position, scored.token_id]), abs=1e-4)
-        assert scored.rank == 1 + int((expected[position] > expected[position, scored.token_id]).sum())
-    last = answer.logprobs[0]
-    assert last is not None
-    assert [token for token, _ in last.top] == expected[-1].topk(4).indices.tolist()
-
-
-def test_attention_equals_transformers(model: Transformer, theirs: Any) -> None:
-    with torch.no_grad():
-        expected = theirs(torch.tensor([PROMPT]), output_attentions=True).attentions
-    pairs = tuple((layer, head) for layer in range(2) for head in range(4))
-    answer = run(build(model), [request(0, PROMPT, AttentionTask(capture=AttentionCapture(pairs=pairs)))])[0]
-    exact = torch.cat([layer[0] for layer in expected]).numpy()
-    assert np.abs(answer.array("attention") - exact).max() <= 1e-5
-
-
-def test_embeddings_equal_the_hidden_states_of_transformers(model: Transformer, theirs: Any) -> None:
-    with torch.no_grad():
-        states = theirs(torch.tensor([PROMPT]), output_hidden_states=True).hidden_states
-        last: list[torch.Tensor] = []  # input of the final norm: transformers returns only its output
-        hook = theirs.get_submodule("model.norm").register_forward_pre_hook(lambda _, args: last.append(args[0]))
-        theirs(torch.tensor([PROMPT]))
-        hook.remove()
-    for layer, expected in {0: states[0], 1: states[1], 2: last[0], None: states[-1]}.items():
-        task = EmbedTask(layer=layer, pooling="none", normalize=False)
-        answer = run(build(model), [request(0, PROMPT, task)])[0]
-        assert np.abs(answer.array("embedding") - expected[0].numpy()).max() <= 1e-4, layer
 
 
 def test_selected_rows_and_keys_come_in_the_order_asked_for(model: Transformer) -> None:

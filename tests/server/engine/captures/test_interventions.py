@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from model.hooks.point_names import full_name, points_of, stack_config, why_absent
+from model.hooks.point_names import full_name, points_of, why_absent
 from model.hooks.point_names import stacks as stacks_of
 from model.hooks.points import BY_NAME, Stack, reads_encoder
 from model.network.transformer import Transformer
@@ -40,29 +40,6 @@ def traced_with(model: Transformer, interventions: Iterable[Intervention]) -> li
     return [(each.interventions[0], answers[each.uid]) for each in requests]
 
 
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma2", "qwen3_moe", "bert", "bart"])
-def test_setting_a_point_to_what_it_was_changes_nothing(model_of: Load, name: str) -> None:
-    model = model_of(name)
-    before = run(build(model), [trace(model)])[0]
-    interventions = [
-        Intervention(
-            stack=stack,
-            layer=layer,
-            point=point,
-            op="set",
-            array=array(before.array(full_name(model.config, stack, point, layer))),
-            positions=tuple(range(LENGTH)),
-        )
-        for stack, layer, point in changeable(model)
-    ]
-    for intervention, after in traced_with(model, interventions):
-        for each in everything(model.config).points:
-            found, expected = after.array(each.name), before.array(each.name)
-            with np.errstate(invalid="ignore"):
-                same = np.isclose(found, expected, rtol=1e-3, atol=1e-3) | (found == expected)
-            assert same.all(), f"{each.name} after setting {intervention.point}"
-
-
 @pytest.mark.parametrize("name", ["gpt2", "gpt_neox", "olmo2", "opt-post", "bert", "t5"])
 def test_a_change_is_seen_where_it_stands_and_not_before(model_of: Load, name: str) -> None:
     model = model_of(name)
@@ -82,32 +59,6 @@ def test_a_change_is_seen_where_it_stands_and_not_before(model_of: Load, name: s
             for each in everything(model.config, "decoder").points:
                 if each.point.endswith(("logits", "hook_resid_post")):
                     assert (after.array(each.name)[:7] == before.array(each.name)[:7]).all(), "a change reached back"
-
-
-@pytest.mark.parametrize(
-    ("name", "temperature"),
-    [("llama-gqa", 0.0), ("llama-gqa", 1e-39), ("llama-gqa", 0.5), ("gemma2", 0.5), ("t5", 0.0), ("bert", 0.5)],
-)
-def test_attention_is_computed_anew_from_changed_scores(model_of: Load, name: str, temperature: float) -> None:
-    model = model_of(name)
-    stack = stacks_of(model.config)[0]
-    kind = "encoder." if model.config.encoder else ""
-    intervention = Intervention(
-        stack=stack, layer=0, point="attn.hook_attn_scores", op="temperature", value=temperature, heads=(1,)
-    )
-    scores, pattern, z = (f"{kind}blocks.0.attn.hook_{point}" for point in ("attn_scores", "pattern", "z"))
-    before, after = (run(build(model), [each])[0] for each in (trace(model), trace(model, intervention)))
-    raw = before.array(scores).astype(np.float64)
-    expected = before.array(pattern).astype(np.float64)
-    if temperature > 1e-30:  # below, float32 cannot hold the quotients: all weight goes to the largest
-        weights = np.exp(raw[1] / temperature - (raw[1] / temperature).max(-1, keepdims=True))
-        expected[1] = weights / weights.sum(-1, keepdims=True)
-    else:
-        expected[1] = np.eye(LENGTH)[raw[1].argmax(-1)]
-    assert np.allclose(after.array(pattern), expected, atol=1e-5)
-    own = stack_config(model.config, stack)
-    values = np.repeat(after.array(f"{kind}blocks.0.attn.hook_v"), own.num_heads // own.num_kv_heads, axis=1)
-    assert np.allclose(after.array(z), np.einsum("hqk,khd->qhd", expected, values), atol=1e-4)
 
 
 def test_an_expert_whose_weight_is_lowered_is_routed_around(model_of: Load) -> None:
@@ -135,6 +86,16 @@ def test_temperature_zero_takes_the_first_of_equal_scores(model_of: Load, length
     pattern = run(build(model), [trace(model, q, cold, prompt=prompt)])[0].array("blocks.0.attn.hook_pattern")
     assert (pattern[..., 0] == 1).all()
     assert (pattern[..., 1:] == 0).all()
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-39])
+def test_a_temperature_near_zero_gives_the_largest_score_all_weight(model_of: Load, temperature: float) -> None:
+    """With 1e-39 float32 cannot hold the quotients."""
+    model = model_of("llama-gqa")
+    cold = Intervention(stack="decoder", layer=0, point="attn.hook_attn_scores", op="temperature", value=temperature)
+    before, after = (run(build(model), [each])[0] for each in (trace(model), trace(model, cold)))
+    largest = before.array("blocks.0.attn.hook_attn_scores").argmax(-1)
+    assert (after.array("blocks.0.attn.hook_pattern") == np.eye(LENGTH)[largest]).all()
 
 
 _NUMPY_OPS: dict[Op, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {

@@ -9,14 +9,11 @@ import torch
 
 from model.checkpoint.weight_files import load_weights
 from server.engine.request import (
-    AttentionCapture,
-    AttentionTask,
-    HeadScoresTask,
     LensTask,
 )
 from tests import reference, tiny
-from tests.server.engine.captures.test_looking_inside import CLOSE, ask, text
-from tests.server.engine.driving import Load, build, request, run
+from tests.server.engine.captures.test_looking_inside import CLOSE, ask
+from tests.server.engine.driving import Load, build, run
 
 
 @pytest.mark.parametrize("name", sorted({*tiny.DECODERS, *tiny.MASKED_LMS, *tiny.ENCODER_DECODERS} - {"gemma3n"}))
@@ -45,32 +42,3 @@ def test_the_lens_reads_each_state_through_the_final_norm_and_the_head(
         first, last = ((expected[:, None] > of_targets[..., None] + by).sum(-1) for by in (CLOSE, -CLOSE))
         ranks = torch.from_numpy(found.array("lens.target_ranks")[row].copy())
         assert ((first < ranks) & (ranks <= last)).all()
-
-
-@pytest.mark.parametrize("name", ["llama-gqa", "bert"])
-def test_head_scores_are_those_of_the_pattern(model_of: Load, name: str) -> None:
-    model = model_of(name)
-    part = "encoder" if model.config.kind == "encoder" else "decoder"
-    prompt = [5, 6, 7, 5, 6, 8, 5, *text(14)]
-    pairs = ((1, 2), (0, 0), (1, 0))
-    scores = HeadScoresTask(pairs=pairs, offsets=(4, 30), part=part)
-    capture = AttentionCapture(pairs=pairs, part=part)
-    engine = build(model, max_num_batched_tokens=8, max_num_seqs=8)
-    answers = run(engine, [request(0, prompt, scores), request(1, prompt, AttentionTask(capture=capture))])
-    found, pattern = answers[0].array("heads.scores"), answers[1].array("attention")
-    expected = np.zeros((3, len(prompt), 8))
-    for pair in range(3):
-        for q in range(len(prompt)):
-            row = pattern[pair, q].astype(np.float64)
-            matches = [p + 1 for p in range(q) if prompt[p] == prompt[q]]
-            expected[pair, q] = [
-                row[q - 1] if q else 0,
-                row[q],
-                row[0],
-                -sum(x * np.log(x) for x in row if x > 0),
-                sum(x * abs(q - k) for k, x in enumerate(row)),
-                sum(row[k] for k in matches),
-                row[q - 4] if q >= 4 else 0,
-                0,
-            ]
-    assert np.allclose(found, expected, atol=1e-6)

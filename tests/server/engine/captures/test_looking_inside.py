@@ -189,28 +189,6 @@ def test_the_rows_of_generated_tokens_are_those_of_a_trace(model_of: Load, name:
             assert row.shape[1] == (len(encoded) if capture.part == "cross" else length + i)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_an_inspection_of_everything_gives_the_numbers_of_inspections_of_single_rows(model_of: Load, name: str) -> None:
-    """Compare whole prompts with single rows: attention writes the weights of whole prompts directly, and single rows
-    are computed a second time.
-    """
-    model = model_of(name)
-    config = model.config
-    parts: dict[str, tuple[Part, ...]] = {"encoder-decoder": ("encoder", "decoder", "cross"), "encoder": ("encoder",)}
-    for part in parts.get(config.kind, ("decoder",)):
-        own = config.encoder if part == "encoder" and config.encoder is not None else config
-        pairs = tuple((layer, head) for layer in own.attention_layers for head in reversed(range(own.num_heads)))
-        whole = AttentionCapture(pairs=pairs, part=part, dtype="float16")
-        asked = [ask(model, uid, length, AttentionTask(capture=whole)) for uid, length in enumerate((29, 5))]
-        answers = run(build(model, max_num_seqs=8, max_num_batched_tokens=17), asked)
-        for each in asked:
-            told = answers[each.uid].array("attention")
-            for query in (0, told.shape[1] // 2, told.shape[1] - 1):
-                single = replace(each, task=AttentionTask(capture=replace(whole, queries=(query,))))
-                row = alone(model, [single])[each.uid].array("attention")
-                assert (told[:, query] == row[:, 0]).all(), (part, query)
-
-
 def _traced_rows(model: Transformer, asked: EngineRequest, capture: AttentionCapture) -> np.ndarray:
     """Return the patterns of these pairs in a pass over the whole text, [pair, query, key]."""
     attn = "cross_attn" if capture.part == "cross" else "attn"

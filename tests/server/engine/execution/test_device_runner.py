@@ -20,7 +20,6 @@ from model.network.transformer import Transformer
 from server.engine.engine import Engine
 from server.engine.execution import cuda_graphs
 from server.engine.execution.device_executor import DeviceStep
-from server.engine.execution.device_runner import DeviceRunner
 from server.engine.execution.step_result import StepResult
 from server.engine.request import AttentionCapture, AttentionKind, AttentionTask, CaptureDtype, EngineRequest, Part
 from tests import tiny
@@ -194,17 +193,6 @@ def test_penalties_count_the_token_that_only_the_device_knows(tmp_path: Path, mo
     ways = _ways(engine, monkeypatch)
     _assert_alike(run(engine, crowd), expected)
     assert ways["ahead"] == 3  # all but the first
-
-
-def test_graphs_are_of_few_numbers_of_rows_and_of_decoders_alone(tmp_path: Path) -> None:
-    decoder = load(tiny.make("llama", tmp_path / "llama"), device=DEVICE, kernels=KernelConfig("triton"))
-    engine = build(decoder, block_size=16, max_num_seqs=20, max_num_batched_tokens=32)
-    runner = engine._runner._on_device
-    assert isinstance(runner, DeviceRunner)
-    assert runner._executor.graphs is not None
-    assert runner._executor.graphs.rows == [1, 2, 4, 8, 16, 24]
-    assert [shape.rows for shape in runner._executor.graphs.mixed] == [8, 16]
-    assert build(decoder, block_size=16, cuda_graphs="off")._runner._on_device._executor.graphs is None
 
 
 def test_a_mixed_step_has_the_least_graph_with_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

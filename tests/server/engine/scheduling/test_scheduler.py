@@ -231,36 +231,6 @@ def test_clients_take_turns_however_much_one_has_queued() -> None:
     assert ended == [0, 10, 20, 1, 11, 2, 12, 3, 4]
 
 
-@given(arrivals=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 3)), min_size=1, max_size=40))
-def test_a_clients_first_request_waits_for_one_turn_of_each_other_client_at_most(
-    arrivals: list[tuple[str, int]],
-) -> None:
-    sched = scheduler(max_num_seqs=1)
-    runner = ToyRunner(sched)
-    ended: list[str] = []
-    waited: dict[str, int] = {}  # by the client of a first request: how many had ended when it came
-    for uid, (client, num_steps) in enumerate(arrivals):
-        if not any(seq.request.client == client for seq in sched.sequences):
-            waited[client] = len(ended)
-        sched.add(sequence(uid, [uid] * 3, EmbedTask(), client=client))
-        for _ in range(num_steps):
-            for seq in runner.step():
-                ended.append(seq.request.client)
-                check_turns(ended, seq.request.client, waited)
-    for seq in runner.drain():
-        ended.append(seq.request.client)
-        check_turns(ended, seq.request.client, waited)
-
-
-def check_turns(ended: list[str], client: str, waited: dict[str, int]) -> None:
-    """Check that while the first request of a client since it had none waited, no other client was served more than
-    once. (A request takes one step here, so none is running when another comes.)
-    """
-    if client in waited:
-        between = ended[waited.pop(client) : -1]
-        assert len(between) == len(set(between)), between
-
-
 def test_a_lower_priority_is_served_earlier_and_equal_ones_in_order_of_arrival() -> None:
     sched = scheduler(max_num_seqs=1)
     runner = ToyRunner(sched)
