@@ -187,6 +187,27 @@ def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
         assert found[uid] == answer, f"request {uid} was answered differently"
 
 
+def assert_near(found: dict[int, Answer], expected: dict[int, Answer], *, rtol: float = 0.0) -> None:
+    """Assert that tokens and ends are the same, and that numbers differ only by rounding; float16 by two roundings."""
+    assert found.keys() >= expected.keys()
+    for uid, other in expected.items():
+        answer = found[uid]
+        assert (answer.tokens, answer.finish_reason, answer.error) == (other.tokens, other.finish_reason, other.error)
+        for one, two in zip(answer.logprobs, other.logprobs, strict=True):
+            assert (one is None) == (two is None)
+            if one is not None and two is not None:
+                assert abs(one.logprob - two.logprob) <= 1e-4
+                assert [token for token, _ in one.top] == [token for token, _ in two.top]
+        assert len(answer.tensors) == len(other.tensors)
+        for event, tensors in enumerate(other.tensors):
+            assert answer.tensors[event].keys() == tensors.keys()
+            for name in tensors:
+                mine, theirs = answer.array(name, event), other.array(name, event)
+                relative = 2e-3 if mine.dtype == np.float16 else rtol
+                absolute = 1e-5 if "attention" in name or "pattern" in name else 1e-4
+                np.testing.assert_allclose(mine, theirs, relative, absolute, err_msg=f"{uid} {event} {name}")
+
+
 def run(
     engine: Engine, requests: Sequence[EngineRequest], *, arrivals: Sequence[int] | None = None
 ) -> dict[int, Answer]:

@@ -216,28 +216,21 @@ def test_a_changed_request_neither_takes_from_the_prefix_cache_nor_gives_to_it(m
 
 
 @pytest.mark.parametrize(
-    ("intervention", "says"),
+    ("change", "says"),
     [
-        (Intervention(stack="decoder", layer=0, point="attn.hook_z", op="temperature", value=2.0), "temperature"),
-        (Intervention(stack="decoder", layer=0, point="attn.hook_z", op="set", value=0.0, heads=(4,)), "it has 0 to 3"),
-        (Intervention(stack="decoder", layer=0, point="hook_embed", op="add", array=array([1, 2])), r"not \[1, 48\]"),
+        ({"point": "attn.hook_z", "op": "temperature", "value": 2.0}, "temperature"),
+        ({"point": "attn.hook_z", "op": "set", "value": 0.0, "heads": (4,)}, "it has 0 to 3"),
+        ({"point": "hook_embed", "op": "add", "array": array([1, 2])}, r"not \[1, 48\]"),
         (
-            Intervention(
-                stack="decoder",
-                layer=0,
-                point="hook_mlp_out",
-                op="set",
-                array=array(np.ones((3, 48))),
-                positions=(1, 2),
-            ),
+            {"point": "hook_mlp_out", "op": "set", "array": array(np.ones((3, 48))), "positions": (1, 2)},
             r"is \[3, 48\], not \[2, 48\]",
         ),
     ],
 )
 def test_an_intervention_that_does_not_fit_its_point_is_refused(
-    model_of: Load, intervention: Intervention, says: str
+    model_of: Load, change: dict[str, Any], says: str
 ) -> None:
-    engine = build(model_of("llama-gqa"))
+    engine, intervention = build(model_of("llama-gqa")), Intervention(stack="decoder", layer=0, **change)
     with pytest.raises(ValueError, match=says):
         engine.add_request(request(0, PROMPT, generate(3), interventions=(intervention,)))
     assert not engine.has_work

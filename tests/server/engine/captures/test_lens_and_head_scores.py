@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from model.checkpoint.weight_files import load_weights
-from server.engine.request import (
-    LensTask,
-)
+from server.engine.request import LensTask
 from tests import reference, tiny
 from tests.server.engine.captures.test_looking_inside import CLOSE, ask
 from tests.server.engine.driving import Load, build, run

@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -23,7 +22,7 @@ from server.engine.execution.device_executor import DeviceStep
 from server.engine.execution.step_result import StepResult
 from server.engine.request import AttentionCapture, AttentionKind, AttentionTask, CaptureDtype, EngineRequest, Part
 from tests import tiny
-from tests.server.engine.driving import Answer, build, generate, load, request, run
+from tests.server.engine.driving import assert_near, build, generate, load, request, run
 from tests.support.interpreted_product import multiply_in_one_order
 from tests.support.interpreted_triton import patch_the_language_once
 
@@ -113,25 +112,6 @@ def _ways(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return ways
 
 
-def _assert_alike(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
-    assert found.keys() == expected.keys()
-    for uid, answer in found.items():
-        other = expected[uid]
-        assert (answer.tokens, answer.finish_reason) == (other.tokens, other.finish_reason), answer.error
-        for one, two in zip(answer.logprobs, other.logprobs, strict=True):
-            assert (one is None) == (two is None)
-            if one is not None and two is not None:
-                assert one.logprob == pytest.approx(two.logprob, abs=1e-4)
-                assert [token for token, _ in one.top] == [token for token, _ in two.top]
-        assert len(answer.tensors) == len(other.tensors)
-        for event, tensors in enumerate(answer.tensors):
-            assert tensors.keys() == other.tensors[event].keys()
-            for name in tensors:
-                seen, wanted = answer.array(name, event), other.array(name, event)
-                rtol = 2e-3 if seen.dtype == np.float16 else 1e-4  # two of its roundings
-                assert np.allclose(seen, wanted, rtol=rtol, atol=1e-5, equal_nan=True), (uid, event, name)
-
-
 def _one_with_a_step_of_its_own(names: tuple[str, ...], path: Path) -> tuple[Path, Transformer]:
     """Return a checkpoint and the network of a random family that has a Triton step."""
     for name in random.sample(names, len(names)):
@@ -156,7 +136,7 @@ def test_any_traffic_is_answered_as_by_plain_torch(
     expected = run(build(plain, **options), crowd, arrivals=arrivals)
     engine = build(model, **options)
     ways = _ways(engine, monkeypatch)
-    _assert_alike(run(engine, crowd, arrivals=arrivals), expected)
+    assert_near(run(engine, crowd, arrivals=arrivals), expected, rtol=1e-4)
     assert min(ways[way] for way in ("decodes", "mixed", "neither", "ahead")) > 0, ways
 
 
@@ -174,7 +154,7 @@ def test_patterns_are_those_of_plain_torch_where_nobody_needs_a_layer_s_output(n
         run(build(load(folder, device=DEVICE, kernels=KernelConfig(kernels)), block_size=16, max_num_seqs=4), asked)
         for kernels in ("triton", "torch")
     )
-    _assert_alike(found, expected)
+    assert_near(found, expected, rtol=1e-4)
 
 
 def test_penalties_count_the_token_that_only_the_device_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +171,7 @@ def test_penalties_count_the_token_that_only_the_device_knows(tmp_path: Path, mo
     expected = run(build(load(folder, device=DEVICE, kernels=KernelConfig("torch")), **options), crowd)
     engine = build(load(folder, device=DEVICE, kernels=KernelConfig("triton")), **options)
     ways = _ways(engine, monkeypatch)
-    _assert_alike(run(engine, crowd), expected)
+    assert_near(run(engine, crowd), expected, rtol=1e-4)
     assert ways["ahead"] == 3  # all but the first
 
 

@@ -15,6 +15,7 @@ from tests.server.engine.toy_runner import (
     generate,
     scheduler,
     sequence,
+    toy,
 )
 
 # --- streams and prompts ---
@@ -24,8 +25,7 @@ from tests.server.engine.toy_runner import (
 def test_prompts_have_as_many_tokens_as_the_step_is_told_for_its_streams_and_prompts(
     num_streams: int, expected: int
 ) -> None:
-    sched = scheduler(budget=1000, max_num_seqs=64, num_blocks=1000)
-    runner = ToyRunner(sched)
+    sched, runner = toy(budget=1000, max_num_seqs=64, num_blocks=1000)
     for uid in range(num_streams):
         sched.add(sequence(uid, range(100 * uid, 100 * uid + 4), generate(max_tokens=20)))
     if num_streams:
@@ -39,17 +39,14 @@ def test_prompts_have_as_many_tokens_as_the_step_is_told_for_its_streams_and_pro
 
 
 def test_a_short_prompt_does_not_wait_until_a_long_one_is_read() -> None:
-    sched = scheduler(budget=8)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(100, 180)))
+    sched, runner = toy(sequence(1, range(100, 180)), budget=8)
     runner.step()
     sched.add(sequence(2, range(4), generate(max_tokens=3)))
     assert [chunk_sizes(runner) for _ in range(3)] == [{2: 4, 1: 4}, {2: 1, 1: 7}, {2: 1, 1: 7}]
 
 
 def test_of_several_prompts_the_shortest_is_read_first_and_the_longest_goes_on() -> None:
-    sched = scheduler(budget=16, num_blocks=200)
-    runner = ToyRunner(sched)
+    sched, runner = toy(budget=16, num_blocks=200)
     for uid, length in [(1, 300), (2, 100), (3, 6)]:
         sched.add(sequence(uid, range(1000 * uid, 1000 * uid + length), generate(max_tokens=1)))
     assert chunk_sizes(runner) == {3: 4, 2: 4, 1: 8}
@@ -57,8 +54,7 @@ def test_of_several_prompts_the_shortest_is_read_first_and_the_longest_goes_on()
 
 
 def test_prompts_of_like_length_are_read_one_after_the_other_so_that_a_shared_beginning_is_read_once() -> None:
-    sched = scheduler(budget=16)
-    runner = ToyRunner(sched)
+    sched, runner = toy(budget=16)
     seqs = [sequence(uid, range(length), EmbedTask()) for uid, length in [(1, 31), (2, 29)]]
     for seq in seqs:
         sched.add(seq)
@@ -85,8 +81,7 @@ def test_a_prompt_is_overtaken_only_by_those_at_most_half_as_long_as_what_is_lef
 
 
 def test_forced_tokens_run_with_the_token_before_them_as_far_as_the_step_has_room_for_every_stream() -> None:
-    sched = scheduler(budget=6, max_num_seqs=4)
-    runner = ToyRunner(sched)
+    sched, runner = toy(budget=6, max_num_seqs=4)
     seqs = [sequence(uid, [uid, uid], generate(max_tokens=20)) for uid in (1, 2, 3)]
     for seq in seqs:
         sched.add(seq)
@@ -102,9 +97,7 @@ def chunk_sizes_of(schedule: Schedule) -> dict[int, int]:
 
 
 def test_a_step_says_how_much_of_it_is_text_and_how_much_captures() -> None:
-    sched = scheduler(budget=64)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=20), encoded=[3] * 5))
+    sched, runner = toy(sequence(1, range(4), generate(max_tokens=20), encoded=[3] * 5), budget=64)
     assert sched.schedule().work == StepWork(9, 0, only_decodes=False)
     runner.step()
     assert sched.schedule().work == StepWork(1, 0, only_decodes=True)
@@ -126,8 +119,7 @@ def test_a_step_says_how_much_of_it_is_text_and_how_much_captures() -> None:
 def test_no_flood_of_short_prompts_makes_a_long_one_wait_for_more_than_twice_its_steps(
     length: int, shorts: list[int], budget: int
 ) -> None:
-    sched = scheduler(budget=budget, max_num_seqs=3, num_blocks=400)
-    runner = ToyRunner(sched)
+    sched, runner = toy(budget=budget, max_num_seqs=3, num_blocks=400)
     long = sequence(0, range(length), EmbedTask())
     sched.add(long)
     num_steps = 0
@@ -143,9 +135,7 @@ def test_no_flood_of_short_prompts_makes_a_long_one_wait_for_more_than_twice_its
 
 
 def test_inspections_take_a_few_tokens_of_each_step_while_text_is_generated() -> None:
-    sched = scheduler(budget=64, capture_tokens=3)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=4)))
+    sched, runner = toy(sequence(1, range(4), generate(max_tokens=4)), budget=64, capture_tokens=3)
     runner.step()
     sched.add(sequence(2, range(20, 28), attend()))
     sched.add(sequence(3, range(30, 35), EmbedTask()))
@@ -158,9 +148,7 @@ def test_inspections_take_a_few_tokens_of_each_step_while_text_is_generated() ->
 
 
 def test_a_step_with_text_may_have_no_tokens_for_inspections_and_one_without_text_has_all() -> None:
-    sched = scheduler(budget=64, capture_tokens=3)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=3)))
+    sched, runner = toy(sequence(1, range(4), generate(max_tokens=3)), budget=64, capture_tokens=3)
     runner.step()
     sched.add(sequence(2, range(20, 28), attend()))
     found = []
@@ -173,9 +161,7 @@ def test_a_step_with_text_may_have_no_tokens_for_inspections_and_one_without_tex
 
 def test_inspections_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_inspections() -> None:
     """Check that each pass of the encoder has its own step: several passes in one step would delay the streams."""
-    sched = scheduler(budget=64, capture_tokens=3)
-    runner = ToyRunner(sched)
-    sched.add(sequence(0, [1, 2], generate(max_tokens=40), encoded=[3] * 5))
+    sched, runner = toy(sequence(0, [1, 2], generate(max_tokens=40), encoded=[3] * 5), budget=64, capture_tokens=3)
     runner.step()
     for uid in (1, 2, 3):
         sched.add(sequence(uid, [1, 2], attend_encoder(), encoded=[4] * 20))
@@ -189,26 +175,20 @@ def test_inspections_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_
 
 
 def test_text_overtakes_the_inspections_that_wait_for_a_seat_however_many() -> None:
-    sched = scheduler(budget=64, capture_tokens=3, max_num_seqs=4)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=30)))
+    sched, runner = toy(sequence(1, range(4), generate(max_tokens=30)), budget=64, capture_tokens=3, max_num_seqs=4)
     runner.step()
     for uid in range(2, 200):
         sched.add(sequence(uid, range(10 * uid, 10 * uid + 4), attend()))
     assert chunk_sizes(runner) == {1: 1, 2: 3}
     sched.add(sequence(200, range(90, 93), generate(max_tokens=30)))
-    assert chunk_sizes(runner) == {
-        1: 1,
-        2: 1,
-        200: 3,
-    }  # two tokens are left, but inspections have one of the four seats
+    # Two tokens are left, but inspections have one of the four seats.
+    assert chunk_sizes(runner) == {1: 1, 2: 1, 200: 3}
     assert [list(chunk_sizes(runner)) for _ in range(4)] == [[1, 200, 3], [1, 200, 3], [1, 200, 4], [1, 200, 4]]
 
 
 def test_inspections_have_a_quarter_of_the_seats_and_at_least_one_while_text_is_generated() -> None:
     for num_seats, num_running in [(2, 1), (4, 1), (12, 3)]:
-        sched = scheduler(budget=64, capture_tokens=64, max_num_seqs=num_seats)
-        runner = ToyRunner(sched)
+        sched, runner = toy(budget=64, capture_tokens=64, max_num_seqs=num_seats)
         sched.add(sequence(0, range(4), generate(max_tokens=30)))
         runner.step()
         for uid in range(1, 12):
@@ -220,8 +200,7 @@ def test_inspections_have_a_quarter_of_the_seats_and_at_least_one_while_text_is_
 
 
 def test_clients_take_turns_however_much_one_has_queued() -> None:
-    sched = scheduler(max_num_seqs=1)
-    runner = ToyRunner(sched)
+    sched, runner = toy(max_num_seqs=1)
     for uid in range(5):
         sched.add(sequence(uid, [uid] * 4, EmbedTask(), client="a"))
     ended = [seq.uid for seq in runner.step()]
@@ -232,8 +211,7 @@ def test_clients_take_turns_however_much_one_has_queued() -> None:
 
 
 def test_a_lower_priority_is_served_earlier_and_equal_ones_in_order_of_arrival() -> None:
-    sched = scheduler(max_num_seqs=1)
-    runner = ToyRunner(sched)
+    sched, runner = toy(max_num_seqs=1)
     for uid, priority in [(1, 5), (2, 5), (3, 0), (4, -1), (5, 0)]:
         sched.add(sequence(uid, [uid] * 4, EmbedTask(), priority=priority))
     assert [seq.uid for seq in runner.drain()] == [4, 3, 5, 1, 2]

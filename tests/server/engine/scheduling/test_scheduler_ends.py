@@ -3,18 +3,11 @@
 import pytest
 
 from server.engine.sequence import SequenceStatus
-from tests.server.engine.toy_runner import (
-    ToyRunner,
-    generate,
-    scheduler,
-    sequence,
-)
+from tests.server.engine.toy_runner import ToyRunner, generate, scheduler, sequence, toy
 
 
 def test_blocks_are_free_in_the_step_that_ends_a_sequence() -> None:
-    sched = scheduler(num_blocks=9)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(10), generate(max_tokens=1)))
+    sched, runner = toy(sequence(1, range(10), generate(max_tokens=1)), num_blocks=9)
     (ended,) = runner.step()
     assert (ended.finish_reason, ended.status) == ("length", SequenceStatus.FINISHED)
     assert sched.block_manager.num_free_blocks == 8
@@ -35,10 +28,7 @@ def test_an_aborted_sequence_is_gone_at_once_waiting_or_running() -> None:
 
 
 def test_a_sequence_aborted_during_its_step_is_passed_over() -> None:
-    sched = scheduler()
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(10)))
-    sched.add(sequence(2, range(20, 30), generate(max_tokens=1)))
+    sched, runner = toy(sequence(1, range(10)), sequence(2, range(20, 30), generate(max_tokens=1)))
     schedule = sched.schedule()
     new_tokens = runner.run(schedule)
     sched.abort(1)
@@ -47,8 +37,7 @@ def test_a_sequence_aborted_during_its_step_is_passed_over() -> None:
 
 
 def test_a_sequence_past_its_deadline_is_ended_once_with_that_reason() -> None:
-    sched = scheduler()
-    runner = ToyRunner(sched)
+    sched, runner = toy()
     for uid, deadline in [(1, 30.0), (2, 10.0), (3, None), (4, 20.0)]:
         sched.add(sequence(uid, range(4), generate(max_tokens=50), deadline))
     runner.step()

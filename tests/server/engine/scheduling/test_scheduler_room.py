@@ -15,14 +15,14 @@ from tests.server.engine.toy_runner import (
     generated,
     scheduler,
     sequence,
+    toy,
 )
 
 # --- admission ---
 
 
 def test_seats_are_limited_and_filled_as_they_fall_free() -> None:
-    sched = scheduler(max_num_seqs=2)
-    runner = ToyRunner(sched)
+    sched, runner = toy(max_num_seqs=2)
     for uid in (1, 2, 3):
         sched.add(sequence(uid, range(100 * uid, 100 * uid + 4), generate(max_tokens=2)))
     assert chunk_sizes(runner) == {1: 4, 2: 4}
@@ -32,9 +32,7 @@ def test_seats_are_limited_and_filled_as_they_fall_free() -> None:
 
 
 def test_a_small_request_does_not_overtake_a_large_one_that_waits_for_room() -> None:
-    sched = scheduler(num_blocks=6)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(8), generate(max_tokens=9)))
+    sched, runner = toy(sequence(1, range(8), generate(max_tokens=9)), num_blocks=6)
     runner.step()
     sched.add(sequence(2, range(100, 116), EmbedTask()))
     sched.add(sequence(3, range(4), EmbedTask()))
@@ -43,9 +41,7 @@ def test_a_small_request_does_not_overtake_a_large_one_that_waits_for_room() -> 
 
 def test_an_admission_leaves_no_room_for_those_that_have_all_the_blocks_that_they_will_need() -> None:
     for max_tokens, sizes in [(2, {1: 1, 2: 8}), (3, {1: 1})]:  # the first computes 8 tokens, or 9
-        sched = scheduler(num_blocks=5)
-        runner = ToyRunner(sched)
-        sched.add(sequence(1, range(7), generate(max_tokens=max_tokens)))
+        sched, runner = toy(sequence(1, range(7), generate(max_tokens=max_tokens)), num_blocks=5)
         runner.step()
         sched.add(sequence(2, range(100, 108), EmbedTask()))
         assert chunk_sizes(runner) == sizes
@@ -72,8 +68,7 @@ def test_limits_that_leave_a_sequence_without_its_token_are_refused(max_num_seqs
 def test_the_last_in_rank_is_preempted_and_finishes_with_the_answer_it_gives_alone(
     priorities: tuple[int, int], preempted: int
 ) -> None:
-    sched = scheduler(num_blocks=7)
-    runner = ToyRunner(sched)
+    sched, runner = toy(num_blocks=7)
     seqs = [
         sequence(uid, range(uid * 50, uid * 50 + 8), generate(max_tokens=12), priority=priority)
         for uid, priority in enumerate(priorities, 1)
@@ -89,9 +84,7 @@ def test_the_last_in_rank_is_preempted_and_finishes_with_the_answer_it_gives_alo
 
 
 def test_a_preempted_capture_is_not_repeated() -> None:
-    sched = scheduler(num_blocks=8, max_num_seqs=2, budget=3)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(8), generate(max_tokens=20)))
+    sched, runner = toy(sequence(1, range(8), generate(max_tokens=20)), num_blocks=8, max_num_seqs=2, budget=3)
     capturing = sequence(2, range(50, 66), attend())
     sched.add(capturing)
     while not capturing.num_preemptions:
@@ -105,8 +98,7 @@ def test_a_preempted_capture_is_not_repeated() -> None:
 
 
 def test_a_repeated_prompt_and_the_next_turn_of_a_conversation_are_taken_from_the_cache_and_counted() -> None:
-    sched = scheduler()
-    runner = ToyRunner(sched)
+    sched, runner = toy()
     seqs = [sequence(uid, range(14), generate(max_tokens=6)) for uid in (1, 2)]
     for seq in seqs:
         sched.add(seq)
@@ -121,9 +113,7 @@ def test_a_repeated_prompt_and_the_next_turn_of_a_conversation_are_taken_from_th
 
 
 def test_a_block_that_is_shared_in_part_is_copied_to_the_block_of_its_positions() -> None:
-    sched = scheduler(copying=True)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(10), EmbedTask()))
+    sched, runner = toy(sequence(1, range(10), EmbedTask()), copying=True)
     runner.drain()
     second = sequence(2, [*range(9), 98, 99], EmbedTask())
     sched.add(second)
@@ -135,8 +125,7 @@ def test_a_block_that_is_shared_in_part_is_copied_to_the_block_of_its_positions(
 
 
 def test_without_prefix_caching_everything_is_computed_and_nothing_counted() -> None:
-    sched = scheduler(caching=False)
-    runner = ToyRunner(sched)
+    sched, runner = toy(caching=False)
     for uid in (1, 2):
         sched.add(sequence(uid, range(14), generate(max_tokens=1)))
         runner.drain()
@@ -145,8 +134,7 @@ def test_without_prefix_caching_everything_is_computed_and_nothing_counted() -> 
 
 
 def test_a_capture_recomputes_what_the_cache_already_holds_and_does_not_count_as_looked_up() -> None:
-    sched = scheduler()
-    runner = ToyRunner(sched)
+    sched, runner = toy()
     for uid, task, queries in [(1, EmbedTask(), 16), (2, attend(), 16), (3, attend(9), 32)]:
         sched.add(sequence(uid, range(16), task))
         runner.drain()
@@ -161,8 +149,7 @@ def test_a_capture_recomputes_what_the_cache_already_holds_and_does_not_count_as
     budget=st.integers(8, 32),
 )
 def test_hits_are_exactly_what_earlier_requests_share(prompts: list[list[int]], budget: int) -> None:
-    sched = scheduler(num_blocks=200, budget=budget)
-    runner = ToyRunner(sched)
+    sched, runner = toy(num_blocks=200, budget=budget)
     computed: list[list[int]] = []
     for uid, prompt in enumerate(prompts):
         seq = sequence(uid, prompt, generate(max_tokens=3))

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 import torch
 from msgspec.structs import replace
@@ -48,7 +47,18 @@ from server.engine.tensor_parallel.device_steps import RunOnDevice
 from server.engine.tensor_parallel.ranks import Ranks
 from tests import tiny
 from tests.invariance import num_threads
-from tests.server.engine.driving import CPU, Answer, alone, assert_same, build, everything, generate, load, request, run
+from tests.server.engine.driving import (
+    CPU,
+    alone,
+    assert_near,
+    assert_same,
+    build,
+    everything,
+    generate,
+    load,
+    request,
+    run,
+)
 from tests.server.running import RunningServer, group_members, running_server, stream_lines, wait_for
 from tests.support.interpreted_triton import patch_the_language_once
 
@@ -82,8 +92,7 @@ def test_a_crowd_is_answered_as_by_one_process(name: str, ranks: Ranks, tmp_path
     expected = alone(one, crowd)
     engine = build(shared, num_blocks=60, max_num_seqs=5, max_num_batched_tokens=40)
     found = run(engine, [replace(each) for each in crowd], arrivals=sorted(random.randrange(9) for _ in crowd))
-    for uid, answer in expected.items():
-        assert_near(found[uid], answer)
+    assert_near(found, expected)
     some = random.sample(crowd, 4)
     alike = alone(shared, some)
     assert_same({uid: found[uid] for uid in alike}, alike)
@@ -121,23 +130,11 @@ def test_ranks_with_a_cards_kernels_run_the_same_steps(
 
     monkeypatch.setattr(shared, "_send", send)
     found = run(build(shared, **sizes), crowd, arrivals=[0, 2, 0, 3])
-    for uid, answer in expected.items():
-        assert_near(found[uid], answer)
+    assert_near(found, expected)
     steps = [command.step for command in told if isinstance(command, RunOnDevice)]
     # A graph has no spans, and one of decodes no tiles of several rows.
     assert {(bool(step.spans), step.shape.long > 0) for step in steps} == {(True, True), (False, True), (False, False)}
     assert any(isinstance(command, Forward) for command in told)
-
-
-def assert_near(found: Answer, expected: Answer) -> None:
-    """Assert that the tokens are the same, and that numbers differ only by rounding."""
-    assert (found.tokens, found.finish_reason, found.error) == (expected.tokens, expected.finish_reason, None)
-    for event, (ours, theirs) in enumerate(zip(found.tensors, expected.tensors, strict=True)):
-        assert ours.keys() == theirs.keys()
-        for name in theirs:
-            mine, other = found.array(name, event), expected.array(name, event)
-            is_map = "attention" in name or "pattern" in name
-            np.testing.assert_allclose(mine, other, rtol=0, atol=1e-5 if is_map else 1e-4, err_msg=name)
 
 
 def crowd_of(model: Transformer) -> list[EngineRequest]:
