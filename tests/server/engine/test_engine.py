@@ -30,38 +30,27 @@ def model(folder: Path) -> Transformer:
     return load(folder)
 
 
-def test_selected_rows_and_keys_come_in_the_order_asked_for(model: Transformer) -> None:
-    whole = AttentionCapture(pairs=((1, 2), (0, 3)))
-    part = AttentionCapture(pairs=((0, 3), (1, 2)), queries=(20, 3), keys=(2, 0, 19))
-    answers = run(
-        build(model),
-        [request(0, PROMPT, AttentionTask(capture=whole)), request(1, PROMPT, AttentionTask(capture=part))],
-    )
-    expected = answers[0].array("attention")[::-1][:, [20, 3]][:, :, [2, 0, 19]]
-    assert (answers[1].array("attention") == expected).all()
-
-
-def test_top_k_keeps_the_largest_keys_and_pads_short_rows(model: Transformer) -> None:
-    task = AttentionTask(capture=AttentionCapture(pairs=((0, 0),), top_k=5))
-    both = run(
-        build(model),
-        [request(0, PROMPT, task), request(1, PROMPT, AttentionTask(capture=AttentionCapture(pairs=((0, 0),))))],
-    )
-    values, indices = both[0].array("attention")[0], both[0].array("attention.indices")[0]
-    whole = both[1].array("attention")[0]
-    assert (values[10] == np.sort(whole[10])[::-1][:5]).all()
-    assert (whole[10][indices[10]] == values[10]).all()
-    assert indices[1].tolist()[2:] == [-1, -1, -1]
-    assert values[1].tolist()[2:] == [0, 0, 0]
-
-
-def test_reduce_is_over_the_heads_of_a_layer(model: Transformer) -> None:
+def test_selections_and_reductions_are_those_of_the_whole(model: Transformer) -> None:
     pairs = tuple((layer, head) for layer in (1, 0) for head in range(4))
-    tasks = [AttentionTask(capture=AttentionCapture(pairs=pairs, reduce=how)) for how in (None, "mean", "max")]
+    options: list[dict[str, Any]] = [
+        {"pairs": pairs},
+        {"pairs": pairs[::-1], "queries": (20, 3), "keys": (2, 0, 19)},
+        {"pairs": pairs, "top_k": 5},
+        {"pairs": pairs, "reduce": "mean"},
+        {"pairs": pairs, "reduce": "max"},
+    ]
+    tasks = [AttentionTask(capture=AttentionCapture(**each)) for each in options]
     answers = run(build(model), [request(i, PROMPT, task) for i, task in enumerate(tasks)])
-    whole = answers[0].array("attention").reshape(2, 4, len(PROMPT), len(PROMPT))
-    np.testing.assert_allclose(answers[1].array("attention"), whole.mean(1), atol=1e-6)
-    assert (answers[2].array("attention") == whole.max(1)).all()
+    whole, part, largest, mean, most = (answers[i].array("attention") for i in range(5))
+    assert (part == whole[::-1][:, [20, 3]][:, :, [2, 0, 19]]).all()
+    indices = answers[2].array("attention.indices")
+    assert (largest[:, 10] == np.sort(whole[:, 10])[:, ::-1][:, :5]).all()
+    assert (np.take_along_axis(whole, indices.astype(np.int64), 2)[:, 10] == largest[:, 10]).all()
+    assert (indices[:, 1, 2:] == -1).all(), "the row has two keys"
+    assert (largest[:, 1, 2:] == 0).all()
+    of_layers = whole.reshape(2, 4, len(PROMPT), len(PROMPT))
+    np.testing.assert_allclose(mean, of_layers.mean(1), atol=1e-6)
+    assert (most == of_layers.max(1)).all()
 
 
 @pytest.mark.parametrize(("size", "queries"), [(1, None), (5, None), (5, (11, 3, 24, 0, 7)), (40, (11, 3, 24, 0, 7))])

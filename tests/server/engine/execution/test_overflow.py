@@ -1,5 +1,6 @@
 """Numbers that overflow end their own request with an error or are returned unchanged, and affect no other request."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from server.engine.request import AttentionCapture, AttentionTask, Intervention, PointCapture, TraceTask
+from server.engine.request import AttentionCapture, AttentionTask, Intervention, PointCapture, Task, TraceTask
 from tests import tiny
 from tests.server.engine.driving import Load, alone, assert_same, build, everything, generate, load, request, run
 
@@ -82,45 +83,47 @@ def test_a_trace_tells_what_overflowed_as_it_is(model_of: Load) -> None:
     assert np.isfinite(answer.array("blocks.1.hook_resid_pre")).all()
 
 
-def traced(point: str, *, layer: int = 0) -> TraceTask:
-    name = f"blocks.{layer}.{point}"
-    return TraceTask(points=(PointCapture(name=name, stack="decoder", layer=layer, point=point, dtype="float16"),))
+def traced(point: str) -> TraceTask:
+    name = f"blocks.0.{point}"
+    return TraceTask(points=(PointCapture(name=name, stack="decoder", layer=0, point=point, dtype="float16"),))
 
 
-def test_float16_does_not_make_numbers_infinite(model_of: Load) -> None:
-    model, stream = model_of("llama-gqa"), traced("hook_resid_post")
-    quiet = run(build(model), [request(0, PROMPT, stream)])[0]
-    assert np.isfinite(quiet.array("blocks.0.hook_resid_post")).all()
-    large = scaled("hook_resid_post", 1e6, 0, positions=(7,))
-    answer = run(
-        build(model, max_num_seqs=2, max_num_batched_tokens=3), [request(0, PROMPT, stream, interventions=(large,))]
-    )[0]
-    assert answer.finish_reason == "overflow"
-    assert "blocks.0.hook_resid_post holds " in (answer.error or "")
-    assert "which float16 cannot; dtype float32 is accepted" in (answer.error or "")
+BYTES = AttentionCapture(pairs=((1, 0),), dtype="uint8")
+SCORES = AttentionCapture(pairs=((1, 0),), dtype="float16", kind="scores")
+
+
+@pytest.mark.parametrize(
+    ("task", "large", "says"),
+    [
+        (
+            traced("hook_resid_post"),
+            scaled("hook_resid_post", 1e6, 0, positions=(7,)),
+            "blocks.0.hook_resid_post holds .* which float16 cannot; dtype float32 is accepted",
+        ),
+        (
+            AttentionTask(capture=BYTES),
+            scaled("attn.hook_pattern", 3.0),
+            "which uint8 cannot; dtype float32 is accepted",
+        ),
+        (
+            AttentionTask(capture=replace(BYTES, resize=4)),
+            scaled("attn.hook_pattern", 3.0),
+            "which uint8 cannot; dtype float32 is accepted",
+        ),
+        (generate(3, attention=SCORES), scaled("attn.hook_attn_scores", 1e6), "attention holds "),
+    ],
+)
+def test_numbers_that_their_type_cannot_hold_end_the_request(
+    model_of: Load, task: Task, large: Intervention, says: str
+) -> None:
+    engine = build(model_of("llama-gqa"), max_num_seqs=2, max_num_batched_tokens=3)
+    answers = run(engine, [request(0, PROMPT, task), request(1, PROMPT, task, interventions=(large,))])
+    assert answers[0].finish_reason in ("done", "length")
+    assert all(np.isfinite(answers[0].array(name)).all() for name in answers[0].tensors[0])
+    assert answers[1].finish_reason == "overflow"
+    assert re.search(says, answers[1].error or "")
 
 
 def test_float16_keeps_the_infinity_of_masked_scores(model_of: Load) -> None:
     scores = run(build(model_of("llama-gqa")), [request(0, PROMPT, traced("attn.hook_attn_scores"))])[0]
     assert (np.isneginf(scores.array("blocks.0.attn.hook_attn_scores")) == np.triu(np.ones((12, 12)), 1)).all()
-
-
-@pytest.mark.parametrize("resize", [None, 4])
-def test_weights_outside_0_to_1_are_not_squeezed_into_a_byte(model_of: Load, resize: int | None) -> None:
-    model = model_of("llama-gqa")
-    task = AttentionTask(capture=AttentionCapture(pairs=((1, 0),), dtype="uint8", resize=resize))
-    assert run(build(model), [request(0, PROMPT, task)])[0].finish_reason == "done"
-    threefold = scaled("attn.hook_pattern", 3.0)
-    answer = run(build(model), [request(0, PROMPT, task, interventions=(threefold,))])[0]
-    assert answer.finish_reason == "overflow"
-    assert "which uint8 cannot; dtype float32 is accepted" in (answer.error or "")
-
-
-def test_rows_of_generated_tokens_say_what_their_type_cannot_hold(model_of: Load) -> None:
-    model = model_of("llama-gqa")
-    rows = AttentionCapture(pairs=((1, 0),), dtype="float16", kind="scores")
-    large = scaled("attn.hook_attn_scores", 1e6)
-    task = generate(3, attention=rows)
-    answer = run(build(model), [request(0, PROMPT, task, interventions=(large,))])[0]
-    assert answer.finish_reason == "overflow"
-    assert "attention holds " in (answer.error or "")

@@ -1,7 +1,5 @@
 """Blocks have one owner or an exact count of owners, and a prefix hit counts exactly the shared tokens."""
 
-from array import array
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,59 +106,26 @@ def test_a_prefix_computed_twice_is_kept_once() -> None:
     assert blocks.num_free_blocks == 15
 
 
-def test_eviction_takes_blank_blocks_first_then_the_least_recently_used_prefix() -> None:
-    blocks = BlockManager(7, BLOCK_SIZE)
-    old, recent = computed(blocks, sequence(1, range(8))), computed(blocks, sequence(2, range(10, 18)))
-    blocks.free(old)
-    blocks.free(recent)
-
-    def hits() -> tuple[int, int]:
-        return blocks.match_prefix(sequence(3, range(9))), blocks.match_prefix(sequence(4, range(10, 19)))
-
-    taker = sequence(5, range(20, 40))
-    expected = {1: (8, 8), 2: (8, 8), 3: (4, 8), 4: (0, 8), 5: (0, 4)}
-    for num_blocks, left in expected.items():
-        assert blocks.allocate(taker, num_blocks * BLOCK_SIZE)
-        assert hits() == left
-        blocks.check_integrity([taker])
-
-
-def test_used_blank_blocks_are_taken_first_then_unused_ones_then_the_least_recently_used_prefix() -> None:
-    blocks = BlockManager(8, BLOCK_SIZE)
+def test_used_blank_blocks_are_taken_first_then_unused_ones_then_the_least_recently_used_prefix_from_its_end() -> None:
+    blocks = BlockManager(10, BLOCK_SIZE)
     assert blocks.num_committed_blocks == 0
-    prefix, blank = computed(blocks, sequence(1, range(8))), sequence(2, range(50, 58))
+    old, recent = computed(blocks, sequence(1, range(8))), computed(blocks, sequence(2, range(10, 18)))
+    blank = sequence(3, range(50, 58))
     assert blocks.allocate(blank, 8)
-    assert (prefix.block_table.tolist(), blank.block_table.tolist()) == ([1, 2], [3, 4])
-    blocks.free(prefix)
-    blocks.free(blank)  # it computed nothing, so its blocks are blank again
-    assert blocks.num_committed_blocks == 4
-    taker = sequence(3, range(60, 88))
-    committed = []
-    for num_blocks in range(1, 8):
+    for seq in (old, recent, blank):  # the last one computed nothing, so its blocks are blank again
+        blocks.free(seq)
+    assert blocks.num_committed_blocks == 6
+    taker = sequence(4, range(60, 96))
+    committed, hits = [], []
+    for num_blocks in range(1, 10):
         assert blocks.allocate(taker, num_blocks * BLOCK_SIZE)
         committed.append(blocks.num_committed_blocks)
-        assert (blocks.match_prefix(sequence(4, range(9))) == 8) == (num_blocks <= 5)
+        hits.append([blocks.match_prefix(sequence(5, range(first, first + 9))) for first in (0, 10)])
         blocks.check_integrity([taker])
-    assert taker.block_table.tolist() == [3, 4, 5, 6, 7, 2, 1]
-    assert committed == [4, 4, 5, 6, 7, 7, 7]
+    assert taker.block_table.tolist() == [5, 6, 7, 8, 9, 2, 1, 4, 3]
+    assert committed == [6, 6, 7, 8, 9, 9, 9, 9, 9]
+    assert hits == [*[[8, 8]] * 5, [4, 8], [0, 8], [0, 4], [0, 0]]
     assert (blocks.num_free_blocks, blocks.usage) == (0, 1.0)
-
-
-def test_the_end_of_a_prefix_that_lost_its_beginning_is_found_again_once_the_beginning_is_back() -> None:
-    blocks = BlockManager(4, BLOCK_SIZE)
-    seq = computed(blocks, sequence(1, range(12)))
-    beginning, *rest = seq.block_table
-    seq.block_table[:] = array("i", rest)
-    keeper = sequence(2, range(12))
-    keeper.block_table[:] = array("i", [beginning])
-    blocks.free(keeper)
-    filler = sequence(3, [99])
-    assert blocks.allocate(filler, 1)
-    assert blocks.match_prefix(sequence(4, range(13))) == 0
-    blocks.free(filler)
-    computed(blocks, sequence(5, range(4)))
-    assert blocks.match_prefix(sequence(4, range(13))) == 12
-    blocks.check_integrity()  # without the tables: the test has cut the table of `seq`
 
 
 def test_the_blocks_of_what_an_encoder_read_are_taken_once_and_given_back() -> None:
