@@ -154,11 +154,12 @@ def generate(max_tokens: int = 8, *, seed: int = 1, temperature: float = 0.0, **
 
 
 def each_kind_of_task(config: ModelConfig, **of_texts: Any) -> list[Task]:
-    """Return tasks of each kind that the model can answer, texts first. of_texts: options of each text."""
+    """Return tasks of each kind that the model can answer, a trace of everything first. of_texts: options of texts."""
     pairs = two_heads(config)
     looking = AttentionCapture(pairs=pairs, part="encoder" if config.kind == "encoder" else "decoder")
-    tasks: list[Task] = []
+    tasks: list[Task] = [everything(config), AttentionTask(capture=replace(looking, resize=5))]
     if config.kind != "encoder":
+        tasks.append(AttentionTask(capture=looking))
         texts: list[tuple[int, dict[str, Any]]] = [
             (9, {"logprobs": 4, "prompt_logprobs": 2}),
             (14, {"temperature": 0.9, "seed": 7, "top_p": 0.9}),
@@ -168,18 +169,15 @@ def each_kind_of_task(config: ModelConfig, **of_texts: Any) -> list[Task]:
         tasks.append(HeadScoresTask(pairs=pairs, offsets=(1,)))
         if config.altup is None:
             tasks.append(LensTask(layers=(0, 1, 2), positions=(0, 5), top_k=3))
-    if config.kind == "encoder":
-        tasks += [
-            AttentionTask(capture=AttentionCapture(pairs=pairs, part="encoder", queries=(3, 0), top_k=4)),
-            AttentionTask(capture=AttentionCapture(pairs=pairs, part="encoder", kind="scores", resize=5)),
-            HeadScoresTask(pairs=pairs, part="encoder"),
-        ]
+    else:
+        tasks.append(AttentionTask(capture=replace(looking, queries=(3, 0), top_k=4)))
+        tasks.append(AttentionTask(capture=replace(looking, kind="scores", resize=5)))
+        tasks.append(HeadScoresTask(pairs=pairs, part="encoder"))
     if config.kind != "encoder-decoder":
         modes: tuple[PoolingMode, ...] = ("max", "weightedmean", "mean_sqrt_len_tokens", "last")
         tasks += [EmbedTask(pooling="mean"), EmbedTask(pooling="none", layer=1), EmbedTask(pooling="cls", layer=0)]
         tasks.append(EmbedTask(modes=modes))
-    looks = [AttentionTask(capture=looking), AttentionTask(capture=replace(looking, resize=5))]
-    return [*tasks, everything(config), *looks]
+    return tasks
 
 
 def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:

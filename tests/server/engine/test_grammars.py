@@ -124,9 +124,9 @@ def test_nothing_beside_a_request_changes_its_bits(model: Transformer, folder: P
     assert run(build(model, folder=folder), order, arrivals=arrivals) == expected
     engine = build(model, folder=folder, num_blocks=25, max_num_seqs=8, max_num_batched_tokens=9)
     assert run(engine, order, arrivals=arrivals) == expected
-    copies = [replace(each, uid=each.uid + 8 * i) for i in range(4) for each in order]  # more than fit into memory
+    copies = [replace(each, uid=each.uid + 8 * i) for i in range(2) for each in order]  # more than fit into memory
     found = run(engine, copies)
-    for i in range(4):
+    for i in range(2):
         assert {uid: found[uid + 8 * i] for uid in expected} == expected
     assert engine.stats().num_preemptions_total > 0
 
