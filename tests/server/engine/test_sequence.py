@@ -1,4 +1,4 @@
-"""The layers and positions that a task needs, the last block's output, and the end of a task."""
+"""The layers and positions that a task needs, the last block's output, and the tokens that end a text."""
 
 import pytest
 
@@ -89,3 +89,11 @@ def test_a_sample_is_taken_only_for_text_and_where_a_chunk_reaches_the_newest_to
 def test_an_empty_prompt_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="request 7: prompt_token_ids is empty"):
         sequence(7, [])
+
+
+@pytest.mark.parametrize(("ignore_eos", "expected"), [(False, {3, 4, 9}), (True, {9})])
+def test_stop_tokens_end_a_request_beside_the_end_of_text_unless_it_is_ignored(
+    ignore_eos: bool, expected: set[int]
+) -> None:
+    params = SamplingParams(max_tokens=4, seed=0, eos_token_ids=(3, 4), ignore_eos=ignore_eos, stop_token_ids=(9,))
+    assert params.stopping_ids == expected

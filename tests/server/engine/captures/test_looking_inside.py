@@ -3,6 +3,7 @@ others, for every family.
 """
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from model.checkpoint.weight_files import load_weights
 from model.network.sublayers import Feedforward
 from model.network.transformer import Transformer
 from server.engine.request import (
@@ -23,12 +25,11 @@ from server.engine.request import (
     Task,
     TraceTask,
 )
-from tests import tiny
+from tests import reference, tiny
 from tests.server.engine.driving import Load, alone, build, everything, generate, request, run, two_heads
 
 CLOSE = 2e-4
 """Largest difference between log-probabilities in float32 and in float64."""
-ALL = tiny.UNLIKE
 
 
 def text(length: int) -> list[int]:
@@ -47,7 +48,7 @@ UP_TO_THE_KEYS = {
 }
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", tiny.UNLIKE)
 def test_a_block_that_is_left_after_its_keys_shows_what_it_would_show_otherwise(model_of: Load, name: str) -> None:
     """Check that the last block stops after its keys if no other request runs; next to a text stream it is computed
     to the end, since the stream needs it.
@@ -198,6 +199,34 @@ def _traced_rows(model: Transformer, asked: EngineRequest, capture: AttentionCap
     )
     trace = run(build(model), [replace(asked, task=TraceTask(points=points))])[asked.uid]
     return np.concatenate([trace.array(point.name) for point in points])
+
+
+@pytest.mark.parametrize("name", sorted({*tiny.DECODERS, *tiny.MASKED_LMS, *tiny.ENCODER_DECODERS} - {"gemma3n"}))
+def test_the_lens_reads_each_state_through_the_final_norm_and_the_head(
+    model_of: Load, name: str, tmp_path: Path
+) -> None:
+    model, config = model_of(name), model_of(name).config
+    weights = load_weights(tiny.make_variant(name, tmp_path), config, torch.float64)
+    positions, targets = [13, 2, 7], random.sample(range(tiny.VOCAB_SIZE), 3)
+    layers = tuple(range(config.num_layers, -1, -1))
+    task = LensTask(layers=layers, positions=tuple(positions), top_k=5, target_token_ids=tuple(targets))
+    asked = ask(model, 0, 15, task)
+    found = run(build(model, max_num_batched_tokens=8, max_num_seqs=8), [asked])[0]
+    trace = reference.run(config, weights, list(asked.prompt_token_ids), list(asked.encoder_token_ids))
+    states = [trace.of_layers("hook_resid_pre")[0], *trace.of_layers("hook_resid_post")]
+    for row, layer in enumerate(layers):
+        expected = reference.lens(config, weights, states[layer][positions]).log_softmax(-1)
+        ids = torch.from_numpy(found.array("lens.ids")[row].copy()).long()
+        assert all(len(set(likeliest)) == 5 for likeliest in ids.tolist())
+        # Two tokens with probabilities that differ only by rounding may be swapped.
+        assert np.allclose(expected.gather(1, ids), expected.topk(5).values, atol=CLOSE)
+        assert np.allclose(found.array("lens.logprobs")[row], expected.topk(5).values, atol=CLOSE)
+        assert np.allclose(found.array("lens.entropy")[row], -(expected.exp() * expected).sum(-1), atol=CLOSE)
+        of_targets = expected[:, targets]
+        assert np.allclose(found.array("lens.target_logprobs")[row], of_targets, atol=CLOSE)
+        first, last = ((expected[:, None] > of_targets[..., None] + by).sum(-1) for by in (CLOSE, -CLOSE))
+        ranks = torch.from_numpy(found.array("lens.target_ranks")[row].copy())
+        assert ((first < ranks) & (ranks <= last)).all()
 
 
 @pytest.mark.every_family

@@ -1,7 +1,10 @@
 """Ends of sequences: by the number of tokens, a stop, an abort or a deadline, and only once."""
 
+import itertools
+
 import pytest
 
+from server.engine.scheduling.deadlines import Deadlines
 from server.engine.sequence import SequenceStatus
 from tests.server.engine.toy_runner import ToyRunner, generate, scheduler, sequence, toy
 
@@ -47,6 +50,17 @@ def test_a_sequence_past_its_deadline_is_ended_once_with_that_reason() -> None:
     sched.abort(1)
     assert sched.expired(1e9) == []
     assert [seq.uid for seq in sched.sequences] == [3]
+
+
+def test_the_deadlines_that_are_kept_expire_in_order() -> None:
+    for order in itertools.permutations((10.0, 20.0, 30.0, 40.0)):
+        deadlines = Deadlines()
+        deadlines.add(sequence(9, range(4), deadline=5.0))
+        deadlines.keep([sequence(uid, range(4), deadline=deadline) for uid, deadline in enumerate(order)])
+        assert deadlines.next == 10.0
+        assert [deadline for deadline, _ in deadlines.take_expired(25.0)] == [10.0, 20.0]
+        assert [deadline for deadline, _ in deadlines.take_expired(40.0)] == [30.0, 40.0]
+        assert deadlines.next is None
 
 
 def test_deadlines_of_requests_that_ended_do_not_gather_while_others_run() -> None:
