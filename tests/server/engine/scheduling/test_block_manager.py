@@ -173,14 +173,6 @@ def test_a_prefix_is_of_one_adapter_one_salt_and_of_what_the_encoder_read() -> N
         assert blocks.match_part(sequence(uid + 20, range(3), **options), 0) is not None
 
 
-def test_a_block_that_is_not_full_is_kept_only_where_blocks_are_copied() -> None:
-    for is_copied, num_cached in ((False, 2), (True, 3)):
-        blocks = BlockManager(16, BLOCK_SIZE, copies_blocks=is_copied)
-        blocks.free(computed(blocks, sequence(1, range(10))))
-        assert blocks.num_cached_blocks == num_cached
-        blocks.check_integrity([])
-
-
 @pytest.mark.parametrize(("num_blocks", "block_size"), [(1, 32), (0, 32), (8, 0)])
 def test_a_cache_without_room_is_refused(num_blocks: int, block_size: int) -> None:
     with pytest.raises(ValueError, match="at least"):
