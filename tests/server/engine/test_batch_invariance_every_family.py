@@ -1,5 +1,5 @@
-"""On a CPU every family answers each kind of request with the same bits alone, in a batch, in chunks, after prefix hits
-and after preemption.
+"""Every family answers each kind of request with the same bits on a CPU: without other requests, in a batch, in chunks,
+after prefix hits and after preemption.
 """
 
 import random

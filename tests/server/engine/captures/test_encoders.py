@@ -1,4 +1,4 @@
-"""Encoder-decoders: answers of the encoder are equal with and without a batch; texts equal those of transformers."""
+"""Encoder-decoders: the encoder answers alike with and without a batch, and texts equal the texts of transformers."""
 
 import random
 from pathlib import Path

@@ -67,8 +67,8 @@ def test_prompts_of_like_length_are_read_one_after_the_other_so_that_a_shared_be
     [
         ((40, 20), {2: 8, 1: 8}),
         ((40, 21), {1: 16}),
-        ((16, 4), {2: 4, 1: 12}),  # it would take exactly what is left of the step
-        ((15, 4), {1: 15, 2: 1}),  # it gets what the first one leaves
+        ((16, 4), {2: 4, 1: 12}),  # it would take exactly the rest of the step
+        ((15, 4), {1: 15, 2: 1}),  # it gets the tokens that the first one leaves
     ],
 )
 def test_a_prompt_is_overtaken_only_by_those_at_most_half_as_long_as_what_is_left_of_it(
