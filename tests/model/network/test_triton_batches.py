@@ -19,8 +19,7 @@ from model.network.transformer import Transformer
 from server.engine.request import AttentionCapture, AttentionTask, ClassifyTask
 from tests import tiny
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw
-from tests.server.engine.driving import alone, build, load, request, run
-from tests.server.engine.test_batch_invariance import assert_same
+from tests.server.engine.driving import alone, assert_same, build, load, request, run
 from tests.support.interpreted_product import multiply_in_one_order
 from tests.support.interpreted_triton import patch_the_language_once
 

@@ -22,7 +22,20 @@ from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.outputs import Array, RequestOutput, TokenLogprobs
-from server.engine.request import EngineRequest, GenerateTask, Intervention, PointCapture, Task, TraceTask
+from server.engine.request import (
+    AttentionCapture,
+    AttentionTask,
+    EmbedTask,
+    EngineRequest,
+    GenerateTask,
+    HeadScoresTask,
+    Intervention,
+    LensTask,
+    PointCapture,
+    PoolingMode,
+    Task,
+    TraceTask,
+)
 from server.engine.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
@@ -138,6 +151,59 @@ def generate(max_tokens: int = 8, *, seed: int = 1, temperature: float = 0.0, **
     grammar = options.pop("grammar", None)
     params = SamplingParams(max_tokens=max_tokens, seed=seed, temperature=temperature, **options)
     return GenerateTask(sampling=params, attention=attention, attention_prompt=prompt, grammar=grammar)
+
+
+def each_kind_of_task(config: ModelConfig, **of_texts: Any) -> list[Task]:
+    """Return tasks of each kind that the model can answer, a trace of everything first. of_texts: options of texts."""
+    pairs = two_heads(config)
+    looking = AttentionCapture(pairs=pairs, part="encoder" if config.kind == "encoder" else "decoder")
+    tasks: list[Task] = [everything(config), AttentionTask(capture=replace(looking, resize=5))]
+    if config.kind != "encoder":
+        tasks.append(AttentionTask(capture=looking))
+        texts: list[tuple[int, dict[str, Any]]] = [
+            (9, {"logprobs": 4, "prompt_logprobs": 2}),
+            (14, {"temperature": 0.9, "seed": 7, "top_p": 0.9}),
+            (7, {"attention": looking, "attention_prompt": True}),
+        ]
+        tasks += [generate(count, **options, ignore_eos=True, **of_texts) for count, options in texts]
+        tasks.append(HeadScoresTask(pairs=pairs, offsets=(1,)))
+        if config.altup is None:
+            tasks.append(LensTask(layers=(0, 1, 2), positions=(0, 5), top_k=3))
+    else:
+        tasks.append(AttentionTask(capture=replace(looking, queries=(3, 0), top_k=4)))
+        tasks.append(AttentionTask(capture=replace(looking, kind="scores", resize=5)))
+        tasks.append(HeadScoresTask(pairs=pairs, part="encoder"))
+    if config.kind != "encoder-decoder":
+        modes: tuple[PoolingMode, ...] = ("max", "weightedmean", "mean_sqrt_len_tokens", "last")
+        tasks += [EmbedTask(pooling="mean"), EmbedTask(pooling="none", layer=1), EmbedTask(pooling="cls", layer=0)]
+        tasks.append(EmbedTask(modes=modes))
+    return tasks
+
+
+def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
+    for uid, answer in expected.items():
+        assert found[uid] == answer, f"request {uid} was answered differently"
+
+
+def assert_near(found: dict[int, Answer], expected: dict[int, Answer], *, rtol: float = 0.0) -> None:
+    """Assert that tokens and ends are the same, and that numbers differ only by rounding; float16 by two roundings."""
+    assert found.keys() >= expected.keys()
+    for uid, other in expected.items():
+        answer = found[uid]
+        assert (answer.tokens, answer.finish_reason, answer.error) == (other.tokens, other.finish_reason, other.error)
+        for one, two in zip(answer.logprobs, other.logprobs, strict=True):
+            assert (one is None) == (two is None)
+            if one is not None and two is not None:
+                assert abs(one.logprob - two.logprob) <= 1e-4
+                assert [token for token, _ in one.top] == [token for token, _ in two.top]
+        assert len(answer.tensors) == len(other.tensors)
+        for event, tensors in enumerate(other.tensors):
+            assert answer.tensors[event].keys() == tensors.keys()
+            for name in tensors:
+                mine, theirs = answer.array(name, event), other.array(name, event)
+                relative = 2e-3 if mine.dtype == np.float16 else rtol
+                absolute = 1e-5 if "attention" in name or "pattern" in name else 1e-4
+                np.testing.assert_allclose(mine, theirs, relative, absolute, err_msg=f"{uid} {event} {name}")
 
 
 def run(

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from model.checkpoint.folder import ModelLoadError
 from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.request import AttentionCapture, AttentionTask, EmbedTask
+from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, Task
 from tests import tiny
 from tests.server.engine.driving import build, generate, load, request, run
 
@@ -31,106 +30,30 @@ def model(folder: Path) -> Transformer:
     return load(folder)
 
 
-@pytest.fixture(scope="module")
-def theirs(folder: Path) -> Any:
-    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager")
-
-
-def test_greedy_tokens_are_those_of_transformers(model: Transformer, theirs: Any) -> None:
-    prompt = torch.tensor([PROMPT])
-    expected = theirs.generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False, eos_token_id=None
-    )
-    found = run(build(model), [request(0, PROMPT, generate(20, ignore_eos=True))])[0]
-    assert found.tokens == expected[0, len(PROMPT) :].tolist()
-    assert found.finish_reason == "length"
-
-
-def test_logprobs_are_the_log_softmax_of_the_logits(model: Transformer, theirs: Any) -> None:
-    with torch.no_grad():
-        expected = torch.log_softmax(theirs(torch.tensor([PROMPT])).logits[0], -1)
-    answer = run(build(model), [request(0, PROMPT, generate(1, logprobs=4, prompt_logprobs=2, ignore_eos=True))])[0]
-    assert answer.prompt_logprobs is not None
-    assert len(answer.prompt_logprobs) == len(PROMPT)
-    assert answer.prompt_logprobs[0] is None
-    for position, scored in enumerate(answer.prompt_logprobs[1:]):
-        assert scored is not None
-        assert scored.token_id == PROMPT[position + 1]
-        assert scored.logprob == pytest.approx(float(expected[position, scored.token_id]), abs=1e-4)
-        assert scored.rank == 1 + int((expected[position] > expected[position, scored.token_id]).sum())
-    last = answer.logprobs[0]
-    assert last is not None
-    assert [token for token, _ in last.top] == expected[-1].topk(4).indices.tolist()
-
-
-def test_attention_equals_transformers(model: Transformer, theirs: Any) -> None:
-    with torch.no_grad():
-        expected = theirs(torch.tensor([PROMPT]), output_attentions=True).attentions
-    pairs = tuple((layer, head) for layer in range(2) for head in range(4))
-    answer = run(build(model), [request(0, PROMPT, AttentionTask(capture=AttentionCapture(pairs=pairs)))])[0]
-    exact = torch.cat([layer[0] for layer in expected]).numpy()
-    assert np.abs(answer.array("attention") - exact).max() <= 1e-5
-
-
-@pytest.mark.parametrize("layer", [0, 1, 2, None])
-def test_embeddings_equal_the_hidden_states_of_transformers(model: Transformer, theirs: Any, layer: int | None) -> None:
-    with torch.no_grad():
-        states = theirs(torch.tensor([PROMPT]), output_hidden_states=True).hidden_states
-        last: list[torch.Tensor] = []  # input of the final norm: transformers returns only its output
-        hook = theirs.get_submodule("model.norm").register_forward_pre_hook(lambda _, args: last.append(args[0]))
-        theirs(torch.tensor([PROMPT]))
-        hook.remove()
-    expected = {0: states[0], 1: states[1], 2: last[0], None: states[-1]}[layer][0]
-    task = EmbedTask(layer=layer, pooling="none", normalize=False)
-    answer = run(build(model), [request(0, PROMPT, task)])[0]
-    assert np.abs(answer.array("embedding") - expected.numpy()).max() <= 1e-4
-
-
-def test_selected_rows_and_keys_come_in_the_order_asked_for(model: Transformer) -> None:
-    whole = AttentionCapture(pairs=((1, 2), (0, 3)))
-    part = AttentionCapture(pairs=((0, 3), (1, 2)), queries=(20, 3), keys=(2, 0, 19))
-    answers = run(
-        build(model),
-        [request(0, PROMPT, AttentionTask(capture=whole)), request(1, PROMPT, AttentionTask(capture=part))],
-    )
-    expected = answers[0].array("attention")[::-1][:, [20, 3]][:, :, [2, 0, 19]]
-    assert (answers[1].array("attention") == expected).all()
-
-
-def test_top_k_keeps_the_largest_keys_and_pads_short_rows(model: Transformer) -> None:
-    task = AttentionTask(capture=AttentionCapture(pairs=((0, 0),), top_k=5))
-    both = run(
-        build(model),
-        [request(0, PROMPT, task), request(1, PROMPT, AttentionTask(capture=AttentionCapture(pairs=((0, 0),))))],
-    )
-    values, indices = both[0].array("attention")[0], both[0].array("attention.indices")[0]
-    whole = both[1].array("attention")[0]
-    assert (values[10] == np.sort(whole[10])[::-1][:5]).all()
-    assert (whole[10][indices[10]] == values[10]).all()
-    assert indices[1].tolist()[2:] == [-1, -1, -1]
-    assert values[1].tolist()[2:] == [0, 0, 0]
-
-
-def test_reduce_is_over_the_heads_of_a_layer(model: Transformer) -> None:
+def test_selections_and_reductions_are_those_of_the_whole(model: Transformer) -> None:
     pairs = tuple((layer, head) for layer in (1, 0) for head in range(4))
-    tasks = [AttentionTask(capture=AttentionCapture(pairs=pairs, reduce=how)) for how in (None, "mean", "max")]
+    options: list[dict[str, Any]] = [
+        {"pairs": pairs},
+        {"pairs": pairs[::-1], "queries": (20, 3), "keys": (2, 0, 19)},
+        {"pairs": pairs, "top_k": 5},
+        {"pairs": pairs, "reduce": "mean"},
+        {"pairs": pairs, "reduce": "max"},
+    ]
+    tasks = [AttentionTask(capture=AttentionCapture(**each)) for each in options]
     answers = run(build(model), [request(i, PROMPT, task) for i, task in enumerate(tasks)])
-    whole = answers[0].array("attention").reshape(2, 4, len(PROMPT), len(PROMPT))
-    np.testing.assert_allclose(answers[1].array("attention"), whole.mean(1), atol=1e-6)
-    assert (answers[2].array("attention") == whole.max(1)).all()
+    whole, part, largest, mean, most = (answers[i].array("attention") for i in range(5))
+    assert (part == whole[::-1][:, [20, 3]][:, :, [2, 0, 19]]).all()
+    indices = answers[2].array("attention.indices")
+    assert (largest[:, 10] == np.sort(whole[:, 10])[:, ::-1][:, :5]).all()
+    assert (np.take_along_axis(whole, indices.astype(np.int64), 2)[:, 10] == largest[:, 10]).all()
+    assert (indices[:, 1, 2:] == -1).all(), "the row has two keys"
+    assert (largest[:, 1, 2:] == 0).all()
+    of_layers = whole.reshape(2, 4, len(PROMPT), len(PROMPT))
+    np.testing.assert_allclose(mean, of_layers.mean(1), atol=1e-6)
+    assert (most == of_layers.max(1)).all()
 
 
-def test_resize_is_the_mean_over_areas(model: Transformer) -> None:
-    tokens = PROMPT[:24]
-    tasks = [AttentionTask(capture=AttentionCapture(pairs=((1, 1),), resize=size)) for size in (None, 6)]
-    answers = run(build(model), [request(i, tokens, task) for i, task in enumerate(tasks)])
-    whole = answers[0].array("attention")[0]
-    expected = whole.reshape(6, 4, 6, 4).mean((1, 3))
-    np.testing.assert_allclose(answers[1].array("attention")[0], expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("size", [1, 5, 40])
-@pytest.mark.parametrize("queries", [None, (11, 3, 24, 0, 7)], ids=["every row", "rows in another order"])
+@pytest.mark.parametrize(("size", "queries"), [(1, None), (5, None), (5, (11, 3, 24, 0, 7)), (40, (11, 3, 24, 0, 7))])
 def test_a_thumbnail_is_the_same_however_its_prompt_was_cut(
     model: Transformer, size: int, queries: tuple[int, ...] | None
 ) -> None:
@@ -146,22 +69,17 @@ def test_a_thumbnail_is_the_same_however_its_prompt_was_cut(
     assert in_chunks[1] == answers[1]
 
 
-def test_a_thumbnail_takes_its_own_size_and_not_that_of_the_prompts_rows(model: Transformer) -> None:
-    engine = build(model)
-    engine.add_request(request(0, PROMPT * 4, AttentionTask(capture=AttentionCapture(pairs=((0, 0),), resize=3))))
-    assert engine.capture_bytes == 3 * 3 * 4
-
-
 @pytest.mark.parametrize(
     ("task", "most"),
     [
         (EmbedTask(pooling="mean"), 64 * 48 * 4 + 48 * 8),
         (EmbedTask(pooling="last"), 48 * 4),
         (EmbedTask(pooling="none", dimensions=2), 120 * 2 * 4),
+        (AttentionTask(capture=AttentionCapture(pairs=((0, 0),), resize=3)), 3 * 3 * 4),
     ],
 )
-def test_an_embedding_under_way_holds_no_more_of_a_long_prompt_than_it_needs(
-    model: Transformer, task: EmbedTask, most: int
+def test_an_answer_under_way_holds_no_more_of_a_long_prompt_than_it_needs(
+    model: Transformer, task: Task, most: int
 ) -> None:
     engine = build(model, max_num_seqs=1, max_num_batched_tokens=17)
     engine.add_request(request(0, (PROMPT * 5)[:120], task))
@@ -183,14 +101,15 @@ def test_one_step_mixes_prefill_decode_capture_and_embedding(model: Transformer)
     engine.add_request(request(3, PROMPT[:11], EmbedTask()))
     before = engine.stats()
     step = engine.step()
-    told = {output.uid: output for output in step.outputs}
     assert step.stats.engine_steps_total == before.engine_steps_total + 1
     assert step.stats.computed_tokens_total == before.computed_tokens_total + 1 + 7 + 9 + 11
-    assert told[0].token_id is not None
-    assert told[1].token_id is not None
-    assert told[1].tensors["attention"].shape == (1, 7)
-    assert told[2].tensors["attention"].shape == (1, 9, 9)
-    assert told[3].tensors["embedding"].shape == (model.config.hidden_size,)
+    assert {output.uid for output in step.outputs if output.token_id is not None} == {0, 1}
+    shapes = {(output.uid, name): array.shape for output in step.outputs for name, array in output.tensors.items()}
+    assert shapes == {
+        (1, "attention"): (1, 7),
+        (2, "attention"): (1, 9, 9),
+        (3, "embedding"): (model.config.hidden_size,),
+    }
 
 
 def test_rows_of_generated_tokens_need_no_second_forward_pass(model: Transformer) -> None:
@@ -237,36 +156,19 @@ def test_a_request_past_its_deadline_ends(model: Transformer) -> None:
     assert [output.finish_reason for output in engine.step().outputs] == ["deadline"]
 
 
-def test_a_request_that_can_never_fit_is_refused_and_the_next_one_runs(model: Transformer) -> None:
-    engine = build(model, num_blocks=6)
-    with pytest.raises(ValueError, match="KV cache holds 40 tokens"):
-        engine.add_request(request(0, PROMPT, generate(50)))
-    assert run(engine, [request(1, PROMPT, generate(3, ignore_eos=True))])[1].finish_reason == "length"
-
-
-def test_a_request_whose_capture_finds_no_memory_ends_and_the_next_one_runs(model: Transformer) -> None:
-    engine = build(model)
+def test_a_request_that_cannot_be_answered_is_refused_or_ends_and_the_next_one_runs(model: Transformer) -> None:
+    engine, size = build(model, num_blocks=6), model.config.vocab_size
+    refused = [
+        ([*PROMPT, token], 3, f"there is no token {token}; 0 to {size - 1} are") for token in (-1, size, 1 << 40)
+    ]
+    for prompt, max_tokens, complaint in [(PROMPT, 50, "KV cache holds 40 tokens"), *refused]:
+        with pytest.raises(ValueError, match=complaint):
+            engine.add_request(request(0, prompt, generate(max_tokens)))
+        assert not engine.has_work
     capture = AttentionCapture(pairs=((0, 0),), top_k=1 << 44)  # 16 TiB per row, more than a machine can allocate
     engine.add_request(request(0, PROMPT, AttentionTask(capture=capture)))
     assert [output.finish_reason for output in engine.step().outputs] == ["memory"]
-    assert not engine.has_work
-    assert run(engine, [request(0, PROMPT, generate(3, ignore_eos=True))])[0].finish_reason == "length"
-
-
-@pytest.mark.parametrize("beyond", [-1, 0, 1 << 40])
-def test_a_token_that_the_network_lacks_is_refused_and_the_next_request_runs(model: Transformer, beyond: int) -> None:
-    engine = build(model)
-    token = beyond if beyond < 0 else model.config.vocab_size + beyond
-    with pytest.raises(ValueError, match=f"there is no token {token}; 0 to {model.config.vocab_size - 1} are accepted"):
-        engine.add_request(request(0, [*PROMPT, token], generate(3)))
-    assert not engine.has_work
     assert run(engine, [request(1, PROMPT, generate(3, ignore_eos=True))])[1].finish_reason == "length"
-
-
-def test_an_engine_from_a_folder_serves_the_dtype_and_context_asked_for(folder: Path) -> None:
-    engine = Engine.from_folder(EngineConfig(model=folder, dtype="bfloat16", max_model_len=64, threads=1))
-    assert (engine.info.dtype, engine.info.max_model_len) == ("bfloat16", 64)
-    assert run(engine, [request(0, PROMPT, generate(3, ignore_eos=True))])[0].finish_reason == "length"
 
 
 @pytest.mark.parametrize(
@@ -279,24 +181,40 @@ def test_an_engine_from_a_folder_serves_the_dtype_and_context_asked_for(folder: 
         ("float16", True, True),
     ],
 )
-def test_an_engine_says_whether_its_answers_depend_on_the_batch(
+def test_an_engine_from_a_folder_says_whether_its_answers_depend_on_the_batch(
     dtype: str, asked: bool | None, invariant: bool, folder: Path
 ) -> None:
-    engine = Engine.from_folder(EngineConfig(model=folder, dtype=dtype, batch_invariant=asked, threads=1))
-    assert engine.info.batch_invariant is invariant
+    config = EngineConfig(model=folder, dtype=dtype, batch_invariant=asked, max_model_len=64, threads=1)
+    engine = Engine.from_folder(config)
+    assert (engine.info.dtype, engine.info.max_model_len, engine.info.batch_invariant) == (dtype, 64, invariant)
+    assert run(engine, [request(0, PROMPT, generate(3, ignore_eos=True))])[0].finish_reason == "length"
 
 
 @pytest.mark.parametrize(
-    ("quantize", "dtype", "complaint"),
+    ("options", "complaint"),
     [
-        ("int2", "float32", "quantize is 'int2'; expected one of none, int8, int4, fp8"),
-        ("fp8", "bfloat16", "quantize is 'fp8', which needs a GPU, and the device is cpu; int8, int4 and none are"),
-        ("int8", "float64", "quantize is 'int8', which needs dtype float32, bfloat16 or float16, not float64"),
+        ({"quantize": "int2"}, "quantize is 'int2'; expected one of none, int8, int4, fp8"),
+        ({"quantize": "fp8"}, "quantize is 'fp8', which needs a GPU, and the device is cpu; int8, int4 and none are"),
+        (
+            {"quantize": "int8", "dtype": "float64"},
+            "quantize is 'int8', which needs dtype float32, bfloat16 or float16, not float64",
+        ),
+        (
+            {"kv_cache_bytes": 100 << 40},
+            r"--kv-cache-memory 109951162777600 \(bytes\), 102400\.0 GiB, is more than the free memory of this machine "
+            r"or its container, \d+(\.\d)? [GM]iB; at most that is accepted",
+        ),
+        (
+            {"kv_cache_bytes": 8 << 20, "max_num_seqs": 1 << 40},
+            r"lower --max-num-batched-tokens \(2048\), --max-num-seqs \(1099511627776\)",
+        ),
     ],
 )
-def test_a_quantisation_that_there_is_not_is_refused(quantize: str, dtype: str, complaint: str, folder: Path) -> None:
+def test_a_start_that_cannot_succeed_is_refused_with_what_is_accepted(
+    options: dict[str, Any], complaint: str, folder: Path
+) -> None:
     with pytest.raises(ModelLoadError, match=complaint):
-        Engine.from_folder(EngineConfig(model=folder, dtype=dtype, quantize=quantize, threads=1))
+        Engine.from_folder(EngineConfig(model=folder, threads=1, **options))
 
 
 def test_a_cache_smaller_than_one_context_is_refused_with_the_size_given_and_the_size_needed(folder: Path) -> None:
@@ -308,15 +226,6 @@ def test_a_cache_smaller_than_one_context_is_refused_with_the_size_given_and_the
         Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=needed - 1, threads=1))
 
 
-def test_a_cache_larger_than_the_free_memory_is_refused_before_anything_is_allocated(folder: Path) -> None:
-    complaint = (
-        r"--kv-cache-memory 109951162777600 \(bytes\), 102400\.0 GiB, is more than the free memory of this machine or "
-        r"its container, \d+(\.\d)? [GM]iB; at most that is accepted"
-    )
-    with pytest.raises(ModelLoadError, match=complaint):
-        Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=100 << 40, threads=1))
-
-
 def test_a_start_says_how_much_memory_the_cache_takes_and_which_flag_lowers_it(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -324,11 +233,3 @@ def test_a_start_says_how_much_memory_the_cache_takes_and_which_flag_lowers_it(
         Engine.from_folder(EngineConfig(model=folder, kv_cache_bytes=8 << 20, threads=1))
     (line,) = [line for line in caplog.messages if line.startswith("the KV cache has ")]
     assert re.fullmatch(r"the KV cache has 8 MiB for \d+ tokens: a smaller --kv-cache-memory lowers it", line)
-
-
-def test_a_largest_step_without_memory_ends_the_start_with_the_flags_that_make_it_smaller(folder: Path) -> None:
-    huge = EngineConfig(model=folder, kv_cache_bytes=8 << 20, threads=1, max_num_seqs=1 << 40)
-    with pytest.raises(
-        ModelLoadError, match=r"lower --max-num-batched-tokens \(2048\), --max-num-seqs \(1099511627776\)"
-    ):
-        Engine.from_folder(huge)

@@ -7,7 +7,7 @@ tokens of the encoder, which have their own blocks. The toy network is independe
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from server.engine.base_task import Stacks
@@ -73,6 +73,14 @@ def sequence(
         ),
         stacks,
     )
+
+
+def computed(blocks: BlockManager, seq: Sequence) -> Sequence:
+    """Return `seq` with its whole prompt computed in `blocks` and published."""
+    assert blocks.allocate(seq, seq.num_tokens, num_hit_tokens=blocks.match_prefix(seq))
+    seq.num_computed_tokens = seq.num_tokens
+    blocks.publish(seq)
+    return seq
 
 
 def generated(seq: Sequence) -> list[int]:
@@ -212,3 +220,11 @@ def chunk_sizes(runner: ToyRunner) -> dict[int, int]:
     schedule = runner.scheduler.schedule()
     runner.scheduler.commit(schedule, runner.run(schedule))
     return {chunk.sequence.uid: chunk.num_tokens for chunk in schedule.chunks}
+
+
+def toy(*sequences: Sequence, **options: Any) -> tuple[Scheduler, ToyRunner]:
+    """Return a scheduler with these sequences, and its runner. options: as in `scheduler`."""
+    sched = scheduler(**options)
+    for seq in sequences:
+        sched.add(seq)
+    return sched, ToyRunner(sched)

@@ -105,16 +105,6 @@ def test_a_request_that_cannot_be_decoded_is_refused_and_costs_no_other_its_work
     assert "temperature" in api.refusals[0].message or "float" in api.refusals[0].message
 
 
-def test_a_client_that_leaves_within_a_step_is_gone_before_its_end(api: Api, gate: Gate) -> None:
-    api.say(request(1, [5] * 60, generate(4)))
-    assert gate.is_reached.wait(30)
-    api.say(messages.Abort(1))
-    gate.is_open.set()
-    assert api.ends(1) == {1: "abort"}
-    assert (api.stats.steps_abandoned_total, api.stats.engine_steps_total) == (1, 0)
-    assert (api.stats.num_requests_running, api.stats.kv_cache_usage_ratio) == (0, 0)
-
-
 def test_a_panic_as_a_request_begins_fails_that_request(api: Api, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     def panic(*unused: Any) -> None:
         raise PanicException("a library in Rust panicked")
@@ -140,3 +130,4 @@ def test_an_abort_overtakes_nothing_but_the_step(api: Api, gate: Gate) -> None:
     gate.is_open.set()
     assert api.ends(3) == {1: "abort", 2: "abort", 3: "length"}
     assert api.stats.steps_abandoned_total == 1
+    assert (api.stats.num_requests_running, api.stats.kv_cache_usage_ratio) == (0, 0)

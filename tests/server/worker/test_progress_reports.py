@@ -2,7 +2,6 @@
 
 import socket
 import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -36,49 +35,28 @@ class Pauses:
         self._ended.release()
 
 
-class Reports:
-    """Messages at the other end of the link."""
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-        self._decoder = FrameDecoder()
-
-    def take(self) -> list[messages.FromWorker]:
-        try:
-            received = self._socket.recv_into(self._decoder.space())
-        except BlockingIOError:
-            return []
-        return [messages.decode_from_worker(frame.header) for frame in self._decoder.advance(received)]
-
-
-@pytest.fixture
-def pauses(monkeypatch: pytest.MonkeyPatch) -> Pauses:
-    pauses = Pauses()
+def test_work_is_reported_once_and_idle_time_never(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses, decoder = Pauses(), FrameDecoder()
     monkeypatch.setattr(progress_reports, "time", SimpleNamespace(sleep=pauses.sleep))
-    return pauses
-
-
-@pytest.fixture
-def reports(pauses: Pauses) -> Iterator[Reports]:
     mine, theirs = socket.socketpair()
     theirs.setblocking(False)
     link = WorkerLink(mine)
+
+    def next_reports() -> list[messages.FromWorker]:
+        pauses.pass_one()
+        try:
+            received = theirs.recv_into(decoder.space())
+        except BlockingIOError:
+            return []
+        return [messages.decode_from_worker(frame.header) for frame in decoder.advance(received)]
+
     progress_reports.report_progress(link)
     pauses.wait()
-    yield Reports(theirs)
+    assert [next_reports() for _ in range(3)] == [[], [], []]
+    note_progress()
+    note_progress()
+    assert [next_reports() for _ in range(2)] == [[messages.Heartbeat(is_idle=False)], []]
     link.close()
     note_progress()
     pauses.end()  # the thread finds the link closed, and ends
     theirs.close()
-
-
-def test_work_is_reported_once_and_idle_time_never(reports: Reports, pauses: Pauses) -> None:
-    for _ in range(3):
-        pauses.pass_one()
-        assert reports.take() == []
-    note_progress()
-    note_progress()
-    pauses.pass_one()
-    assert reports.take() == [messages.Heartbeat(is_idle=False)]
-    pauses.pass_one()
-    assert reports.take() == []

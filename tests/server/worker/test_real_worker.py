@@ -1,6 +1,7 @@
-"""One real server for all tests: its worker's kernels and memory, and a model folder that changes under it."""
+"""One real server for most tests: its worker's kernels and memory, and a model folder that changes under it."""
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -14,12 +15,13 @@ import pytest
 
 from model.checkpoint.folder import PACKAGED
 from model.kernels import library
+from server.engine.memory.memory_limit import data_bytes
 from tests.server.running import RunningServer, running_server, wait_for
-from tests.support.processes import worker_pid
+from tests.support.processes import descendants, proportional_bytes, worker_pid
 from tests.support.wire import samples
 from tests.support.worker_memory import leave_room
 
-SMALL = ("--kv-cache-memory", "8MiB", "--threads", "1")
+SERVE = ("serve", "--threads", "1")
 TEXT = {"prompt": "Once upon a time", "max_tokens": 150, "temperature": 0, "ignore_eos": True, "logprobs": 3}
 LOOK = {"input": [list(range(5, 505))], "points": ["attn.hook_pattern", "attn.hook_attn_scores"]}
 """Inspection request that captures 96 MB of attention."""
@@ -47,9 +49,23 @@ def server(folder: Path) -> Iterator[RunningServer]:
     levels = library.levels()
     kernels = ("--kernels", "native", "--kernel-arithmetic", "float32") if levels else ()
     level = {"LIGHTWELL_KERNEL_LEVEL": levels[0]} if levels else {}
-    with running_server("serve", str(folder), *SMALL, *kernels, module="server", **level) as server:
+    with running_server(*SERVE, str(folder), "--kv-cache-memory", "2GiB", *kernels, module="server", **level) as server:
         server.wait_ready()
         yield server
+
+
+def test_a_cache_that_is_reserved_takes_memory_as_requests_use_it(server: RunningServer) -> None:
+    """This test is the first one of this server."""
+    worker = worker_pid(server.process.pid)
+    assert worker is not None
+    assert data_bytes(worker) > 2 << 30, "limits count all of the cache"
+    used = [samples(server.get("/metrics").text)["lightwell_kv_cache_committed_bytes"]]
+    for first in (100, 400, 700):
+        body = {"prompt": list(range(first, first + 200)), "max_tokens": 2, "temperature": 0}
+        assert server.post("/v1/completions", body).status_code == 200
+        used.append(samples(server.get("/metrics").text)["lightwell_kv_cache_committed_bytes"])
+    assert 0 == used[0] < used[1] < used[2] < used[3] < 64 << 20
+    assert sum(map(proportional_bytes, descendants(server.process.pid))) < 1_500_000_000
 
 
 @pytest.mark.skipif(not library.levels(), reason="there are no compiled kernels here")
@@ -83,7 +99,7 @@ def test_a_look_without_memory_gets_503_and_its_neighbours_keep_their_bits(serve
 
 
 def test_a_worker_that_would_load_other_weights_is_not_started_again(server: RunningServer, folder: Path) -> None:
-    """This test is the last one of this server, which ends."""
+    """This test is the last one of the shared server, which ends."""
     body = {"prompt": "Once", "max_tokens": 8, "temperature": 0}
     before = server.post("/v1/completions", body).json()["choices"]
     weights = folder / "model.safetensors"
@@ -100,3 +116,29 @@ def test_a_worker_that_would_load_other_weights_is_not_started_again(server: Run
     assert last.startswith("lightwell: error: model_changed: ")
     assert "model.safetensors was changed" in last
     wait_for(lambda: not list(server.tmp.glob("lightwell-*")), "nothing is left behind")
+
+
+@pytest.mark.nightly
+def test_looks_that_fit_only_one_by_one_are_asked_to_wait_and_none_is_without_memory() -> None:
+    with running_server(*SERVE, "--kv-cache-memory", "8MiB", "--worker-memory", "1", module="server") as server:
+        assert server.wait_exit() == 1
+        found = re.search(r"--worker-memory 1 \(bytes\) is not enough: (\d+) are needed", server.output)
+        assert found, server.output
+    small = {**LOOK, "points": ["attn.hook_pattern"], "layers": [0]}  # 8 MB
+    room = str(int(found[1]) + (120 << 20))
+    with running_server(*SERVE, "--kv-cache-memory", "8MiB", "--worker-memory", room, module="server") as server:
+        server.wait_ready()
+        quiet = text(server)
+        limit = server.get("/v1/capabilities").json()["limits"]["max_capture_bytes"]
+        assert 8 << 20 < limit < 20 << 20
+        answer = look(server)
+        assert answer.status_code == 413
+        assert (
+            f"at most {limit} are accepted (--max-capture-bytes, --worker-memory)" in answer.json()["error"]["message"]
+        )
+        with ThreadPoolExecutor(8) as pool:
+            neighbours = [pool.submit(text, server) for _ in range(2)]
+            answers = list(pool.map(lambda _: look(server, small), range(24)))
+        assert {answer.status_code for answer in answers} == {200, 429}
+        assert [each.result() for each in neighbours] == [quiet] * 2
+        assert samples(server.get("/metrics").text)["lightwell_worker_restarts_total"] == 0

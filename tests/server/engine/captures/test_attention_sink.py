@@ -9,7 +9,6 @@ import torch
 from model.checkpoint.folder import PACKAGED
 from model.checkpoint.registry import read_config
 from model.hooks.head_pairs import HeadPairs
-from model.hooks.hooks import RowSink
 from server.engine.captures.attention_sink import AttentionSink, head_pairs
 from server.engine.captures.window import Window
 from server.engine.outputs import Array
@@ -48,22 +47,6 @@ def same(one: AttentionSink, other: AttentionSink) -> bool:
     return ours.keys() == theirs.keys() and all(np.array_equal(numbers(ours[k]), numbers(theirs[k])) for k in ours)
 
 
-class Recording(RowSink):
-    def __init__(self) -> None:
-        self.taken: list[tuple[int, int, torch.Tensor]] = []
-
-    def take(self, layer: int, first: int, rows: torch.Tensor) -> None:
-        self.taken.append((layer, first, rows))
-
-
-def test_a_sink_without_its_own_way_gets_all_rows_layer_by_layer() -> None:
-    pairs, rows, sink = HeadPairs.of(PAIRS, 2, 4), pattern(3), Recording()
-    sink.take_all(pairs, rows)
-    assert [(layer, first) for layer, first, _ in sink.taken] == [(0, 0), (1, 0)]
-    assert torch.equal(sink.taken[0][2], rows[[1, 3]])
-    assert torch.equal(sink.taken[1][2], rows[[0, 2]])
-
-
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("is_changed", [False, True])
 def test_the_row_of_a_token_is_the_same_together_and_by_layer(options: dict[str, Any], is_changed: bool) -> None:
@@ -92,14 +75,3 @@ def test_the_rows_of_a_prompt_are_the_same_together_and_by_layer(options: dict[s
             rows = every[:, [start + row for row in tap.rows]]
             sink.take_all(pairs, rows) if sink is one else give_layers(sink, pairs, rows)
     assert same(one, other)
-
-
-def test_a_pattern_written_into_the_sink_is_the_answer() -> None:
-    capture, rows = AttentionCapture(pairs=((0, 0), (0, 1), (1, 2))), pattern(1)[:3]
-    pairs = head_pairs(capture, CONFIG)
-    sink = AttentionSink.of_token(capture, CONFIG, pairs, 0, False, NUM_KEYS - 1)
-    for layer, places in pairs.places.items():
-        room = sink.room(layer, NUM_KEYS)
-        assert room is not None
-        room.copy_(rows[places])
-    assert np.array_equal(numbers(sink.arrays()["attention"]), rows[:, 0].numpy())

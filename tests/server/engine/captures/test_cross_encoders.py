@@ -113,22 +113,19 @@ def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
     assert "LogitScore needs a decoder" in (defaults_of(folder).refusal or "")
 
 
-@pytest.mark.parametrize(
-    ("written", "named"),
-    [
+def test_ways_of_writing_pairs_that_are_not_supported_are_said(tmp_path: Path) -> None:
+    folder = save("bert", tmp_path)
+    path = folder / "sentence_bert_config.json"
+    saved = path.read_text(encoding="utf-8")
+    for written, named in (
         ({"processing_kwargs": {"text": {"max_length": 9}}}, "sets text"),
         ({"processing_kwargs": {"chat_template": {"truncation": False}}}, "sets truncation"),
         ({"modality_config": {"message": {"format": "auto"}}}, "format is 'auto'"),
-        ({"modality_config": {"message": {"format": "flat"}}}, None),
-    ],
-)
-def test_ways_of_writing_pairs_that_are_not_supported_are_said(
-    written: dict[str, Any], named: str | None, tmp_path: Path
-) -> None:
-    folder = save("bert", tmp_path)
-    edit(folder / "sentence_bert_config.json", lambda file: file.update(written))
-    refusal = defaults_of(folder).refusal
-    assert refusal is None if named is None else named in (refusal or "")
+    ):
+        path.write_text(json.dumps({**json.loads(saved), **written}), encoding="utf-8")
+        assert named in (defaults_of(folder).refusal or "")
+    edit(path, lambda file: file.update(modality_config={"message": {"format": "flat"}}))
+    assert defaults_of(folder).refusal is None
 
 
 def test_a_network_that_does_not_label_has_no_scores() -> None:

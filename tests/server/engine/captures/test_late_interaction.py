@@ -14,8 +14,7 @@ from sentence_transformers.multi_vector_encoder.modules import MultiVectorMask
 from model.network.sentence_transformers import EmbeddingDefaults, embedding_defaults
 from server.engine.request import EmbedTask
 from tests import tiny
-from tests.server.engine.driving import alone, build, load, request, run
-from tests.server.engine.test_batch_invariance import assert_same
+from tests.server.engine.driving import alone, assert_same, build, load, request, run
 
 LENGTHS = (5, 40, 17, 1)
 

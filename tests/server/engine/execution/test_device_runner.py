@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,11 +19,10 @@ from model.network.transformer import Transformer
 from server.engine.engine import Engine
 from server.engine.execution import cuda_graphs
 from server.engine.execution.device_executor import DeviceStep
-from server.engine.execution.device_runner import DeviceRunner
 from server.engine.execution.step_result import StepResult
 from server.engine.request import AttentionCapture, AttentionKind, AttentionTask, CaptureDtype, EngineRequest, Part
 from tests import tiny
-from tests.server.engine.driving import Answer, build, generate, load, request, run
+from tests.server.engine.driving import assert_near, build, generate, load, request, run
 from tests.support.interpreted_product import multiply_in_one_order
 from tests.support.interpreted_triton import patch_the_language_once
 
@@ -34,7 +32,7 @@ from model.kernels.cuda.interpreter import IS_INTERPRETED
 
 DEVICE = torch.device("cpu" if IS_INTERPRETED else "cuda")
 pytestmark = [] if IS_INTERPRETED else [pytest.mark.gpu]
-LATE_STEP = 20
+LATE_STEP = 16
 """Step before which all answers of the crowd except the long one have ended."""
 
 
@@ -65,7 +63,7 @@ def _crowd() -> list[EngineRequest]:
     random.shuffle(options)
     crowd = []
     for uid, given in enumerate(options):
-        prompt = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(random.choice([1, 2, random.randrange(3, 30)]))]
+        prompt = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(random.choice([1, 2, random.randrange(3, 20)]))]
         looking = None
         if uid in (0, 3, 5):
             pairs = tuple((random.randrange(2), random.randrange(2)) for _ in range(random.randint(1, 5)))
@@ -74,7 +72,7 @@ def _crowd() -> list[EngineRequest]:
             looking = AttentionCapture(pairs=pairs, kind=kind, top_k=(None, 3)[uid == 3], dtype=dtype)
         given = {"seed": uid} | given
         task = generate(
-            random.randrange(2, 5), attention=looking, attention_prompt=looking is not None, ignore_eos=True, **given
+            random.randrange(2, 4), attention=looking, attention_prompt=looking is not None, ignore_eos=True, **given
         )
         crowd.append(request(uid, prompt, task))
     crowd.append(request(len(crowd), [2, 3], generate(LATE_STEP + 2, ignore_eos=True)))
@@ -114,25 +112,6 @@ def _ways(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return ways
 
 
-def _assert_alike(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
-    assert found.keys() == expected.keys()
-    for uid, answer in found.items():
-        other = expected[uid]
-        assert (answer.tokens, answer.finish_reason) == (other.tokens, other.finish_reason), answer.error
-        for one, two in zip(answer.logprobs, other.logprobs, strict=True):
-            assert (one is None) == (two is None)
-            if one is not None and two is not None:
-                assert one.logprob == pytest.approx(two.logprob, abs=1e-4)
-                assert [token for token, _ in one.top] == [token for token, _ in two.top]
-        assert len(answer.tensors) == len(other.tensors)
-        for event, tensors in enumerate(answer.tensors):
-            assert tensors.keys() == other.tensors[event].keys()
-            for name in tensors:
-                seen, wanted = answer.array(name, event), other.array(name, event)
-                rtol = 2e-3 if seen.dtype == np.float16 else 1e-4  # two of its roundings
-                assert np.allclose(seen, wanted, rtol=rtol, atol=1e-5, equal_nan=True), (uid, event, name)
-
-
 def _one_with_a_step_of_its_own(names: tuple[str, ...], path: Path) -> tuple[Path, Transformer]:
     """Return a checkpoint and the network of a random family that has a Triton step."""
     for name in random.sample(names, len(names)):
@@ -157,7 +136,7 @@ def test_any_traffic_is_answered_as_by_plain_torch(
     expected = run(build(plain, **options), crowd, arrivals=arrivals)
     engine = build(model, **options)
     ways = _ways(engine, monkeypatch)
-    _assert_alike(run(engine, crowd, arrivals=arrivals), expected)
+    assert_near(run(engine, crowd, arrivals=arrivals), expected, rtol=1e-4)
     assert min(ways[way] for way in ("decodes", "mixed", "neither", "ahead")) > 0, ways
 
 
@@ -168,14 +147,14 @@ def test_patterns_are_those_of_plain_torch_where_nobody_needs_a_layer_s_output(n
     config = read_config(folder)
     part: Part = "encoder" if config.kind == "encoder" else "decoder"
     pairs = [(1, 1), (0, 0), (1, 0), (1, 1)][: random.randint(1, 4)]  # in any order, and one of them twice
-    prompt = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(random.randrange(2, 40))]
+    prompt = [random.randrange(2, tiny.VOCAB_SIZE) for _ in range(random.randrange(2, 20))]
     task = AttentionTask(capture=AttentionCapture(pairs=tuple(pairs), part=part))
     asked = [request(0, prompt, task, encoded=prompt[:7] if config.encoder else ())]
     found, expected = (
         run(build(load(folder, device=DEVICE, kernels=KernelConfig(kernels)), block_size=16, max_num_seqs=4), asked)
         for kernels in ("triton", "torch")
     )
-    _assert_alike(found, expected)
+    assert_near(found, expected, rtol=1e-4)
 
 
 def test_penalties_count_the_token_that_only_the_device_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,29 +162,17 @@ def test_penalties_count_the_token_that_only_the_device_knows(tmp_path: Path, mo
     penalties: list[dict[str, Any]] = [
         {"frequency_penalty": 1.5, "presence_penalty": 1.0, "temperature": 0.9},
         {"repetition_penalty": 1.7},
-        {},
     ]
     crowd = [
-        request(uid, [2 + uid, 3, 3], generate(5, ignore_eos=True, **({"seed": uid} | options)))
+        request(uid, [2 + uid, 3, 3], generate(4, ignore_eos=True, **({"seed": uid} | options)))
         for uid, options in enumerate(penalties)
     ]
     options: dict[str, Any] = {"block_size": 16, "max_num_seqs": 4, "max_num_batched_tokens": 32}
     expected = run(build(load(folder, device=DEVICE, kernels=KernelConfig("torch")), **options), crowd)
     engine = build(load(folder, device=DEVICE, kernels=KernelConfig("triton")), **options)
     ways = _ways(engine, monkeypatch)
-    _assert_alike(run(engine, crowd), expected)
-    assert ways["ahead"] == 4  # all but the first
-
-
-def test_graphs_are_of_few_numbers_of_rows_and_of_decoders_alone(tmp_path: Path) -> None:
-    decoder = load(tiny.make("llama", tmp_path / "llama"), device=DEVICE, kernels=KernelConfig("triton"))
-    engine = build(decoder, block_size=16, max_num_seqs=20, max_num_batched_tokens=32)
-    runner = engine._runner._on_device
-    assert isinstance(runner, DeviceRunner)
-    assert runner._executor.graphs is not None
-    assert runner._executor.graphs.rows == [1, 2, 4, 8, 16, 24]
-    assert [shape.rows for shape in runner._executor.graphs.mixed] == [8, 16]
-    assert build(decoder, block_size=16, cuda_graphs="off")._runner._on_device._executor.graphs is None
+    assert_near(run(engine, crowd), expected, rtol=1e-4)
+    assert ways["ahead"] == 3  # all but the first
 
 
 def test_a_mixed_step_has_the_least_graph_with_room_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,8 +219,8 @@ def test_mixed_graphs_have_the_bits_of_steps_kernel_by_kernel(tmp_path: Path, mo
     folder = tiny.make("llama", tmp_path / "llama")
     model = load(folder, device=DEVICE, kernels=KernelConfig("triton"), batch_invariant=True)
     crowd = [
-        request(uid, [2 + uid] * length, generate(3, ignore_eos=True, seed=uid, temperature=0.7 * uid, logprobs=1))
-        for uid, length in enumerate((16, 3))
+        request(uid, [2 + uid] * length, generate(2, ignore_eos=True, seed=uid, temperature=0.7 * uid, logprobs=1))
+        for uid, length in enumerate((16, 2))
     ]
     expected = run(build(model, cuda_graphs="off", **options), crowd)
     engine = build(model, **options)

@@ -14,18 +14,18 @@ from msgspec.structs import replace
 from model.batch import Batch
 from model.network.transformer import Transformer
 from server.engine.engine import Engine
-from server.engine.request import (
-    AttentionCapture,
-    AttentionTask,
-    EmbedTask,
-    EngineRequest,
-    GenerateTask,
-    HeadScoresTask,
-    Intervention,
-    LensTask,
-    Task,
+from server.engine.request import EmbedTask, EngineRequest, Intervention
+from tests.server.engine.driving import (
+    Load,
+    alone,
+    array,
+    assert_same,
+    build,
+    each_kind_of_task,
+    generate,
+    request,
+    run,
 )
-from tests.server.engine.driving import Answer, Load, alone, array, build, everything, generate, request, run, two_heads
 from tests.support.panics import PanicException
 
 MARK = 97
@@ -60,51 +60,19 @@ def _failing(method: Callable[..., torch.Tensor], error: BaseException) -> Calla
 
 
 def crowd(model: Transformer) -> list[EngineRequest]:
-    """Return requests of each kind, including requests with answers that are summed or appended to."""
     config = model.config
-    tasks: list[Task]
-    if config.kind == "encoder":
-        tasks = [
-            EmbedTask(pooling="mean"),
-            EmbedTask(pooling="none"),
-            AttentionTask(capture=AttentionCapture(pairs=two_heads(config), part="encoder")),
-            AttentionTask(capture=AttentionCapture(pairs=two_heads(config), part="encoder", resize=5)),
-            everything(config),
-        ]
-    else:
-        tasks = [
-            text(12, logprobs=3, prompt_logprobs=2),
-            text(12, temperature=0.9, seed=3),
-            text(9, attention=AttentionCapture(pairs=two_heads(config)), attention_prompt=True),
-            EmbedTask(pooling="mean"),
-            EmbedTask(pooling="none", layer=1),
-            EmbedTask(pooling="last"),
-            AttentionTask(capture=AttentionCapture(pairs=two_heads(config), resize=5)),
-            LensTask(layers=(0, 1), positions=(0, 5), top_k=3),
-            HeadScoresTask(pairs=two_heads(config), offsets=(1,)),
-            everything(config),
-        ]
-    if config.kind == "encoder-decoder":
-        tasks = [task for task in tasks if not isinstance(task, EmbedTask)]
+    tasks = each_kind_of_task(config, logit_bias={MARK: -100.0})  # so that the mark does not come up by itself
     return [request(uid, _words(), task, encoded=_words() if config.encoder else ()) for uid, task in enumerate(tasks)]
-
-
-def text(max_tokens: int, **options: Any) -> GenerateTask:
-    """Return a task for text in which the mark does not come up by itself."""
-    return generate(max_tokens, ignore_eos=True, logit_bias={MARK: -100.0}, **options)
 
 
 def _words() -> list[int]:
     return [random.randrange(2, MARK) for _ in range(random.randrange(11, 70))]
 
 
-def assert_same(found: dict[int, Answer], expected: dict[int, Answer]) -> None:
-    for uid, answer in expected.items():
-        assert found[uid] == answer, f"request {uid} was answered differently"
-
-
-@pytest.mark.parametrize("budget", [2048, 40])
-@pytest.mark.parametrize("name", ["llama-gqa", "gemma3", "lfm2", "qwen3_5", "t5", "bart", "bert"])
+@pytest.mark.parametrize(
+    ("name", "budget"),
+    [("llama-gqa", 2048), *((name, 40) for name in ("llama-gqa", "gemma3", "lfm2", "qwen3_5", "t5", "bart", "bert"))],
+)
 def test_a_request_that_fails_in_its_prompt_fails_alone(
     model_of: Load, mark: Callable[..., None], name: str, budget: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -112,16 +80,11 @@ def test_a_request_that_fails_in_its_prompt_fails_alone(
     others = crowd(model)
     quiet = alone(model, others)
     mark(model)
-    first = others[0]
-    marked = (*_words(), MARK)
-    if model.config.kind == "encoder-decoder":
-        bad = [replace(first, uid=100 + i, encoder_token_ids=marked) for i in range(3)]
-    else:
-        bad = [replace(first, uid=100 + i, prompt_token_ids=marked) for i in range(3)]
+    marked = {"encoder_token_ids" if model.config.encoder else "prompt_token_ids": (*_words(), MARK)}
+    bad = [replace(others[0], uid=100 + i, **marked) for i in range(3)]
     engine = build(model, max_num_batched_tokens=budget, max_num_seqs=16, enable_prefix_caching=False)
     together = [*others, *bad]
-    order = random.sample(together, len(together))
-    answers = run(engine, order)
+    answers = run(engine, random.sample(together, len(together)))
     for each in bad:
         assert (answers[each.uid].finish_reason, answers[each.uid].tokens) == ("error", [])
         assert answers[each.uid].error == "the server's log has the reason"
@@ -135,7 +98,7 @@ def test_a_request_that_fails_as_it_writes_keeps_what_it_wrote(model_of: Load, m
     model = model_of("llama-gqa")
     others = crowd(model)
     quiet = alone(model, others)
-    plain = request(50, _words(), text(6))
+    plain = request(50, _words(), generate(6, ignore_eos=True, logit_bias={MARK: -100.0}))
     written = alone(model, [plain])[50].tokens
     # Its third token is the mark, so the step that reads it fails.
     bias = np.zeros(model.config.vocab_size)
@@ -156,28 +119,27 @@ def test_a_request_that_fails_as_it_writes_keeps_what_it_wrote(model_of: Load, m
 
 
 @pytest.mark.parametrize(
-    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")]
+    ("error", "reason", "told"),
+    [
+        (MemoryError(), "memory", "an allocation failed"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+            "memory",
+            "an allocation failed",
+        ),
+        (PanicException("index out of bounds"), "error", "the server's log has the reason"),
+    ],
 )
-def test_a_request_without_memory_ends_with_that_reason(
-    model_of: Load, mark: Callable[..., None], error: Exception
+def test_a_request_that_finds_no_memory_or_panics_ends_alone_with_that_reason(
+    model_of: Load, mark: Callable[..., None], error: BaseException, reason: str, told: str
 ) -> None:
     model = model_of("gpt2")
     others = crowd(model)
     quiet = alone(model, others)
     mark(model, error)
-    answers = run(build(model), [request(100, (5, MARK), generate(4)), *others])
-    assert (answers[100].finish_reason, answers[100].error) == ("memory", "an allocation failed")
-    assert_same(answers, quiet)
-
-
-def test_a_panic_in_a_step_fails_its_own_request(model_of: Load, mark: Callable[..., None]) -> None:
-    model = model_of("gpt2")
-    others = crowd(model)
-    quiet = alone(model, others)
-    mark(model, PanicException("index out of bounds"))
     engine = build(model)
     answers = run(engine, [request(100, (5, MARK), generate(4)), *others])
-    assert answers[100].finish_reason == "error"
+    assert (answers[100].finish_reason, answers[100].error) == (reason, told)
     assert_same(answers, quiet)
     assert engine.stats().kv_cache_usage_ratio == 0
 

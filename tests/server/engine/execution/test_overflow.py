@@ -1,5 +1,6 @@
 """Numbers that overflow end their own request with an error or are returned unchanged, and affect no other request."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,9 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from server.engine.request import AttentionCapture, AttentionTask, Intervention, PointCapture, TraceTask
+from server.engine.request import AttentionCapture, AttentionTask, Intervention, PointCapture, Task, TraceTask
 from tests import tiny
-from tests.server.engine.driving import Load, alone, build, everything, generate, load, request, run
+from tests.server.engine.driving import Load, alone, assert_same, build, everything, generate, load, request, run
 
 PROMPT = tuple(range(5, 17))
 OTHERS = [request(uid, range(uid, uid + 6 + uid), generate(9, temperature=0.7, seed=uid)) for uid in range(1, 6)]
@@ -21,11 +22,15 @@ def scaled(point: str, factor: float, layer: int | None = 1, **where: tuple[int,
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"temperature": 1.0, "top_p": 0.9, "top_k": 5}, {"repetition_penalty": 1.3, "logprobs": 2}, {"min_tokens": 4}],
+    ("name", "options"),
+    [
+        ("llama-gqa", {}),
+        ("llama-gqa", {"temperature": 1.0, "top_p": 0.9, "top_k": 5}),
+        ("gpt2", {"repetition_penalty": 1.3, "logprobs": 2}),
+        ("bart", {"min_tokens": 4}),
+    ],
     ids=str,
 )
-@pytest.mark.parametrize("name", ["gpt2", "llama-gqa", "bart"])
 def test_a_request_that_overflows_ends_with_words_and_its_neighbours_keep_their_bits(
     model_of: Load, name: str, options: dict[str, Any]
 ) -> None:
@@ -37,12 +42,9 @@ def test_a_request_that_overflows_ends_with_words_and_its_neighbours_keep_their_
     large = request(0, PROMPT, generate(8, **options), encoded=encoded, interventions=(scaled("attn.hook_v", 1e38),))
     engine = build(model, num_blocks=10, max_num_seqs=2, max_num_batched_tokens=7)
     answers = run(engine, [large, *others], arrivals=[0] * 6)
-    assert answers[0].finish_reason == "overflow"
-    assert answers[0].error is not None
-    assert "interventions: the logits at position 11 are infinite or no numbers" in answers[0].error
-    assert not answers[0].tokens
-    for each in others:
-        assert answers[each.uid] == quiet[each.uid]
+    assert (answers[0].finish_reason, answers[0].tokens) == ("overflow", [])
+    assert "interventions: the logits at position 11 are infinite or no numbers" in (answers[0].error or "")
+    assert_same(answers, quiet)
 
 
 def test_an_overflow_after_some_tokens_ends_the_request_behind_them(model_of: Load) -> None:
@@ -69,8 +71,7 @@ def test_weights_that_are_no_numbers_are_the_servers_fault(tmp_path: Path) -> No
     answers = run(build(model), [request(0, (60, 7), generate(3)), *OTHERS])
     assert answers[0].finish_reason == "error"
     assert "logits at position 1 are infinite or no numbers" in (answers[0].error or "")
-    for each in OTHERS:
-        assert answers[each.uid] == quiet[each.uid]
+    assert_same(answers, quiet)
 
 
 def test_a_trace_tells_what_overflowed_as_it_is(model_of: Load) -> None:
@@ -82,45 +83,47 @@ def test_a_trace_tells_what_overflowed_as_it_is(model_of: Load) -> None:
     assert np.isfinite(answer.array("blocks.1.hook_resid_pre")).all()
 
 
-def traced(point: str, *, layer: int = 0) -> TraceTask:
-    name = f"blocks.{layer}.{point}"
-    return TraceTask(points=(PointCapture(name=name, stack="decoder", layer=layer, point=point, dtype="float16"),))
+def traced(point: str) -> TraceTask:
+    name = f"blocks.0.{point}"
+    return TraceTask(points=(PointCapture(name=name, stack="decoder", layer=0, point=point, dtype="float16"),))
 
 
-def test_float16_does_not_make_numbers_infinite(model_of: Load) -> None:
-    model, stream = model_of("llama-gqa"), traced("hook_resid_post")
-    quiet = run(build(model), [request(0, PROMPT, stream)])[0]
-    assert np.isfinite(quiet.array("blocks.0.hook_resid_post")).all()
-    large = scaled("hook_resid_post", 1e6, 0, positions=(7,))
-    answer = run(
-        build(model, max_num_seqs=2, max_num_batched_tokens=3), [request(0, PROMPT, stream, interventions=(large,))]
-    )[0]
-    assert answer.finish_reason == "overflow"
-    assert "blocks.0.hook_resid_post holds " in (answer.error or "")
-    assert "which float16 cannot; dtype float32 is accepted" in (answer.error or "")
+BYTES = AttentionCapture(pairs=((1, 0),), dtype="uint8")
+SCORES = AttentionCapture(pairs=((1, 0),), dtype="float16", kind="scores")
+
+
+@pytest.mark.parametrize(
+    ("task", "large", "says"),
+    [
+        (
+            traced("hook_resid_post"),
+            scaled("hook_resid_post", 1e6, 0, positions=(7,)),
+            "blocks.0.hook_resid_post holds .* which float16 cannot; dtype float32 is accepted",
+        ),
+        (
+            AttentionTask(capture=BYTES),
+            scaled("attn.hook_pattern", 3.0),
+            "which uint8 cannot; dtype float32 is accepted",
+        ),
+        (
+            AttentionTask(capture=replace(BYTES, resize=4)),
+            scaled("attn.hook_pattern", 3.0),
+            "which uint8 cannot; dtype float32 is accepted",
+        ),
+        (generate(3, attention=SCORES), scaled("attn.hook_attn_scores", 1e6), "attention holds "),
+    ],
+)
+def test_numbers_that_their_type_cannot_hold_end_the_request(
+    model_of: Load, task: Task, large: Intervention, says: str
+) -> None:
+    engine = build(model_of("llama-gqa"), max_num_seqs=2, max_num_batched_tokens=3)
+    answers = run(engine, [request(0, PROMPT, task), request(1, PROMPT, task, interventions=(large,))])
+    assert answers[0].finish_reason in ("done", "length")
+    assert all(np.isfinite(answers[0].array(name)).all() for name in answers[0].tensors[0])
+    assert answers[1].finish_reason == "overflow"
+    assert re.search(says, answers[1].error or "")
 
 
 def test_float16_keeps_the_infinity_of_masked_scores(model_of: Load) -> None:
     scores = run(build(model_of("llama-gqa")), [request(0, PROMPT, traced("attn.hook_attn_scores"))])[0]
     assert (np.isneginf(scores.array("blocks.0.attn.hook_attn_scores")) == np.triu(np.ones((12, 12)), 1)).all()
-
-
-@pytest.mark.parametrize("resize", [None, 4])
-def test_weights_outside_0_to_1_are_not_squeezed_into_a_byte(model_of: Load, resize: int | None) -> None:
-    model = model_of("llama-gqa")
-    task = AttentionTask(capture=AttentionCapture(pairs=((1, 0),), dtype="uint8", resize=resize))
-    assert run(build(model), [request(0, PROMPT, task)])[0].finish_reason == "done"
-    threefold = scaled("attn.hook_pattern", 3.0)
-    answer = run(build(model), [request(0, PROMPT, task, interventions=(threefold,))])[0]
-    assert answer.finish_reason == "overflow"
-    assert "which uint8 cannot; dtype float32 is accepted" in (answer.error or "")
-
-
-def test_rows_of_generated_tokens_say_what_their_type_cannot_hold(model_of: Load) -> None:
-    model = model_of("llama-gqa")
-    rows = AttentionCapture(pairs=((1, 0),), dtype="float16", kind="scores")
-    large = scaled("attn.hook_attn_scores", 1e6)
-    task = generate(3, attention=rows)
-    answer = run(build(model), [request(0, PROMPT, task, interventions=(large,))])[0]
-    assert answer.finish_reason == "overflow"
-    assert "attention holds " in (answer.error or "")

@@ -17,38 +17,25 @@ def _as_before() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("count", [1, 3])
-def test_as_many_threads_compute_for_torch_as_for_our_kernels(count: int) -> None:
-    use_threads(count, SMALL_MODEL)
-    assert (torch.get_num_threads(), library.num_threads()) == (count, count)
-
-
-@pytest.mark.parametrize("told", ["1", "3"])
-def test_the_usual_variable_says_how_many_threads_compute(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", told)
-    use_threads(None, SMALL_MODEL)
-    assert torch.get_num_threads() == int(told)
-
-
-def test_what_is_asked_for_counts_before_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    use_threads(2, 1)
-    assert torch.get_num_threads() == 2
-
-
-@pytest.mark.parametrize("told", ["", "none", "0"])
-def test_a_variable_that_says_nothing_leaves_a_core_each(told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", told)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(6))
-    use_threads(None, SMALL_MODEL)
-    assert torch.get_num_threads() == 6
-
-
-def test_a_small_model_is_not_spread_over_many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(64))
-    use_threads(None, SMALL_MODEL - 1)
-    assert torch.get_num_threads() == 2
+@pytest.mark.parametrize(
+    ("variable", "asked", "model_size", "cores", "expected"),
+    [
+        ("1", 3, SMALL_MODEL, 6, 3),  # a flag counts before the usual variable
+        ("1", None, SMALL_MODEL, 6, 1),
+        ("3", None, SMALL_MODEL, 6, 3),
+        ("", None, SMALL_MODEL, 6, 6),
+        ("none", None, SMALL_MODEL, 6, 6),
+        ("0", None, SMALL_MODEL, 6, 6),
+        ("", None, SMALL_MODEL - 1, 64, 2),  # a small model is not spread over many cores
+    ],
+)
+def test_as_many_threads_compute_for_torch_and_our_kernels_as_a_flag_a_variable_or_the_cores_say(
+    variable: str, asked: int | None, model_size: int, cores: int, expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(cores))
+    use_threads(asked, model_size)
+    assert (torch.get_num_threads(), library.num_threads()) == (expected, expected)
 
 
 def test_a_containers_cpu_quota_bounds_the_threads_and_is_told(

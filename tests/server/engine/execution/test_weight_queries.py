@@ -69,12 +69,6 @@ def test_an_answer_wakes_who_waits_and_has_its_tensors(asked: Asked) -> None:
     assert not asked.inspector.has_results
 
 
-def test_a_panic_fails_its_own_question(asked: Asked) -> None:
-    asked.ask(1, "panic")
-    asked.ask(2, "now")
-    assert [(output.uid, output.finish_reason) for output in asked.ends(2)] == [(1, "error"), (2, "done")]
-
-
 def test_it_computes_with_one_thread_and_leaves_the_engines_alone(asked: Asked) -> None:
     before = torch.get_num_threads()
     asked.ask(1, "now")
@@ -109,12 +103,18 @@ def test_a_deadline_ends_a_question(asked: Asked) -> None:
     assert [output.finish_reason for output in asked.ends(2)] == ["deadline", "deadline"]
 
 
-def test_a_question_that_fails_ends_itself_alone(asked: Asked, caplog: pytest.LogCaptureFixture) -> None:
-    asked.ask(1, "fail")
+@pytest.mark.parametrize(
+    ("question", "logged"),
+    [("fail", "ValueError: no such matrix"), ("panic", "PanicException: a library in Rust panicked")],
+)
+def test_a_question_that_fails_ends_itself_alone(
+    asked: Asked, question: str, logged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked.ask(1, question)
     asked.ask(2, "now")
     failed, done = asked.ends(2)
     assert (failed.finish_reason, failed.error) == ("error", "the server's log has the reason")
-    assert "ValueError: no such matrix" in caplog.text
+    assert logged in caplog.text
     assert done.finish_reason == "done"
 
 

@@ -28,12 +28,24 @@ def machine(root: Path, groups: str, mounts: str, files: Mapping[str, str]) -> P
 
 
 @pytest.mark.parametrize(
-    ("quota", "expected"),
-    [("max 100000", None), ("100000 100000", 1.0), ("150000 100000", 1.5), ("20000 100000", 0.2)],
+    ("files", "quota", "free"),
+    [
+        ({}, None, None),
+        ({"cpu.max": "max 100000\n", "memory.max": "max\n", "memory.current": "900\n"}, None, None),
+        ({"cpu.max": "100000 100000\n"}, 1.0, None),
+        ({"cpu.max": "150000 100000\n"}, 1.5, None),
+        ({"cpu.max": "20000 100000\n"}, 0.2, None),
+        # Files that are only cached count as free.
+        (
+            {"memory.max": "1000\n", "memory.current": "900\n", "memory.stat": "anon 300\nfile 600\nshmem 100\n"},
+            None,
+            600,
+        ),
+    ],
 )
-def test_a_quota_of_version_2(quota: str, expected: float | None, tmp_path: Path) -> None:
-    root = machine(tmp_path, "0::/\n", V2_MOUNT, {"cpu.max": f"{quota}\n"})
-    assert cpu_quota(root) == expected
+def test_limits_of_version_2(files: dict[str, str], quota: float | None, free: int | None, tmp_path: Path) -> None:
+    root = machine(tmp_path, "0::/\n", V2_MOUNT, files)
+    assert (cpu_quota(root), free_memory(root)) == (quota, free)
 
 
 def test_the_least_of_a_group_and_those_above_it_counts(tmp_path: Path) -> None:
@@ -69,18 +81,6 @@ def test_version_1_without_limits_sets_none(tmp_path: Path) -> None:
     }  # fmt: skip
     root = machine(tmp_path, V1_GROUPS, V1_MOUNTS.format(top="/"), files)
     assert (cpu_quota(root), free_memory(root), memory_limit(root)) == (None, None, None)
-
-
-def test_files_that_are_only_cached_count_as_free(tmp_path: Path) -> None:
-    files = {
-        "memory.max": "1000\n", "memory.current": "900\n", "memory.stat": "anon 300\nfile 600\nshmem 100\n"
-    }  # fmt: skip
-    assert free_memory(machine(tmp_path, "0::/\n", V2_MOUNT, files)) == 600
-
-
-def test_a_container_without_a_limit_of_memory_sets_none(tmp_path: Path) -> None:
-    root = machine(tmp_path, "0::/\n", V2_MOUNT, {"memory.max": "max\n", "memory.current": "900\n"})
-    assert free_memory(root) is None
 
 
 def test_the_less_of_machine_and_container_counts(tmp_path: Path) -> None:

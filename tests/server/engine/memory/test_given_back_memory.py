@@ -1,5 +1,5 @@
-"""Freed memory goes back to the kernel, whichever thread took it. It runs in a separate process, since it affects the
-whole process.
+"""Memory goes back to the kernel: freed memory, whichever thread took it, and pages of libraries. Each test runs in a
+separate process, since it affects the whole process.
 """
 
 import subprocess
@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-PROGRAM = """
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+FREED = """
 from concurrent.futures import ThreadPoolExecutor
 from server.engine.memory.memory_limit import give_back_memory, keep_little_memory
 
@@ -29,12 +30,42 @@ with ThreadPoolExecutor(1) as thread:
     give_back_memory()
     print(grown, resident() - before)
 """
+LIBRARIES = """
+import re
+import numpy as np
+from server.engine.memory.mapped_libraries import let_go_of_libraries
+
+def resident():
+    # kB of numpy's own library
+    name, total = "", 0
+    for line in open("/proc/self/smaps"):
+        if re.match("[0-9a-f]+-", line):
+            name = line
+        elif line.startswith("Rss:") and "_multiarray_umath" in name:
+            total += int(line.split()[1])
+    return total
+
+x = np.random.default_rng(0).standard_normal((64, 64))
+before, answer = resident(), np.linalg.svd(x, compute_uv=False)
+let_go_of_libraries()
+left = resident()
+assert np.array_equal(np.linalg.svd(x, compute_uv=False), answer)
+print(before, left)
+"""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_memory_of_a_thread_is_given_back_also_after_a_large_body() -> None:
-    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=False)
+def printed(program: str) -> list[int]:
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    grown, stays = map(int, done.stdout.split())
+    return [int(number) for number in done.stdout.split()]
+
+
+def test_memory_of_a_thread_is_given_back_also_after_a_large_body() -> None:
+    grown, stays = printed(FREED)
     assert grown > 29_000_000
     assert stays < 3_000_000
+
+
+def test_pages_of_libraries_are_let_go_and_what_needs_them_gives_what_it_gave() -> None:
+    before, left = printed(LIBRARIES)
+    assert left < before / 2

@@ -18,18 +18,6 @@ def begun(aside: MemoryRetry, is_anyone_gathering: bool = False) -> int | None:
     return None if request is None else request.uid
 
 
-def test_who_gathers_and_finds_no_memory_begins_anew_when_nobody_else_gathers_and_then_ends() -> None:
-    aside = MemoryRetry()
-    decision = aside.decide([1], holders=[1, 2], scheduled=[1, 2])
-    assert (decision.requeued, decision.ending) == (frozenset({1}), frozenset())
-    aside.add(look(1))
-    assert begun(aside, is_anyone_gathering=True) is None
-    assert begun(aside) == 1
-    assert not aside.has_had_its_tries(1)
-    assert aside.is_last_try(1)
-    assert aside.decide([1], holders=[1], scheduled=[1]).ending == {1}
-
-
 def test_two_too_large_together_begin_one_after_the_other_and_who_comes_waits_behind_them() -> None:
     aside = MemoryRetry()
     assert aside.decide([1, 2], holders=[1, 2], scheduled=[1, 2]).requeued == {1, 2}
@@ -45,16 +33,6 @@ def test_two_too_large_together_begin_one_after_the_other_and_who_comes_waits_be
     aside.forget(2)
     assert [begun(aside), begun(aside, is_anyone_gathering=True)] == [3, 4]  # both may start at once
     assert not aside.is_memory_short
-
-
-def test_text_without_memory_is_tried_again_when_all_who_gather_are_gone() -> None:
-    aside = MemoryRetry()
-    decision = aside.decide([7], holders=[1, 2], scheduled=[1, 7])
-    assert (decision.requeued, decision.ending) == (frozenset({1, 2}), frozenset())
-    for uid in (1, 2):
-        aside.add(look(uid))
-    assert aside.is_trying
-    assert begun(aside) is None  # not before the text was tried
 
 
 def test_who_finds_memory_only_without_the_others_shows_that_they_are_to_blame() -> None:
@@ -87,16 +65,6 @@ def test_one_that_leaves_before_it_was_tried_again_holds_nobody_up() -> None:
     aside.forget(7)
     assert begun(aside) == 1
     assert not aside.is_last_try(1)
-
-
-def test_who_waits_can_be_aborted_and_has_its_deadline() -> None:
-    aside = MemoryRetry()
-    for uid, deadline in ((1, None), (2, 5.0), (3, 9.0)):
-        aside.add(look(uid, deadline))
-    assert aside.remove(1) is not None
-    assert aside.remove(1) is None
-    assert [each.uid for each in aside.expired(5.0)] == [2]
-    assert aside.uids == [3]
 
 
 def test_a_line_that_waits_for_one_who_is_gone_is_found() -> None:
@@ -139,14 +107,6 @@ def test_who_finds_no_memory_to_begin_waits_once_and_then_ends() -> None:
     assert aside.wait_again(look(1))
     assert begun(aside) == 1
     assert not aside.wait_again(look(1))
-
-
-def test_who_comes_waits_only_while_memory_is_short() -> None:
-    aside = MemoryRetry()
-    assert not aside.wait_behind(look(1))
-    assert aside.wait_again(look(2))
-    assert aside.wait_behind(look(3))
-    assert aside.uids == [2, 3]
 
 
 def test_only_text_that_ends_while_nobody_gathers_leaves_no_hope() -> None:

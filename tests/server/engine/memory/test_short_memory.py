@@ -94,7 +94,7 @@ def test_who_was_tried_twice_is_counted_once(model: Transformer, limit: Limit) -
         assert getattr(tight.stats(), name) == getattr(calm.stats(), name)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 5))])
 def test_whatever_comes_only_what_is_too_large_alone_is_refused(model: Transformer, limit: Limit, seed: int) -> None:
     random.seed(seed)
     everyone = [random.choice([text(uid), look(uid, random.randrange(1, 5))]) for uid in range(16)]
@@ -129,7 +129,7 @@ def test_who_waits_for_memory_can_leave_and_has_its_deadline(model: Transformer,
     assert ends == {0: "done", 1: "done", 2: "done"} | {waiting[-1]: "abort", 9: "deadline"}
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 6))])
 def test_whoever_leaves_or_is_late_meanwhile_each_is_told_its_end_once(
     model: Transformer, limit: Limit, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:

@@ -1,42 +1,13 @@
 """Blocks have one owner or an exact count of owners, and a prefix hit counts exactly the shared tokens."""
 
-from array import array
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine.request import EmbedTask
-from server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
-from server.engine.sequence import Sequence
-from tests.server.engine.toy_runner import attend, generate, sequence
+from server.engine.scheduling.block_manager import BlockManager
+from tests.server.engine.toy_runner import computed, sequence
 
 BLOCK_SIZE = 4
-
-
-def computed(blocks: BlockManager, seq: Sequence) -> Sequence:
-    """Return `seq` with its whole prompt computed in `blocks` and published."""
-    assert blocks.allocate(seq, seq.num_tokens, num_hit_tokens=blocks.match_prefix(seq))
-    seq.num_computed_tokens = seq.num_tokens
-    blocks.publish(seq)
-    return seq
-
-
-def test_every_block_but_the_null_block_can_be_had_once() -> None:
-    blocks = BlockManager(8, BLOCK_SIZE)
-    seq = sequence(1, range(28))
-    assert blocks.allocate(seq, 28)
-    assert sorted(seq.block_table) == list(range(1, 8))
-    assert NULL_BLOCK not in seq.block_table
-    assert (blocks.num_free_blocks, blocks.usage) == (0, 1.0)
-
-
-def test_a_table_grows_only_when_a_token_needs_a_new_block() -> None:
-    blocks = BlockManager(8, BLOCK_SIZE)
-    seq = sequence(1, range(4))
-    for num_tokens, num_blocks in [(1, 1), (4, 1), (5, 2), (8, 2), (9, 3)]:
-        assert blocks.allocate(seq, num_tokens)
-        assert len(seq.block_table) == num_blocks
 
 
 def test_a_refused_allocation_changes_nothing() -> None:
@@ -48,56 +19,22 @@ def test_a_refused_allocation_changes_nothing() -> None:
     assert not second.block_table
     assert blocks.num_free_blocks == 1
     blocks.check_integrity([first, second])
-
-
-def test_freeing_twice_is_harmless() -> None:
-    blocks = BlockManager(4, BLOCK_SIZE)
-    seq = sequence(1, range(8))
-    assert blocks.allocate(seq, 8)
-    blocks.free(seq)
-    blocks.free(seq)
-    assert blocks.num_free_blocks == 3
-    blocks.check_integrity([])
-
-
-@given(
-    old=st.lists(st.integers(0, 1), min_size=1, max_size=20),
-    shared=st.integers(0, 20),
-    tail=st.lists(st.integers(0, 1), max_size=8),
-    old_lives=st.booleans(),
-)
-def test_a_hit_is_the_shared_prefix_in_whole_blocks_short_of_the_newest_token(
-    old: list[int], shared: int, tail: list[int], old_lives: bool
-) -> None:
-    blocks = BlockManager(32, BLOCK_SIZE)
-    holder = computed(blocks, sequence(1, old))
-    table = holder.block_table[:]
-    if not old_lives:
-        blocks.free(holder)
-    new = [*old[:shared], *tail] or [0]
-    num_shared = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    expected = min(num_shared // BLOCK_SIZE, (len(new) - 1) // BLOCK_SIZE) * BLOCK_SIZE
-
-    seq = sequence(2, new)
-    hit = blocks.match_prefix(seq)
-    assert hit == expected
-    assert blocks.allocate(seq, len(new), num_hit_tokens=hit)
-    assert seq.block_table[: hit // BLOCK_SIZE] == table[: hit // BLOCK_SIZE]
-    seq.num_computed_tokens = hit
-    if old_lives:
-        assert not set(seq.block_table[hit // BLOCK_SIZE :]) & set(table)
-    blocks.check_integrity([holder, seq])
+    blocks.free(computed(blocks, first))
+    third = sequence(3, range(13))
+    assert not blocks.allocate(third, 13, num_hit_tokens=blocks.match_prefix(third))  # the hits are free blocks too
+    blocks.check_integrity([third])
 
 
 @given(
     old=st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_size=1, max_size=6),
     new=st.lists(st.integers(0, 1), min_size=1, max_size=14),
     lives=st.booleans(),
+    copies=st.booleans(),
 )
-def test_with_copies_a_hit_is_the_longest_beginning_that_any_block_holds(
-    old: list[list[int]], new: list[int], lives: bool
+def test_a_hit_is_the_longest_beginning_that_any_block_holds_without_copies_in_whole_blocks(
+    old: list[list[int]], new: list[int], lives: bool, copies: bool
 ) -> None:
-    blocks = BlockManager(64, BLOCK_SIZE, copies_blocks=True)
+    blocks = BlockManager(64, BLOCK_SIZE, copies_blocks=copies)
     holders = [computed(blocks, sequence(uid, prompt)) for uid, prompt in enumerate(old)]
     contents = {
         block: holder.token_ids[BLOCK_SIZE * i : BLOCK_SIZE * (i + 1)]
@@ -112,6 +49,7 @@ def test_with_copies_a_hit_is_the_longest_beginning_that_any_block_holds(
         next((i for i, (a, b) in enumerate(zip(p, new, strict=False)) if a != b), min(len(p), len(new))) for p in kept
     ]
     expected = min(max(shared), len(new) - 1)
+    expected = expected if copies else expected // BLOCK_SIZE * BLOCK_SIZE
 
     seq = sequence(99, new)
     hit = blocks.match_prefix(seq)
@@ -120,6 +58,7 @@ def test_with_copies_a_hit_is_the_longest_beginning_that_any_block_holds(
     if part is not None:
         assert contents[part.block][: part.num_tokens] == new[hit:expected]
     assert blocks.allocate(seq, len(new), num_hit_tokens=hit)
+    assert [token for block in seq.block_table[: hit // BLOCK_SIZE] for token in contents[block]] == new[:hit]
     seq.num_computed_tokens = expected
     blocks.check_integrity([*holders, seq])
 
@@ -150,31 +89,6 @@ def test_the_same_tokens_after_another_beginning_are_no_hit() -> None:
         assert blocks.match_part(sequence(2, prompt), 0) is None
 
 
-def test_a_hit_ends_before_the_first_position_to_be_captured() -> None:
-    blocks = BlockManager(16, BLOCK_SIZE)
-    computed(blocks, sequence(1, range(16)))
-    assert blocks.match_prefix(sequence(2, range(16), attend())) == 0
-    assert blocks.match_prefix(sequence(3, range(16), attend(9, 15))) == 8
-    assert blocks.match_prefix(sequence(4, range(16), EmbedTask(pooling="last"))) == 12
-    assert blocks.match_prefix(sequence(5, range(16), generate(prompt_logprobs=1))) == 0
-
-
-def test_blocks_that_lack_layers_are_never_shared() -> None:
-    blocks = BlockManager(16, BLOCK_SIZE)
-    computed(blocks, sequence(1, range(8), attend(layer=0)))
-    assert blocks.match_prefix(sequence(2, range(12))) == 0
-
-
-def test_a_block_is_shared_only_once_it_is_full() -> None:
-    blocks = BlockManager(16, BLOCK_SIZE)
-    seq = sequence(1, range(12))
-    assert blocks.allocate(seq, 12)
-    for num_computed, hit in [(3, 0), (4, 4), (7, 4), (12, 8)]:
-        seq.num_computed_tokens = num_computed
-        blocks.publish(seq)
-        assert blocks.match_prefix(sequence(2, range(12))) == hit
-
-
 def test_a_prefix_computed_twice_is_kept_once() -> None:
     blocks = BlockManager(16, BLOCK_SIZE)
     first = computed(blocks, sequence(1, range(8)))
@@ -192,76 +106,32 @@ def test_a_prefix_computed_twice_is_kept_once() -> None:
     assert blocks.num_free_blocks == 15
 
 
-def test_eviction_takes_blank_blocks_first_then_the_least_recently_used_prefix() -> None:
-    blocks = BlockManager(7, BLOCK_SIZE)
-    old, recent = computed(blocks, sequence(1, range(8))), computed(blocks, sequence(2, range(10, 18)))
-    blocks.free(old)
-    blocks.free(recent)
-
-    def hits() -> tuple[int, int]:
-        return blocks.match_prefix(sequence(3, range(9))), blocks.match_prefix(sequence(4, range(10, 19)))
-
-    taker = sequence(5, range(20, 40))
-    expected = {1: (8, 8), 2: (8, 8), 3: (4, 8), 4: (0, 8), 5: (0, 4)}
-    for num_blocks, left in expected.items():
-        assert blocks.allocate(taker, num_blocks * BLOCK_SIZE)
-        assert hits() == left
-        blocks.check_integrity([taker])
-
-
-def test_used_blank_blocks_are_taken_first_then_unused_ones_then_the_least_recently_used_prefix() -> None:
-    blocks = BlockManager(8, BLOCK_SIZE)
+def test_used_blank_blocks_are_taken_first_then_unused_ones_then_the_least_recently_used_prefix_from_its_end() -> None:
+    blocks = BlockManager(10, BLOCK_SIZE)
     assert blocks.num_committed_blocks == 0
-    prefix, blank = computed(blocks, sequence(1, range(8))), sequence(2, range(50, 58))
+    old, recent = computed(blocks, sequence(1, range(8))), computed(blocks, sequence(2, range(10, 18)))
+    blank = sequence(3, range(50, 58))
     assert blocks.allocate(blank, 8)
-    assert (prefix.block_table.tolist(), blank.block_table.tolist()) == ([1, 2], [3, 4])
-    blocks.free(prefix)
-    blocks.free(blank)  # it computed nothing, so its blocks are blank again
-    assert blocks.num_committed_blocks == 4
-    taker = sequence(3, range(60, 88))
-    committed = []
-    for num_blocks in range(1, 8):
+    for seq in (old, recent, blank):  # the last one computed nothing, so its blocks are blank again
+        blocks.free(seq)
+    assert blocks.num_committed_blocks == 6
+    taker = sequence(4, range(60, 96))
+    committed, hits = [], []
+    for num_blocks in range(1, 10):
         assert blocks.allocate(taker, num_blocks * BLOCK_SIZE)
         committed.append(blocks.num_committed_blocks)
-        assert (blocks.match_prefix(sequence(4, range(9))) == 8) == (num_blocks <= 5)
+        hits.append([blocks.match_prefix(sequence(5, range(first, first + 9))) for first in (0, 10)])
         blocks.check_integrity([taker])
-    assert taker.block_table.tolist() == [3, 4, 5, 6, 7, 2, 1]
-    assert committed == [4, 4, 5, 6, 7, 7, 7]
-
-
-def test_a_prefix_computed_again_after_its_eviction_is_shared_again() -> None:
-    blocks = BlockManager(4, BLOCK_SIZE)
-    seq = computed(blocks, sequence(1, range(12)))
-    blocks.free(seq)
-    filler = sequence(2, range(50, 62))
-    assert blocks.allocate(filler, 12)
-    blocks.free(filler)
-    assert blocks.match_prefix(sequence(3, range(13))) == 0
-    computed(blocks, seq)
-    assert blocks.match_prefix(sequence(3, range(13))) == 12
-
-
-def test_the_end_of_a_prefix_that_lost_its_beginning_is_found_again_once_the_beginning_is_back() -> None:
-    blocks = BlockManager(4, BLOCK_SIZE)
-    seq = computed(blocks, sequence(1, range(12)))
-    beginning, *rest = seq.block_table
-    seq.block_table[:] = array("i", rest)
-    keeper = sequence(2, range(12))
-    keeper.block_table[:] = array("i", [beginning])
-    blocks.free(keeper)
-    filler = sequence(3, [99])
-    assert blocks.allocate(filler, 1)
-    assert blocks.match_prefix(sequence(4, range(13))) == 0
-    blocks.free(filler)
-    computed(blocks, sequence(5, range(4)))
-    assert blocks.match_prefix(sequence(4, range(13))) == 12
-    blocks.check_integrity()  # without the tables: the test has cut the table of `seq`
+    assert taker.block_table.tolist() == [5, 6, 7, 8, 9, 2, 1, 4, 3]
+    assert committed == [6, 6, 7, 8, 9, 9, 9, 9, 9]
+    assert hits == [*[[8, 8]] * 5, [4, 8], [0, 8], [0, 4], [0, 0]]
+    assert (blocks.num_free_blocks, blocks.usage) == (0, 1.0)
 
 
 def test_the_blocks_of_what_an_encoder_read_are_taken_once_and_given_back() -> None:
     blocks = BlockManager(8, BLOCK_SIZE)
     seq = sequence(1, range(8), encoded=range(5))
-    for num_tokens, num_blocks in [(1, 1), (4, 1), (8, 2)]:
+    for num_tokens, num_blocks in [(1, 1), (4, 1), (5, 2), (8, 2)]:
         assert blocks.allocate(seq, num_tokens)
         assert (len(seq.block_table), len(seq.cross_block_table)) == (num_blocks, 2)
     assert not blocks.allocate(sequence(2, range(4), encoded=range(12)), 4)
@@ -301,14 +171,6 @@ def test_a_prefix_is_of_one_adapter_one_salt_and_of_what_the_encoder_read() -> N
         blocks.free(computed(blocks, first))
         assert blocks.match_prefix(again) == 8
         assert blocks.match_part(sequence(uid + 20, range(3), **options), 0) is not None
-
-
-def test_a_block_that_is_not_full_is_kept_only_where_blocks_are_copied() -> None:
-    for is_copied, num_cached in ((False, 2), (True, 3)):
-        blocks = BlockManager(16, BLOCK_SIZE, copies_blocks=is_copied)
-        blocks.free(computed(blocks, sequence(1, range(10))))
-        assert blocks.num_cached_blocks == num_cached
-        blocks.check_integrity([])
 
 
 @pytest.mark.parametrize(("num_blocks", "block_size"), [(1, 32), (0, 32), (8, 0)])

@@ -98,16 +98,11 @@ def test_steps_so_quick_that_the_clock_stood_still_are_no_reason_to_fail() -> No
     budget.check_integrity()
 
 
-def test_several_prompts_together_make_the_step_of_more_streams_less_than_three_times_as_long() -> None:
-    budget = settled(lambda position, n: 1e-4 * n)
-    assert budget.tokens(8, 1) == 200
-    assert {budget.tokens(8, num_prompts) for num_prompts in range(2, 7)} == {350}
-
-
-def test_prompts_nearly_as_many_as_the_streams_are_not_kept_from_running_by_them() -> None:
-    budget = settled(lambda position, n: 1e-4 * n)
-    assert budget.tokens(8, 7) == 2450
-    assert budget.tokens(8, 16) == 12800
+@pytest.mark.parametrize(("num_prompts", "tokens"), [(1, 200), (2, 350), (6, 350), (7, 2450), (16, 12800)])
+def test_several_prompts_make_a_step_less_than_three_times_as_long_unless_they_are_nearly_as_many_as_the_streams(
+    num_prompts: int, tokens: int
+) -> None:
+    assert settled(lambda position, n: 1e-4 * n).tokens(8, num_prompts) == tokens
 
 
 def test_streams_that_become_more_while_prompts_come_without_pause_do_not_make_the_prompts_slower() -> None:

@@ -1,5 +1,6 @@
 """The tokens of each step, and the order in which requests are served."""
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -14,87 +15,38 @@ from tests.server.engine.toy_runner import (
     generate,
     scheduler,
     sequence,
+    toy,
 )
 
 # --- streams and prompts ---
 
 
-def test_a_long_prompt_does_not_stall_a_running_stream() -> None:
-    sched = scheduler(budget=8)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=20)))
-    assert chunk_sizes(runner) == {1: 4}
-    sched.add(sequence(2, range(100, 120)))
-    assert [chunk_sizes(runner) for _ in range(4)] == [{1: 1, 2: 7}, {1: 1, 2: 7}, {1: 1, 2: 6}, {1: 1, 2: 1}]
-
-
-def prompt_tokens_of_a_step(num_streams: int, num_prompts: int, prompt_tokens: int) -> int:
-    """Return the number of prompt tokens in a step with some streams and prompts of 40 tokens."""
-    sched = scheduler(budget=1000, max_num_seqs=64, num_blocks=1000)
-    runner = ToyRunner(sched)
+@pytest.mark.parametrize(("num_streams", "expected"), [(0, 2), (1, 12), (3, 32)])
+def test_prompts_have_as_many_tokens_as_the_step_is_told_for_its_streams_and_prompts(
+    num_streams: int, expected: int
+) -> None:
+    sched, runner = toy(budget=1000, max_num_seqs=64, num_blocks=1000)
     for uid in range(num_streams):
         sched.add(sequence(uid, range(100 * uid, 100 * uid + 4), generate(max_tokens=20)))
     if num_streams:
         runner.step()
-    for uid in range(num_streams, num_streams + num_prompts):
+    for uid in (20, 21):
         sched.add(sequence(uid, range(100 * uid, 100 * uid + 40)))
-    return sched.schedule(prompt_tokens=lambda decodes, prompts: prompt_tokens).num_tokens - num_streams
-
-
-def test_beside_streams_a_prompt_has_as_many_tokens_as_the_step_is_told() -> None:
-    assert prompt_tokens_of_a_step(8, 1, 5) == 5
-    assert prompt_tokens_of_a_step(1, 1, 5) == 5
-    assert prompt_tokens_of_a_step(8, 1, 50) == 40
-
-
-def test_without_streams_a_prompt_has_as_many_tokens_as_the_step_is_told_too() -> None:
-    assert prompt_tokens_of_a_step(0, 1, 5) == 5
-
-
-def test_the_bound_on_prompts_is_asked_for_with_how_many_streams_and_prompts_there_are() -> None:
-    sched = scheduler(budget=1000)
-    runner = ToyRunner(sched)
-    for uid in (1, 2, 3):
-        sched.add(sequence(uid, range(100 * uid, 100 * uid + 4), generate(max_tokens=20)))
-    runner.step()
-    sched.add(sequence(4, range(400, 440)))
-    sched.add(sequence(5, range(500, 540)))
-    sched.add(sequence(6, range(600, 603), attend()))
-    assert sched.schedule(prompt_tokens=lambda decodes, prompts: 10 * decodes + prompts).num_tokens == 3 + 32
-
-
-def test_one_step_mixes_decode_prefill_capture_and_embedding() -> None:
-    sched = scheduler(budget=64)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=20)))
-    runner.step()
-    sched.add(sequence(2, range(10, 15)))
-    sched.add(sequence(3, range(20, 26), attend()))
-    sched.add(sequence(4, range(30, 37), EmbedTask()))
-    assert chunk_sizes(runner) == {1: 1, 2: 5, 3: 6, 4: 7}
-    assert (sched.num_running, sched.num_waiting) == (2, 0)
-
-
-def test_prompts_are_prefilled_in_order_of_arrival() -> None:
-    sched = scheduler(budget=8)
-    runner = ToyRunner(sched)
-    for uid in (1, 2, 3):
-        sched.add(sequence(uid, range(100 * uid, 100 * uid + 6), EmbedTask()))
-    assert [chunk_sizes(runner) for _ in range(3)] == [{1: 6, 2: 2}, {2: 4, 3: 4}, {3: 2}]
+    if num_streams:
+        sched.add(sequence(22, range(600, 603), attend()))
+    schedule = sched.schedule(prompt_tokens=lambda decodes, prompts: 10 * decodes + prompts)
+    assert schedule.num_tokens == num_streams + expected
 
 
 def test_a_short_prompt_does_not_wait_until_a_long_one_is_read() -> None:
-    sched = scheduler(budget=8)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(100, 180)))
+    sched, runner = toy(sequence(1, range(100, 180)), budget=8)
     runner.step()
     sched.add(sequence(2, range(4), generate(max_tokens=3)))
     assert [chunk_sizes(runner) for _ in range(3)] == [{2: 4, 1: 4}, {2: 1, 1: 7}, {2: 1, 1: 7}]
 
 
 def test_of_several_prompts_the_shortest_is_read_first_and_the_longest_goes_on() -> None:
-    sched = scheduler(budget=16, num_blocks=200)
-    runner = ToyRunner(sched)
+    sched, runner = toy(budget=16, num_blocks=200)
     for uid, length in [(1, 300), (2, 100), (3, 6)]:
         sched.add(sequence(uid, range(1000 * uid, 1000 * uid + length), generate(max_tokens=1)))
     assert chunk_sizes(runner) == {3: 4, 2: 4, 1: 8}
@@ -102,8 +54,7 @@ def test_of_several_prompts_the_shortest_is_read_first_and_the_longest_goes_on()
 
 
 def test_prompts_of_like_length_are_read_one_after_the_other_so_that_a_shared_beginning_is_read_once() -> None:
-    sched = scheduler(budget=16)
-    runner = ToyRunner(sched)
+    sched, runner = toy(budget=16)
     seqs = [sequence(uid, range(length), EmbedTask()) for uid, length in [(1, 31), (2, 29)]]
     for seq in seqs:
         sched.add(seq)
@@ -111,25 +62,26 @@ def test_prompts_of_like_length_are_read_one_after_the_other_so_that_a_shared_be
     assert seqs[1].num_cached_tokens == 16
 
 
-def test_a_prompt_is_overtaken_only_by_those_at_most_half_as_long_as_what_is_left_of_it() -> None:
-    for length, sizes in [(20, {2: 8, 1: 8}), (21, {1: 16})]:
-        sched = scheduler(budget=16)
-        for uid, num_tokens in [(1, 40), (2, length)]:
-            sched.add(sequence(uid, range(100 * uid, 100 * uid + num_tokens), EmbedTask()))
-        assert chunk_sizes(ToyRunner(sched)) == sizes
-
-
-def test_a_prompt_that_would_take_exactly_what_is_left_of_a_step_is_overtaken_and_gets_what_others_leave() -> None:
-    for length, sizes in [(16, {2: 4, 1: 12}), (15, {1: 15, 2: 1})]:
-        sched = scheduler(budget=16)
-        for uid, num_tokens in [(1, length), (2, 4)]:
-            sched.add(sequence(uid, range(100 * uid, 100 * uid + num_tokens), EmbedTask()))
-        assert chunk_sizes(ToyRunner(sched)) == sizes
+@pytest.mark.parametrize(
+    ("lengths", "sizes"),
+    [
+        ((40, 20), {2: 8, 1: 8}),
+        ((40, 21), {1: 16}),
+        ((16, 4), {2: 4, 1: 12}),  # it would take exactly the rest of the step
+        ((15, 4), {1: 15, 2: 1}),  # it gets the tokens that the first one leaves
+    ],
+)
+def test_a_prompt_is_overtaken_only_by_those_at_most_half_as_long_as_what_is_left_of_it(
+    lengths: tuple[int, int], sizes: dict[int, int]
+) -> None:
+    sched = scheduler(budget=16)
+    for uid, num_tokens in enumerate(lengths, 1):
+        sched.add(sequence(uid, range(100 * uid, 100 * uid + num_tokens), EmbedTask()))
+    assert chunk_sizes(ToyRunner(sched)) == sizes
 
 
 def test_forced_tokens_run_with_the_token_before_them_as_far_as_the_step_has_room_for_every_stream() -> None:
-    sched = scheduler(budget=6, max_num_seqs=4)
-    runner = ToyRunner(sched)
+    sched, runner = toy(budget=6, max_num_seqs=4)
     seqs = [sequence(uid, [uid, uid], generate(max_tokens=20)) for uid in (1, 2, 3)]
     for seq in seqs:
         sched.add(seq)
@@ -145,9 +97,7 @@ def chunk_sizes_of(schedule: Schedule) -> dict[int, int]:
 
 
 def test_a_step_says_how_much_of_it_is_text_and_how_much_captures() -> None:
-    sched = scheduler(budget=64)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=20), encoded=[3] * 5))
+    sched, runner = toy(sequence(1, range(4), generate(max_tokens=20), encoded=[3] * 5), budget=64)
     assert sched.schedule().work == StepWork(9, 0, only_decodes=False)
     runner.step()
     assert sched.schedule().work == StepWork(1, 0, only_decodes=True)
@@ -169,8 +119,7 @@ def test_a_step_says_how_much_of_it_is_text_and_how_much_captures() -> None:
 def test_no_flood_of_short_prompts_makes_a_long_one_wait_for_more_than_twice_its_steps(
     length: int, shorts: list[int], budget: int
 ) -> None:
-    sched = scheduler(budget=budget, max_num_seqs=3, num_blocks=400)
-    runner = ToyRunner(sched)
+    sched, runner = toy(budget=budget, max_num_seqs=3, num_blocks=400)
     long = sequence(0, range(length), EmbedTask())
     sched.add(long)
     num_steps = 0
@@ -186,9 +135,7 @@ def test_no_flood_of_short_prompts_makes_a_long_one_wait_for_more_than_twice_its
 
 
 def test_inspections_take_a_few_tokens_of_each_step_while_text_is_generated() -> None:
-    sched = scheduler(budget=64, capture_tokens=3)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=4)))
+    sched, runner = toy(sequence(1, range(4), generate(max_tokens=4)), budget=64, capture_tokens=3)
     runner.step()
     sched.add(sequence(2, range(20, 28), attend()))
     sched.add(sequence(3, range(30, 35), EmbedTask()))
@@ -201,9 +148,7 @@ def test_inspections_take_a_few_tokens_of_each_step_while_text_is_generated() ->
 
 
 def test_a_step_with_text_may_have_no_tokens_for_inspections_and_one_without_text_has_all() -> None:
-    sched = scheduler(budget=64, capture_tokens=3)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=3)))
+    sched, runner = toy(sequence(1, range(4), generate(max_tokens=3)), budget=64, capture_tokens=3)
     runner.step()
     sched.add(sequence(2, range(20, 28), attend()))
     found = []
@@ -216,9 +161,7 @@ def test_a_step_with_text_may_have_no_tokens_for_inspections_and_one_without_tex
 
 def test_inspections_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_inspections() -> None:
     """Check that each pass of the encoder has its own step: several passes in one step would delay the streams."""
-    sched = scheduler(budget=64, capture_tokens=3)
-    runner = ToyRunner(sched)
-    sched.add(sequence(0, [1, 2], generate(max_tokens=40), encoded=[3] * 5))
+    sched, runner = toy(sequence(0, [1, 2], generate(max_tokens=40), encoded=[3] * 5), budget=64, capture_tokens=3)
     runner.step()
     for uid in (1, 2, 3):
         sched.add(sequence(uid, [1, 2], attend_encoder(), encoded=[4] * 20))
@@ -232,26 +175,20 @@ def test_inspections_at_an_encoder_run_one_by_one_in_steps_that_have_tokens_for_
 
 
 def test_text_overtakes_the_inspections_that_wait_for_a_seat_however_many() -> None:
-    sched = scheduler(budget=64, capture_tokens=3, max_num_seqs=4)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(4), generate(max_tokens=30)))
+    sched, runner = toy(sequence(1, range(4), generate(max_tokens=30)), budget=64, capture_tokens=3, max_num_seqs=4)
     runner.step()
     for uid in range(2, 200):
         sched.add(sequence(uid, range(10 * uid, 10 * uid + 4), attend()))
     assert chunk_sizes(runner) == {1: 1, 2: 3}
     sched.add(sequence(200, range(90, 93), generate(max_tokens=30)))
-    assert chunk_sizes(runner) == {
-        1: 1,
-        2: 1,
-        200: 3,
-    }  # two tokens are left, but inspections have one of the four seats
+    # Two tokens are left, but inspections have one of the four seats.
+    assert chunk_sizes(runner) == {1: 1, 2: 1, 200: 3}
     assert [list(chunk_sizes(runner)) for _ in range(4)] == [[1, 200, 3], [1, 200, 3], [1, 200, 4], [1, 200, 4]]
 
 
 def test_inspections_have_a_quarter_of_the_seats_and_at_least_one_while_text_is_generated() -> None:
     for num_seats, num_running in [(2, 1), (4, 1), (12, 3)]:
-        sched = scheduler(budget=64, capture_tokens=64, max_num_seqs=num_seats)
-        runner = ToyRunner(sched)
+        sched, runner = toy(budget=64, capture_tokens=64, max_num_seqs=num_seats)
         sched.add(sequence(0, range(4), generate(max_tokens=30)))
         runner.step()
         for uid in range(1, 12):
@@ -263,8 +200,7 @@ def test_inspections_have_a_quarter_of_the_seats_and_at_least_one_while_text_is_
 
 
 def test_clients_take_turns_however_much_one_has_queued() -> None:
-    sched = scheduler(max_num_seqs=1)
-    runner = ToyRunner(sched)
+    sched, runner = toy(max_num_seqs=1)
     for uid in range(5):
         sched.add(sequence(uid, [uid] * 4, EmbedTask(), client="a"))
     ended = [seq.uid for seq in runner.step()]
@@ -274,39 +210,8 @@ def test_clients_take_turns_however_much_one_has_queued() -> None:
     assert ended == [0, 10, 20, 1, 11, 2, 12, 3, 4]
 
 
-@given(arrivals=st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 3)), min_size=1, max_size=40))
-def test_a_clients_first_request_waits_for_one_turn_of_each_other_client_at_most(
-    arrivals: list[tuple[str, int]],
-) -> None:
-    sched = scheduler(max_num_seqs=1)
-    runner = ToyRunner(sched)
-    ended: list[str] = []
-    waited: dict[str, int] = {}  # by the client of a first request: how many had ended when it came
-    for uid, (client, num_steps) in enumerate(arrivals):
-        if not any(seq.request.client == client for seq in sched.sequences):
-            waited[client] = len(ended)
-        sched.add(sequence(uid, [uid] * 3, EmbedTask(), client=client))
-        for _ in range(num_steps):
-            for seq in runner.step():
-                ended.append(seq.request.client)
-                check_turns(ended, seq.request.client, waited)
-    for seq in runner.drain():
-        ended.append(seq.request.client)
-        check_turns(ended, seq.request.client, waited)
-
-
-def check_turns(ended: list[str], client: str, waited: dict[str, int]) -> None:
-    """Check that while the first request of a client since it had none waited, no other client was served more than
-    once. (A request takes one step here, so none is running when another comes.)
-    """
-    if client in waited:
-        between = ended[waited.pop(client) : -1]
-        assert len(between) == len(set(between)), between
-
-
 def test_a_lower_priority_is_served_earlier_and_equal_ones_in_order_of_arrival() -> None:
-    sched = scheduler(max_num_seqs=1)
-    runner = ToyRunner(sched)
+    sched, runner = toy(max_num_seqs=1)
     for uid, priority in [(1, 5), (2, 5), (3, 0), (4, -1), (5, 0)]:
         sched.add(sequence(uid, [uid] * 4, EmbedTask(), priority=priority))
     assert [seq.uid for seq in runner.drain()] == [4, 3, 5, 1, 2]

@@ -1,40 +1,19 @@
 """Ends of sequences: by the number of tokens, a stop, an abort or a deadline, and only once."""
 
+import itertools
+
 import pytest
 
+from server.engine.scheduling.deadlines import Deadlines
 from server.engine.sequence import SequenceStatus
-from tests.server.engine.toy_runner import (
-    ToyRunner,
-    answer_alone,
-    generate,
-    generated,
-    scheduler,
-    sequence,
-)
+from tests.server.engine.toy_runner import ToyRunner, generate, scheduler, sequence, toy
 
 
 def test_blocks_are_free_in_the_step_that_ends_a_sequence() -> None:
-    sched = scheduler(num_blocks=9)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(10), generate(max_tokens=1)))
+    sched, runner = toy(sequence(1, range(10), generate(max_tokens=1)), num_blocks=9)
     (ended,) = runner.step()
     assert (ended.finish_reason, ended.status) == ("length", SequenceStatus.FINISHED)
     assert sched.block_manager.num_free_blocks == 8
-
-
-def test_a_stop_token_ends_generation() -> None:
-    first, *_ = answer_alone(range(6), generate(max_tokens=5))
-    sched = scheduler()
-    sched.add(sequence(1, range(6), generate(max_tokens=5, stop=(first,))))
-    (ended,) = ToyRunner(sched).drain()
-    assert (ended.finish_reason, generated(ended)) == ("stop", [first])
-
-
-def test_a_request_for_no_tokens_ends_with_its_prompt() -> None:
-    sched = scheduler()
-    sched.add(sequence(1, range(6), generate(max_tokens=0)))
-    (ended,) = ToyRunner(sched).drain(max_steps=2)
-    assert (ended.finish_reason, generated(ended)) == ("length", [])
 
 
 def test_an_aborted_sequence_is_gone_at_once_waiting_or_running() -> None:
@@ -52,10 +31,7 @@ def test_an_aborted_sequence_is_gone_at_once_waiting_or_running() -> None:
 
 
 def test_a_sequence_aborted_during_its_step_is_passed_over() -> None:
-    sched = scheduler()
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(10)))
-    sched.add(sequence(2, range(20, 30), generate(max_tokens=1)))
+    sched, runner = toy(sequence(1, range(10)), sequence(2, range(20, 30), generate(max_tokens=1)))
     schedule = sched.schedule()
     new_tokens = runner.run(schedule)
     sched.abort(1)
@@ -64,8 +40,7 @@ def test_a_sequence_aborted_during_its_step_is_passed_over() -> None:
 
 
 def test_a_sequence_past_its_deadline_is_ended_once_with_that_reason() -> None:
-    sched = scheduler()
-    runner = ToyRunner(sched)
+    sched, runner = toy()
     for uid, deadline in [(1, 30.0), (2, 10.0), (3, None), (4, 20.0)]:
         sched.add(sequence(uid, range(4), generate(max_tokens=50), deadline))
     runner.step()
@@ -75,6 +50,17 @@ def test_a_sequence_past_its_deadline_is_ended_once_with_that_reason() -> None:
     sched.abort(1)
     assert sched.expired(1e9) == []
     assert [seq.uid for seq in sched.sequences] == [3]
+
+
+def test_the_deadlines_that_are_kept_expire_in_order() -> None:
+    for order in itertools.permutations((10.0, 20.0, 30.0, 40.0)):
+        deadlines = Deadlines()
+        deadlines.add(sequence(9, range(4), deadline=5.0))
+        deadlines.keep([sequence(uid, range(4), deadline=deadline) for uid, deadline in enumerate(order)])
+        assert deadlines.next == 10.0
+        assert [deadline for deadline, _ in deadlines.take_expired(25.0)] == [10.0, 20.0]
+        assert [deadline for deadline, _ in deadlines.take_expired(40.0)] == [30.0, 40.0]
+        assert deadlines.next is None
 
 
 def test_deadlines_of_requests_that_ended_do_not_gather_while_others_run() -> None:

@@ -15,14 +15,14 @@ from tests.server.engine.toy_runner import (
     generated,
     scheduler,
     sequence,
+    toy,
 )
 
 # --- admission ---
 
 
 def test_seats_are_limited_and_filled_as_they_fall_free() -> None:
-    sched = scheduler(max_num_seqs=2)
-    runner = ToyRunner(sched)
+    sched, runner = toy(max_num_seqs=2)
     for uid in (1, 2, 3):
         sched.add(sequence(uid, range(100 * uid, 100 * uid + 4), generate(max_tokens=2)))
     assert chunk_sizes(runner) == {1: 4, 2: 4}
@@ -32,30 +32,16 @@ def test_seats_are_limited_and_filled_as_they_fall_free() -> None:
 
 
 def test_a_small_request_does_not_overtake_a_large_one_that_waits_for_room() -> None:
-    sched = scheduler(num_blocks=6)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(8), generate(max_tokens=9)))
+    sched, runner = toy(sequence(1, range(8), generate(max_tokens=9)), num_blocks=6)
     runner.step()
     sched.add(sequence(2, range(100, 116), EmbedTask()))
     sched.add(sequence(3, range(4), EmbedTask()))
     assert [seq.uid for seq in runner.drain()] == [1, 2, 3]
 
 
-def test_an_admission_leaves_room_for_running_sequences_to_grow() -> None:
-    sched = scheduler(num_blocks=6)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(7), generate(max_tokens=5)))
-    runner.step()
-    sched.add(sequence(2, range(100, 112), generate(max_tokens=5)))
-    assert [seq.uid for seq in runner.drain()] == [1, 2]
-    assert sched.num_preemptions == 0
-
-
 def test_an_admission_leaves_no_room_for_those_that_have_all_the_blocks_that_they_will_need() -> None:
     for max_tokens, sizes in [(2, {1: 1, 2: 8}), (3, {1: 1})]:  # the first computes 8 tokens, or 9
-        sched = scheduler(num_blocks=5)
-        runner = ToyRunner(sched)
-        sched.add(sequence(1, range(7), generate(max_tokens=max_tokens)))
+        sched, runner = toy(sequence(1, range(7), generate(max_tokens=max_tokens)), num_blocks=5)
         runner.step()
         sched.add(sequence(2, range(100, 108), EmbedTask()))
         assert chunk_sizes(runner) == sizes
@@ -78,50 +64,27 @@ def test_limits_that_leave_a_sequence_without_its_token_are_refused(max_num_seqs
 # --- preemption ---
 
 
-def test_the_latest_arrival_is_preempted_and_finishes_with_the_answer_it_gives_alone() -> None:
-    sched = scheduler(num_blocks=7)
-    runner = ToyRunner(sched)
-    seqs = [sequence(uid, range(uid * 50, uid * 50 + 8), generate(max_tokens=12)) for uid in (1, 2)]
+@pytest.mark.parametrize(("priorities", "preempted"), [((0, 0), 2), ((1, 0), 1)])
+def test_the_last_in_rank_is_preempted_and_finishes_with_the_answer_it_gives_alone(
+    priorities: tuple[int, int], preempted: int
+) -> None:
+    sched, runner = toy(num_blocks=7)
+    seqs = [
+        sequence(uid, range(uid * 50, uid * 50 + 8), generate(max_tokens=12), priority=priority)
+        for uid, priority in enumerate(priorities, 1)
+    ]
     for seq in seqs:
         sched.add(seq)
-    ended = runner.drain()
-    assert [seq.uid for seq in ended] == [1, 2]
-    assert [seq.num_preemptions for seq in seqs] == [0, 1]
+    assert [seq.uid for seq in runner.drain()] == [3 - preempted, preempted]
+    assert [seq.num_preemptions for seq in seqs] == [int(seq.uid == preempted) for seq in seqs]
     assert sched.num_preemptions == 1
     assert sched.block_manager.prefix_cache_queries == 16, "a preempted sequence was counted again"
     for seq in seqs:
         assert generated(seq) == answer_alone(seq.request.prompt_token_ids, generate(max_tokens=12))
 
 
-def test_who_came_first_is_preempted_for_one_of_an_earlier_priority_and_still_ends() -> None:
-    sched = scheduler(num_blocks=7)
-    runner = ToyRunner(sched)
-    seqs = [
-        sequence(uid, range(uid * 50, uid * 50 + 8), generate(max_tokens=12), priority=priority)
-        for uid, priority in [(1, 1), (2, 0)]
-    ]
-    for seq in seqs:
-        sched.add(seq)
-    assert [seq.uid for seq in runner.drain()] == [2, 1]
-    assert [seq.num_preemptions for seq in seqs] == [1, 0]
-    for seq in seqs:
-        assert generated(seq) == answer_alone(seq.request.prompt_token_ids, generate(max_tokens=12))
-
-
-def test_a_preempted_sequence_goes_before_those_that_never_ran() -> None:
-    sched = scheduler(num_blocks=7, max_num_seqs=2)
-    runner = ToyRunner(sched)
-    for uid in (1, 2, 3):
-        sched.add(sequence(uid, range(uid * 50, uid * 50 + 8), generate(max_tokens=12)))
-    while not sched.num_preemptions:
-        runner.step()
-    assert [(seq.uid, seq.status.value) for seq in sched.sequences] == [(1, "running"), (2, "waiting"), (3, "waiting")]
-
-
 def test_a_preempted_capture_is_not_repeated() -> None:
-    sched = scheduler(num_blocks=8, max_num_seqs=2, budget=3)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(8), generate(max_tokens=20)))
+    sched, runner = toy(sequence(1, range(8), generate(max_tokens=20)), num_blocks=8, max_num_seqs=2, budget=3)
     capturing = sequence(2, range(50, 66), attend())
     sched.add(capturing)
     while not capturing.num_preemptions:
@@ -134,22 +97,23 @@ def test_a_preempted_capture_is_not_repeated() -> None:
 # --- the prefix cache ---
 
 
-def test_a_repeated_prompt_is_taken_from_the_cache_and_counted() -> None:
-    sched = scheduler()
-    runner = ToyRunner(sched)
-    answers = []
-    for uid in (1, 2):
-        sched.add(sequence(uid, range(14), generate(max_tokens=6)))
-        answers += [generated(seq) for seq in runner.drain()]
-    assert answers[0] == answers[1]
+def test_a_repeated_prompt_and_the_next_turn_of_a_conversation_are_taken_from_the_cache_and_counted() -> None:
+    sched, runner = toy()
+    seqs = [sequence(uid, range(14), generate(max_tokens=6)) for uid in (1, 2)]
+    for seq in seqs:
+        sched.add(seq)
+        runner.drain()
+    assert generated(seqs[0]) == generated(seqs[1])
     assert runner.num_tokens_run == 19 + 19 - 12
     assert (sched.block_manager.prefix_cache_queries, sched.block_manager.prefix_cache_hits) == (28, 12)
+    turn = sequence(3, [*seqs[0].token_ids, 1, 2, 3])
+    sched.add(turn)
+    runner.drain()
+    assert turn.num_cached_tokens == 16  # of 19: the last token of the answer was never computed
 
 
 def test_a_block_that_is_shared_in_part_is_copied_to_the_block_of_its_positions() -> None:
-    sched = scheduler(copying=True)
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(10), EmbedTask()))
+    sched, runner = toy(sequence(1, range(10), EmbedTask()), copying=True)
     runner.drain()
     second = sequence(2, [*range(9), 98, 99], EmbedTask())
     sched.add(second)
@@ -160,21 +124,8 @@ def test_a_block_that_is_shared_in_part_is_copied_to_the_block_of_its_positions(
     assert sched.block_manager.prefix_cache_hits == 8, "only whole blocks are counted"
 
 
-def test_an_answer_is_reused_by_the_next_turn_of_a_conversation() -> None:
-    sched = scheduler()
-    runner = ToyRunner(sched)
-    first = sequence(1, range(6), generate(max_tokens=7))
-    sched.add(first)
-    runner.drain()
-    second = sequence(2, [*first.token_ids, 1, 2, 3])
-    sched.add(second)
-    runner.drain()
-    assert second.num_cached_tokens == 12  # of 13: the last token of the answer was never computed
-
-
 def test_without_prefix_caching_everything_is_computed_and_nothing_counted() -> None:
-    sched = scheduler(caching=False)
-    runner = ToyRunner(sched)
+    sched, runner = toy(caching=False)
     for uid in (1, 2):
         sched.add(sequence(uid, range(14), generate(max_tokens=1)))
         runner.drain()
@@ -182,28 +133,15 @@ def test_without_prefix_caching_everything_is_computed_and_nothing_counted() -> 
     assert (sched.block_manager.prefix_cache_queries, sched.block_manager.prefix_cache_hits) == (0, 0)
 
 
-def test_a_capture_recomputes_what_the_cache_already_holds() -> None:
-    sched = scheduler()
-    runner = ToyRunner(sched)
-    sched.add(sequence(1, range(16), EmbedTask()))
-    sched.add(sequence(2, range(16), attend()))
-    sched.add(sequence(3, range(16), attend(9)))
-    runner.drain()
-    sched.add(sequence(4, range(16), attend()))
-    sched.add(sequence(5, range(16), attend(9)))
-    runner.drain()
-    assert runner.captured[4] == list(range(16))
-    assert runner.captured[5] == list(range(8, 16))
-
-
-def test_what_a_capture_computes_itself_is_not_counted_as_looked_up() -> None:
-    sched = scheduler()
-    runner = ToyRunner(sched)
+def test_a_capture_recomputes_what_the_cache_already_holds_and_does_not_count_as_looked_up() -> None:
+    sched, runner = toy()
     for uid, task, queries in [(1, EmbedTask(), 16), (2, attend(), 16), (3, attend(9), 32)]:
         sched.add(sequence(uid, range(16), task))
         runner.drain()
         assert sched.block_manager.prefix_cache_queries == queries
     assert sched.block_manager.prefix_cache_hits == 8
+    assert runner.captured[2] == list(range(16))
+    assert runner.captured[3] == list(range(8, 16))
 
 
 @given(
@@ -211,8 +149,7 @@ def test_what_a_capture_computes_itself_is_not_counted_as_looked_up() -> None:
     budget=st.integers(8, 32),
 )
 def test_hits_are_exactly_what_earlier_requests_share(prompts: list[list[int]], budget: int) -> None:
-    sched = scheduler(num_blocks=200, budget=budget)
-    runner = ToyRunner(sched)
+    sched, runner = toy(num_blocks=200, budget=budget)
     computed: list[list[int]] = []
     for uid, prompt in enumerate(prompts):
         seq = sequence(uid, prompt, generate(max_tokens=3))

@@ -1,5 +1,7 @@
 """With any requests and any size of the cache, every request ends with a correct answer, and none waits for ever."""
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -41,36 +43,21 @@ class AnyTraffic(RuleBasedStateMachine):
     """Random arrivals, aborts and steps over a random, mostly too small cache."""
 
     @initialize(
-        num_blocks=st.integers(8, 20),
-        block_size=st.integers(1, 5),
-        max_num_seqs=st.integers(2, 6),
+        options=st.fixed_dictionaries(
+            {
+                "num_blocks": st.integers(8, 20),
+                "block_size": st.integers(1, 5),
+                "max_num_seqs": st.integers(2, 6),
+                "capture_tokens": st.none() | st.integers(1, 4),
+                "caching": st.booleans(),
+                "copying": st.booleans(),
+                "rotary_switch": st.none() | st.integers(1, 20),
+            }
+        ),
         extra_budget=st.integers(0, 12),
-        capture_tokens=st.none() | st.integers(1, 4),
-        caching=st.booleans(),
-        copying=st.booleans(),
-        rotary_switch=st.none() | st.integers(1, 20),
     )
-    def start(
-        self,
-        num_blocks: int,
-        block_size: int,
-        max_num_seqs: int,
-        extra_budget: int,
-        capture_tokens: int | None,
-        caching: bool,
-        copying: bool,
-        rotary_switch: int | None,
-    ) -> None:
-        self.scheduler = scheduler(
-            num_blocks=num_blocks,
-            block_size=block_size,
-            max_num_seqs=max_num_seqs,
-            budget=max_num_seqs + extra_budget,
-            capture_tokens=capture_tokens,
-            caching=caching,
-            copying=copying,
-            rotary_switch=rotary_switch,
-        )
+    def start(self, options: dict[str, Any], extra_budget: int) -> None:
+        self.scheduler = scheduler(**options, budget=options["max_num_seqs"] + extra_budget)
         self.runner = ToyRunner(self.scheduler)
         self.seqs: dict[int, Sequence] = {}
         self.ended: set[int] = set()
@@ -80,29 +67,19 @@ class AnyTraffic(RuleBasedStateMachine):
         of=st.integers(0, 30),
         tail=st.lists(st.integers(0, 4), min_size=1, max_size=6),
         task=tasks,
-        encoded=st.just(()) | st.sampled_from([(1, 2, 3), (1, 2), tuple(range(30))]),
-        changed=st.sampled_from([False, False, False, True]),
-        priority=st.sampled_from([0, 0, 0, -1, 2]),
-        client=st.sampled_from("abc"),
+        options=st.fixed_dictionaries(
+            {
+                "encoded": st.just(()) | st.sampled_from([(1, 2, 3), (1, 2), tuple(range(30))]),
+                "interventions": st.sampled_from([(), (), (), (CHANGE,)]),
+                "priority": st.sampled_from([0, 0, 0, -1, 2]),
+                "client": st.sampled_from("abc"),
+            }
+        ),
     )
-    def arrive(
-        self,
-        num_shared: int,
-        of: int,
-        tail: list[int],
-        task: Task,
-        encoded: tuple[int, ...],
-        changed: bool,
-        priority: int,
-        client: str,
-    ) -> None:
+    def arrive(self, num_shared: int, of: int, tail: list[int], task: Task, options: dict[str, Any]) -> None:
         uid = len(self.seqs)
         shared = self.seqs[of].token_ids if of < uid else SHARED_TEXT
-        prompt = [*shared[:num_shared], *tail]
-        interventions = (CHANGE,) if changed else ()
-        self._add(
-            sequence(uid, prompt, task, encoded=encoded, interventions=interventions, priority=priority, client=client)
-        )
+        self._add(sequence(uid, [*shared[:num_shared], *tail], task, **options))
 
     @rule(length=st.integers(1, 40), task=st.sampled_from([EmbedTask(), attend_encoder()]))
     def arrive_at_an_encoder(self, length: int, task: Task) -> None:
@@ -200,7 +177,9 @@ class AnyTraffic(RuleBasedStateMachine):
     def check_answer(self, seq: Sequence) -> None:
         task = seq.task
         if isinstance(task, GenerateTask):
-            assert generated(seq) == answer_alone(seq.request.prompt_token_ids, task, seq.encoder_token_ids)
+            answer = answer_alone(seq.request.prompt_token_ids, task, seq.encoder_token_ids)
+            is_stopped = bool(answer) and answer[-1] in task.sampling.stopping_ids
+            assert (generated(seq), seq.finish_reason) == (answer, "stop" if is_stopped else "length")
         assert self.runner.encoded.get(seq.uid, 0) == bool(seq.encoder_token_ids), "captured twice, or never"
         if not seq.token_ids:
             return

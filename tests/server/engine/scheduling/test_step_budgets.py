@@ -60,23 +60,26 @@ def sizes(found: list[Schedule]) -> list[int]:
     return [schedule.num_tokens for schedule in found]
 
 
-@pytest.mark.parametrize("encodes", [False, True], ids=["a prompt", "texts"])
-def test_on_a_slow_machine_a_step_takes_about_a_second(encodes: bool) -> None:
-    assert sizes(schedules(lambda num_read: 640, encodes=encodes)) == [256, *[640] * 12, 256]
+@pytest.mark.parametrize(
+    ("tokens_per_second", "encodes", "expected"),
+    [
+        (640, False, [256, *[640] * 12, 256]),
+        (640, True, [256, *[640] * 12, 256]),
+        (21, False, [256, *[128] * 62]),
+        (3000, False, [256, 2048, 2048, 2048, 1792]),
+    ],
+    ids=["a prompt", "texts", "few tokens are not split", "a quick machine"],
+)
+def test_on_a_slow_machine_a_step_takes_about_a_second(
+    tokens_per_second: float, encodes: bool, expected: list[int]
+) -> None:
+    assert sizes(schedules(lambda num_read: tokens_per_second, encodes=encodes)) == expected
 
 
 def test_a_text_is_read_whole_however_slow_the_machine_is() -> None:
     found = schedules(lambda num_read: 700, encodes=True)
     assert [len(schedule.encodes) for schedule in found] == [4, *[10] * 12, 4]
     assert all(schedule.num_tokens == 64 * len(schedule.encodes) for schedule in found)
-
-
-def test_a_step_of_few_tokens_is_not_split_however_slow_the_machine_is() -> None:
-    assert sizes(schedules(lambda num_read: 21)) == [256, *[128] * 62]
-
-
-def test_a_quick_machine_reads_with_whole_budgets() -> None:
-    assert sizes(schedules(lambda num_read: 3000)) == [256, 2048, 2048, 2048, 1792]
 
 
 def test_a_step_that_the_machine_delayed_makes_few_steps_smaller() -> None:
