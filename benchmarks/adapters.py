@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from benchmarks.checkpoint import make_checkpoint, random_prompts
 from benchmarks.comparison import table
 from benchmarks.load import closed_loop, run
-from benchmarks.models import add_folders
+from benchmarks.models import add_cache
 from benchmarks.subjects import OUTPUT_TOKENS, PROMPT_TOKENS, vocabulary_of
 from model.checkpoint.registry import read_config
 from tests.support.processes import Server, serve
@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--requests", type=int, default=3, help="of each stream in a turn")
     parser.add_argument("--turns", type=int, default=5)
-    add_folders(parser)
+    add_cache(parser)
     options = parser.parse_args()
     base = make_checkpoint(options.cache)
     names = [f"adapter-{i}" for i in range(options.adapters)]

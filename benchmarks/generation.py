@@ -9,7 +9,7 @@ speed affect all alike. While one engine is measured, the peers' servers are sto
   open    requests at given rates, and how many were served within limits (`benchmarks.open_loop`)
   long    one prompt of 900 tokens among 8 streams (`benchmarks.long_prompt`), where the context holds it
   start   time to ready and to the first token (`benchmarks.startup`)
-  memory  of all our processes (`benchmarks.serving_memory`)
+  memory  of all our processes (`benchmarks.sizing`)
 
 Times are as `vllm bench serve` defines them: TTFT up to the first event with text, ITL between two of them, E2E up to
 the last, TPOT from the first to the last over the number of tokens after the first. `transformers.generate` has a
@@ -22,14 +22,12 @@ bfloat16 is shown next to it.
 """
 
 import argparse
-import os
-import platform
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import closed_loop, long_prompt, open_loop, serving_memory, startup
-from benchmarks.checkpoint import make_checkpoint
+from benchmarks import closed_loop, long_prompt, open_loop, sizing, startup
+from benchmarks.comparison import machine
 from benchmarks.models import GGUF_MODELS, MODELS, Model, add_folders
 from benchmarks.peers.engines import ENGINES, Setup
 from benchmarks.subjects import PROMPT_TOKENS, STATIC, Served, all_of
@@ -42,7 +40,7 @@ def print_machine(dtypes: Sequence[str]) -> None:
 
     from benchmarks.ceiling import bytes_per_second, operations_per_second
 
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    print(machine())
     rates = [f"{operations_per_second(getattr(torch, dtype)) / 1e9:.0f} GFLOP/s {dtype}" for dtype in dtypes]
     print(f"read {bytes_per_second() / 1e9:.1f} GB/s; large products {', '.join(rates)}\n", flush=True)
 
@@ -117,7 +115,7 @@ def main() -> None:
         engines = [name for name in options.engines if name in ENGINES]
         startup.report(options.models, engines, options.cache, options.home, options.turns)
     if "memory" in options.tables:
-        serving_memory.report(make_checkpoint(options.cache), serving_memory.SECONDS)
+        sizing.report_bar(options.cache)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,6 @@ It prints three tables, measured over HTTP on the 124M checkpoint with the serve
 import argparse
 import asyncio
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -34,6 +32,7 @@ from typing import Any
 import httpx
 
 from benchmarks.checkpoint import make_checkpoint
+from benchmarks.comparison import machine
 from benchmarks.load import percentile, stream_completion
 from benchmarks.looking_inside_memory import CAPTURE_BUDGET, LONG_PROMPT, SAFETENSORS, long_prompt, measure_pressure
 from tests.support.processes import ROOT, Server, serve
@@ -279,7 +278,7 @@ def main() -> None:
     parser.add_argument("--pressure-seconds", type=float, default=60.0, help="how long they trace")
     parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
     options = parser.parse_args()
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    print(f"{machine()}\n")
     folder = make_checkpoint(options.cache)
     for name in options.tables:
         TABLES[name](folder, options)

@@ -14,8 +14,6 @@ With --check the exit status is 1 if the page misses a bound below.
 """
 
 import argparse
-import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +25,7 @@ from urllib.parse import urlencode, urlsplit
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from benchmarks.checkpoint import make_llama
+from benchmarks.comparison import machine
 from benchmarks.load import percentile
 from benchmarks.page_head_change import report_head_changes
 from benchmarks.page_journey import report_journey
@@ -268,7 +267,7 @@ def main() -> None:
     chromium = find_chromium()
     if chromium is None:
         parser.error("chromium is missing: Debian's package chromium-headless-shell has it")
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    print(f"{machine()}\n")
     missed: list[str] = []
     with sync_playwright() as playwright:
         # no sandbox: in containers, where this may run as root, Chromium's own cannot start

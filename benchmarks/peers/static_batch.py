@@ -1,14 +1,10 @@
-"""Run `transformers.generate` with a static batch in a separate process: one line of input, one line of output.
-
-{"prompts": [[1, 2, ...], ...], "max_tokens": 64} -> {"seconds": 1.5}
-"""
+"""Run `transformers.generate` with a static batch: {"prompts": [[1, 2, ...], ...], "max_tokens": 64} -> its seconds."""
 
 import argparse
-import json
-import sys
-import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.peers.lines import answer_all
 
 
 def main() -> None:
@@ -22,11 +18,9 @@ def main() -> None:
 
     disable_progress_bar()
     model: Any = AutoModelForCausalLM.from_pretrained(options.folder, dtype=getattr(torch, options.dtype))
-    print("{}", flush=True)
-    for line in sys.stdin:
-        asked = json.loads(line)
+
+    def generate(asked: dict[str, Any]) -> None:
         ids, length = torch.tensor(asked["prompts"]), asked["max_tokens"]
-        started = time.perf_counter()
         with torch.inference_mode():
             out = model.generate(
                 ids,
@@ -38,7 +32,8 @@ def main() -> None:
             )
         if out.shape != (len(ids), ids.shape[1] + length):
             raise RuntimeError(f"transformers gave {tuple(out.shape)}")
-        print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)
+
+    answer_all(generate)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.mixed_load import Question, first_difference, meaning
+from benchmarks.questions import Question, first_difference, meaning
 from benchmarks.soak import books
 from benchmarks.soak.acts import MODEL, content_of, headers_of, pool
 from benchmarks.soak.books import Findings

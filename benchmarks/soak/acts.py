@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from benchmarks.mixed_load import STORIES, Question, questions
+from benchmarks.questions import STORIES, Question, questions
 from tests.support.wire import JSON_HEADERS, json_content
 
 MODEL = "soak"

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from benchmarks.mixed_load import Question, first_difference, meaning
+from benchmarks.questions import Question, first_difference, meaning
 from benchmarks.soak.acts import Act, Behaviour, Wrong, acts, content_of, headers_of, wrong_requests
 from tests.support.processes import Server
 from tests.support.wire import Head, Wire, WireError

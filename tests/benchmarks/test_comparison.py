@@ -9,7 +9,6 @@ from benchmarks.comparison import Ratio, ratio_to_best, table
 from benchmarks.load import Load, Timeline
 from benchmarks.long_prompt import stall
 from benchmarks.open_loop import Limits
-from benchmarks.serving_memory import Sizes
 from benchmarks.subjects import OUTPUT_TOKENS, Figures
 
 LIMITS = Limits(time_to_first_token=0.5, time_per_output_token=0.05)
@@ -106,7 +105,3 @@ def test_streams_that_ended_before_the_long_prompt_say_nothing() -> None:
     load = Load(3.0, [Timeline(2.0, [3.0]), Timeline(0.0, [1.0, 1.5])])
     with pytest.raises(RuntimeError, match="had ended"):
         stall(load)
-
-
-def test_the_bar_for_memory_follows_the_weights() -> None:
-    assert Sizes(weights=200_000_000, kv_cache=1).allowed == pytest.approx(700e6)
