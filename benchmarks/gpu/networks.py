@@ -25,41 +25,16 @@ class Network:
     sizes: dict[str, Any]
 
 
-TINY = Network(
-    "tiny",
-    {
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "vocab_size": 1000,
-        "initializer_range": 0.15,  # large, so that attention decides the next token
-    },
-)
-SMALL = Network(
-    "1.2B",
-    {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-    },
-)
-LARGE = Network(
-    "8B",
-    {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-        "tie_word_embeddings": False,
-    },
-)
+def llama(
+    name: str, width: int, inner: int, layers: int, heads: int, key_heads: int, vocabulary: int, **more: Any
+) -> Network:
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, "vocab_size": vocabulary}
+    return Network(name, sizes | {"num_attention_heads": heads, "num_key_value_heads": key_heads} | more)
+
+
+TINY = llama("tiny", 256, 512, 3, 8, 2, 1000, initializer_range=0.15)  # large, so that attention decides the next token
+SMALL = llama("1.2B", 2048, 8192, 16, 32, 8, 128256)
+LARGE = llama("8B", 4096, 14336, 32, 32, 8, 128256, tie_word_embeddings=False)
 
 
 def make_theirs(network: Network, dtype: torch.dtype, device: torch.device, context: int) -> Any:
