@@ -178,21 +178,9 @@ def mutations(seed: int, count: int) -> Iterator[Attack]:
     """Return valid requests with random bytes changed, cut, doubled, swapped or inserted."""
     draw = random.Random(seed)
     spices = [
-        b"\r\n",
-        b"\n",
-        b"\0",
-        b"\xff",
-        b"%00",
-        b"\r\n\r\n",
-        b":",
-        b" ",
-        b"chunked",
-        b"-1",
-        b"{",
-        b'"',
-        b"NaN",
+        b"\r\n", b"\n", b"\0", b"\xff", b"%00", b"\r\n\r\n", b":", b" ", b"chunked", b"-1", b"{", b'"', b"NaN",
         b"9" * 40,
-    ]
+    ]  # fmt: skip
     for _ in range(count):
         content = bytearray(draw.choice(VALID))
         for _ in range(draw.choice((1, 1, 2, 3, 8, 30))):
