@@ -118,10 +118,7 @@ CASES: dict[str, Case] = {
     "10,000 documents": Case("/v1/rerank", lambda: {"query": "1 ", "documents": ["a"] * 10_000, "truncate": True}),
     "systemone criteria": Case(
         "/v1/systemone",
-        lambda: {
-            "state": "x",
-            "questions": {f"q{i}": {**_SCORE, "criteria": [_floats(9000)] * 10} for i in range(20)},
-        },
+        lambda: {"state": "x", "questions": {f"q{i}": {**_SCORE, "criteria": [_floats(9000)] * 10} for i in range(20)}},
     ),
     "220 input_json parts": Case(
         "/v1/decisions",
@@ -151,12 +148,10 @@ CASES: dict[str, Case] = {
         "/v1/responses", lambda: {"input": "a", "user": "u" * (30 << 20), "stream": True, "max_output_tokens": 16}
     ),
     "next at 16 temperatures": Case(
-        "/v1/next",
-        lambda: {"input": ["a"] * 128, "temperatures": [0.1 * i for i in range(1, 17)], "num_tokens": 1000},
+        "/v1/next", lambda: {"input": ["a"] * 128, "temperatures": [0.1 * i for i in range(1, 17)], "num_tokens": 1000}
     ),
     "next, as much as is named": Case(
-        "/v1/next",
-        lambda: {"input": ["a"] * 16, "temperatures": [0.1 * i for i in range(1, 17)], "num_tokens": 1000},
+        "/v1/next", lambda: {"input": ["a"] * 16, "temperatures": [0.1 * i for i in range(1, 17)], "num_tokens": 1000}
     ),
     "tokenize emoji": Case(
         "/tokenize", lambda: {"prompt": "\U0001f600" * 900_000, "return_token_strs": True, "return_offsets": True}
@@ -178,12 +173,7 @@ CASES: dict[str, Case] = {
     "tool with 120,000 keys": Case(
         CHAT,
         lambda: _chat(
-            tools=[
-                {
-                    "type": "function",
-                    "function": {"name": "t", "parameters": {f"k{i}": 0 for i in range(120_000)}},
-                }
-            ]
+            tools=[{"type": "function", "function": {"name": "t", "parameters": {f"k{i}": 0 for i in range(120_000)}}}]
         ),
     ),
     "1,088 prompts": Case(COMPLETIONS, lambda: {"prompt": ["a"] * 1088, "max_tokens": 1}),

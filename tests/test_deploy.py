@@ -166,11 +166,7 @@ def test_the_server_needs_no_rights_no_home_and_no_cache_and_leaves_nothing_in_t
     refused = subprocess.run([*locked, "touch", str(ROOT / "written")], capture_output=True, text=True, check=False)
     assert "Read-only file system" in refused.stderr
     check = (ROOT / "tests" / "tools" / "serve_once.py").read_text(encoding="utf-8")
-    environment = {
-        **os.environ,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": "/nonexistent",
-    }
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": "/nonexistent"}
     command = [*locked, sys.executable, "-c", check]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]

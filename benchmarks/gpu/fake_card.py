@@ -110,11 +110,7 @@ def on_card(config: ModelConfig, weights: Mapping[str, Tensor], *, batch_invaria
     """Return a network on the fake card."""
     there = {name: torch.empty(each.shape, dtype=each.dtype, device=CUDA) for name, each in weights.items()}
     return build_model(
-        config,
-        there,
-        context=config.max_model_len,
-        kernels=KernelConfig("triton"),
-        batch_invariant=batch_invariant,
+        config, there, context=config.max_model_len, kernels=KernelConfig("triton"), batch_invariant=batch_invariant
     )
 
 

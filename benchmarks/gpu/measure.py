@@ -60,9 +60,7 @@ class Measurement:
                 ),
             )
         self._try(
-            ("memcheck",),
-            60,
-            lambda: suites.run_memcheck(self._results, kernel_tests, options, self._clock.left),
+            ("memcheck",), 60, lambda: suites.run_memcheck(self._results, kernel_tests, options, self._clock.left)
         )
 
     def speed(self) -> None:

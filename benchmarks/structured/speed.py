@@ -49,12 +49,7 @@ def record(number: int) -> dict[str, Any]:
     for name in ("year", "pages", "price"):
         properties[f"{name}_{number}"] = {"type": "integer", "minimum": 0, "maximum": 9999}
     properties[f"binding_{number}"] = {"enum": ["hardcover", "paperback", "electronic", "audio recording"]}
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def fields(number: int) -> dict[str, Any]:

@@ -96,14 +96,7 @@ class BatchEngine:
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        planner: Planner,
-        folder: Path,
-        file_format: FileFormat,
-        *,
-        max_held: int,
-        max_bytes: int,
+        self, engine: Engine, planner: Planner, folder: Path, file_format: FileFormat, *, max_held: int, max_bytes: int
     ) -> None:
         self._engine, self._planner = engine, planner
         self._folder, self._file_format = folder, file_format

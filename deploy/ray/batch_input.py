@@ -155,11 +155,7 @@ def parts_of(files: Sequence[tuple[Path, FileScan]], rows_per_shard: int) -> lis
     for path, found in files:
         for piece in found.pieces:
             part = Part(
-                path=str(path),
-                piece=piece,
-                first_row=first_row,
-                first_shard=first_shard,
-                rows_per_shard=rows_per_shard,
+                path=str(path), piece=piece, first_row=first_row, first_shard=first_shard, rows_per_shard=rows_per_shard
             )
             parts.append(part)
             first_row += piece.num_rows

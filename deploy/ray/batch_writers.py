@@ -79,12 +79,7 @@ def _publish(temporary: Path, path: Path) -> None:
 # ---- Parquet
 
 _TENSOR = pa.struct(
-    [
-        ("name", pa.string()),
-        ("shape", pa.list_(pa.int32())),
-        ("dtype", pa.string()),
-        ("data", pa.large_binary()),
-    ]
+    [("name", pa.string()), ("shape", pa.list_(pa.int32())), ("dtype", pa.string()), ("data", pa.large_binary())]
 )
 
 

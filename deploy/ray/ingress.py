@@ -22,14 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deploy.ray.engine import Head
 from deploy.ray.gather import merge
 from server.http.error_shapes import error_response
-from server.http.errors import (
-    ApiError,
-    EngineError,
-    PayloadTooLarge,
-    QueueFull,
-    Unavailable,
-    WorkerLost,
-)
+from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost
 from server.http.sse import error_event
 from server.observability.metrics import CONTENT_TYPE
 

@@ -86,12 +86,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_wrong_numbers_are_a_status_and_missed_bars_are_not(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    results: Results,
-    part: list[str],
-    calls: list[str],
-    status: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: Results, part: list[str], calls: list[str], status: int
 ) -> None:
     called = []
 

@@ -159,8 +159,7 @@ def written(batch: BatchEngine, rows: list[Row], folder: Path, file_format: File
 
 
 @pytest.mark.parametrize(
-    ("name", "file_format"),
-    [("embedding", "safetensors"), *((name, FORMATS[i % 2]) for i, name in enumerate(TASKS))],
+    ("name", "file_format"), [("embedding", "safetensors"), *((name, FORMATS[i % 2]) for i, name in enumerate(TASKS))]
 )
 async def test_a_row_is_answered_as_its_route_answers(
     site: Site, tmp_path: Path, name: str, file_format: FileFormat
