@@ -11,12 +11,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import httpx
 import pytest
@@ -33,11 +32,11 @@ from deploy.ray.batch_input import Columns, parts_of, read_part, scan
 from deploy.ray.shards import read_shards, read_summary
 from server.config.settings import Settings
 from server.lifecycle.app import load_model_files
+from tests.server.running import wait_for
 from tests.support.processes import serve
 
 pytestmark = pytest.mark.nightly
 
-T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = {
     **os.environ,
@@ -62,7 +61,7 @@ SOME_ROWS_FAILED = 3
 def cluster(only_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of two nodes."""
     log = tmp_path_factory.mktemp("cluster") / "log"
-    command = [sys.executable, "-m", "tests.deploy.two_ray_nodes"]
+    command = [sys.executable, "-m", "tests.deploy.ray_nodes"]
     with log.open("w") as out:
         process = subprocess.Popen(
             command, cwd=ROOT, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=out, stderr=out, start_new_session=True
@@ -123,13 +122,7 @@ class Batch:
         return sorted(self.folder.glob("shard-*"))
 
 
-def wait_until(find: Callable[[], T | None], what: str) -> T:
-    """Wait for and return the first true value."""
-    deadline = time.monotonic() + PATIENCE
-    while (found := find()) is None or not found:
-        assert time.monotonic() < deadline, f"{what} did not come"
-        time.sleep(0.005)
-    return found
+wait_until = partial(wait_for, patience=PATIENCE, pause=0.005)
 
 
 def actors(folder: Path) -> list[int]:
