@@ -25,23 +25,26 @@ def load(path: str) -> Any:
     return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
 
 
+SERVICES = load("deploy/compose.yaml")["services"]
+
+
 def test_prometheus_scrapes_the_service_of_the_compose_file_at_the_port_of_the_image() -> None:
     (job,) = load("deploy/prometheus/prometheus.yml")["scrape_configs"]
     (target,) = job["static_configs"][0]["targets"]
     host, port = target.split(":")
-    assert host in load("deploy/compose.yaml")["services"]
+    assert host in SERVICES
     assert f"EXPOSE {port}" in DOCKERFILE
     assert f"LIGHTWELL_PORT={port}" in DOCKERFILE
 
 
 def mounts(service: str) -> dict[str, Path]:
     """Return which of our files a container of the compose file sees, and where."""
-    volumes = [volume.split(":") for volume in load("deploy/compose.yaml")["services"][service]["volumes"]]
+    volumes = [volume.split(":") for volume in SERVICES[service]["volumes"]]
     return {target: ROOT / "deploy" / source for source, target, *_ in volumes if source.startswith("./")}
 
 
 def flags(service: str) -> dict[str, str]:
-    return dict(flag.split("=", 1) for flag in load("deploy/compose.yaml")["services"][service]["command"])
+    return dict(flag.split("=", 1) for flag in SERVICES[service]["command"])
 
 
 def test_the_prometheus_of_the_compose_file_finds_its_configuration_and_rules() -> None:
@@ -52,35 +55,34 @@ def test_the_prometheus_of_the_compose_file_finds_its_configuration_and_rules() 
 
 
 def test_the_grafana_of_the_compose_file_finds_its_data_and_its_dashboard() -> None:
-    services, mounted = load("deploy/compose.yaml")["services"], mounts("grafana")
+    mounted = mounts("grafana")
     (source,) = load("deploy/grafana/provisioning/datasources/prometheus.yml")["datasources"]
     host, port = source["url"].removeprefix("http://").split(":")
-    assert services[host]["ports"][0].endswith(f":{port}")
+    assert SERVICES[host]["ports"][0].endswith(f":{port}")
     scrapes = load("deploy/prometheus/prometheus.yml")["global"]
     assert source["jsonData"]["timeInterval"] == scrapes["scrape_interval"]
     (provider,) = load("deploy/grafana/provisioning/dashboards/lightwell.yml")["providers"]
     assert [path.name for path in mounted[provider["options"]["path"]].iterdir()] == ["lightwell.json"]
     assert mounted["/etc/grafana/provisioning"] == ROOT / "deploy/grafana/provisioning"  # where Grafana looks
-    home = Path(services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    home = Path(SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
     assert (mounted[str(home.parent)] / home.name).is_file()
 
 
 def test_the_compose_file_publishes_nothing_beyond_this_machine_and_gives_grafana_no_default_password() -> None:
-    services = load("deploy/compose.yaml")["services"]
-    assert all(port.startswith("127.0.0.1:") for service in services.values() for port in service["ports"])
-    grafana = services["grafana"]["environment"]
+    assert all(port.startswith("127.0.0.1:") for service in SERVICES.values() for port in service["ports"])
+    grafana = SERVICES["grafana"]["environment"]
     assert grafana["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
     assert grafana["GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION"] == "true"
 
 
 def test_the_images_of_others_are_pinned_to_a_version() -> None:
-    images = {name: service["image"] for name, service in load("deploy/compose.yaml")["services"].items()}
+    images = {name: service["image"] for name, service in SERVICES.items()}
     assert images.pop("lightwell") == "lightwell"
     assert all(re.search(r":v?\d+\.\d+\.\d+$", image) for image in images.values())
 
 
 def test_every_variable_that_the_files_set_is_a_setting() -> None:
-    compose = set(load("deploy/compose.yaml")["services"]["lightwell"]["environment"])
+    compose = set(SERVICES["lightwell"]["environment"])
     image = set(re.findall(r"\b(LIGHTWELL_\w+)=", DOCKERFILE))
     assert compose | image <= VARIABLES
 
@@ -146,7 +148,7 @@ def test_code_for_a_gpu_is_kept_where_models_are() -> None:
 
 
 def test_the_containers_run_read_only_and_without_rights() -> None:
-    for name, service in load("deploy/compose.yaml")["services"].items():
+    for name, service in SERVICES.items():
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
         assert service["security_opt"] == ["no-new-privileges:true"], name

@@ -1,6 +1,6 @@
 """Runs Ray nodes on this machine until stdin ends. It is a process of its own, as Ray warns and leaves threads behind.
 
-python -m tests.deploy.ray_nodes writes the address of two nodes. With a PORT it runs a head and two nodes that serve the
+`tests.deploy.ray_nodes` writes the address of two nodes. With a PORT it runs a head and two nodes that serve the
 default model. It writes "ready" once it answers, with one engine replica, which becomes two under load. It writes a
 word after each line that it reads: "kill" kills a node with one of two replicas, at once; "deploy" begins to put
 another version in the application's place, of one replica.
