@@ -77,28 +77,18 @@ def report_model(name: str, model: Model, folder: Path, options: argparse.Namesp
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS, *GGUF_MODELS])
-    parser.add_argument(
-        "--dtype", nargs="+", help="of each model; by default all three of 124m, float32 of the default"
-    )
-    parser.add_argument("--concurrency", nargs="+", type=int, help="by default 1 8 32, and 1 8 64 of the default model")
+    parser.add_argument("--dtype", nargs="+", help="of each model; by default all three of 124m, float32 of fables")
+    parser.add_argument("--concurrency", nargs="+", type=int, help="by default 1 8 32, and 1 8 64 of fables")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument(
-        "--requests", type=int, default=2, help="of each client in a turn; twice as many of a single one"
-    )
+    parser.add_argument("--requests", type=int, default=2, help="of each client in a turn; of a single one twice that")
     parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="of a request in the closed loop")
     names = [*ENGINES, STATIC]
     parser.add_argument("--engines", nargs="+", default=names, choices=names)
-    parser.add_argument(
-        "--tables", nargs="+", default=[*TABLES], choices=TABLES, help="open and long come after closed"
-    )
-    parser.add_argument(
-        "--shares", nargs="+", type=float, default=[0.5, 0.8], help="of the best closed loop: the rates of the open one"
-    )
+    parser.add_argument("--tables", nargs="+", default=[*TABLES], choices=TABLES, help="open, long run after closed")
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.5, 0.8], help="rates of open / best of closed")
     parser.add_argument("--open-seconds", type=float, default=10.0, help="for which requests come, a turn and rate")
-    parser.add_argument(
-        "--ttft-ms", type=float, help="for a good request; by default 500, and 100 of the default model"
-    )
-    parser.add_argument("--tpot-ms", type=float, help="for a good request; by default 50, and 10 of the default model")
+    parser.add_argument("--ttft-ms", type=float, help="for a good request; by default 500, and 100 of fables")
+    parser.add_argument("--tpot-ms", type=float, help="for a good request; by default 50, and 10 of fables")
     add_folders(parser)
     return parser.parse_args()
 

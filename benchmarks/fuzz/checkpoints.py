@@ -94,12 +94,7 @@ class Sources:
             changes = {".json": [_change_json] * 4, ".safetensors": [_change_tensor, _change_tensor, _change_header]}
             try:
                 rng.choice([*changes.get(file.suffix, []), _change_bytes])(file, rng)
-            except (
-                ValueError,
-                LookupError,
-                RecursionError,
-                SafetensorError,
-            ):  # a change before this one has left no such file
+            except (ValueError, LookupError, RecursionError, SafetensorError):  # an earlier change left no such file
                 _change_bytes(file, rng)
         return folder
 

@@ -5,6 +5,7 @@ import statistics
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -140,13 +141,11 @@ class Measurement:
 
     def _decode(self, size: str, network: Network, engine: Engine, model: Transformer) -> None:
         for crowd, rows in zip(CROWDS, self._plan.rows, strict=True):
-            key = f"{size} {crowd}"
-            self._try(
-                (key,),
-                20,
-                lambda key=key, rows=rows: self._decode_rows(key, network, engine, model, rows),
-                what=f"{network.name}, {rows} at once",
+            key, measure = (
+                f"{size} {crowd}",
+                partial(self._decode_rows, f"{size} {crowd}", network, engine, model, rows),
             )
+            self._try((key,), 20, measure, what=f"{network.name}, {rows} at once")
 
     def _decode_rows(self, key: str, network: Network, engine: Engine, model: Transformer, rows: int) -> None:
         plan, prompts, keys = self._plan, self._prompts(rows), self._plan.prompt + self._plan.answer // 2
@@ -189,9 +188,8 @@ class Measurement:
         ]
         ratios = []
         for _ in range(1 + plan.repeats):
-            invariant, default = (
-                ours.decode_tokens_per_second(each, self._prompts(rows), plan.answer) for each in engines
-            )
+            rates = [ours.decode_tokens_per_second(each, self._prompts(rows), plan.answer) for each in engines]
+            invariant, default = rates
             ratios.append(invariant / default)
         self._results.put("invariant", statistics.median(ratios[1:]), f"{invariant:.0f} of {default:.0f} tokens/s")
 

@@ -97,7 +97,7 @@ async def soak(
     seconds: float,
     clients: int,
     seed: int,
-    kill_every: float,
+    kill_every: int,
 ) -> Soak:
     """Run everything, on a server that logs JSON into `log`."""
     found = Findings()
@@ -196,11 +196,9 @@ def report(result: Soak, seconds: float) -> bool:
     ends = books.engine_ends(result.before, result.after)
     submitted = books.delta("lightwell_requests_submitted_total", result.before, result.after)
     preempted = books.delta("lightwell_num_preemptions_total", result.before, result.after)
-    print(
-        f"\nEngine: {submitted} requests; {', '.join(f'{name} {count}' for name, count in sorted(ends.items()))};",
-        end=" ",
-    )
-    print(f"{preempted} preemptions. {len(result.outcomes) / seconds:.0f} HTTP requests a second.")
+    told = ", ".join(f"{name} {count}" for name, count in sorted(ends.items()))
+    print(f"\nEngine: {submitted} requests; {told}; {preempted} preemptions.", end=" ")
+    print(f"{len(result.outcomes) / seconds:.0f} HTTP requests a second.")
     for kind, count in result.found.counts.items():
         print(f"\nWRONG: {kind}: {count}")
         for example in result.found.examples[kind]:
@@ -225,7 +223,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kill-every", type=float, default=60, help="mean seconds between two faults (at least 20)")
+    parser.add_argument("--kill-every", type=int, default=60, help="mean seconds between two faults (at least 20)")
     parser.add_argument("--log", type=Path, help="where the server's log is kept; else it is thrown away")
     parser.add_argument("serve", nargs="*", help="arguments for `lightwell serve` (after --)")
     options = parser.parse_args()
@@ -233,12 +231,8 @@ def main() -> None:
         log = options.log or Path(folder) / "log"
         with serve([*SERVE, *options.serve], log_file=log) as server:
             seconds = 60 * options.minutes
-            result = asyncio.run(
-                soak(
-                    server, log, pool(), seconds=seconds, clients=options.clients, seed=options.seed,
-                    kill_every=options.kill_every,
-                )
-            )  # fmt: skip
+            drawn = {"clients": options.clients, "seed": options.seed, "kill_every": options.kill_every}
+            result = asyncio.run(soak(server, log, pool(), seconds=seconds, **drawn))
     print(f"{options.minutes:g} minutes, {options.clients} clients, seed {options.seed}\n")
     sys.exit(0 if report(result, seconds) else 1)
 

@@ -131,9 +131,8 @@ def streams(model: str, turns: int) -> bool:
     rows.append(["no grammar", f"{statistics.median(rates['none']):.0f}", "", "", ""])
     for name, each in ratios.items():
         shown = ", ".join(f"{value:.2f}" for value in each)
-        rows.append(
-            [name, f"{statistics.median(rates[name]):.0f}", f"{statistics.median(each):.2f}", shown, str(BARS[name])]
-        )
+        medians = [f"{statistics.median(rates[name]):.0f}", f"{statistics.median(each):.2f}"]
+        rows.append([name, *medians, shown, str(BARS[name])])
     print(table(rows) + f"\n\n{sum(lengths) / STREAMS:.0f} tokens an answer\n", flush=True)
     return all(statistics.median(each) >= BARS[name] for name, each in ratios.items())
 
