@@ -223,7 +223,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kill-every", type=int, default=60, help="mean seconds between two faults (at least 20)")
+    parser.add_argument("--kill-every", type=float, default=60, help="mean seconds between two faults (at least 20)")
     parser.add_argument("--log", type=Path, help="where the server's log is kept; else it is thrown away")
     parser.add_argument("serve", nargs="*", help="arguments for `lightwell serve` (after --)")
     options = parser.parse_args()
