@@ -14,7 +14,7 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,11 +169,11 @@ def _run(plan: Plan, arguments: argparse.Namespace) -> ShardSummary:
     """Make the missing shards, and return the sums of all shards. Raises BatchFailed."""
     from tqdm import tqdm  # type: ignore[import-untyped]
 
-    total = _sum(plan.done.values())
+    total = sum(plan.done.values(), ShardSummary())
     with tqdm(total=plan.num_rows, initial=total.rows, unit=" rows", disable=arguments.no_progress) as bar:
         bar.set_postfix(errors=total.errors)
         for made in made_shards(plan, _workers(plan.job, arguments)):
-            total = _sum((total, made))
+            total += made
             bar.update(made.rows)
             bar.set_postfix(errors=total.errors)
     if total.rows != plan.num_rows:
@@ -189,15 +189,6 @@ def _workers(job: Job, arguments: argparse.Namespace) -> Workers:
 
 
 # ---- the end
-
-
-def _sum(summaries: Iterable[ShardSummary]) -> ShardSummary:
-    each = list(summaries)
-    return ShardSummary(
-        rows=sum(one.rows for one in each),
-        errors=sum(one.errors for one in each),
-        tokens=sum(one.tokens for one in each),
-    )
 
 
 def _report(total: ShardSummary, folder: Path) -> int:

@@ -49,10 +49,15 @@ class RowAnswer:
 class ShardSummary:
     """How much a shard holds."""
 
-    rows: int
-    errors: int
+    rows: int = 0
+    errors: int = 0
     """The number of rows without an answer."""
-    tokens: int
+    tokens: int = 0
+
+    def __add__(self, other: "ShardSummary") -> "ShardSummary":
+        return ShardSummary(
+            rows=self.rows + other.rows, errors=self.errors + other.errors, tokens=self.tokens + other.tokens
+        )
 
 
 def shard_path(folder: Path, number: int, file_format: FileFormat) -> Path:
