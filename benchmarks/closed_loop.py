@@ -20,7 +20,6 @@ class Point:
 
     @property
     def rates(self) -> dict[str, list[float]]:
-        """Return the output tokens a second, of each turn."""
         return {name: [turn.tokens_per_second for turn in turns] for name, turns in self.figures.items()}
 
     def rate(self, name: str) -> float:

@@ -153,8 +153,6 @@ def in_process(
 
 @dataclass
 class Times:
-    """Seconds of each turn."""
-
     all_texts: list[float] = field(default_factory=list)
     one_text: list[float] = field(default_factory=list)
 

@@ -55,8 +55,6 @@ def error(status: int, code: str) -> frozenset[Outcome]:
 
 @dataclass(frozen=True)
 class Question:
-    """One request."""
-
     path: str
     body: str
     """The request's body as JSON."""

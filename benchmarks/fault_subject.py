@@ -35,8 +35,6 @@ wait_for = partial(running.wait_for, patience=PATIENCE, pause=0.02)
 
 @dataclass
 class Subject:
-    """A server under fault injection."""
-
     process: subprocess.Popen[bytes]
     port: int
     model: Path
@@ -62,7 +60,6 @@ class Subject:
         return wait_for(find, "another worker is started")
 
     def kill_worker(self) -> int:
-        """Kill the worker and return the process id that it had."""
         pid = self.worker()
         os.kill(pid, signal.SIGKILL)
         return pid

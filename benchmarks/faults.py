@@ -84,7 +84,6 @@ def stop_for_good(subject: Subject) -> None:
 
 
 def stop_while_loading(subject: Subject) -> None:
-    """Stop the successor of a worker that was killed."""
     pid = subject.next_worker(subject.kill_worker())
     wait_mapped(pid, "libtorch")
     os.kill(pid, signal.SIGSTOP)
@@ -246,8 +245,6 @@ FAULTS = (
 
 @dataclass(frozen=True)
 class Row:
-    """Result of one fault."""
-
     cells: tuple[str, ...]
     """What clients saw, the time without readiness, the metrics, and the number of lost requests."""
     problems: tuple[str, ...]

@@ -40,8 +40,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Case:
-    """A hostile body."""
-
     path: str
     body: Callable[[], Any]
     together: int = 1
@@ -164,7 +162,6 @@ CASES: dict[str, Case] = {
 
 
 def content_of(case: Case) -> bytes:
-    """Return the body as JSON."""
     return json.dumps(case.body()).encode()
 
 
@@ -175,7 +172,6 @@ def memory_of(pid: int | str, name: str = "VmRSS") -> int:
 
 
 def reset_peak(pid: int | str) -> None:
-    """Begin a new peak of a process's resident memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
@@ -194,7 +190,6 @@ async def send(port: int, case: Case, content: bytes) -> str:
 
 
 async def send_all(port: int, case: Case, content: bytes) -> str:
-    """Send a body on the case's number of connections."""
     return (await asyncio.gather(*(send(port, case, content) for _ in range(case.together))))[0]
 
 
@@ -295,7 +290,6 @@ async def costs_too_much(server: Server, name: str) -> bool:
 
 
 def main() -> int:
-    """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--only", action="append", help="part of the names of the bodies that are sent")
     parser.add_argument("--in-process", action="store_true", help="the event loop around an engine without a network")

@@ -66,8 +66,6 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Load:
-    """The events of all clients."""
-
     seconds: float
     """Seconds from the first request to the end of the last answer."""
     timelines: Sequence[Timeline]
@@ -197,7 +195,6 @@ class Exchange(asyncio.Protocol):
 
     @property
     def ended_at(self) -> float:
-        """Return when the last data came."""
         return self._times[-1] if self._times else self._started
 
     @property

@@ -148,7 +148,6 @@ async def keep_streaming(server: Server, index: int, counts: list[int]) -> None:
 
 
 async def keep_tracing(server: Server, layer: int, traces: list[float]) -> None:
-    """Run one client that traces without pause."""
     async with httpx.AsyncClient(base_url=server.url, timeout=120.0) as http:
         while True:
             started = time.perf_counter()
@@ -188,7 +187,6 @@ async def measure_streams(
 
 
 def rate(windows: Sequence[Window]) -> float:
-    """Return the median tokens/s."""
     return statistics.median(window.tokens / window.seconds for window in windows)
 
 

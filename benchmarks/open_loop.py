@@ -35,8 +35,6 @@ class Limits:
 
 @dataclass
 class Rate:
-    """All turns of one rate."""
-
     share: float
     requests_per_second: float
     loads: dict[str, list[Load]] = field(default_factory=dict)

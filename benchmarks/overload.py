@@ -54,8 +54,6 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Run:
-    """All requests of one run."""
-
     started: float
     seconds: float
     outcomes: Sequence[Outcome]

@@ -41,7 +41,6 @@ RENDERER = """() => {
 
 @contextmanager
 def tab(browser: Browser, size: tuple[int, int] = WIDE) -> Iterator[tuple[BrowserContext, Page]]:
-    """Open a fresh profile with one tab."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]})
     context.set_default_timeout(120_000)
     try:

@@ -38,7 +38,6 @@ def print_accuracies(found: dict[tuple[str, Quantization], Accuracy]) -> None:
 
 
 def time_steps(folder: Path, rounds: int, threads: int | None) -> None:
-    """Print the steps' times without and with int8, and their ratio."""
     plain, int8 = (Network(folder, "bfloat16", quantize, threads) for quantize in ("none", "int8"))
     print(f"\n{'bfloat16, 124M':<24}{'none, ms':>12}{'int8, ms':>12}{'times as fast':>16}")
     for case, pairs in timed_pairs(plain, int8, CASES, rounds).items():

@@ -45,7 +45,6 @@ class Start:
 
 
 def start_once(name: str, setup: Setup) -> Start:
-    """Start once and measure. Raises Absent or ServerFailed."""
     prompt = [id_ % vocabulary_of(setup.folder) for id_ in range(300, 300 + PROMPT_TOKENS)]
     started = time.perf_counter()
     with ENGINES[name](setup) as engine:

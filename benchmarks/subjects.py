@@ -28,8 +28,6 @@ Traffic = Callable[[str, int, Sequence[dict[str, Any]]], Coroutine[Any, Any, Loa
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one turn."""
-
     tokens_per_second: float
     timelines: Sequence[Timeline] = ()
     """Timelines of the requests that were streamed."""
@@ -44,8 +42,6 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """An engine behind HTTP."""
-
     engine: Engine
     vocabulary: int
 

@@ -42,8 +42,6 @@ _CACHE = 768 << 20
 
 @dataclass
 class Measured:
-    """The measurements of one engine."""
-
     load: float
     """Seconds to load."""
     steps: dict[int, float]
@@ -59,7 +57,6 @@ class Measured:
 
 
 def run(engine: Engine, requests: Sequence[EngineRequest]) -> dict[int, list[RequestOutput]]:
-    """Run the requests and return all answers."""
     answers: dict[int, list[RequestOutput]] = {each.uid: [] for each in requests}
     for each in requests:
         engine.add_request(each)
@@ -110,7 +107,6 @@ def measure(folder: Path, num_ranks: int, dtype: str) -> Measured:
 
 
 def other_ranks() -> list[str]:
-    """Return the process ids of the other ranks."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [
         pid for pid in children if b"server.engine.tensor_parallel.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -139,7 +139,6 @@ def chunks() -> Iterator[Attack]:
 
 
 def other_protocols() -> Iterator[Attack]:
-    """Return other versions of HTTP and other protocols altogether."""
     for whole in GREETINGS:
         yield Attack("other protocols", (whole,), "half-close")
     for method in METHODS:
@@ -150,7 +149,6 @@ def other_protocols() -> Iterator[Attack]:
 
 
 def paths() -> Iterator[Attack]:
-    """Return targets in other forms, and paths that try to leave the server's folders."""
     for path in PATHS:
         yield Attack("paths", (request(path),))
 

@@ -58,7 +58,6 @@ class Sources:
     """Unchanged checkpoints in a folder, and room for a changed one."""
 
     def __init__(self, room: Path) -> None:
-        """Write them."""
         self._room = room
         for name, made in _FORMATS.items():
             write_checkpoint(make_network("llama", **_SIZES), made(), room / name)
@@ -81,11 +80,9 @@ class Sources:
         _spell_out_vocabulary(room / "bert")
 
     def choose(self, rng: random.Random) -> str:
-        """Return the name of a checkpoint."""
         return rng.choice(self.names)
 
     def mutated(self, name: str, rng: random.Random) -> Path:
-        """Return a changed copy of a checkpoint."""
         folder = self._room / "changed"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self._room / name, folder)
@@ -100,7 +97,6 @@ class Sources:
 
 
 def _write_shards(folder: Path) -> None:
-    """Write the tensors of a checkpoint in two files and an index."""
     tensors, places = load_file(folder / "model.safetensors"), dict[str, str]()
     (folder / "model.safetensors").unlink()
     for n in range(2):

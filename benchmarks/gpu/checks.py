@@ -39,7 +39,6 @@ class Told:
     rows: list[np.ndarray] = field(default_factory=list)
 
     def has_bits_of(self, other: "Told") -> bool:
-        """Return whether all numbers are the same, bit for bit."""
         rows = zip(self.rows, other.rows, strict=False)
         return (self.tokens, self.logprobs, len(self.rows)) == (other.tokens, other.logprobs, len(other.rows)) and all(
             a.tobytes() == b.tobytes() for a, b in rows

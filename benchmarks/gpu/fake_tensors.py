@@ -100,7 +100,6 @@ class Counts(TorchDispatchMode):
         return self.places[name].total()
 
     def launch(self, name: str) -> None:
-        """Count a launch."""
         self.launches[name] += 1
 
     def copy(self, name: str) -> None:

@@ -47,7 +47,6 @@ class Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant of every kernel."""
     for float_type in FLOAT_TYPES:
         for row in ADD_NORM:
             yield _add_norm(float_type, *row)

@@ -45,7 +45,6 @@ class Measurement:
         """Measured tokens per second of `transformers` by the number of sequences."""
 
     def numbers(self) -> None:
-        """Check that numbers are right."""
         plan, device, results = self._plan, self._device, self._results
         self._try(("logits", "graphs", "kernels"), 60, lambda: checks.check_answers(plan, device, results))
         self._try(("bits",), 40, lambda: checks.check_bits(plan, device, results))
@@ -65,7 +64,6 @@ class Measurement:
         )
 
     def speed(self) -> None:
-        """Measure how long things take."""
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             small, large = (self._plan.small.name, self._plan.large.name)
@@ -125,7 +123,6 @@ class Measurement:
         )
 
     def _small(self, folder: Path) -> None:
-        """Measure decoding of the small network, with and without captures."""
         plan = self._plan
         model = read_ours(folder, plan.dtype, self._device, plan.kernels)
         engine = self._engine(model, max(plan.rows))
@@ -133,7 +130,6 @@ class Measurement:
         self._try(("one looks", "all look"), 30, lambda: self._captures(engine))
 
     def _large(self) -> None:
-        """Measure a prompt and decoding of the large network."""
         plan = self._plan
         model = make_ours(plan.large, plan.dtype, self._device, max(plan.context, plan.long_prompt), plan.kernels)
         self._try(("prefill",), 10, lambda: self._prefill(model))
@@ -164,7 +160,6 @@ class Measurement:
         self._results.put(key, found.share, f"{found.tokens_per_second:.0f} tokens/s; the graph alone {alone:.0%}")
 
     def _captures(self, engine: Engine) -> None:
-        """Run with and without captures, in turn."""
         plan, prompts = self._plan, self._prompts(self._plan.looking_streams)
 
         def rate(num_looking: int) -> float:
@@ -180,7 +175,6 @@ class Measurement:
             self._results.put(key, statistics.median(found), f"runs {', '.join(f'{each:.2f}' for each in found)}")
 
     def _invariant(self, folder: Path) -> None:
-        """Decode with both kinds of network, in turn."""
         plan, rows = self._plan, self._plan.rows[1]
         engines = [
             self._engine(read_ours(folder, plan.dtype, self._device, plan.kernels, batch_invariant=is_invariant), rows)
@@ -222,6 +216,5 @@ def _keys(size: str) -> tuple[str, ...]:
 
 
 def free_memory() -> None:
-    """Free memory that is no longer referenced."""
     gc.collect()
     torch.cuda.empty_cache()

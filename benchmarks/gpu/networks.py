@@ -38,7 +38,6 @@ LARGE = llama("8B", 4096, 14336, 32, 32, 8, 128256, tie_word_embeddings=False)
 
 
 def make_theirs(network: Network, dtype: torch.dtype, device: torch.device, context: int) -> Any:
-    """Return the network as `transformers` runs it."""
     torch.manual_seed(0)
     config = _config(network, context)
     before = torch.get_default_dtype()
@@ -52,7 +51,6 @@ def make_theirs(network: Network, dtype: torch.dtype, device: torch.device, cont
 
 
 def write_checkpoint(theirs: Any, folder: Path) -> None:
-    """Write the network to a folder, as the server reads it."""
     theirs.save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
 
@@ -60,7 +58,6 @@ def write_checkpoint(theirs: Any, folder: Path) -> None:
 def read_ours(
     folder: Path, dtype: torch.dtype, device: torch.device, kernels: KernelConfig, *, batch_invariant: bool = False
 ) -> Transformer:
-    """Return our network of a folder."""
     config = read_config(folder)
     return load_model(folder, config, dtype, device, kernels=kernels, batch_invariant=batch_invariant)
 

@@ -50,7 +50,6 @@ def make_engine(
 
 
 def make_cache(model: Transformer, plan: Plan, num_blocks: int) -> KVCache:
-    """Return a cache as the network's kernels read it."""
     return KVCache(
         model.cache_config, num_blocks, plan.block_size, model.dtype, model.device, keys_in_rows=model.keys_in_rows
     )
@@ -142,8 +141,6 @@ def prefill_seconds(model: Transformer, plan: Plan) -> float:
 
 @dataclass(frozen=True)
 class Mixed:
-    """Steps while streams decode and prompts arrive."""
-
     seconds: list[float]
     """The duration of each step, ascending."""
     with_prompts: int

@@ -49,8 +49,6 @@ _LAST_LOG = 2000
 
 @dataclass(frozen=True)
 class Soak:
-    """The records of a soak."""
-
     outcomes: Sequence[Outcome]
     faults: Sequence[Fault]
     watch: Watch
@@ -172,7 +170,6 @@ def _open_files(server: Server) -> dict[str, int]:
 
 
 def report(result: Soak, seconds: float) -> bool:
-    """Print the tables. Return True when nothing is wrong."""
     print("| client | requests | 200 | refused | 429, 503 | failed streams | left | broken |")
     print("|---|---|---|---|---|---|---|---|")
     by_behaviour: dict[str, list[Outcome]] = {}

@@ -85,7 +85,6 @@ class Client:
         self._drop()
 
     async def perform(self, act: Act, request_id: str) -> Outcome:
-        """Perform one act from its beginning to its end."""
         target: Question | Wrong = self._wrong[act.index] if act.behaviour == "wrong" else self._pool[act.index]
         kind = target.name if isinstance(target, Wrong) else target.kind
         outcome = Outcome(request_id, act.behaviour, kind, time.monotonic(), target.path, is_rude=act.is_rude)

@@ -31,7 +31,6 @@ TIMEOUT = 20
 
 
 def nested(kind: str, depth: int) -> Any:
-    """Make a schema of nested subschemas."""
     schema: Any = {"type": "integer"}
     for _ in range(depth):
         schema = {"type": "array", "items": schema} if kind == "array" else {kind: [schema, {"type": "null"}]}
@@ -39,12 +38,10 @@ def nested(kind: str, depth: int) -> Any:
 
 
 def names(count: int, **more: Any) -> Any:
-    """Make an object of many properties."""
     return {"type": "object", "properties": {f"name{n}": {"type": "string"} for n in range(count)}, **more}
 
 
 def schemas() -> dict[str, Any]:
-    """List the hostile schemas."""
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(20)}
     choosing = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"minimum": n}]} for n in range(60)}
     crossing = {"allOf": [{"anyOf": [{"minimum": 10 * a + b} for b in range(4)]} for a in range(12)]}
@@ -148,7 +145,6 @@ def cases() -> dict[str, tuple[Callable[[Any], str], Any]]:
 
 
 def nested_arrays(depth: int) -> Any:
-    """Make nested arrays with a large minimum length each."""
     schema: Any = {"type": "integer"}
     for _ in range(depth):
         schema = {"type": "array", "items": schema, "minItems": 100, "maxItems": 900}
@@ -216,7 +212,6 @@ def measured_deep(write: Callable[[Any], str], given: Any) -> tuple[list[float],
 
 
 def main() -> None:
-    """Measure all, and print a table."""
     print(f"{'':32}{'write':>7}{'check':>7}{'compile':>8}{'30 steps':>9}  s{'MB':>6}{'lock':>8} ms")
     for name, (write, given) in cases().items():
         found = result_apart(partial(measured_deep, write, given), TIMEOUT)

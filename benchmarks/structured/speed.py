@@ -69,8 +69,6 @@ def prompt(number: int) -> str:
 
 
 class InProcess:
-    """The engine in this process, and streams on it."""
-
     def __init__(self, model: str) -> None:
         from model.sampling.grammar.json_schema import json_schema_grammar
         from model.tokenization.tokenizer import Tokenizer

@@ -68,7 +68,6 @@ def plain(schema: Any) -> str:
 
 
 def judge(write: Callable[[Any], str], group: dict[str, Any], uri: str) -> tuple[Counter[str], list[str]]:
-    """Test one schema of the suite, and count the results."""
     found, told, schema = Counter[str](), list[str](), group["schema"]
     if isinstance(schema, dict):
         schema = {"$schema": uri, **schema}

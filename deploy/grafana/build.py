@@ -138,7 +138,6 @@ def choice(name: str, query: str) -> dict[str, Any]:
 
 
 def dashboard() -> dict[str, Any]:
-    """Return the whole dashboard, as Grafana keeps it."""
     return {
         "uid": "lightwell",
         "title": "Lightwell",
@@ -168,7 +167,6 @@ def dashboard() -> dict[str, Any]:
 
 
 def text() -> str:
-    """Return the text of the file that Grafana reads."""
     return json.dumps(dashboard(), indent=1) + "\n"
 
 

@@ -46,7 +46,6 @@ _OF_THE_RUN = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command, and return the exit status."""
     arguments = build_parser().parse_args(argv)
     try:
         settings = _settings(arguments, os.environ)

@@ -128,7 +128,6 @@ class Ingress:
             yield piece
 
     async def _states(self) -> list[dict[str, Any]]:
-        """Return the states of the replicas that report in time."""
         try:
             asked = self._engines.broadcast("state")
             # The public results_async has one limit for all: a replica that has just died would silence the others.
@@ -192,7 +191,6 @@ class _Looks:
 
 
 def explain(error: Exception) -> ApiError:
-    """Convert an exception of Ray to the server's error."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, _LOST):

@@ -47,8 +47,6 @@ class RowAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSummary:
-    """How much a shard holds."""
-
     rows: int = 0
     errors: int = 0
     """The number of rows without an answer."""
@@ -61,7 +59,6 @@ class ShardSummary:
 
 
 def shard_path(folder: Path, number: int, file_format: FileFormat) -> Path:
-    """Return where a finished shard is stored."""
     return folder / f"shard-{number:06d}.{file_format}"
 
 

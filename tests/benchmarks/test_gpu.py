@@ -67,7 +67,6 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def met(results: Results) -> dict[str, bool | None]:
-    """Return which bars are met."""
     return {key: found.is_met(BY_KEY[key]) for key, found in results.rows.items()}
 
 

@@ -147,7 +147,6 @@ def some_rows(site: Site, count: int = 12) -> list[Row]:
 
 
 def written(batch: BatchEngine, rows: list[Row], folder: Path, file_format: FileFormat) -> list[RowAnswer]:
-    """Write rows through a shard and read them back."""
     summary = batch.make_shard(0, rows)
     assert 0 < summary.errors < len(rows)
     assert summary == read_summary(shard_path(folder, 0, file_format))

@@ -59,7 +59,6 @@ SOME_ROWS_FAILED = 3
 
 @pytest.fixture(scope="module")
 def cluster(only_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of two nodes."""
     log = tmp_path_factory.mktemp("cluster") / "log"
     command = [sys.executable, "-m", "tests.deploy.ray_nodes"]
     with log.open("w") as out:
