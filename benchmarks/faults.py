@@ -10,6 +10,7 @@ row lists the differences from `FAULTS`; the exit status is 1 if there is one.
 
 import argparse
 import contextlib
+import json
 import os
 import select
 import shutil
@@ -40,10 +41,10 @@ from benchmarks.fault_load import (
     REFUSED,
     Load,
     Outcome,
-    Question,
     error,
 )
 from benchmarks.fault_subject import PATIENCE, Subject, Watch, idle_metrics, start, wait_for, wait_mapped
+from benchmarks.questions import Question
 
 _RESTARTS = "lightwell_worker_restarts_total"
 SETTLE_SECONDS = 1.0
@@ -136,7 +137,7 @@ def end_beside_an_unread_answer(subject: Subject) -> None:
     """Send SIGTERM while a client reads nothing of a long answer. Raises subprocess.TimeoutExpired when the server has
     not ended within END_SECONDS.
     """
-    body = PICTURES.body.encode()
+    body = json.dumps(PICTURES.body).encode()
     head = f"POST {PICTURES.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
     with socket.create_connection(("127.0.0.1", subject.port)) as client:
         client.sendall(head.encode() + b"\r\n\r\n" + body)

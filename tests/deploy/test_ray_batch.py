@@ -89,18 +89,18 @@ def test_input_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.csv").touch()
     (tmp_path / "broken.parquet").write_bytes(b"no parquet")
     write_texts(tmp_path / "good.parquet", ["a"])
-    with pytest.raises(InputError, match=r"holds none of \.jsonl"):
-        find_files([str(tmp_path / "empty")])
-    with pytest.raises(InputError, match=r"says no format"):
-        find_files([str(tmp_path / "a.csv")])
-    with pytest.raises(InputError, match="no such file"):
-        find_files([str(tmp_path / "absent.txt")])
-    with pytest.raises(InputError, match="given twice"):
-        find_files([str(tmp_path / "good.parquet"), str(tmp_path)])
-    with pytest.raises(InputError, match=r"broken\.parquet"):
-        scan(tmp_path / "broken.parquet", 3, Columns())
-    with pytest.raises(InputError, match="no such column; it has text"):
-        scan(tmp_path / "good.parquet", 3, Columns(text="body"))
+    for names, problem in (
+        (["empty"], r"holds none of \.jsonl"),
+        (["a.csv"], "says no format"),
+        (["absent.txt"], "no such file"),
+        (["good.parquet", "."], "given twice"),
+    ):
+        with pytest.raises(InputError, match=problem):
+            find_files([str(tmp_path / name) for name in names])
+    unreadable = (("broken", "text", r"broken\.parquet"), ("good", "body", "no such column; it has text"))
+    for name, column, problem in unreadable:
+        with pytest.raises(InputError, match=problem):
+            scan(tmp_path / f"{name}.parquet", 3, Columns(text=column))
 
 
 # ---- answers
@@ -276,18 +276,18 @@ JOB = {"task": "trace", "options": {"layers": [1]}, "input": [{"name": "a.txt", 
 def test_a_folder_takes_the_same_job_again_and_no_other(tmp_path: Path) -> None:
     claim(tmp_path, JOB)
     claim(tmp_path, JOB)
-    with pytest.raises(ManifestError, match=r'task is "trace" there and "attention" now'):
-        claim(tmp_path, {**JOB, "task": "attention"})
-    with pytest.raises(ManifestError, match=r'input\[0\]\.sha256 is "ab" there and "cd" now'):
-        claim(tmp_path, {**JOB, "input": [{"name": "a.txt", "sha256": "cd"}]})
-    with pytest.raises(ManifestError, match=r"options\.heads is given now and not there"):
-        claim(tmp_path, {**JOB, "options": {"layers": [1], "heads": 0}})
-
-
-def test_a_folder_of_other_things_is_not_written_to(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").touch()
+    changes: list[tuple[dict[str, Any], str]] = [
+        ({"task": "attention"}, r'task is "trace" there and "attention" now'),
+        ({"input": [{"name": "a.txt", "sha256": "cd"}]}, r'input\[0\]\.sha256 is "ab" there and "cd" now'),
+        ({"options": {"layers": [1], "heads": 0}}, r"options\.heads is given now and not there"),
+    ]
+    for change, problem in changes:
+        with pytest.raises(ManifestError, match=problem):
+            claim(tmp_path, JOB | change)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
     with pytest.raises(ManifestError, match=r"holds 'thesis\.tex' and no batch job"):
-        claim(tmp_path, JOB)
+        claim(tmp_path / "other", JOB)
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
