@@ -34,10 +34,10 @@ from server.engine.engine import Engine
 from server.engine.execution.threads import use_threads
 from server.engine.execution.warm_up import warm_up
 from server.engine.memory.memory_limit import freeze_garbage
-from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
-from server.engine.sampling_params import SamplingParams
+from server.engine.request import AttentionCapture, EngineRequest
 from server.ipc import messages
 from server.lifecycle.worker_process import prepare_environment
+from tests.server.engine.driving import generate, request
 
 NETWORK = ("forward", "logits", "largest_logits")
 
@@ -102,18 +102,12 @@ def build_engine(folder: Path, dtype: torch.dtype, watch: Stopwatch) -> Engine:
     return Engine(model, cache, EngineConfig(model=folder, max_capture_tokens=32), config.max_model_len)
 
 
-def stream(uid: int, prompt: Sequence[int], num_tokens: int, temperature: float, layer: int | None) -> EngineRequest:
+def stream(uid: int, prompt: Sequence[int], temperature: float, layer: int | None) -> EngineRequest:
     """Return a request that generates, and returns the attention of `layer` unless it is None."""
-    sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.95, seed=uid)
     capture = None
     if layer is not None:
         capture = AttentionCapture(pairs=tuple((layer, head) for head in range(12)), dtype="float16")
-    return EngineRequest(
-        uid=uid,
-        prompt_token_ids=tuple(prompt),
-        task=GenerateTask(sampling=sampling, attention=capture),
-        arrival_time=time.monotonic(),
-    )
+    return request(uid, prompt, generate(4096, seed=uid, temperature=temperature, top_p=0.95, attention=capture))
 
 
 def measure(
@@ -122,7 +116,7 @@ def measure(
     """Measure steps of `streams` requests that generate together, the first few left out."""
     base = random.getrandbits(30)
     for i, prompt in enumerate(random_prompts(streams, base)):
-        engine.add_request(stream(base + i, prompt, 4096, temperature, layer if i == 0 else None))
+        engine.add_request(stream(base + i, prompt, temperature, layer if i == 0 else None))
     steps = Steps()
     for number in range(num_steps + 40):
         started = time.perf_counter()

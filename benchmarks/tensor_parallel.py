@@ -31,7 +31,7 @@ from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, GenerateTask, PointCapture, Task, TraceTask
-from server.engine.sampling_params import SamplingParams
+from tests.server.engine.driving import as_numpy, generate, request
 
 STREAMS = (1, 8, 32)
 POINTS = ("attn.hook_pattern", "hook_resid_post")
@@ -66,12 +66,8 @@ def run(engine: Engine, requests: Sequence[EngineRequest]) -> dict[int, list[Req
     return answers
 
 
-def request(uid: int, prompt: Sequence[int], task: Task) -> EngineRequest:
-    return EngineRequest(uid=uid, prompt_token_ids=tuple(prompt), task=task, arrival_time=time.monotonic())
-
-
 def writing(num_tokens: int) -> GenerateTask:
-    return GenerateTask(sampling=SamplingParams(max_tokens=num_tokens, temperature=0.0, seed=0, ignore_eos=True))
+    return generate(num_tokens, seed=0, ignore_eos=True)
 
 
 def tracing(num_layers: int) -> TraceTask:
@@ -94,8 +90,7 @@ def measure(folder: Path, num_ranks: int, dtype: str) -> Measured:
     prompts = random_prompts(9, 0, 200, vocabulary)
     numbers: dict[str, np.ndarray] = {}
     (traced,) = run(engine, [request(0, prompts[0], tracing(sizes["num_hidden_layers"]))])[0]
-    for name, array in (traced.tensors or {}).items():
-        numbers[name] = np.frombuffer(array.data, array.dtype).reshape(array.shape)
+    numbers |= {name: as_numpy(array) for name, array in traced.tensors.items()}
     told = run(engine, [request(1 + i, prompt[:64], writing(64)) for i, prompt in enumerate(prompts[1:])])
     numbers["tokens"] = np.array([[output.token_id for output in told[uid]] for uid in sorted(told)])
     steps = {streams: step_ms(engine, streams, vocabulary) for streams in STREAMS}

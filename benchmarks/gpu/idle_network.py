@@ -28,8 +28,9 @@ from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.execution.cuda_graphs import StepGraphs
 from server.engine.memory.memory_limit import freeze_garbage
-from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
+from server.engine.request import AttentionCapture, GenerateTask
 from server.engine.sampling_params import SamplingParams
+from tests.server.engine.driving import request
 
 _VOCAB_SIZE, _WIDTH, _TOKEN = 1000, 32, 5
 _NETWORK = llama("idle", _WIDTH, _WIDTH, 1, 2, 2, _VOCAB_SIZE)
@@ -57,8 +58,7 @@ def step_seconds(
         for uid, prompt in enumerate(prompts):
             sampling = SamplingParams(max_tokens=num_tokens, seed=uid, ignore_eos=True, **options)
             looking = AttentionCapture(pairs=pairs, dtype="float16") if uid < (num_looking or 0) else None
-            task, ids = GenerateTask(sampling=sampling, attention=looking), tuple(prompt)
-            engine.add_request(EngineRequest(uid=uid, prompt_token_ids=ids, task=task, arrival_time=time.monotonic()))
+            engine.add_request(request(uid, prompt, GenerateTask(sampling=sampling, attention=looking)))
         waiting = set(range(num_rows))
         while waiting:
             waiting -= {output.uid for output in engine.step().outputs}

@@ -85,8 +85,9 @@ class InProcess:
         """Return tokens a second, and the tokens of each stream: with grammars unless `forced` is None, and at most
         `lengths`.
         """
-        from server.engine.request import EngineRequest, GenerateTask
+        from server.engine.request import GenerateTask
         from server.engine.sampling_params import SamplingParams
+        from tests.server.engine.driving import request
 
         scheduler = self._engine._scheduler
         scheduler.config = replace(scheduler.config, takes_forced=bool(forced))
@@ -94,11 +95,8 @@ class InProcess:
         for number, length in enumerate(lengths):
             sampling = SamplingParams(max_tokens=length, seed=seed + number, temperature=1.0, ignore_eos=forced is None)
             grammar = None if forced is None else self._grammars[number]
-            ids = tuple(self._tokenizer.encode(prompt(seed + number)).ids)
-            task = GenerateTask(sampling=sampling, grammar=grammar)
-            self._engine.add_request(
-                EngineRequest(uid=self._uid, prompt_token_ids=ids, task=task, arrival_time=time.monotonic())
-            )
+            ids = self._tokenizer.encode(prompt(seed + number)).ids
+            self._engine.add_request(request(self._uid, ids, GenerateTask(sampling=sampling, grammar=grammar)))
             self._uid += 1
         counts, running, started = [0] * len(lengths), len(lengths), time.perf_counter()
         while running:
