@@ -118,20 +118,18 @@ def test_a_lost_worker_explains_the_failures_of_its_own_time_only() -> None:
     assert outcome_findings(replace(lost, error_code="no_memory"), KILL)
 
 
+HTTP_200 = 'lightwell_http_requests_total{method="POST",route="/v1/chat/completions",status="200"}'
+STOPPED = 'lightwell_request_success_total{finish_reason="stop"}'
+ABORTED = 'lightwell_request_success_total{finish_reason="abort"}'
+LOST = 'lightwell_request_failed_total{reason="worker_lost"}'
+
+
 @pytest.mark.parametrize(
     ("name", "value", "findings"),
     [
-        (
-            'lightwell_http_requests_total{method="POST",route="/v1/chat/completions",status="200"}',
-            2.0,
-            ["HTTP counters that differ from the log"],
-        ),
+        (HTTP_200, 2.0, ["HTTP counters that differ from the log"]),
         ("lightwell_requests_submitted_total", 3.0, ["engine requests that are not accounted for"]),
-        (
-            'lightwell_request_failed_total{reason="worker_lost"}',
-            1.0,
-            ["engine requests that are not accounted for", "ends that are counted otherwise"],
-        ),
+        (LOST, 1.0, ["engine requests that are not accounted for", "ends that are counted otherwise"]),
         ("lightwell_generation_tokens_total", 8.0, ["more tokens logged than generated"]),
     ],
 )
@@ -141,11 +139,7 @@ def test_a_counter_that_is_off_by_one_is_found(name: str, value: float, findings
 
 def test_an_end_that_is_counted_under_another_reason_is_found() -> None:
     """Check sums that agree: one request ended well for its client and the log, and is counted as a failure."""
-    stop, lost = (
-        'lightwell_request_success_total{finish_reason="stop"}',
-        'lightwell_request_failed_total{reason="worker_lost"}',
-    )
-    assert counter_findings([LINE, GONE], counters(**{stop: 0.0, lost: 1.0})) == ["ends that are counted otherwise"]
+    assert counter_findings([LINE, GONE], counters(**{STOPPED: 0.0, LOST: 1.0})) == ["ends that are counted otherwise"]
 
 
 def test_a_path_with_a_model_in_it_is_counted_under_its_template() -> None:
@@ -159,73 +153,60 @@ def test_a_path_with_a_model_in_it_is_counted_under_its_template() -> None:
     assert not findings(books.check_counters, lines, none, none | of_model)
 
 
+FAILED = replace(WHOLE, finish=(), error_code="worker_lost")
+FULL = replace(WHOLE, finish=(), status=429, error_code="queue_full")
+UNTOLD = replace(WHOLE, finish=())
+
+
 @pytest.mark.parametrize(
-    ("outcome", "line"),
+    ("outcome", "changes"),
     [
         # A failed stream with a log line of success, and the reverse.
-        (replace(WHOLE, finish=(), error_code="worker_lost"), LINE),
-        (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="worker_lost")),
-        (WHOLE, replace(LINE, error="worker_lost", finish=())),
-        (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="engine_error", finish=())),
+        (FAILED, {}),
+        (FAILED, {"error": "worker_lost"}),
+        (WHOLE, {"error": "worker_lost", "finish": ()}),
+        (FAILED, {"error": "engine_error", "finish": ()}),
         # Choices with another end, or unknown to the log; answers without choices.
-        (replace(WHOLE, finish=("length",)), LINE),
-        (replace(WHOLE, finish=("stop", "stop")), LINE),
-        (replace(WHOLE, finish=("stop", "length")), replace(LINE, engine_requests=2)),
-        (replace(WHOLE, finish=()), replace(LINE, finish=("abort",))),
-        (replace(WHOLE, finish=()), replace(LINE, finish=())),
+        (replace(WHOLE, finish=("length",)), {}),
+        (replace(WHOLE, finish=("stop", "stop")), {}),
+        (replace(WHOLE, finish=("stop", "length")), {"engine_requests": 2}),
+        (UNTOLD, {"finish": ("abort",)}),
+        (UNTOLD, {"finish": ()}),
         # Refused, although part of the request ran and has no end.
-        (
-            replace(WHOLE, status=429, error_code="queue_full", finish=()),
-            replace(LINE, status=429, error="queue_full", finish=()),
-        ),
+        (FULL, {"status": 429, "error": "queue_full", "finish": ()}),
     ],
 )
-def test_a_line_that_tells_another_end_than_the_client_saw_is_found(outcome: Outcome, line: LogLine) -> None:
-    assert log_findings([outcome], [line]) == ["ends on which client and log differ"]
+def test_a_line_that_tells_another_end_than_the_client_saw_is_found(outcome: Outcome, changes: dict[str, Any]) -> None:
+    assert log_findings([outcome], [replace(LINE, **changes)]) == ["ends on which client and log differ"]
 
 
 @pytest.mark.parametrize(
-    ("outcome", "line"),
+    ("outcome", "changes"),
     [
-        (
-            replace(WHOLE, finish=("stop", "length", "stop")),
-            replace(LINE, engine_requests=3, finish=("length", "stop")),
-        ),
-        (replace(WHOLE, finish=()), replace(LINE, engine_requests=2, finish=("done",))),
-        (replace(WHOLE, finish=()), replace(LINE, engine_requests=0, finish=())),
-        (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="worker_lost", finish=())),
-        (
-            replace(WHOLE, finish=(), error_code="worker_lost"),
-            replace(LINE, engine_requests=3, error="worker_lost", finish=("stop", "abort")),
-        ),
-        (  # of two inputs the second found no room
-            replace(WHOLE, status=429, error_code="queue_full", finish=()),
-            replace(LINE, status=429, error="queue_full", finish=("abort",)),
-        ),
+        (replace(WHOLE, finish=("stop", "length", "stop")), {"engine_requests": 3, "finish": ("length", "stop")}),
+        (UNTOLD, {"engine_requests": 2, "finish": ("done",)}),
+        (UNTOLD, {"engine_requests": 0, "finish": ()}),
+        (FAILED, {"error": "worker_lost", "finish": ()}),
+        (FAILED, {"engine_requests": 3, "error": "worker_lost", "finish": ("stop", "abort")}),
+        (FULL, {"status": 429, "error": "queue_full", "finish": ("abort",)}),  # of two inputs the second found no room
     ],
 )
-def test_ends_that_client_and_log_tell_alike_are_no_findings(outcome: Outcome, line: LogLine) -> None:
-    assert not log_findings([outcome], [line])
+def test_ends_that_client_and_log_tell_alike_are_no_findings(outcome: Outcome, changes: dict[str, Any]) -> None:
+    assert not log_findings([outcome], [replace(LINE, **changes)])
 
 
 def test_requests_of_one_answer_may_end_in_several_ways_but_no_other() -> None:
-    failed = replace(WHOLE, finish=(), error_code="worker_lost")
     line = replace(LINE, engine_requests=4, error="worker_lost", finish=("abort",))
 
     for aborted, lost, stopped in ((1, 3, 0), (3, 1, 0), (4, 0, 0), (0, 4, 0), (1, 2, 1)):
-        counted = {
-            'lightwell_request_success_total{finish_reason="abort"}': aborted,
-            'lightwell_request_success_total{finish_reason="stop"}': stopped,
-            'lightwell_request_failed_total{reason="worker_lost"}': lost,
-        }
+        counted = {ABORTED: aborted, STOPPED: stopped, LOST: lost}
         is_possible = aborted > 0 and lost > 0 and not stopped
-        assert bool(findings(books.check_ends, [failed], [line], [KILL], {}, counted)) != is_possible
+        assert bool(findings(books.check_ends, [FAILED], [line], [KILL], {}, counted)) != is_possible
 
 
 def test_a_lost_worker_may_be_counted_for_a_client_that_left_at_that_moment_only() -> None:
-    lost = {'lightwell_request_failed_total{reason="worker_lost"}': 1.0}
     for outcome, may_be in ((LEFT, True), (replace(LEFT, began=20.0, ended=21.0), False)):
-        ended = findings(books.check_ends, [outcome], [replace(GONE, finish=())], [KILL], {}, lost)
+        ended = findings(books.check_ends, [outcome], [replace(GONE, finish=())], [KILL], {}, {LOST: 1.0})
         assert bool(ended) != may_be
 
 
