@@ -145,7 +145,7 @@ class Load:
         return DIFFERENT if outcome == RIGHT and answer != self._right[index] else outcome
 
     def _once(self, client: httpx.Client, question: Question) -> tuple[Outcome, object]:
-        """Return the client's outcome and what must be equal in every right answer."""
+        """Return the client's outcome and the part of a right answer that is always equal."""
         request = client.build_request("POST", self._url + question.path, json=question.body)
         try:
             response = client.send(request, stream=True)

@@ -186,9 +186,9 @@ GAVE_UP = Expected(allowed=GIVING_UP, stays_ready=False, exit_status=1, last_wor
 MODEL_CHANGED = replace(GAVE_UP, last_words="model_changed")
 
 
-def caused(name: str, by: str, told: frozenset[Outcome], expected: Expected = UNNOTICED, **more: Any) -> Fault:
-    """Return the fault that one of `CULPRIT` causes. told: the outcomes that its client may get."""
-    return Fault(name, wait, replace(expected, culprit=told), culprit=CULPRIT[by], **more)
+def caused(name: str, by: str, outcomes: frozenset[Outcome], expected: Expected = UNNOTICED, **more: Any) -> Fault:
+    """Return the fault that a request of `CULPRIT` causes. outcomes: the allowed ones of its client."""
+    return Fault(name, wait, replace(expected, culprit=outcomes), culprit=CULPRIT[by], **more)
 
 
 FAULTS = (
@@ -247,7 +247,7 @@ FAULTS = (
 @dataclass(frozen=True)
 class Row:
     cells: tuple[str, ...]
-    """What clients saw, the time without readiness, the metrics, and the number of lost requests."""
+    """The clients' outcomes, the time without readiness, the metrics, and the number of lost requests."""
     problems: tuple[str, ...]
 
 

@@ -42,8 +42,8 @@ MOST_TIMES_WEIGHTS, MOST_BESIDE = 1.5, 400_000_000
 def measured(
     folder: Path, dtype: str, quantize: str, *, clients: int, requests: int, max_tokens: int, rest: float
 ) -> tuple[dict[str, int], int]:
-    """Return the bytes by kind of process, `rest` seconds after the last request, and those of the KV cache among the
-    worker's: only the blocks that requests have used take memory.
+    """Return the bytes by kind of process, `rest` seconds after the last request, and the bytes of the KV cache, a
+    part of the worker's: only the blocks that requests have used take memory.
     """
     arguments = [str(folder), "--dtype", dtype, "--quantize", quantize, "--kv-cache-memory", str(KV_CACHE)]
     with serve([*arguments, "--served-model-name", "model"]) as server:
@@ -66,7 +66,7 @@ def by_kind(server: Server) -> dict[str, int]:
 
 
 def report_bar(cache: Path) -> None:
-    """Print the memory of the 124M checkpoint beside its bar. MB are 10^6 bytes."""
+    """Print the memory of the 124M checkpoint and its bar. MB are 10^6 bytes."""
     folder = make_checkpoint(cache)
     weights = (folder / "model.safetensors").stat().st_size // 2  # stored in float32
     found, committed = measured(folder, "bfloat16", "none", clients=32, requests=64, max_tokens=64, rest=60)

@@ -169,7 +169,7 @@ class Ticking(threading.Thread):
 
 def measured(write: Callable[[Any], str], given: Any) -> tuple[list[float], float, float, str]:
     """Write, check and compile the grammar and accept some tokens. Return the time of each, the longest hold of the
-    interpreter's lock, the memory in MB, and what was said.
+    interpreter's lock, the memory in MB, and the message.
     """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     ticking = Ticking()

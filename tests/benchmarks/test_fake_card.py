@@ -13,7 +13,7 @@ pytest.importorskip("triton", reason="Triton is not installed (the extra test-gp
 
 
 def fake_card(status: int, *arguments: str) -> str:
-    """Return what Python printed with these arguments, in a process of its own: here kernels may be interpreted."""
+    """Return the output of Python with these arguments, in a separate process: here kernels may be interpreted."""
     environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)

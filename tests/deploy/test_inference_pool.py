@@ -115,7 +115,7 @@ def test_the_pool_selects_the_pods_and_the_route_leads_to_it() -> None:
 
 
 def test_the_pool_is_one_of_the_api_that_is_generally_available() -> None:
-    """Check the fields against those of inference.networking.k8s.io/v1; no package contains its schema."""
+    """Check the fields of inference.networking.k8s.io/v1; no package contains its schema."""
     pool = load("inferencepool.yaml")
     assert (pool["apiVersion"], pool["kind"]) == ("inference.networking.k8s.io/v1", "InferencePool")
     required, optional = {"selector", "targetPorts", "endpointPickerRef"}, {"appProtocol"}
