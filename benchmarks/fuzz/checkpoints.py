@@ -58,7 +58,7 @@ class Sources:
     """Unchanged checkpoints in a folder, and room for a changed one."""
 
     def __init__(self, room: Path) -> None:
-        self._room = room
+        self.room = room
         for name, made in _FORMATS.items():
             write_checkpoint(make_network("llama", **_SIZES), made(), room / name)
         for name, (architecture, kind) in _GGUF.items():
@@ -83,9 +83,9 @@ class Sources:
         return rng.choice(self.names)
 
     def mutated(self, name: str, rng: random.Random) -> Path:
-        folder = self._room / "changed"
+        folder = self.room / "changed"
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self._room / name, folder)
+        shutil.copytree(self.room / name, folder)
         for _ in range(rng.choice([1, 1, 1, 2, 3])):
             file = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
             changes = {".json": [_change_json] * 4, ".safetensors": [_change_tensor, _change_tensor, _change_header]}
