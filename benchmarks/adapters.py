@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from benchmarks.checkpoint import make_checkpoint, random_prompts
 from benchmarks.comparison import table
 from benchmarks.load import closed_loop, run
-from benchmarks.models import add_folders
+from benchmarks.models import add_cache
 from benchmarks.subjects import OUTPUT_TOKENS, PROMPT_TOKENS, vocabulary_of
 from model.checkpoint.registry import read_config
 from tests.support.processes import Server, serve
@@ -59,9 +59,10 @@ def main() -> None:
     parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--requests", type=int, default=3, help="of each stream in a turn")
     parser.add_argument("--turns", type=int, default=5)
-    add_folders(parser)
+    add_cache(parser)
     options = parser.parse_args()
     base = make_checkpoint(options.cache)
+    vocabulary = vocabulary_of(base)
     names = [f"adapter-{i}" for i in range(options.adapters)]
     print(f"{os.cpu_count()} cores; 124M in bfloat16, {options.adapters} adapters of rank {options.rank}\n")
     with TemporaryDirectory(prefix="lightwell-adapters-") as folder:
@@ -72,22 +73,14 @@ def main() -> None:
         rows = [["streams", "without, tokens/s", "with", "ratio of each turn", "median"]]
         with serve(arguments) as server:
             for streams in options.streams:
-                measured = partial(
-                    rate, server, streams=streams, requests=options.requests, vocabulary=vocabulary_of(base)
-                )
-                pairs = [
-                    (measured(["model"], seed=turn), measured(names, seed=turn)) for turn in range(-1, options.turns)
-                ][1:]  # the first one warms up
+                measured = partial(rate, server, streams=streams, requests=options.requests, vocabulary=vocabulary)
+                turns = range(-1, options.turns)  # the first one warms up
+                pairs = [(measured(["model"], seed=turn), measured(names, seed=turn)) for turn in turns][1:]
                 ratios = [with_adapters / without for without, with_adapters in pairs]
                 medians = (statistics.median(each) for each in zip(*pairs, strict=True))
-                rows.append(
-                    [
-                        str(streams),
-                        *(f"{each:.0f}" for each in medians),
-                        ", ".join(f"{each:.2f}" for each in ratios),
-                        f"{statistics.median(ratios):.2f}",
-                    ]
-                )
+                each_turn = ", ".join(f"{each:.2f}" for each in ratios)
+                shown = (f"{each:.0f}" for each in medians)
+                rows.append([str(streams), *shown, each_turn, f"{statistics.median(ratios):.2f}"])
     print(table(rows))
 
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from benchmarks.comparison import OURS, is_peer, milliseconds, ratio, ratio_to_best, shown, table
+from benchmarks.comparison import OURS, TIME_HEADS, in_order, is_peer, ratio, ratio_to_best, shown, table, time_cells
 from benchmarks.load import percentile
 from benchmarks.peers.engines import OURS_BFLOAT16, STORED
-from benchmarks.subjects import OUTPUT_TOKENS, PROMPT_TOKENS, Figures, Subject
+from benchmarks.subjects import OUTPUT_TOKENS, Figures, Subject
 
 
 @dataclass
@@ -20,7 +20,6 @@ class Point:
 
     @property
     def rates(self) -> dict[str, list[float]]:
-        """Return the output tokens a second, of each turn."""
         return {name: [turn.tokens_per_second for turn in turns] for name, turns in self.figures.items()}
 
     def rate(self, name: str) -> float:
@@ -33,11 +32,7 @@ class Point:
 
 
 def measure(
-    subjects: Sequence[Subject],
-    concurrencies: Sequence[int],
-    turns: int,
-    requests: int,
-    prompt_tokens: int = PROMPT_TOKENS,
+    subjects: Sequence[Subject], concurrencies: Sequence[int], turns: int, requests: int, prompt_tokens: int
 ) -> list[Point]:
     """Measure all points, each with `turns` turns after one to warm up; the order of subjects changes from turn to
     turn.
@@ -45,8 +40,7 @@ def measure(
     points = [Point(concurrency, {subject.name: [] for subject in subjects}) for concurrency in concurrencies]
     for turn in range(-1, turns):
         for point in points:
-            first = turn % len(subjects)
-            for subject in [*subjects[first:], *subjects[:first]]:
+            for subject in in_order(subjects, turn):
                 count = point.concurrency * requests if point.concurrency > 1 else 2 * requests
                 seed = (turn + 1) * 1000 + point.concurrency
                 count = count if turn >= 0 else point.concurrency
@@ -61,9 +55,7 @@ def capacity(points: Sequence[Point]) -> float:
     return max(point.rate(name) for point in points for name in point.streamed) / OUTPUT_TOKENS
 
 
-def ceilings(
-    folder: Path, dtype: str, concurrencies: Sequence[int], prompt_tokens: int = PROMPT_TOKENS
-) -> dict[int, float]:
+def ceilings(folder: Path, dtype: str, concurrencies: Sequence[int], prompt_tokens: int) -> dict[int, float]:
     """Return the tokens per second if only the products took time: prompts in one pass, then one step per token.
     The result is empty for int8 and for checkpoints with quantised weights.
     """
@@ -109,30 +101,20 @@ def table_of_times(title: str, points: Sequence[Point]) -> str:
     """Return a table of milliseconds, of all requests of all turns. The last two columns of our row are our times
     over the best peer's.
     """
-    head = ["clients", "engine", "TTFT p50 / p90 / p99 ms", "TPOT", "ITL", "E2E"]
-    rows = [[title, *head, "TTFT p50, ours / best peer", "ITL p99, ours / best peer"]]
+    of_best = ("TTFT p50, ours / best peer", "ITL p99, ours / best peer")
+    rows = [[title, "clients", "engine", *TIME_HEADS, *of_best]]
     for point in points:
         for name, turns in point.streamed.items():
             lines = [timeline for figures in turns for timeline in figures.timelines]
-            cells = [
-                milliseconds([line.time_to_first_token for line in lines]),
-                milliseconds([line.time_per_output_token for line in lines]),
-                milliseconds([gap for line in lines for gap in line.gaps]),
-                milliseconds([line.latency for line in lines]),
-                *(time_ratios(point) if name == OURS else ("", "")),
-            ]
-            rows.append(["", str(point.concurrency), name, *cells])
+            ratios = time_ratios(point) if name == OURS else ("", "")
+            rows.append(["", str(point.concurrency), name, *time_cells(lines), *ratios])
     return table(rows)
 
 
 def time_ratios(point: Point) -> tuple[str, str]:
     """Return the ratios of the median TTFT and of the 99th percentile of ITL, ours over the best peer's."""
-    first = {
-        name: [percentile([line.time_to_first_token for line in turn.timelines], 0.5) for turn in turns]
-        for name, turns in point.streamed.items()
-    }
-    late = {
-        name: [percentile([gap for line in turn.timelines for gap in line.gaps], 0.99) for turn in turns]
-        for name, turns in point.streamed.items()
-    }
+    first, late = dict[str, list[float]](), dict[str, list[float]]()
+    for name, turns in point.streamed.items():
+        first[name] = [percentile([line.time_to_first_token for line in turn.timelines], 0.5) for turn in turns]
+        late[name] = [percentile([gap for line in turn.timelines for gap in line.gaps], 0.99) for turn in turns]
     return shown(ratio_to_best(first, higher_is_better=False)), shown(ratio_to_best(late, higher_is_better=False))

@@ -1,13 +1,29 @@
 """Comparison of several engines' figures from the same turns, independent of their source."""
 
+import os
+import platform
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from benchmarks.load import percentile
+from benchmarks.load import Timeline, percentile
+
+T = TypeVar("T")
 
 OURS = "lightwell"
 """The name of our engine. Names of its other configurations begin with it; those are not peers."""
+
+
+def machine() -> str:
+    """Return the processor, its cores and Python's version, for the head of a report."""
+    return f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def in_order(subjects: Sequence[T], turn: int) -> list[T]:
+    """Return the subjects in the order of a turn: each turn begins with another one."""
+    first = turn % len(subjects)
+    return [*subjects[first:], *subjects[:first]]
 
 
 @dataclass(frozen=True)
@@ -56,9 +72,20 @@ def shown(value: object) -> str:
     return "-" if value is None else str(value)
 
 
-def milliseconds(seconds: Sequence[float]) -> str:
-    """Return the p50 / p90 / p99 of these times."""
-    return " / ".join(f"{1e3 * percentile(seconds, fraction):.3g}" for fraction in (0.5, 0.9, 0.99))
+TIME_HEADS = ("TTFT p50 / p90 / p99 ms", "TPOT", "ITL", "E2E")
+
+
+def time_cells(lines: Sequence[Timeline]) -> list[str]:
+    """Return the cells below TIME_HEADS: p50 / p90 / p99 of the times of these answers."""
+    times = (
+        [line.time_to_first_token for line in lines],
+        [line.time_per_output_token for line in lines],
+        [gap for line in lines for gap in line.gaps],
+        [line.latency for line in lines],
+    )
+    return [
+        " / ".join(f"{1e3 * percentile(seconds, fraction):.3g}" for fraction in (0.5, 0.9, 0.99)) for seconds in times
+    ]
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

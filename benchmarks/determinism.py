@@ -22,26 +22,22 @@ import hashlib
 import itertools
 import multiprocessing
 import random
-import re
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import httpx
 
 from benchmarks.checkpoint import make_checkpoint
-from benchmarks.mixed_load import Question, ask, first_difference
+from benchmarks.models import add_cache
+from benchmarks.questions import Question, ask, first_difference
+from benchmarks.step_times import timed_pairs
 from server.lifecycle.worker_process import prepare_environment
+from tests.support.accuracy import Network
 from tests.support.processes import Server, serve
-
-if TYPE_CHECKING:
-    from model.batch import Batch
-    from model.network.transformer import Transformer
+from tests.support.wire import samples
 
 CLIENTS = 32
 DTYPES = ("float32", "bfloat16")
@@ -56,7 +52,6 @@ READY_WITHIN = 900.0
 SMALL_STEP = 96
 """Tokens of a step: fewer than a prompt may have, so that prompts are read in pieces."""
 LOGIT_POSITIONS = [-4, -3, -2, -1]
-DECODING_CONTEXT = 128
 CASES = {"decode, 1": (1, 1), "decode, 8": (8, 1), "decode, 32": (32, 1), "prompt of 512": (1, 512)}
 """Sequences of a step, and rows of each."""
 
@@ -103,33 +98,25 @@ async def answers(server: Server, asked: Sequence[Question], clients: int) -> li
 
 def prefix_hits(server: Server) -> int:
     """Return the number of tokens that the prefix cache has saved the server."""
-    text = httpx.get(f"{server.url}/metrics").text
-    return int(sum(float(value) for value in re.findall(r"^lightwell_prefix_cache_hits_total\S* (\S+)", text, re.M)))
+    return int(samples(httpx.get(f"{server.url}/metrics").text)["lightwell_prefix_cache_hits_total"])
 
 
-@dataclass
-class Comparison:
-    """How many answers of one kind differ."""
-
-    name: str
-    kind: str
-    num_answers: int
-    num_different: int
-    first_difference: str
-
-
-def compare(name: str, asked: Sequence[Question], alone: list[object], found: list[object]) -> list[Comparison]:
-    comparisons = []
+def compare(
+    label: str, name: str, asked: Sequence[Question], alone: Sequence[object], found: Sequence[object]
+) -> list[str]:
+    """Print a row of the table for each kind of answer, and return the first difference of each kind that differs."""
+    differences = []
     for kind in sorted({question.kind for question in asked}):
         pairs = [(a, b) for question, a, b in zip(asked, alone, found, strict=True) if question.kind == kind]
         different = [pair for pair in pairs if pair[0] != pair[1]]
-        first = first_difference(*different[0]) if different else ""
-        comparisons.append(Comparison(name, kind, len(pairs), len(different), first))
-    return comparisons
+        print(f"| {label} | {name} | {kind} | {len(pairs)} | {len(different)} |", flush=True)
+        if different:
+            differences.append(f"{label}, {name}, {kind}: {first_difference(*different[0])}")
+    return differences
 
 
 def compare_over_http(model: Sequence[str], label: str, asked: Sequence[Question]) -> bool:
-    """Print a row of the table for each way of asking and kind of answer. Return True when nothing differs."""
+    """Print the rows of a model. Return True when nothing differs."""
     common = [*model, "--log-level", "warning"]
     with serve([*common, "--no-prefix-caching"], READY_WITHIN) as server:
         alone = asyncio.run(answers(server, asked, 1))
@@ -140,57 +127,13 @@ def compare_over_http(model: Sequence[str], label: str, asked: Sequence[Question
         again = asyncio.run(answers(server, asked, CLIENTS))
         hits = prefix_hits(server) - before
     found = [("among 31 others", crowd), ("in pieces", pieces), (f"with {hits} tokens from the prefix cache", again)]
-    comparisons = [each for name, told in found for each in compare(name, asked, alone, told)]
-    for each in comparisons:
-        print(f"| {label} | {each.name} | {each.kind} | {each.num_answers} | {each.num_different} |", flush=True)
-    for each in comparisons:
-        if each.first_difference:
-            print(f"\n{label}, {each.name}, {each.kind}: {each.first_difference}\n")
-    return hits > 0 and not any(each.num_different for each in comparisons)
+    differences = [each for name, told in found for each in compare(label, name, asked, alone, told)]
+    for each in differences:
+        print(f"\n{each}\n")
+    return hits > 0 and not differences
 
 
-class Network:
-    """A network, and the steps to be timed, in a cache that holds nothing of interest."""
-
-    def __init__(self, folder: Path, dtype: str, threads: int | None, *, batch_invariant: bool) -> None:
-        import torch
-
-        from model.checkpoint.registry import read_config
-        from model.kv_cache import KVCache
-        from model.loading.loader import load_model
-        from server.engine.execution.threads import use_threads
-
-        config = read_config(folder)
-        use_threads(threads, config.num_matrix_parameters)
-        device, kind = torch.device("cpu"), getattr(torch, dtype)
-        self._model: Transformer = load_model(folder, config, kind, device, batch_invariant=batch_invariant)
-        self._cache: KVCache = KVCache(config, 400, 32, kind, device)
-        self._batches: dict[str, Batch] = {name: self._batch(*sizes) for name, sizes in CASES.items()}
-
-    def _batch(self, num_sequences: int, num_rows: int) -> "Batch":
-        from model.batch import Batch, Span
-
-        start = DECODING_CONTEXT if num_rows == 1 else 0
-        num_blocks = -(-(start + num_rows) // self._cache.block_size)
-        spans = []
-        for number in range(num_sequences):
-            table = range(1 + number * num_blocks, 1 + (number + 1) * num_blocks)
-            spans.append(Span(list(range(num_rows)), start, list(table), self._model.config.num_layers))
-        return Batch(spans, self._cache.block_size, self._model.device)
-
-    def seconds(self, case: str) -> float:
-        """Return the seconds of one step: the network over its rows, and logits of each sequence's last row."""
-        import torch
-
-        num_sequences, num_rows = CASES[case]
-        started = time.perf_counter()
-        with torch.inference_mode():
-            hidden = self._model.forward(self._batches[case], self._cache)
-            self._model.logits(hidden[num_rows - 1 : num_sequences * num_rows : num_rows])
-        return time.perf_counter() - started
-
-
-def timed_pairs(
+def invariant_and_not(
     folder: Path, dtype: str, rounds: int, threads: int | None, invariant_first: bool
 ) -> dict[str, list[tuple[float, float]]]:
     """Return `rounds` pairs of seconds for each case: (step with batch invariance, step without).
@@ -198,18 +141,10 @@ def timed_pairs(
     invariant_first: load the batch-invariant network first.
     """
     networks = {
-        which: Network(folder, dtype, threads, batch_invariant=which)
+        which: Network(folder, dtype, "none", threads, batch_invariant=which)
         for which in (invariant_first, not invariant_first)
     }
-    pairs: dict[str, list[tuple[float, float]]] = {}
-    for case in CASES:
-        found = []
-        for turn in range(rounds + 2):
-            order = (True, False) if turn % 2 else (False, True)
-            times = {which: networks[which].seconds(case) for which in order}
-            found.append((times[True], times[False]))
-        pairs[case] = found[2:]  # the first steps include page faults
-    return pairs
+    return timed_pairs(networks[True], networks[False], CASES, rounds)
 
 
 def measure_cost(folder: Path, dtype: str, rounds: int, threads: int | None) -> bool:
@@ -218,7 +153,7 @@ def measure_cost(folder: Path, dtype: str, rounds: int, threads: int | None) -> 
     for invariant_first in (True, False):
         arguments = (folder, dtype, -(-rounds // 2), threads, invariant_first)
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh_process:
-            halves.append(fresh_process.submit(timed_pairs, *arguments).result())
+            halves.append(fresh_process.submit(invariant_and_not, *arguments).result())
     is_cheap = True
     for case in CASES:
         pairs = [pair for half in halves for pair in half[case]]
@@ -233,7 +168,7 @@ def measure_cost(folder: Path, dtype: str, rounds: int, threads: int | None) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cache", type=Path, default=Path(__file__).parent / ".cache", help="for the 124M checkpoint")
+    add_cache(parser)
     parser.add_argument("--prompts", type=int, default=200, help="of each model")
     parser.add_argument("--rounds", type=int, default=41, help="pairs of steps that are timed")
     parser.add_argument("--quick", action="store_true", help="40 prompts, 15 rounds")

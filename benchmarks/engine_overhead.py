@@ -7,14 +7,10 @@ those in which every stream gets one token. Their wall time is split into three 
 `Engine.step`, and the message for the API process. With `--attention` one stream captures all heads of one layer with
 each token, as float16: its rows are recomputed inside the network, its sinks count as overhead.
 
-`--nobody-looking` measures the cost of idle captures instead: it alternates steps of this runner and of one without
-captures, and prints the median ratio of neighbouring steps with its 95 % bounds.
-
     python -m benchmarks.engine_overhead --streams 1 8 32
 """
 
 import argparse
-import math
 import os
 import random
 import statistics
@@ -28,21 +24,20 @@ from typing import Any
 import torch
 
 from benchmarks.checkpoint import make_checkpoint, random_prompts
+from benchmarks.models import add_cache
 from model.checkpoint.registry import read_config
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.threads import use_threads
 from server.engine.execution.warm_up import warm_up
 from server.engine.memory.memory_limit import freeze_garbage
-from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
-from server.engine.sampling_params import SamplingParams
+from server.engine.request import AttentionCapture, EngineRequest
 from server.ipc import messages
 from server.lifecycle.worker_process import prepare_environment
-from tests.support.processes import ROOT
+from tests.server.engine.driving import generate, request
 
 NETWORK = ("forward", "logits", "largest_logits")
 
@@ -107,18 +102,12 @@ def build_engine(folder: Path, dtype: torch.dtype, watch: Stopwatch) -> Engine:
     return Engine(model, cache, EngineConfig(model=folder, max_capture_tokens=32), config.max_model_len)
 
 
-def stream(uid: int, prompt: Sequence[int], num_tokens: int, temperature: float, layer: int | None) -> EngineRequest:
+def stream(uid: int, prompt: Sequence[int], temperature: float, layer: int | None) -> EngineRequest:
     """Return a request that generates, and returns the attention of `layer` unless it is None."""
-    sampling = SamplingParams(max_tokens=num_tokens, temperature=temperature, top_p=0.95, seed=uid)
     capture = None
     if layer is not None:
         capture = AttentionCapture(pairs=tuple((layer, head) for head in range(12)), dtype="float16")
-    return EngineRequest(
-        uid=uid,
-        prompt_token_ids=tuple(prompt),
-        task=GenerateTask(sampling=sampling, attention=capture),
-        arrival_time=time.monotonic(),
-    )
+    return request(uid, prompt, generate(4096, seed=uid, temperature=temperature, top_p=0.95, attention=capture))
 
 
 def measure(
@@ -127,7 +116,7 @@ def measure(
     """Measure steps of `streams` requests that generate together, the first few left out."""
     base = random.getrandbits(30)
     for i, prompt in enumerate(random_prompts(streams, base)):
-        engine.add_request(stream(base + i, prompt, 4096, temperature, layer if i == 0 else None))
+        engine.add_request(stream(base + i, prompt, temperature, layer if i == 0 else None))
     steps = Steps()
     for number in range(num_steps + 40):
         started = time.perf_counter()
@@ -146,42 +135,6 @@ def measure(
     return steps
 
 
-class WithoutCaptures(ModelRunner):
-    """A runner that checks no request for captures, and returns none."""
-
-    def _hooks(self, *unused: object) -> tuple[None, dict[int, Any]]:
-        return None, {}
-
-    def _read_logits(self, *unused: object) -> None:
-        pass
-
-
-def table_of_nobody(engine: Engine, dtype: str, streams: int, num_pairs: int) -> None:
-    """Print the table of `streams` requests without captures."""
-    usual = engine._runner
-    runners = (usual, WithoutCaptures(usual.model, usual.cache))
-    for i, prompt in enumerate(random_prompts(streams, 1)):
-        engine.add_request(stream(i, prompt, 4096, 0.0, None))
-    for _ in range(40):
-        engine.step()
-    ratios = []
-    for number in range(num_pairs):
-        seconds = [0.0, 0.0]
-        for which in (0, 1) if number % 2 else (1, 0):
-            engine._runner = runners[which]
-            started = time.perf_counter()
-            engine.step()
-            seconds[which] = time.perf_counter() - started
-        ratios.append(seconds[0] / seconds[1])
-    ratios.sort()
-    reach = math.ceil(0.98 * math.sqrt(num_pairs))  # of ranks, for the median (binomial, normal approximation)
-    low, high = ratios[max(0, num_pairs // 2 - reach)], ratios[min(num_pairs - 1, num_pairs // 2 + reach)]
-    print(f"| {dtype} | {streams} | {statistics.median(ratios):.4f} | {low:.4f} to {high:.4f} |", flush=True)
-    for i in range(streams):
-        engine.abort(i)
-    engine.step()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", nargs="+", type=int, default=[1, 8, 32])
@@ -189,22 +142,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--temperature", type=float, default=0.0, help="above 0: with top_p 0.95")
     parser.add_argument("--attention", type=int, metavar="LAYER", help="one stream tells this layer's rows")
-    parser.add_argument("--nobody-looking", action="store_true", help="against steps without captures")
-    parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
+    add_cache(parser)
     options = parser.parse_args()
     folder = make_checkpoint(options.cache)
     use_worker_environment("benchmarks.engine_overhead", folder)
-    heads = "| dtype | streams | network ms | beside it, p50 | p90 | of that, message |\n|---|---|---|---|---|---|"
-    if options.nobody_looking:
-        heads = "| dtype | streams | with / without captures | 95 % |\n|---|---|---|---|"
-    print(heads)
+    print("| dtype | streams | network ms | beside it, p50 | p90 | of that, message |\n|---|---|---|---|---|---|")
     for dtype in options.dtype:
         watch = Stopwatch()
         engine = build_engine(folder, getattr(torch, dtype), watch)
         for streams in options.streams:
-            if options.nobody_looking:
-                table_of_nobody(engine, dtype, streams, options.steps)
-                continue
             steps = measure(engine, watch, streams, options.steps, options.temperature, options.attention)
             tenths = statistics.quantiles(steps.overhead, n=10)
             figures = [statistics.median(steps.network), statistics.median(steps.overhead), tenths[8]]

@@ -46,8 +46,6 @@ class Expected:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Observations during one fault."""
-
     outcomes: Mapping[Outcome, int]
     before: Mapping[str, float]
     """All values of /metrics while nothing was wrong."""

@@ -4,7 +4,6 @@ Answers are compared with the server's answers before the fault. `benchmarks.fau
 right.
 """
 
-import hashlib
 import json
 import threading
 import time
@@ -16,11 +15,11 @@ from typing import Any
 
 import httpx
 
+from benchmarks.questions import Question, meaning
 from tests.support.breakable_server import ALLOCATES, POISONS, RAISES, STUCK
 
 _OUTCOME_WITHIN = 60.0
 """Seconds after which a client counts as having had no answer."""
-_JSON = {"content-type": "application/json"}
 _PROMPT = tuple(range(10, 40))
 _LONG = tuple(range(5, 485))
 
@@ -53,18 +52,8 @@ def error(status: int, code: str) -> frozenset[Outcome]:
     return frozenset({Outcome(str(status), code), Outcome(_EVENT, code)})
 
 
-@dataclass(frozen=True)
-class Question:
-    """One request."""
-
-    path: str
-    body: str
-    """The request's body as JSON."""
-    is_streamed: bool
-
-
 def _ask(path: str, **body: Any) -> Question:
-    return Question(path, json.dumps(body), bool(body.get("stream")))
+    return Question(path, path, body)
 
 
 def _write(prompt: Sequence[int], max_tokens: int, **options: Any) -> Question:
@@ -102,7 +91,7 @@ class Load:
     def __init__(self, url: str, clients: int, questions: Sequence[Question]) -> None:
         self._url = url
         self._questions = questions
-        self._right: dict[Question, str] = {}
+        self._right: list[object] = []
         self._lock = threading.Lock()
         self._is_over = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(i,), daemon=True) for i in range(clients)]
@@ -113,10 +102,9 @@ class Load:
         with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
             for question in self._questions:
                 end = time.monotonic() + _OUTCOME_WITHIN
-                outcome = None
-                while outcome != RIGHT:  # a busy machine may take a first step for a hung worker
-                    assert time.monotonic() < end, f"{question}: {outcome}"
-                    outcome, self._right[question] = self._once(client, question)
+                while (found := self._once(client, question))[0] != RIGHT:  # a busy machine may take a step for a hang
+                    assert time.monotonic() < end, f"{question}: {found[0]}"
+                self._right.append(found[1])
 
     def start(self) -> None:
         for thread in self._threads:
@@ -138,45 +126,48 @@ class Load:
     def ask_once_more(self) -> list[str]:
         """Send each question again after the fault. Return the questions with another answer than before."""
         with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
-            after = [(question.path, self._compared(client, question)) for question in self._questions]
+            after = [(each.path, self._compared(client, index)) for index, each in enumerate(self._questions)]
         return [f"after it all, {path} was told: {outcome}" for path, outcome in after if outcome != RIGHT]
 
     def _run(self, first: int) -> None:
         turn = first
         with httpx.Client(timeout=_OUTCOME_WITHIN) as client:
             while not self._is_over.is_set():
-                outcome = self._compared(client, self._questions[turn % len(self._questions)])
+                outcome = self._compared(client, turn % len(self._questions))
                 with self._lock:
                     self.outcomes[outcome] += 1
                 turn += 1
                 if outcome != RIGHT:
                     self._is_over.wait(0.25)  # as a client that backs off a little
 
-    def _compared(self, client: httpx.Client, question: Question) -> Outcome:
-        outcome, answer = self._once(client, question)
-        return DIFFERENT if outcome == RIGHT and answer != self._right[question] else outcome
+    def _compared(self, client: httpx.Client, index: int) -> Outcome:
+        outcome, answer = self._once(client, self._questions[index])
+        return DIFFERENT if outcome == RIGHT and answer != self._right[index] else outcome
 
-    def _once(self, client: httpx.Client, question: Question) -> tuple[Outcome, str]:
-        """Return the client's outcome and a digest of the answer."""
-        request = client.build_request("POST", self._url + question.path, content=question.body, headers=_JSON)
+    def _once(self, client: httpx.Client, question: Question) -> tuple[Outcome, object]:
+        """Return the client's outcome and the part of a right answer that is always equal."""
+        request = client.build_request("POST", self._url + question.path, json=question.body)
         try:
             response = client.send(request, stream=True)
         except httpx.TimeoutException:
-            return SILENCE, ""
+            return SILENCE, None
         except httpx.ConnectError:
-            return REFUSED, ""
+            return REFUSED, None
         except httpx.TransportError:
-            return ENDED, ""
+            return ENDED, None
         with closing(response):
             try:
                 response.read()
             except httpx.TimeoutException:
-                return SILENCE, ""
+                return SILENCE, None
             except httpx.TransportError:
-                return CUT, ""
+                return CUT, None
         if response.status_code != 200:
-            return _of_error(response), ""
-        return _of_stream(response.text) if question.is_streamed else (RIGHT, _digest(response.json()))
+            return _of_error(response), None
+        if question.body.get("stream") and not response.text.endswith("data: [DONE]\n\n"):
+            events = [line.removeprefix("data: ") for line in response.text.splitlines() if '"error"' in line]
+            return (Outcome(_EVENT, json.loads(events[-1])["error"]["code"]) if events else CUT), None
+        return RIGHT, meaning(question, response.content)
 
 
 def _of_error(response: httpx.Response) -> Outcome:
@@ -184,19 +175,3 @@ def _of_error(response: httpx.Response) -> Outcome:
     if response.status_code in (429, 503) and "retry-after" not in response.headers:
         seen += " without Retry-After"
     return Outcome(seen, response.json()["error"]["code"])
-
-
-def _of_stream(text: str) -> tuple[Outcome, str]:
-    """Return the outcome of a stream that has begun, and a digest of its choices. A stream ends with [DONE] or with
-    an error event.
-    """
-    events = [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: ")]
-    if events and events[-1] == "[DONE]":
-        return RIGHT, _digest({"choices": [json.loads(event)["choices"] for event in events[:-1]]})
-    with_error = [json.loads(event)["error"]["code"] for event in events if '"error"' in event]
-    return (Outcome(_EVENT, with_error[-1]) if with_error else CUT), ""
-
-
-def _digest(body: dict[str, Any]) -> str:
-    kept = body.get("choices", body.get("data"))
-    return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()

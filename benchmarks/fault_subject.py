@@ -11,15 +11,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import httpx
 
 from benchmarks.fault_judge import num_open
 from model.checkpoint.folder import PACKAGED
+from tests.server import running
 from tests.support.processes import ROOT, descendants, free_port, worker_pid
 from tests.support.wire import samples
 from tests.support.worker_memory import leave_room
@@ -29,22 +30,11 @@ PATIENCE = 300.0
 _SCRAPE_EVERY = 0.1
 """Seconds between two reads of the metrics of a server that is not ready."""
 
-T = TypeVar("T")
-
-
-def wait_for(condition: Callable[[], T | None], what: str) -> T:
-    """Return the first true value. Raises AssertionError when there is none in time."""
-    end = time.monotonic() + PATIENCE
-    while not (value := condition()):
-        assert time.monotonic() < end, f"not within {PATIENCE:.0f} s: {what}"
-        time.sleep(0.02)
-    return value
+wait_for = partial(running.wait_for, patience=PATIENCE, pause=0.02)
 
 
 @dataclass
 class Subject:
-    """A server under fault injection."""
-
     process: subprocess.Popen[bytes]
     port: int
     model: Path
@@ -70,7 +60,6 @@ class Subject:
         return wait_for(find, "another worker is started")
 
     def kill_worker(self) -> int:
-        """Kill the worker and return the process id that it had."""
         pid = self.worker()
         os.kill(pid, signal.SIGKILL)
         return pid

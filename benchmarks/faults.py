@@ -9,7 +9,13 @@ row lists the differences from `FAULTS`; the exit status is 1 if there is one.
 """
 
 import argparse
+import contextlib
+import json
+import os
+import select
+import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -18,24 +24,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import httpx
 
-from benchmarks.fault_acts import (
-    SETTLE_SECONDS,
-    end_beside_an_unread_answer,
-    kill_again_and_again,
-    kill_while_loading,
-    overwrite_weights,
-    remove_model,
-    remove_socket,
-    remove_socket_and_kill,
-    stop_for_a_while,
-    stop_for_good,
-    stop_while_loading,
-    truncate_weights,
-    wait,
-)
 from benchmarks.fault_judge import Evidence, Expected, judge, metrics_text, num_lost
 from benchmarks.fault_load import (
     CULPRIT,
@@ -44,16 +36,114 @@ from benchmarks.fault_load import (
     ENDED,
     EVERYTHING,
     LOOK,
+    PICTURES,
     PREFILL,
     REFUSED,
     Load,
     Outcome,
-    Question,
     error,
 )
-from benchmarks.fault_subject import PATIENCE, Subject, Watch, idle_metrics, start, wait_for
+from benchmarks.fault_subject import PATIENCE, Subject, Watch, idle_metrics, start, wait_for, wait_mapped
+from benchmarks.questions import Question
 
 _RESTARTS = "lightwell_worker_restarts_total"
+SETTLE_SECONDS = 1.0
+"""Seconds of load before a fault and after the server is ready again."""
+END_SECONDS = 20.0
+"""Seconds within which a server with a grace of one second ends."""
+
+
+def kill_while_loading(subject: Subject) -> None:
+    """Kill the worker, then its successors: one as it imports torch, and one as it reads the weights."""
+    pid = subject.kill_worker()
+    for name in ("libtorch", "model.safetensors"):
+        pid = subject.next_worker(pid)
+        wait_mapped(pid, name)
+        os.kill(pid, signal.SIGKILL)
+
+
+def kill_again_and_again(subject: Subject) -> None:
+    """Kill each worker as soon as it is ready, until the server gives up."""
+    while subject.process.poll() is None:
+        if subject.is_ready():
+            with contextlib.suppress(ProcessLookupError, AssertionError):
+                subject.kill_worker()
+        time.sleep(0.05)
+
+
+def stop_for_a_while(subject: Subject) -> None:
+    """Stop the worker until it is called hung, then let it continue."""
+    pid = subject.worker()
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: not subject.is_ready(), "the silence is noticed")
+    time.sleep(SETTLE_SECONDS / 2)
+    os.kill(pid, signal.SIGCONT)
+
+
+def stop_for_good(subject: Subject) -> None:
+    os.kill(subject.worker(), signal.SIGSTOP)
+
+
+def stop_while_loading(subject: Subject) -> None:
+    pid = subject.next_worker(subject.kill_worker())
+    wait_mapped(pid, "libtorch")
+    os.kill(pid, signal.SIGSTOP)
+
+
+def remove_socket(subject: Subject) -> None:
+    """Remove the socket, as a cleaner of /tmp does."""
+    folders = list(subject.tmp.glob("lightwell-*"))
+    assert folders, "the socket has a folder"
+    for folder in folders:
+        shutil.rmtree(folder)
+    time.sleep(SETTLE_SECONDS)
+
+
+def remove_socket_and_kill(subject: Subject) -> None:
+    """Remove the socket and kill the worker: the next worker needs a socket."""
+    remove_socket(subject)
+    subject.kill_worker()
+
+
+def overwrite_weights(subject: Subject) -> None:
+    """Overwrite the weights in place, like `cp`. A running server must not be affected; a new one must reject them."""
+    weights = subject.model / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-(1 << 20) :] = bytes(1 << 20)
+    with weights.open("r+b") as file:
+        file.write(content)
+    time.sleep(SETTLE_SECONDS)
+    subject.kill_worker()
+
+
+def truncate_weights(subject: Subject) -> None:
+    os.truncate(subject.model / "model.safetensors", 4096)
+    time.sleep(SETTLE_SECONDS)
+    subject.kill_worker()
+
+
+def remove_model(subject: Subject) -> None:
+    shutil.rmtree(subject.model)
+    time.sleep(SETTLE_SECONDS)
+    subject.kill_worker()
+
+
+def wait(subject: Subject) -> None:
+    """Do nothing: the culprit's request causes the fault."""
+    time.sleep(2 * SETTLE_SECONDS)
+
+
+def end_beside_an_unread_answer(subject: Subject) -> None:
+    """Send SIGTERM while a client reads nothing of a long answer. Raises subprocess.TimeoutExpired when the server has
+    not ended within END_SECONDS.
+    """
+    body = json.dumps(PICTURES.body).encode()
+    head = f"POST {PICTURES.path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    with socket.create_connection(("127.0.0.1", subject.port)) as client:
+        client.sendall(head.encode() + b"\r\n\r\n" + body)
+        assert select.select([client], [], [], END_SECONDS)[0], "the answer begins"
+        subject.process.terminate()
+        subject.process.wait(END_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -80,12 +170,11 @@ class Fault:
 
 
 HASTY = ("--worker-timeout", "3")
-IMPATIENT = ("--load-timeout", "40")
-"""A load timeout above the 21 s that a worker needs for its first progress message with a tenth of the machine."""
 KILL = Subject.kill_worker
 UNAVAILABLE = frozenset({Outcome("503", "not_ready")})
 LOST = error(503, "worker_lost") | UNAVAILABLE
 HUNG = error(503, "worker_hung") | UNAVAILABLE
+NO_MEMORY = error(503, "no_memory")
 GIVING_UP = LOST | {Outcome("503", "draining"), ENDED, REFUSED}
 """Allowed outcomes when the supervisor gives up. The server closes its port; answers that have begun are never cut."""
 KILLED = UNAVAILABLE | {ENDED, REFUSED, CUT, Outcome("503", "loading")}
@@ -95,6 +184,13 @@ UNNOTICED = Expected()
 REPLACED = Expected(allowed=LOST, stays_ready=False, num_restarts=1)
 GAVE_UP = Expected(allowed=GIVING_UP, stays_ready=False, exit_status=1, last_words="the worker ended 5 times")
 MODEL_CHANGED = replace(GAVE_UP, last_words="model_changed")
+
+
+def caused(name: str, by: str, outcomes: frozenset[Outcome], expected: Expected = UNNOTICED, **more: Any) -> Fault:
+    """Return the fault that a request of `CULPRIT` causes. outcomes: the allowed ones of its client."""
+    return Fault(name, wait, replace(expected, culprit=outcomes), culprit=CULPRIT[by], **more)
+
+
 FAULTS = (
     Fault("worker killed, idle", KILL, REPLACED, is_idle=True),
     Fault("worker killed, all kinds of requests", KILL, REPLACED),
@@ -106,7 +202,7 @@ FAULTS = (
     Fault(
         "worker stopped, then continued",
         stop_for_a_while,
-        Expected(allowed=HUNG, stays_ready=False),
+        replace(REPLACED, allowed=HUNG, num_restarts=0),
         arguments=HASTY,
     ),
     Fault("worker stopped for good", stop_for_good, replace(REPLACED, allowed=HUNG), arguments=HASTY),
@@ -114,40 +210,14 @@ FAULTS = (
         "worker killed, the next one stopped while it loads",
         stop_while_loading,
         replace(REPLACED, num_restarts=2),
-        arguments=IMPATIENT,
+        arguments=("--load-timeout", "40"),  # a worker's first message takes 21 s with a tenth of the machine
     ),
-    Fault(
-        "a step without end",
-        wait,
-        replace(REPLACED, allowed=HUNG, culprit=error(503, "worker_hung")),
-        arguments=HASTY,
-        culprit=CULPRIT["sticks"],
-    ),
-    Fault(
-        "a request makes the step raise",
-        wait,
-        replace(UNNOTICED, culprit=error(500, "engine_error")),
-        culprit=CULPRIT["raises"],
-    ),
-    Fault(
-        "a request finds no memory in the step",
-        wait,
-        replace(UNNOTICED, culprit=error(503, "no_memory")),
-        culprit=CULPRIT["allocates"],
-    ),
-    Fault(
-        "a look for which no memory is left",
-        wait,
-        replace(UNNOTICED, culprit=error(503, "no_memory")),
-        culprit=CULPRIT["looks"],
-        room=64 << 20,  # the load takes little once the server is warm, the look 176 MB
-    ),
-    Fault(
-        "the network fails for everyone",
-        wait,
-        replace(REPLACED, culprit=error(503, "worker_lost")),
-        culprit=CULPRIT["poisons"],
-    ),
+    caused("a step without end", "sticks", HUNG - UNAVAILABLE, replace(REPLACED, allowed=HUNG), arguments=HASTY),
+    caused("a request makes the step raise", "raises", error(500, "engine_error")),
+    caused("a request finds no memory in the step", "allocates", NO_MEMORY),
+    # The load takes little once the server is warm, the look 176 MB.
+    caused("a look for which no memory is left", "looks", NO_MEMORY, room=64 << 20),
+    caused("the network fails for everyone", "poisons", LOST - UNAVAILABLE, REPLACED),
     Fault("socket folder removed", remove_socket, UNNOTICED),
     Fault("socket folder removed, worker killed", remove_socket_and_kill, REPLACED),
     Fault(
@@ -176,13 +246,8 @@ FAULTS = (
 
 @dataclass(frozen=True)
 class Row:
-    """Result of one fault."""
-
-    fault: str
-    seen: str
-    ready: str
-    metrics: str
-    lost: str
+    cells: tuple[str, ...]
+    """The clients' outcomes, the time without readiness, the metrics, and the number of lost requests."""
     problems: tuple[str, ...]
 
 
@@ -214,14 +279,8 @@ def run(fault: Fault, clients: int) -> Row:
             exit_status=subject.process.poll(),
             last_line=subject.last_line(),
         )
-        return Row(
-            fault.name,
-            told(evidence),
-            ready,
-            metrics_text(evidence),
-            str(num_lost(fault.expected, evidence)),
-            (*problems, *judge(fault.expected, evidence)),
-        )
+        cells = (told(evidence), ready, metrics_text(evidence), str(num_lost(fault.expected, evidence)))
+        return Row(cells, (*problems, *judge(fault.expected, evidence)))
 
 
 def told(seen: Evidence) -> str:
@@ -272,8 +331,7 @@ def print_table(faults: Sequence[Fault], clients: int) -> bool:
     for fault in faults:
         row = row_of(fault, clients)
         is_as_promised &= not row.problems
-        problems = "; ".join(row.problems) or "nothing"
-        cells = (row.fault, row.seen, row.ready, row.metrics, row.lost, problems)
+        cells = (fault.name, *row.cells, "; ".join(row.problems) or "nothing")
         print(f"| {' | '.join(cells)} |", flush=True)
     return is_as_promised
 
@@ -283,7 +341,7 @@ def row_of(fault: Fault, clients: int) -> Row:
     try:
         return run(fault, clients)
     except (AssertionError, httpx.TransportError, subprocess.TimeoutExpired) as unended:
-        return Row(fault.name, "", "", "", "", (repr(unended),))
+        return Row(("",) * 4, (repr(unended),))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ speed affect all alike. While one engine is measured, the peers' servers are sto
   open    requests at given rates, and how many were served within limits (`benchmarks.open_loop`)
   long    one prompt of 900 tokens among 8 streams (`benchmarks.long_prompt`), where the context holds it
   start   time to ready and to the first token (`benchmarks.startup`)
-  memory  of all our processes (`benchmarks.serving_memory`)
+  memory  of all our processes (`benchmarks.sizing`)
 
 Times are as `vllm bench serve` defines them: TTFT up to the first event with text, ITL between two of them, E2E up to
 the last, TPOT from the first to the last over the number of tokens after the first. `transformers.generate` has a
@@ -22,14 +22,12 @@ bfloat16 is shown next to it.
 """
 
 import argparse
-import os
-import platform
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks import closed_loop, long_prompt, open_loop, serving_memory, startup
-from benchmarks.checkpoint import make_checkpoint
+from benchmarks import closed_loop, long_prompt, open_loop, sizing, startup
+from benchmarks.comparison import machine
 from benchmarks.models import GGUF_MODELS, MODELS, Model, add_folders
 from benchmarks.peers.engines import ENGINES, Setup
 from benchmarks.subjects import PROMPT_TOKENS, STATIC, Served, all_of
@@ -42,7 +40,7 @@ def print_machine(dtypes: Sequence[str]) -> None:
 
     from benchmarks.ceiling import bytes_per_second, operations_per_second
 
-    print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    print(machine())
     rates = [f"{operations_per_second(getattr(torch, dtype)) / 1e9:.0f} GFLOP/s {dtype}" for dtype in dtypes]
     print(f"read {bytes_per_second() / 1e9:.1f} GB/s; large products {', '.join(rates)}\n", flush=True)
 
@@ -79,28 +77,18 @@ def report_model(name: str, model: Model, folder: Path, options: argparse.Namesp
 def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", default=[*MODELS], choices=[*MODELS, *GGUF_MODELS])
-    parser.add_argument(
-        "--dtype", nargs="+", help="of each model; by default all three of 124m, float32 of the default"
-    )
-    parser.add_argument("--concurrency", nargs="+", type=int, help="by default 1 8 32, and 1 8 64 of the default model")
+    parser.add_argument("--dtype", nargs="+", help="of each model; by default all three of 124m, float32 of fables")
+    parser.add_argument("--concurrency", nargs="+", type=int, help="by default 1 8 32, and 1 8 64 of fables")
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument(
-        "--requests", type=int, default=2, help="of each client in a turn; twice as many of a single one"
-    )
+    parser.add_argument("--requests", type=int, default=2, help="of each client in a turn; of a single one twice that")
     parser.add_argument("--prompt-tokens", type=int, default=PROMPT_TOKENS, help="of a request in the closed loop")
     names = [*ENGINES, STATIC]
     parser.add_argument("--engines", nargs="+", default=names, choices=names)
-    parser.add_argument(
-        "--tables", nargs="+", default=[*TABLES], choices=TABLES, help="open and long come after closed"
-    )
-    parser.add_argument(
-        "--shares", nargs="+", type=float, default=[0.5, 0.8], help="of the best closed loop: the rates of the open one"
-    )
+    parser.add_argument("--tables", nargs="+", default=[*TABLES], choices=TABLES, help="open, long run after closed")
+    parser.add_argument("--shares", nargs="+", type=float, default=[0.5, 0.8], help="rates of open / best of closed")
     parser.add_argument("--open-seconds", type=float, default=10.0, help="for which requests come, a turn and rate")
-    parser.add_argument(
-        "--ttft-ms", type=float, help="for a good request; by default 500, and 100 of the default model"
-    )
-    parser.add_argument("--tpot-ms", type=float, help="for a good request; by default 50, and 10 of the default model")
+    parser.add_argument("--ttft-ms", type=float, help="for a good request; by default 500, and 100 of fables")
+    parser.add_argument("--tpot-ms", type=float, help="for a good request; by default 50, and 10 of fables")
     add_folders(parser)
     return parser.parse_args()
 
@@ -117,7 +105,7 @@ def main() -> None:
         engines = [name for name in options.engines if name in ENGINES]
         startup.report(options.models, engines, options.cache, options.home, options.turns)
     if "memory" in options.tables:
-        serving_memory.report(make_checkpoint(options.cache), serving_memory.SECONDS)
+        sizing.report_bar(options.cache)
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@ error. Exit status 1 if such a token differs, or if half of the tokens or more d
 """
 
 import argparse
-import json
 import sys
-import urllib.request
 from dataclasses import dataclass
 from typing import Any
+
+import httpx
 
 from benchmarks.comparison import table
 from benchmarks.load import percentile
@@ -49,11 +49,7 @@ class Place:
 
 
 def _post(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    request = urllib.request.Request(
-        f"{engine.server.url}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=300) as response:
-        answer: dict[str, Any] = json.load(response)
+    answer: dict[str, Any] = httpx.post(f"{engine.server.url}{path}", json=body, timeout=300).raise_for_status().json()
     return answer
 
 
@@ -100,18 +96,11 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=100, help=f"tokens of each of {len(PROMPTS)} continuations")
     add_folders(parser)
     options = parser.parse_args()
-    rows = [
-        ["model", "tokens", "equal", "difference of log-probabilities, p99", "leads by twice that", "of these equal"]
-    ]
-    all_equal = True
-    for name in options.models:
-        row, is_equal = compare(
-            name, Setup(GGUF_MODELS[name].folder(options.cache), STORED, options.home), options.tokens
-        )
-        rows.append(row)
-        all_equal = all_equal and is_equal
-    print(table(rows))
-    return 0 if all_equal else 1
+    head = ["model", "tokens", "equal", "difference of log-probabilities, p99", "leads by twice that", "of these equal"]
+    setups = {name: Setup(GGUF_MODELS[name].folder(options.cache), STORED, options.home) for name in options.models}
+    found = [compare(name, setup, options.tokens) for name, setup in setups.items()]
+    print(table([head, *(row for row, _ in found)]))
+    return 0 if all(is_equal for _, is_equal in found) else 1
 
 
 if __name__ == "__main__":

@@ -40,8 +40,6 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Case:
-    """A hostile body."""
-
     path: str
     body: Callable[[], Any]
     together: int = 1
@@ -52,9 +50,12 @@ def _floats(count: int) -> list[float]:
     return [i + 0.123456789 for i in range(count)]
 
 
-def _tools(number: int, count: int) -> list[dict[str, Any]]:
-    properties = {"type": "object", "properties": {"a": {"enum": list(range(count))}}}
-    return [{"type": "function", "function": {"name": f"t{i}", "parameters": properties}} for i in range(number)]
+def _choice_of(count: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": {"enum": list(range(count))}}}
+
+
+def _tool(name: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 def _chat(**fields: Any) -> dict[str, Any]:
@@ -67,6 +68,23 @@ def _calling(arguments: str, number: int = 1) -> list[dict[str, Any]]:
     return [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": calls}, result]
 
 
+def _next(inputs: int) -> dict[str, Any]:
+    return {"input": ["a"] * inputs, "temperatures": [0.1 * i for i in range(1, 17)], "num_tokens": 1000}
+
+
+def _tokens(count: int) -> dict[str, Any]:
+    return {"prompt": "\U0001f600" * count, "return_token_strs": True, "return_offsets": True}
+
+
+def _tool_use(given: dict[str, Any]) -> list[dict[str, Any]]:
+    use = {"type": "tool_use", "id": "1", "name": "f", "input": given}
+    return [{"role": "user", "content": "a"}, {"role": "assistant", "content": [use]}]
+
+
+def _trace(given: Any, interventions: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"input": given, "points": ["ln_final.hook_scale"], "interventions": interventions}
+
+
 def _input_json(parts: int) -> list[dict[str, Any]]:
     return [{"type": "input_json", "data": {"a": _floats(9000)}} for _ in range(parts)]
 
@@ -75,36 +93,17 @@ _ZERO = {"point": "attn.hook_z", "layer": "all", "op": "zero"}
 _SCORE = {"type": "score", "instructions": "?"}
 COMPLETIONS, CHAT, TRACE = "/v1/completions", "/v1/chat/completions", "/v1/trace"
 CASES: dict[str, Case] = {
-    "inputs x interventions": Case(
-        TRACE, lambda: {"input": ["a"] * 2048, "points": ["ln_final.hook_scale"], "interventions": [_ZERO] * 64}
-    ),
+    "inputs x interventions": Case(TRACE, lambda: _trace(["a"] * 2048, [_ZERO] * 64)),
     "prompts x interventions": Case(
         COMPLETIONS, lambda: {"prompt": ["a"] * 1000, "max_tokens": 1, "interventions": [_ZERO] * 64}
     ),
     "inputs of unlike length x interventions": Case(
-        TRACE,
-        lambda: {
-            "input": [[1] * (1 + i % 60) for i in range(2048)],
-            "points": ["ln_final.hook_scale"],
-            "interventions": [_ZERO] * 64,
-        },
+        TRACE, lambda: _trace([[1] * (1 + i % 60) for i in range(2048)], [_ZERO] * 64)
     ),
     "64 means of 200 inputs": Case(
-        TRACE,
-        lambda: {
-            "input": "a",
-            "points": ["ln_final.hook_scale"],
-            "interventions": [{**_ZERO, "op": "mean", "from": {"input": ["a"] * 200}}] * 64,
-        },
+        TRACE, lambda: _trace("a", [{**_ZERO, "op": "mean", "from": {"input": ["a"] * 200}}] * 64)
     ),
-    "lists of heads": Case(
-        TRACE,
-        lambda: {
-            "input": "a",
-            "points": ["ln_final.hook_scale"],
-            "interventions": [{**_ZERO, "head": list(range(30_000))}] * 64,
-        },
-    ),
+    "lists of heads": Case(TRACE, lambda: _trace("a", [{**_ZERO, "head": list(range(30_000))}] * 64)),
     "thirty long prompts, truncate": Case(
         COMPLETIONS, lambda: {"prompt": ["1" * 999_999] * 30, "truncate": True, "max_tokens": 1}
     ),
@@ -118,10 +117,7 @@ CASES: dict[str, Case] = {
     "10,000 documents": Case("/v1/rerank", lambda: {"query": "1 ", "documents": ["a"] * 10_000, "truncate": True}),
     "systemone criteria": Case(
         "/v1/systemone",
-        lambda: {
-            "state": "x",
-            "questions": {f"q{i}": {**_SCORE, "criteria": [_floats(9000)] * 10} for i in range(20)},
-        },
+        lambda: {"state": "x", "questions": {f"q{i}": {**_SCORE, "criteria": [_floats(9000)] * 10} for i in range(20)}},
     ),
     "220 input_json parts": Case(
         "/v1/decisions",
@@ -130,18 +126,7 @@ CASES: dict[str, Case] = {
             "questions": [{"type": "predicate", "instructions": "x"}],
         },
     ),
-    "tool_use of floats": Case(
-        "/v1/messages/count_tokens",
-        lambda: {
-            "messages": [
-                {"role": "user", "content": "a"},
-                {
-                    "role": "assistant",
-                    "content": [{"type": "tool_use", "id": "1", "name": "f", "input": {"a": _floats(1_500_000)}}],
-                },
-            ]
-        },
-    ),
+    "tool_use of floats": Case("/v1/messages/count_tokens", lambda: {"messages": _tool_use({"a": _floats(1_500_000)})}),
     "chat_template_kwargs": Case(CHAT, lambda: _chat(chat_template_kwargs={"a": _floats(1_500_000)})),
     "n 128 with logprobs": Case(CHAT, lambda: _chat(max_tokens=40, n=128, logprobs=True, top_logprobs=20)),
     "completions n 128 with logprobs": Case(
@@ -150,42 +135,17 @@ CASES: dict[str, Case] = {
     "responses user": Case(
         "/v1/responses", lambda: {"input": "a", "user": "u" * (30 << 20), "stream": True, "max_output_tokens": 16}
     ),
-    "next at 16 temperatures": Case(
-        "/v1/next",
-        lambda: {"input": ["a"] * 128, "temperatures": [0.1 * i for i in range(1, 17)], "num_tokens": 1000},
-    ),
-    "next, as much as is named": Case(
-        "/v1/next",
-        lambda: {"input": ["a"] * 16, "temperatures": [0.1 * i for i in range(1, 17)], "num_tokens": 1000},
-    ),
-    "tokenize emoji": Case(
-        "/tokenize", lambda: {"prompt": "\U0001f600" * 900_000, "return_token_strs": True, "return_offsets": True}
-    ),
-    "tokenize, as much as is read": Case(
-        "/tokenize", lambda: {"prompt": "\U0001f600" * 32_000, "return_token_strs": True, "return_offsets": True}
-    ),
+    "next at 16 temperatures": Case("/v1/next", lambda: _next(128)),
+    "next, as much as is named": Case("/v1/next", lambda: _next(16)),
+    "tokenize emoji": Case("/tokenize", lambda: _tokens(900_000)),
+    "tokenize, as much as is read": Case("/tokenize", lambda: _tokens(32_000)),
     "tokenize inline emoji": Case("/tokenize", lambda: {"prompt": "\U0001f600" * 19_999}),
-    "128 tools": Case(CHAT, lambda: _chat(tools=_tools(128, 4000))),
+    "128 tools": Case(CHAT, lambda: _chat(tools=[_tool(f"t{i}", _choice_of(4000)) for i in range(128)])),
     "tools of messages": Case(
         "/v1/messages",
-        lambda: _chat(
-            tools=[
-                {"name": f"t{i}", "input_schema": {"type": "object", "properties": {"a": {"enum": [*range(4000)]}}}}
-                for i in range(128)
-            ]
-        ),
+        lambda: _chat(tools=[{"name": f"t{i}", "input_schema": _choice_of(4000)} for i in range(128)]),
     ),
-    "tool with 120,000 keys": Case(
-        CHAT,
-        lambda: _chat(
-            tools=[
-                {
-                    "type": "function",
-                    "function": {"name": "t", "parameters": {f"k{i}": 0 for i in range(120_000)}},
-                }
-            ]
-        ),
-    ),
+    "tool with 120,000 keys": Case(CHAT, lambda: _chat(tools=[_tool("t", {f"k{i}": 0 for i in range(120_000)})])),
     "1,088 prompts": Case(COMPLETIONS, lambda: {"prompt": ["a"] * 1088, "max_tokens": 1}),
     "attention of 2,048 inputs": Case("/v1/attention", lambda: {"input": ["a"] * 2048, "layers": 0, "heads": 0}),
     "api/chat format": Case(
@@ -202,7 +162,6 @@ CASES: dict[str, Case] = {
 
 
 def content_of(case: Case) -> bytes:
-    """Return the body as JSON."""
     return json.dumps(case.body()).encode()
 
 
@@ -213,7 +172,6 @@ def memory_of(pid: int | str, name: str = "VmRSS") -> int:
 
 
 def reset_peak(pid: int | str) -> None:
-    """Begin a new peak of a process's resident memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 
@@ -232,7 +190,6 @@ async def send(port: int, case: Case, content: bytes) -> str:
 
 
 async def send_all(port: int, case: Case, content: bytes) -> str:
-    """Send a body on the case's number of connections."""
     return (await asyncio.gather(*(send(port, case, content) for _ in range(case.together))))[0]
 
 
@@ -333,7 +290,6 @@ async def costs_too_much(server: Server, name: str) -> bool:
 
 
 def main() -> int:
-    """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.hostile", description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--only", action="append", help="part of the names of the bodies that are sent")
     parser.add_argument("--in-process", action="store_true", help="the event loop around an engine without a network")

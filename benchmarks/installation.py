@@ -39,8 +39,6 @@ COUNT = "import importlib.metadata as m; print(len({each.metadata['Name'].lower(
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of a row."""
-
     seconds: float
     distributions: int
     gigabytes: float

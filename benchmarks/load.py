@@ -66,8 +66,6 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Load:
-    """The events of all clients."""
-
     seconds: float
     """Seconds from the first request to the end of the last answer."""
     timelines: Sequence[Timeline]
@@ -195,12 +193,33 @@ class Exchange(asyncio.Protocol):
         if not self.ended.done():
             self.ended.set_result(None)
 
+    @property
+    def ended_at(self) -> float:
+        return self._times[-1] if self._times else self._started
+
+    @property
+    def status(self) -> int:
+        """Return the status of the answer; 0 without one."""
+        return int((self._head().split(maxsplit=2)[1:2] or ["0"])[0])
+
+    def header(self, name: str) -> str:
+        """Return the value of a header, named in lower case; empty if it is missing."""
+        return self._head().lower().partition(f"\r\n{name}:")[2].partition("\r\n")[0].strip()
+
+    @property
+    def has_whole_body(self) -> bool:
+        """Return whether a body of the announced length came."""
+        return len(b"".join(self._pieces).partition(b"\r\n\r\n")[2]) == int(self.header("content-length") or -1)
+
+    def _head(self) -> str:
+        return b"".join(self._pieces).partition(b"\r\n\r\n")[0].decode("latin-1")
+
     def timeline(self) -> Timeline:
         """Return when which event came. Raises Unanswered."""
         answer = b"".join(self._pieces)
-        head, _, rest = answer.partition(b"\r\n\r\n")
-        status = head.partition(b"\r\n")[0].decode("latin-1")
-        if " 200 " not in status:
+        rest = answer.partition(b"\r\n\r\n")[2]
+        if self.status != 200:
+            status = self._head().partition("\r\n")[0]
             raise Unanswered(f"{status or 'no answer'}: {rest[:2000].decode(errors='replace')}")
         ends = [*accumulate(map(len, self._pieces))]  # of each piece, in bytes from the start of the answer
         timeline = Timeline(self._started)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from benchmarks.comparison import OURS, ratio_to_best, shown, table
+from benchmarks.comparison import OURS, in_order, ratio_to_best, shown, table
 from benchmarks.load import Load, Timeline, stream_completion
 from benchmarks.subjects import PROMPT_TOKENS, Served
 
@@ -83,8 +83,7 @@ def measure(subjects: Sequence[Served], turns: int) -> dict[str, list[Stall]]:
     """Measure `turns` turns of each subject, after one to warm up."""
     found: dict[str, list[Stall]] = {subject.name: [] for subject in subjects}
     for turn in range(-1, turns):
-        first = turn % len(subjects)
-        for subject in [*subjects[first:], *subjects[:first]]:
+        for subject in in_order(subjects, turn):
             seed = 700_000 + turn
             bodies = subject.bodies(STREAMS, seed, PROMPT_TOKENS, STREAM_TOKENS)
             bodies += subject.bodies(1, seed + 1000, LONG_TOKENS, LONG_OUTPUT_TOKENS)

@@ -46,7 +46,14 @@ GGUF_MODELS = {
 """GGUF files, which llama.cpp serves unchanged too; they are only measured if they are named."""
 
 
-def add_folders(parser: argparse.ArgumentParser) -> None:
-    """Add `--cache` and `--home`."""
-    parser.add_argument("--cache", type=Path, default=CACHE, help="where the 124M checkpoint is kept")
+def add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--cache", type=Path, default=CACHE, help="where made checkpoints are kept")
+
+
+def add_peers(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--home", type=Path, default=CACHE / "peers", help="where peers are installed")
+
+
+def add_folders(parser: argparse.ArgumentParser) -> None:
+    add_cache(parser)
+    add_peers(parser)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from benchmarks.comparison import OURS, milliseconds, ratio_to_best, shown, table
+from benchmarks.comparison import OURS, TIME_HEADS, in_order, ratio_to_best, shown, table, time_cells
 from benchmarks.load import Load, Timeline, open_loop, poisson_arrivals
 from benchmarks.subjects import Served
 
@@ -35,8 +35,6 @@ class Limits:
 
 @dataclass
 class Rate:
-    """All turns of one rate."""
-
     share: float
     requests_per_second: float
     loads: dict[str, list[Load]] = field(default_factory=dict)
@@ -54,8 +52,7 @@ def measure(
             count = max(1, round(rate.requests_per_second * seconds))
             seed = 500_000 + turn * 1000 + round(100 * rate.share)
             arrivals = poisson_arrivals(count, rate.requests_per_second, seed)
-            first = turn % len(subjects)
-            for subject in [*subjects[first:], *subjects[:first]]:
+            for subject in in_order(subjects, turn):
                 load = subject.drive(subject.bodies(count, seed), partial(open_loop, arrivals=arrivals))
                 rate.loads[subject.name].append(load)
     return rates
@@ -65,7 +62,7 @@ def table_of_goodput(title: str, rates: Sequence[Rate], limits: Limits) -> str:
     """Return the table. Rates are medians of the turns; times, in milliseconds, are of all requests of all turns."""
     slo = f"TTFT {1e3 * limits.time_to_first_token:.0f} ms, TPOT {1e3 * limits.time_per_output_token:.0f} ms"
     head = ["share", "requests/s", "engine", "answered/s", f"goodput/s ({slo})", "ours / best peer", "tokens/s"]
-    rows = [[title, *head, "TTFT p50 / p90 / p99 ms", "TPOT", "ITL", "E2E", "not answered"]]
+    rows = [[title, *head, *TIME_HEADS, "not answered"]]
     for rate in rates:
         goodputs = {name: [limits.goodput(load) for load in loads] for name, loads in rate.loads.items()}
         for name, loads in rate.loads.items():
@@ -79,10 +76,7 @@ def table_of_goodput(title: str, rates: Sequence[Rate], limits: Limits) -> str:
                 f"{statistics.median(goodputs[name]):.2f}",
                 shown(ratio_to_best(goodputs, higher_is_better=True)) if name == OURS else "",
                 f"{statistics.median(load.tokens_per_second for load in loads):.0f}",
-                milliseconds([line.time_to_first_token for line in lines]),
-                milliseconds([line.time_per_output_token for line in lines]),
-                milliseconds([gap for line in lines for gap in line.gaps]),
-                milliseconds([line.latency for line in lines]),
+                *time_cells(lines),
                 str(sum(len(load.unanswered) for load in loads)),
             ])  # fmt: skip
     return table(rows)

@@ -12,37 +12,19 @@
 import argparse
 import multiprocessing
 import statistics
-import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import torch
-
 from benchmarks.checkpoint import make_checkpoint
-from benchmarks.models import CACHE
-from model.batch import Batch
+from benchmarks.models import add_cache
+from benchmarks.step_times import timed_pairs
 from model.kernels.int8_rows import Quantization
 from server.lifecycle.worker_process import prepare_environment
 from tests.support.accuracy import KINDS, Accuracy, Network, accuracies
 from tests.support.processes import ROOT
 
-DECODING_CONTEXT = 128
-CASES = {
-    "decode, 1": (1, 1),
-    "decode, 2": (2, 1),
-    "decode, 8": (8, 1),
-    "decode, 32": (32, 1),
-    "prompt of 128": (1, 128),
-}
+CASES = {f"decode, {sequences}": (sequences, 1) for sequences in (1, 2, 8, 32)} | {"prompt of 128": (1, 128)}
 """Sequences of a step, and rows of each."""
-
-
-@torch.inference_mode()
-def seconds(network: Network, batch: Batch, last_rows: slice) -> float:
-    """Return the seconds of one step: the network over its rows, and logits of each sequence's last row."""
-    started = time.perf_counter()
-    network.model.logits(network.model.forward(batch, network.cache)[last_rows])
-    return time.perf_counter() - started
 
 
 def print_accuracies(found: dict[tuple[str, Quantization], Accuracy]) -> None:
@@ -56,20 +38,9 @@ def print_accuracies(found: dict[tuple[str, Quantization], Accuracy]) -> None:
 
 
 def time_steps(folder: Path, rounds: int, threads: int | None) -> None:
-    """Print the steps' times without and with int8, and their ratio."""
     plain, int8 = (Network(folder, "bfloat16", quantize, threads) for quantize in ("none", "int8"))
     print(f"\n{'bfloat16, 124M':<24}{'none, ms':>12}{'int8, ms':>12}{'times as fast':>16}")
-    for case, (num_sequences, num_rows) in CASES.items():
-        texts = [list(range(num_rows))] * num_sequences
-        start = DECODING_CONTEXT if num_rows == 1 else 0
-        last_rows = slice(num_rows - 1, num_sequences * num_rows, num_rows)
-        batches = {network: network.batch(texts, start) for network in (plain, int8)}
-        pairs = []
-        for turn in range(rounds + 2):
-            order = (plain, int8) if turn % 2 else (int8, plain)
-            times = {network: seconds(network, batches[network], last_rows) for network in order}
-            pairs.append((times[plain], times[int8]))
-        pairs = pairs[2:]  # the first steps include page faults
+    for case, pairs in timed_pairs(plain, int8, CASES, rounds).items():
         without, with_int8 = (1000 * statistics.median(pair[i] for pair in pairs) for i in (0, 1))
         ratio = statistics.median(a / b for a, b in pairs)
         print(f"{case:<24}{without:>12.2f}{with_int8:>12.2f}{ratio:>16.2f}")
@@ -82,7 +53,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=30, help="pairs of steps; 0: no speed")
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--cache", type=Path, default=CACHE, help="where the 124M checkpoint is kept")
+    add_cache(parser)
     options = parser.parse_args()
     if options.text is not None:
         print_accuracies(accuracies(options.model, options.text.read_text(encoding="utf-8"), options.tokens))

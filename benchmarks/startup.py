@@ -45,7 +45,6 @@ class Start:
 
 
 def start_once(name: str, setup: Setup) -> Start:
-    """Start once and measure. Raises Absent or ServerFailed."""
     prompt = [id_ % vocabulary_of(setup.folder) for id_ in range(300, 300 + PROMPT_TOKENS)]
     started = time.perf_counter()
     with ENGINES[name](setup) as engine:
@@ -86,27 +85,14 @@ def measure(names: Sequence[str], setup: Setup, turns: int) -> dict[str, list[St
 
 def table_of_starts(title: str, found: dict[str, list[Start]]) -> str:
     """Return a table of seconds. The ratio is of the starts after the first."""
-    head = [
-        "engine",
-        "fresh: ready s",
-        "fresh: first token",
-        "again: ready s",
-        "again: first token",
-        "ready, ours / vLLM's",
-    ]
-    rows = [[title, *head]]
+    times = [f"{which}: {what}" for which in ("fresh", "again") for what in ("ready s", "first token")]
+    rows = [[title, "engine", *times, "ready, ours / vLLM's"]]
     again = {name: [each.ready for each in starts[1:]] for name, starts in found.items()}
     for name, (fresh, *others) in found.items():
-        is_compared = name == OURS and VLLM in found
-        rows.append([
-            "",
-            name,
-            f"{fresh.ready:.1f}",
-            f"{fresh.first_token:.1f}",
-            f"{statistics.median(again[name]):.1f}",
-            f"{statistics.median(each.first_token for each in others):.1f}",
-            f"{ratio(again, VLLM):.2f}" if is_compared else "",
-        ])  # fmt: skip
+        figures = [fresh.ready, fresh.first_token, statistics.median(again[name])]
+        figures.append(statistics.median(each.first_token for each in others))
+        compared = f"{ratio(again, VLLM):.2f}" if name == OURS and VLLM in found else ""
+        rows.append(["", name, *(f"{seconds:.1f}" for seconds in figures), compared])
     return table(rows)
 
 

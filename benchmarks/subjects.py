@@ -5,19 +5,18 @@ it uses no CPU. Lightwell stays idle instead, because its worker has a watchdog.
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 from benchmarks.checkpoint import random_prompts
 from benchmarks.load import Load, Timeline, closed_loop, run
 from benchmarks.peers.engines import ENGINES, OURS_BFLOAT16, STORED, Absent, Engine, Setup, lightwell_bfloat16
-from tests.support.processes import ROOT, ServerFailed
+from benchmarks.peers.lines import Ask, asked
+from tests.support.processes import ServerFailed
 
 PROMPT_TOKENS = 128
 OUTPUT_TOKENS = 64
@@ -29,8 +28,6 @@ Traffic = Callable[[str, int, Sequence[dict[str, Any]]], Coroutine[Any, Any, Loa
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures of one turn."""
-
     tokens_per_second: float
     timelines: Sequence[Timeline] = ()
     """Timelines of the requests that were streamed."""
@@ -45,8 +42,6 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class Served:
-    """An engine behind HTTP."""
-
     engine: Engine
     vocabulary: int
 
@@ -85,19 +80,14 @@ class Served:
 class StaticBatch:
     """`transformers.generate`, in a process that waits when it has nothing to do."""
 
-    asks: IO[str]
-    answers: IO[str]
+    ask: Ask
     vocabulary: int
     name: str = STATIC
 
     def measure(self, concurrency: int, requests: int, seed: int, prompt_tokens: int = PROMPT_TOKENS) -> Figures:
         rows = random_prompts(requests, seed, prompt_tokens, self.vocabulary)
         batches = [rows[start : start + concurrency] for start in range(0, requests, concurrency)]
-        seconds = 0.0
-        for batch in batches:
-            self.asks.write(json.dumps({"prompts": batch, "max_tokens": OUTPUT_TOKENS}) + "\n")
-            self.asks.flush()
-            seconds += json.loads(self.answers.readline())["seconds"]
+        seconds = sum(self.ask({"prompts": batch, "max_tokens": OUTPUT_TOKENS})["seconds"] for batch in batches)
         return Figures(requests * OUTPUT_TOKENS / seconds)
 
 
@@ -105,13 +95,8 @@ class StaticBatch:
 def static_batch(setup: Setup) -> Iterator[StaticBatch]:
     if setup.dtype in ("int8", STORED):
         raise Absent("it has no quantised weights without another library")
-    command = [sys.executable, "-m", "benchmarks.peers.static_batch", str(setup.folder), "--dtype", setup.dtype]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield StaticBatch(process.stdin, process.stdout, vocabulary_of(setup.folder))
-        process.stdin.close()
+    with asked("static_batch", setup.folder, "--dtype", setup.dtype) as ask:
+        yield StaticBatch(ask, vocabulary_of(setup.folder))
 
 
 @contextmanager

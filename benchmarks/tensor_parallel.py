@@ -10,29 +10,28 @@ interface, so steps are slower, not faster: the difference is the cost of commun
 """
 
 import argparse
+import itertools
 import json
+import multiprocessing
 import os
 import random
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from benchmarks.checkpoint import make_checkpoint, random_prompts
+from benchmarks.models import add_cache
 from model.checkpoint.folder import PACKAGED
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.outputs import RequestOutput
 from server.engine.request import EngineRequest, GenerateTask, PointCapture, Task, TraceTask
-from server.engine.sampling_params import SamplingParams
-from tests.support.processes import ROOT
+from tests.server.engine.driving import as_numpy, generate, request
 
 STREAMS = (1, 8, 32)
 POINTS = ("attn.hook_pattern", "hook_resid_post")
@@ -43,8 +42,6 @@ _CACHE = 768 << 20
 
 @dataclass
 class Measured:
-    """The measurements of one engine."""
-
     load: float
     """Seconds to load."""
     steps: dict[int, float]
@@ -55,10 +52,11 @@ class Measured:
     """Milliseconds of a trace of patterns and residual stream of 200 tokens, median."""
     bytes: list[int]
     """Bytes of each rank's private memory that is in use, torch's and Python's own included."""
+    numbers: dict[str, np.ndarray]
+    """Patterns, residual stream and logits of a text, and the tokens of each prompt."""
 
 
 def run(engine: Engine, requests: Sequence[EngineRequest]) -> dict[int, list[RequestOutput]]:
-    """Run the requests and return all answers."""
     answers: dict[int, list[RequestOutput]] = {each.uid: [] for each in requests}
     for each in requests:
         engine.add_request(each)
@@ -68,12 +66,8 @@ def run(engine: Engine, requests: Sequence[EngineRequest]) -> dict[int, list[Req
     return answers
 
 
-def request(uid: int, prompt: Sequence[int], task: Task) -> EngineRequest:
-    return EngineRequest(uid=uid, prompt_token_ids=tuple(prompt), task=task, arrival_time=time.monotonic())
-
-
 def writing(num_tokens: int) -> GenerateTask:
-    return GenerateTask(sampling=SamplingParams(max_tokens=num_tokens, temperature=0.0, seed=0, ignore_eos=True))
+    return generate(num_tokens, seed=0, ignore_eos=True)
 
 
 def tracing(num_layers: int) -> TraceTask:
@@ -85,8 +79,7 @@ def tracing(num_layers: int) -> TraceTask:
     return TraceTask(points=(*points, PointCapture(name="logits", stack="decoder", layer=None, point="logits")))
 
 
-def measure(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measured:
-    """Measure an engine. The numbers go to `out`, an npz."""
+def measure(folder: Path, num_ranks: int, dtype: str) -> Measured:
     sizes = json.loads((folder / "config.json").read_text())
     began = time.perf_counter()
     engine = Engine.from_folder(
@@ -95,23 +88,20 @@ def measure(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measured:
     load = time.perf_counter() - began
     vocabulary, context = sizes["vocab_size"], engine.info.max_model_len
     prompts = random_prompts(9, 0, 200, vocabulary)
-    numbers: dict[str, Any] = {}
+    numbers: dict[str, np.ndarray] = {}
     (traced,) = run(engine, [request(0, prompts[0], tracing(sizes["num_hidden_layers"]))])[0]
-    for name, array in (traced.tensors or {}).items():
-        numbers[name] = np.frombuffer(array.data, array.dtype).reshape(array.shape)
+    numbers |= {name: as_numpy(array) for name, array in traced.tensors.items()}
     told = run(engine, [request(1 + i, prompt[:64], writing(64)) for i, prompt in enumerate(prompts[1:])])
     numbers["tokens"] = np.array([[output.token_id for output in told[uid]] for uid in sorted(told)])
-    np.savez(out, **numbers)
     steps = {streams: step_ms(engine, streams, vocabulary) for streams in STREAMS}
     length = min(512, context - 1)
     prompt = median_ms(engine, lambda: (random_prompts(1, random.getrandbits(30), length, vocabulary)[0], writing(1)))
     looking = median_ms(engine, lambda: (prompts[0], tracing(sizes["num_hidden_layers"])))
     held = [private_bytes(pid) for pid in (str(os.getpid()), *other_ranks())]
-    return Measured(load, steps, prompt, looking, held)
+    return Measured(load, steps, prompt, looking, held, numbers)
 
 
 def other_ranks() -> list[str]:
-    """Return the process ids of the other ranks."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [
         pid for pid in children if b"server.engine.tensor_parallel.rank" in Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -146,26 +136,16 @@ def step_ms(engine: Engine, streams: int, vocabulary: int) -> float:
     return 1e3 * statistics.median(times)
 
 
-def measure_apart(folder: Path, num_ranks: int, dtype: str, out: Path) -> Measured:
-    """Measure an engine in a separate process."""
-    command = [sys.executable, "-m", "benchmarks.tensor_parallel"]
-    command += ["--one", str(folder), str(num_ranks), dtype, str(out)]
-    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout.splitlines()[-1]
-    found = json.loads(told)
-    return Measured(**{**found, "steps": {int(k): v for k, v in found["steps"].items()}})
-
-
-def worst(ours: Path, theirs: Path) -> str:
+def worst(mine: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> str:
     """Return the largest differences of patterns, residual stream and logits, and how many tokens are the same until
     they differ.
     """
-    with np.load(ours) as mine, np.load(theirs) as other:
-        cells = []
-        for ending in ("hook_pattern", "hook_resid_post", "logits"):
-            names = [name for name in mine.files if name.endswith(ending)]
-            cells.append(f"{max(float(np.abs(mine[n].astype(float) - other[n]).max()) for n in names):.1e}")
-        same = np.cumprod(mine["tokens"] == other["tokens"], 1).sum()
-        return " | ".join([*cells, f"{same} of {mine['tokens'].size}"])
+    cells = []
+    for ending in ("hook_pattern", "hook_resid_post", "logits"):
+        names = [name for name in mine if name.endswith(ending)]
+        cells.append(f"{max(float(np.abs(mine[n].astype(float) - other[n]).max()) for n in names):.1e}")
+    same = np.cumprod(mine["tokens"] == other["tokens"], 1).sum()
+    return " | ".join([*cells, f"{same} of {mine['tokens'].size}"])
 
 
 def main() -> None:
@@ -173,32 +153,24 @@ def main() -> None:
     parser.add_argument("--ranks", nargs="+", type=int, default=[1, 2], help="the first is one of the reference")
     parser.add_argument("--model", nargs="+", default=["small", "124m"], choices=["small", "124m"])
     parser.add_argument("--dtype", nargs="+", default=["float64", "float32", "bfloat16"], help="likewise")
-    parser.add_argument("--cache", type=Path, default=ROOT / "benchmarks" / ".cache")
-    parser.add_argument("--one", nargs=4, metavar=("FOLDER", "RANKS", "DTYPE", "OUT"), help=argparse.SUPPRESS)
+    add_cache(parser)
     options = parser.parse_args()
-    if options.one:
-        folder, ranks, dtype, out = options.one
-        print(json.dumps(asdict(measure(Path(folder), int(ranks), dtype, Path(out)))), flush=True)
-        return
     print(
         "| model | dtype | ranks | worst pattern | stream | logits | tokens alike | load s | step ms, "
         f"{' / '.join(map(str, STREAMS))} streams | prompt ms | trace ms | MiB of each rank |\n" + "|---" * 12 + "|"
     )
-    with tempfile.TemporaryDirectory() as scratch:
-        for name in options.model:
-            folder = PACKAGED if name == "small" else make_checkpoint(options.cache)
-            for dtype in options.dtype:
-                for ranks in options.ranks:
-                    out = Path(scratch) / f"{name}-{dtype}-{ranks}.npz"
-                    found = measure_apart(folder, ranks, dtype, out)
-                    first = Path(scratch) / f"{name}-{options.dtype[0]}-{options.ranks[0]}.npz"
-                    steps = " / ".join(f"{found.steps[streams]:.1f}" for streams in STREAMS)
-                    held = " + ".join(str(each >> 20) for each in found.bytes)
-                    print(
-                        f"| {name} | {dtype} | {ranks} | {worst(out, first)} | {found.load:.1f} | {steps} | "
-                        f"{found.prompt:.1f} | {found.looking:.1f} | {held} |",
-                        flush=True,
-                    )
+    for name in options.model:
+        folder = PACKAGED if name == "small" else make_checkpoint(options.cache)
+        first = None
+        for dtype, ranks in itertools.product(options.dtype, options.ranks):
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh_process:
+                found = fresh_process.submit(measure, folder, ranks, dtype).result()
+            first = first or found
+            steps = " / ".join(f"{found.steps[streams]:.1f}" for streams in STREAMS)
+            held = " + ".join(str(each >> 20) for each in found.bytes)
+            cells = [name, dtype, str(ranks), worst(found.numbers, first.numbers), f"{found.load:.1f}", steps]
+            cells += [f"{found.prompt:.1f}", f"{found.looking:.1f}", held]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

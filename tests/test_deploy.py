@@ -25,23 +25,26 @@ def load(path: str) -> Any:
     return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
 
 
+SERVICES = load("deploy/compose.yaml")["services"]
+
+
 def test_prometheus_scrapes_the_service_of_the_compose_file_at_the_port_of_the_image() -> None:
     (job,) = load("deploy/prometheus/prometheus.yml")["scrape_configs"]
     (target,) = job["static_configs"][0]["targets"]
     host, port = target.split(":")
-    assert host in load("deploy/compose.yaml")["services"]
+    assert host in SERVICES
     assert f"EXPOSE {port}" in DOCKERFILE
     assert f"LIGHTWELL_PORT={port}" in DOCKERFILE
 
 
 def mounts(service: str) -> dict[str, Path]:
     """Return which of our files a container of the compose file sees, and where."""
-    volumes = [volume.split(":") for volume in load("deploy/compose.yaml")["services"][service]["volumes"]]
+    volumes = [volume.split(":") for volume in SERVICES[service]["volumes"]]
     return {target: ROOT / "deploy" / source for source, target, *_ in volumes if source.startswith("./")}
 
 
 def flags(service: str) -> dict[str, str]:
-    return dict(flag.split("=", 1) for flag in load("deploy/compose.yaml")["services"][service]["command"])
+    return dict(flag.split("=", 1) for flag in SERVICES[service]["command"])
 
 
 def test_the_prometheus_of_the_compose_file_finds_its_configuration_and_rules() -> None:
@@ -52,16 +55,16 @@ def test_the_prometheus_of_the_compose_file_finds_its_configuration_and_rules() 
 
 
 def test_the_grafana_of_the_compose_file_finds_its_data_and_its_dashboard() -> None:
-    services, mounted = load("deploy/compose.yaml")["services"], mounts("grafana")
+    mounted = mounts("grafana")
     (source,) = load("deploy/grafana/provisioning/datasources/prometheus.yml")["datasources"]
     host, port = source["url"].removeprefix("http://").split(":")
-    assert services[host]["ports"][0].endswith(f":{port}")
+    assert SERVICES[host]["ports"][0].endswith(f":{port}")
     scrapes = load("deploy/prometheus/prometheus.yml")["global"]
     assert source["jsonData"]["timeInterval"] == scrapes["scrape_interval"]
     (provider,) = load("deploy/grafana/provisioning/dashboards/lightwell.yml")["providers"]
     assert [path.name for path in mounted[provider["options"]["path"]].iterdir()] == ["lightwell.json"]
     assert mounted["/etc/grafana/provisioning"] == ROOT / "deploy/grafana/provisioning"  # where Grafana looks
-    home = Path(services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
+    home = Path(SERVICES["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"])
     assert (mounted[str(home.parent)] / home.name).is_file()
 
 
@@ -79,7 +82,7 @@ def test_the_services_of_the_compose_file_are_pinned_private_and_without_rights(
 
 
 def test_every_variable_that_the_files_set_is_a_setting() -> None:
-    compose = set(load("deploy/compose.yaml")["services"]["lightwell"]["environment"])
+    compose = set(SERVICES["lightwell"]["environment"])
     image = set(re.findall(r"\b(LIGHTWELL_\w+)=", DOCKERFILE))
     assert compose | image <= VARIABLES
 

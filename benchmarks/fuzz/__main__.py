@@ -126,7 +126,6 @@ async def _held(server: Server, files: dict[int, int], sizes: dict[int, int]) ->
 
 
 def report(verdicts: Verdicts) -> bool:
-    """Print the table. Return True when nothing is wrong."""
     print("| attack | connections | answers | longest s |\n|---|---|---|---|")
     for group, seconds in verdicts.seconds.items():
         answers = ", ".join(f"{name} {count}" for name, count in sorted(verdicts.statuses[group].items()))

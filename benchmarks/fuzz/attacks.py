@@ -139,7 +139,6 @@ def chunks() -> Iterator[Attack]:
 
 
 def other_protocols() -> Iterator[Attack]:
-    """Return other versions of HTTP and other protocols altogether."""
     for whole in GREETINGS:
         yield Attack("other protocols", (whole,), "half-close")
     for method in METHODS:
@@ -150,7 +149,6 @@ def other_protocols() -> Iterator[Attack]:
 
 
 def paths() -> Iterator[Attack]:
-    """Return targets in other forms, and paths that try to leave the server's folders."""
     for path in PATHS:
         yield Attack("paths", (request(path),))
 
@@ -178,21 +176,9 @@ def mutations(seed: int, count: int) -> Iterator[Attack]:
     """Return valid requests with random bytes changed, cut, doubled, swapped or inserted."""
     draw = random.Random(seed)
     spices = [
-        b"\r\n",
-        b"\n",
-        b"\0",
-        b"\xff",
-        b"%00",
-        b"\r\n\r\n",
-        b":",
-        b" ",
-        b"chunked",
-        b"-1",
-        b"{",
-        b'"',
-        b"NaN",
+        b"\r\n", b"\n", b"\0", b"\xff", b"%00", b"\r\n\r\n", b":", b" ", b"chunked", b"-1", b"{", b'"', b"NaN",
         b"9" * 40,
-    ]
+    ]  # fmt: skip
     for _ in range(count):
         content = bytearray(draw.choice(VALID))
         for _ in range(draw.choice((1, 1, 2, 3, 8, 30))):

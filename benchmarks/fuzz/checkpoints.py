@@ -58,8 +58,7 @@ class Sources:
     """Unchanged checkpoints in a folder, and room for a changed one."""
 
     def __init__(self, room: Path) -> None:
-        """Write them."""
-        self._room = room
+        self.room = room
         for name, made in _FORMATS.items():
             write_checkpoint(make_network("llama", **_SIZES), made(), room / name)
         for name, (architecture, kind) in _GGUF.items():
@@ -81,31 +80,23 @@ class Sources:
         _spell_out_vocabulary(room / "bert")
 
     def choose(self, rng: random.Random) -> str:
-        """Return the name of a checkpoint."""
         return rng.choice(self.names)
 
     def mutated(self, name: str, rng: random.Random) -> Path:
-        """Return a changed copy of a checkpoint."""
-        folder = self._room / "changed"
+        folder = self.room / "changed"
         shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self._room / name, folder)
+        shutil.copytree(self.room / name, folder)
         for _ in range(rng.choice([1, 1, 1, 2, 3])):
             file = rng.choice(sorted(path for path in folder.rglob("*") if path.is_file()))
             changes = {".json": [_change_json] * 4, ".safetensors": [_change_tensor, _change_tensor, _change_header]}
             try:
                 rng.choice([*changes.get(file.suffix, []), _change_bytes])(file, rng)
-            except (
-                ValueError,
-                LookupError,
-                RecursionError,
-                SafetensorError,
-            ):  # a change before this one has left no such file
+            except (ValueError, LookupError, RecursionError, SafetensorError):  # an earlier change left no such file
                 _change_bytes(file, rng)
         return folder
 
 
 def _write_shards(folder: Path) -> None:
-    """Write the tensors of a checkpoint in two files and an index."""
     tensors, places = load_file(folder / "model.safetensors"), dict[str, str]()
     (folder / "model.safetensors").unlink()
     for n in range(2):

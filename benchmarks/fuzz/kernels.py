@@ -46,15 +46,12 @@ class Draw:
         return self.rng.choice([0, 1, 1, 2, 5, 7, 9, 16, 17, 33, 70, 130])
 
     def width(self) -> int:
-        """Draw a width, with and without a remainder."""
         return self.rng.choice([1, 2, 3, 5, 15, 16, 17, 31, 40, 63, 64, 65, 128, 130, 200, self.rng.randint(1, 700)])
 
     def dtype(self) -> torch.dtype:
-        """Draw the dtype of rows."""
         return self.rng.choice(_DTYPES)
 
     def arithmetic(self) -> int:
-        """Draw an arithmetic of bfloat16 numbers."""
         return self.rng.choice([WIDEN, DOT])
 
     def numbers(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -72,7 +69,6 @@ class Draw:
         return room.to(dtype)[skipped:].view(shape)
 
     def maybe(self, *shape: int, dtype: torch.dtype) -> Tensor | None:
-        """Draw numbers, or None."""
         return self.numbers(*shape, dtype=dtype) if self.rng.random() < 0.5 else None
 
     def ids(self, count: int, limit: int) -> Tensor:

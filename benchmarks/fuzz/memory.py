@@ -40,30 +40,28 @@ MOST_CRASHES = 10
 """Maximum number of crashed processes before the test of a level stops."""
 
 
-def run_cases(first: int, count: int, seed: int, note: Callable[[int], None]) -> list[str]:
+def run_cases(first: int, count: int, seed: int, sources: Sources, note: Callable[[int], None]) -> list[str]:
     """Run the cases and print how many ended how. note: called with each number before its case. Return the faults.
 
     If the environment names a level, only its cases are run.
     """
     wrong, ends, levels = list[str](), Counter[str](), library.levels()
-    with tempfile.TemporaryDirectory() as room:
-        sources = Sources(Path(room))
-        began, began_cpu = time.monotonic(), time.process_time()
-        for number in range(first, first + count):
-            level = levels[number % len(levels)]
-            if os.environ.get(library.LEVEL_VARIABLE, level) != level:
-                continue
-            note(number)
-            start = time.monotonic()
-            with at_level(level):
-                end, fault = _run_case(number, seed, sources)
-            if (seconds := time.monotonic() - start) > SLOW:
-                fault = f"it took {seconds:.0f} s"
-            if fault is not None:
-                wrong.append(f"case {number}, {end}: {fault}")
-                print(wrong[-1], file=sys.stderr, flush=True)
-            ends[end] += 1
-        minutes, of_cpu = (time.monotonic() - began) / 60, (time.process_time() - began_cpu) / 60
+    began, began_cpu = time.monotonic(), time.process_time()
+    for number in range(first, first + count):
+        level = levels[number % len(levels)]
+        if os.environ.get(library.LEVEL_VARIABLE, level) != level:
+            continue
+        note(number)
+        start = time.monotonic()
+        with at_level(level):
+            end, fault = _run_case(number, seed, sources)
+        if (seconds := time.monotonic() - start) > SLOW:
+            fault = f"it took {seconds:.0f} s"
+        if fault is not None:
+            wrong.append(f"case {number}, {end}: {fault}")
+            print(wrong[-1], file=sys.stderr, flush=True)
+        ends[end] += 1
+    minutes, of_cpu = (time.monotonic() - began) / 60, (time.process_time() - began_cpu) / 60
     for end, number in sorted(ends.items()):
         print(f"{number:8} {end}")
     cases = ends.total()
@@ -136,7 +134,8 @@ def main() -> None:
     else:
         logging.disable(logging.WARNING)
         note = lambda number: options.inside.write_text(str(number))  # noqa: E731
-        wrong = run_cases(options.first, options.count, options.seed, note)
+        with tempfile.TemporaryDirectory() as room:
+            wrong = run_cases(options.first, options.count, options.seed, Sources(Path(room)), note)
         options.inside.write_text("done")
     sys.exit(1 if wrong else 0)
 

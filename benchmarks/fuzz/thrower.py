@@ -38,8 +38,6 @@ class Parsed:
 
 @dataclass
 class Verdicts:
-    """Results of all attacks, by group."""
-
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     statuses: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     wrong: list[str] = field(default_factory=list)
@@ -146,7 +144,6 @@ def _unchunked(content: bytes) -> tuple[bytes, int | None]:
 
 
 def problems(attack: Attack, parsed: Parsed) -> list[str]:
-    """Return the problems of an answer as text."""
     found = [f"status {status}" for status in parsed.statuses if status >= 500]
     if len(parsed.statuses) > attack.most_answers:
         found.append(f"{len(parsed.statuses)} answers {parsed.statuses}, at most {attack.most_answers}")

@@ -26,7 +26,6 @@ LIMIT = 560.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure, write, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder for results.json and table.md")
     parser.add_argument("--part", choices=PARTS, help="only whether numbers are right, or only how long things take")
@@ -55,7 +54,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def read_machine(device: torch.device, plan: Plan) -> Machine:
-    """Return the card and its limits."""
     return Machine(
         name=torch.cuda.get_device_name(device) if device.type == "cuda" else "no card",
         torch=torch.__version__,

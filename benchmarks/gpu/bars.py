@@ -10,8 +10,6 @@ CROWDS = ("one", "some", "many")
 
 
 class Bar(NamedTuple):
-    """A bar that a measured number must meet."""
-
     key: str
     part: str
     check: str
@@ -22,7 +20,6 @@ class Bar(NamedTuple):
 
     @property
     def asked(self) -> str:
-        """Return the bar in words."""
         if self.unit == "passed":
             return "passes"
         if self.least is not None:
@@ -36,7 +33,6 @@ class Bar(NamedTuple):
         return self.part == NUMBERS
 
     def show(self, value: float) -> str:
-        """Return a measured number in words."""
         match self.unit:
             case "share":
                 return f"{value:.0%}"

@@ -10,7 +10,6 @@ import torch
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until the device has done all its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
@@ -56,7 +55,6 @@ class Clock:
     """The deadline of a run: measurements that no longer fit are skipped and listed."""
 
     def __init__(self, limit: float) -> None:
-        """Set the limit in seconds."""
         self._began = time.monotonic()
         self._limit = limit
         self.left_out: list[str] = []

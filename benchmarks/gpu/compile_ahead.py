@@ -71,7 +71,6 @@ class Usage:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Compile, print a line for each variant, and return the status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.compile_ahead", description=__doc__)
     parser.add_argument("--capability", type=int, nargs="+", default=list(CAPABILITIES), help="e.g. 90 for sm_90")
     parser.add_argument(
@@ -110,7 +109,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def compile_variant(variant: "Variant", capability: int) -> Usage:
-    """Compile a variant for one capability and return its resource usage."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -40,8 +40,6 @@ BLOCK = 16
 
 @dataclass(frozen=True)
 class Budget:
-    """Maximum launches and copies of a step."""
-
     launches: int
     """Launches a layer."""
     readbacks: int = 0
@@ -87,7 +85,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def line(name: str, what: str, counts: Counts, layers: int, problem: str) -> str:
-    """Return a line of the table."""
     launches = counts.launches.total()
     copies = ", ".join(f"{counts[kind]} {kind}s" for kind in ("upload", "readback", "wait"))
     return f"{name:24} {what:24} {layers:3} layers {launches:5} launches, {copies}  {problem}"
@@ -107,26 +104,19 @@ def exceeded(counts: Counts, budget: Budget, layers: int) -> str:
 
 
 def on_card(config: ModelConfig, weights: Mapping[str, Tensor], *, batch_invariant: bool = False) -> Transformer:
-    """Return a network on the fake card."""
     there = {name: torch.empty(each.shape, dtype=each.dtype, device=CUDA) for name, each in weights.items()}
     return build_model(
-        config,
-        there,
-        context=config.max_model_len,
-        kernels=KernelConfig("triton"),
-        batch_invariant=batch_invariant,
+        config, there, context=config.max_model_len, kernels=KernelConfig("triton"), batch_invariant=batch_invariant
     )
 
 
 def layers_of(model: Transformer, what: str) -> int:
-    """Return the layers of the stack that a step runs through."""
     stack = model.encoder if what.startswith("encode") else model.decoder
     assert stack is not None
     return stack.config.num_layers
 
 
 def steps(model: Transformer) -> Iterator[tuple[str, Budget, Callable[[], object]]]:
-    """Yield steps of each kind, each with its budget."""
     if model.encoder is not None:
         layers = model.encoder.config.num_layers
         yield (

@@ -22,43 +22,11 @@ from triton.runtime.jit import JITFunction
 CUDA = torch.device("cuda", 0)
 ROOT = Path(__file__).parents[2]
 # Operators that move no number, and so launch nothing.
-_VIEWS = {
-    *(
-        "view",
-        "_unsafe_view",
-        "transpose",
-        "permute",
-        "expand",
-        "slice",
-        "select",
-        "unsqueeze",
-        "squeeze",
-        "t",
-        "alias",
-    ),
-    *(
-        "detach",
-        "unbind",
-        "split",
-        "split_with_sizes",
-        "chunk",
-        "as_strided",
-        "reshape",
-        "unfold",
-        "lift_fresh",
-        "lift",
-    ),
-    *(
-        "_reshape_alias",
-        "view_as",
-        "diagonal",
-        "empty",
-        "empty_like",
-        "new_empty",
-        "empty_strided",
-        "new_empty_strided",
-    ),
-}
+_VIEWS = (
+    "view", "_unsafe_view", "transpose", "permute", "expand", "slice", "select", "unsqueeze", "squeeze", "t", "alias",
+    "detach", "unbind", "split", "split_with_sizes", "chunk", "as_strided", "reshape", "unfold", "lift_fresh", "lift",
+    "_reshape_alias", "view_as", "diagonal", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
+)  # fmt: skip
 _SYNCS = ("_local_scalar_dense", "item", "is_nonzero", "nonzero")
 
 
@@ -132,7 +100,6 @@ class Counts(TorchDispatchMode):
         return self.places[name].total()
 
     def launch(self, name: str) -> None:
-        """Count a launch."""
         self.launches[name] += 1
 
     def copy(self, name: str) -> None:

@@ -85,7 +85,6 @@ MEASUREMENTS: tuple[Callable[[Sequence[SamplerRow]], Parts], ...] = (sampling, e
 
 
 def microseconds(function: Callable[[], object], *, least_seconds: float = 0.2) -> float:
-    """Return the median time of a call."""
     function()
     times: list[float] = []
     gc.collect()
@@ -107,7 +106,6 @@ class _Counter(TorchDispatchMode):
 
 
 def num_operations(kind: Kind, logprobs: int | None, num_rows: int = 1) -> int:
-    """Return the number of operations of a step's sampling."""
     logits = torch.empty(num_rows, _VOCAB_SIZE, dtype=torch.bfloat16, device="meta")
     packed = torch.empty(packed_size(num_rows), dtype=torch.int64, device="meta")
     with _Counter() as counter:
@@ -117,7 +115,6 @@ def num_operations(kind: Kind, logprobs: int | None, num_rows: int = 1) -> int:
 
 
 def main() -> None:
-    """Print a table of microseconds, and the operations of each kind."""
     for name, options in OPTIONS.items():
         for num_rows in NUM_ROWS:
             rows = make_rows(num_rows, options)

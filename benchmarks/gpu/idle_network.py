@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.checkpoint import random_prompts
-from benchmarks.gpu.networks import Network, make_ours
+from benchmarks.gpu.networks import Network, llama, make_ours
 from model.kernels.choice import KernelConfig
 from model.kv_cache import KVCache
 from model.layers.device_batch import BatchShape
@@ -28,24 +28,14 @@ from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.execution.cuda_graphs import StepGraphs
 from server.engine.memory.memory_limit import freeze_garbage
-from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
+from server.engine.request import AttentionCapture, GenerateTask
 from server.engine.sampling_params import SamplingParams
+from tests.server.engine.driving import request
 
 _VOCAB_SIZE, _WIDTH, _TOKEN = 1000, 32, 5
-_NETWORK = Network(
-    "idle",
-    {
-        "vocab_size": _VOCAB_SIZE,
-        "hidden_size": _WIDTH,
-        "intermediate_size": _WIDTH,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 2,
-    },
-)
+_NETWORK = llama("idle", _WIDTH, _WIDTH, 1, 2, 2, _VOCAB_SIZE)
 _LAYERS, _HEADS = 16, 32
-_MANY_HEADS = {"num_hidden_layers": _LAYERS, "num_attention_heads": _HEADS, "head_dim": 16}
-_LOOKED_AT = Network("idle, of many heads", _NETWORK.sizes | _MANY_HEADS)
+_LOOKED_AT = llama("idle, of many heads", _WIDTH, _WIDTH, _LAYERS, _HEADS, 2, _VOCAB_SIZE, head_dim=16)
 """A network for captures of all heads of all layers."""
 _WARM_UP, _MEASURED = 150, 200
 """Number of warm-up steps and of measured steps."""
@@ -68,8 +58,7 @@ def step_seconds(
         for uid, prompt in enumerate(prompts):
             sampling = SamplingParams(max_tokens=num_tokens, seed=uid, ignore_eos=True, **options)
             looking = AttentionCapture(pairs=pairs, dtype="float16") if uid < (num_looking or 0) else None
-            task, ids = GenerateTask(sampling=sampling, attention=looking), tuple(prompt)
-            engine.add_request(EngineRequest(uid=uid, prompt_token_ids=ids, task=task, arrival_time=time.monotonic()))
+            engine.add_request(request(uid, prompt, GenerateTask(sampling=sampling, attention=looking)))
         waiting = set(range(num_rows))
         while waiting:
             waiting -= {output.uid for output in engine.step().outputs}

@@ -47,7 +47,6 @@ class Variant:
 
 
 def variants() -> Iterator[Variant]:
-    """Yield every variant of every kernel."""
     for float_type in FLOAT_TYPES:
         for row in ADD_NORM:
             yield _add_norm(float_type, *row)
@@ -163,20 +162,10 @@ def _rotate_and_store(
         kernel=rotate_and_store.rotate_and_store_kernel,
         name=f"{float_type} H {num_heads}, K {num_key_heads}, D {dim}, R {rotated}, norm {axis}",
         types=types | dict.fromkeys(("q_eps", "k_eps"), "fp32"),
-        constants={
-            "H": num_heads,
-            "K": num_key_heads,
-            "D": dim,
-            "R": rotated,
-            "B": 16,
-            "HEADS": heads,
-            "WIDTH": triton.next_power_of_2(dim),
-            "TILE": rotate_and_store.TILE,
-            "Q_NORM_AXIS": axis,
-            "K_NORM_AXIS": axis,
-            "Q_ROUNDS_ONCE": rounds_once,
-            "K_ROUNDS_ONCE": rounds_once,
-        },
+        constants={"H": num_heads, "K": num_key_heads, "D": dim, "R": rotated, "B": 16, "HEADS": heads}
+        | {"WIDTH": triton.next_power_of_2(dim), "TILE": rotate_and_store.TILE}
+        | dict.fromkeys(("Q_NORM_AXIS", "K_NORM_AXIS"), axis)
+        | dict.fromkeys(("Q_ROUNDS_ONCE", "K_ROUNDS_ONCE"), rounds_once),
         num_warps=rotate_and_store.num_warps(heads, dim),
         sums_like=f"rotate_and_store {float_type} H {num_heads}, K {num_key_heads}, D {dim}, norm {axis}",
     )
@@ -199,29 +188,17 @@ def _attention(float_type: str, group: int, dim: int, block_size: int, what: str
     has = {word: word in what for word in ("causal", "window", "cap", "bias", "patterns")}
     types = _attention_types(float_type, has_bias=has["bias"], has_patterns=has["patterns"])
     constants = dict(shape.sizes) | {f"HAS_{word.upper()}": is_there for word, is_there in has.items()}
-    constants |= {
-        "CAUSAL": has["causal"],
-        "K": 8,
-        "H": 8 * group,
-        "G": group,
-        "D": dim,
-        "B": block_size,
-        "WIDEN": False,
+    constants |= {"CAUSAL": has["causal"], "K": 8, "H": 8 * group, "G": group, "D": dim, "B": block_size}
+    constants |= {"WIDEN": False, "BASE": paged_attention.PIECE}
+    constants |= {"PER_LEVEL": attention_pieces.PER_LEVEL, "LEVELS": attention_pieces.LEVELS}
+    keys = paged_attention.PATTERN_KEYS
+    own: dict[Any, dict[str, int]] = {
+        paged_attention.attend_single_kernel: {"CHUNKS": attention_shapes.num_chunks(group), "PATTERN_KEYS": keys},
+        paged_attention.attend_tiles_kernel: {},
     }
-    constants |= {"BASE": paged_attention.PIECE, "PER_LEVEL": attention_pieces.PER_LEVEL}
-    constants |= {"LEVELS": attention_pieces.LEVELS}
-    own: list[tuple[Any, dict[str, int]]] = [
-        (
-            paged_attention.attend_single_kernel,
-            {"CHUNKS": attention_shapes.num_chunks(group), "PATTERN_KEYS": paged_attention.PATTERN_KEYS},
-        ),
-        (paged_attention.attend_tiles_kernel, {}),
-        (
-            paged_attention.write_patterns_kernel,
-            {"ROWS": attention_shapes.TILE_ROWS, "KEYS": paged_attention.PATTERN_KEYS},
-        ),
-    ]
-    for kernel, more in own if has["patterns"] else own[:2]:
+    if has["patterns"]:
+        own[paged_attention.write_patterns_kernel] = {"ROWS": attention_shapes.TILE_ROWS, "KEYS": keys}
+    for kernel, more in own.items():
         attends = "KEYS" not in more
         yield Variant(
             kernel=kernel,
@@ -257,17 +234,8 @@ def _matmul(float_type: str, tile: matmul.Tile, pieces: int, *, are_apart: bool,
         kernel=matmul.matmul_kernel,
         name=f"{float_type} {tile.chunks} x {tile.rows} rows, {tile.columns} outputs, {of_inner}",
         types=types | dict.fromkeys(numbers, "i32"),
-        constants={
-            "ROWS": tile.rows,
-            "CHUNKS": tile.chunks,
-            "COLUMNS": tile.columns,
-            "INNER": tile.inner,
-            "GROUP": matmul.GROUP,
-            "IS_WHOLE": is_whole,
-            "PIECES": pieces,
-            "IS_PART": are_apart,
-            "WIDEN": False,
-        },
+        constants={"ROWS": tile.rows, "CHUNKS": tile.chunks, "COLUMNS": tile.columns, "INNER": tile.inner}
+        | {"GROUP": matmul.GROUP, "IS_WHOLE": is_whole, "PIECES": pieces, "IS_PART": are_apart, "WIDEN": False},
         num_warps=tile.num_warps,
         # In float32 each tile has as many multiply-adds as it has numbers, which says nothing of their order.
         sums_like="" if float_type == "fp32" else f"matmul {float_type}",

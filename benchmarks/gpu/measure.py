@@ -5,6 +5,7 @@ import statistics
 import tempfile
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -44,7 +45,6 @@ class Measurement:
         """Measured tokens per second of `transformers` by the number of sequences."""
 
     def numbers(self) -> None:
-        """Check that numbers are right."""
         plan, device, results = self._plan, self._device, self._results
         self._try(("logits", "graphs", "kernels"), 60, lambda: checks.check_answers(plan, device, results))
         self._try(("bits",), 40, lambda: checks.check_bits(plan, device, results))
@@ -60,13 +60,10 @@ class Measurement:
                 ),
             )
         self._try(
-            ("memcheck",),
-            60,
-            lambda: suites.run_memcheck(self._results, kernel_tests, options, self._clock.left),
+            ("memcheck",), 60, lambda: suites.run_memcheck(self._results, kernel_tests, options, self._clock.left)
         )
 
     def speed(self) -> None:
-        """Measure how long things take."""
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             small, large = (self._plan.small.name, self._plan.large.name)
@@ -126,7 +123,6 @@ class Measurement:
         )
 
     def _small(self, folder: Path) -> None:
-        """Measure decoding of the small network, with and without captures."""
         plan = self._plan
         model = read_ours(folder, plan.dtype, self._device, plan.kernels)
         engine = self._engine(model, max(plan.rows))
@@ -134,7 +130,6 @@ class Measurement:
         self._try(("one looks", "all look"), 30, lambda: self._captures(engine))
 
     def _large(self) -> None:
-        """Measure a prompt and decoding of the large network."""
         plan = self._plan
         model = make_ours(plan.large, plan.dtype, self._device, max(plan.context, plan.long_prompt), plan.kernels)
         self._try(("prefill",), 10, lambda: self._prefill(model))
@@ -142,13 +137,11 @@ class Measurement:
 
     def _decode(self, size: str, network: Network, engine: Engine, model: Transformer) -> None:
         for crowd, rows in zip(CROWDS, self._plan.rows, strict=True):
-            key = f"{size} {crowd}"
-            self._try(
-                (key,),
-                20,
-                lambda key=key, rows=rows: self._decode_rows(key, network, engine, model, rows),
-                what=f"{network.name}, {rows} at once",
+            key, measure = (
+                f"{size} {crowd}",
+                partial(self._decode_rows, f"{size} {crowd}", network, engine, model, rows),
             )
+            self._try((key,), 20, measure, what=f"{network.name}, {rows} at once")
 
     def _decode_rows(self, key: str, network: Network, engine: Engine, model: Transformer, rows: int) -> None:
         plan, prompts, keys = self._plan, self._prompts(rows), self._plan.prompt + self._plan.answer // 2
@@ -167,7 +160,6 @@ class Measurement:
         self._results.put(key, found.share, f"{found.tokens_per_second:.0f} tokens/s; the graph alone {alone:.0%}")
 
     def _captures(self, engine: Engine) -> None:
-        """Run with and without captures, in turn."""
         plan, prompts = self._plan, self._prompts(self._plan.looking_streams)
 
         def rate(num_looking: int) -> float:
@@ -183,7 +175,6 @@ class Measurement:
             self._results.put(key, statistics.median(found), f"runs {', '.join(f'{each:.2f}' for each in found)}")
 
     def _invariant(self, folder: Path) -> None:
-        """Decode with both kinds of network, in turn."""
         plan, rows = self._plan, self._plan.rows[1]
         engines = [
             self._engine(read_ours(folder, plan.dtype, self._device, plan.kernels, batch_invariant=is_invariant), rows)
@@ -191,9 +182,8 @@ class Measurement:
         ]
         ratios = []
         for _ in range(1 + plan.repeats):
-            invariant, default = (
-                ours.decode_tokens_per_second(each, self._prompts(rows), plan.answer) for each in engines
-            )
+            rates = [ours.decode_tokens_per_second(each, self._prompts(rows), plan.answer) for each in engines]
+            invariant, default = rates
             ratios.append(invariant / default)
         self._results.put("invariant", statistics.median(ratios[1:]), f"{invariant:.0f} of {default:.0f} tokens/s")
 
@@ -226,6 +216,5 @@ def _keys(size: str) -> tuple[str, ...]:
 
 
 def free_memory() -> None:
-    """Free memory that is no longer referenced."""
     gc.collect()
     torch.cuda.empty_cache()

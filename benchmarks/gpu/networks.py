@@ -25,45 +25,19 @@ class Network:
     sizes: dict[str, Any]
 
 
-TINY = Network(
-    "tiny",
-    {
-        "hidden_size": 256,
-        "intermediate_size": 512,
-        "num_hidden_layers": 3,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 2,
-        "vocab_size": 1000,
-        "initializer_range": 0.15,  # large, so that attention decides the next token
-    },
-)
-SMALL = Network(
-    "1.2B",
-    {
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-    },
-)
-LARGE = Network(
-    "8B",
-    {
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "vocab_size": 128256,
-        "tie_word_embeddings": False,
-    },
-)
+def llama(
+    name: str, width: int, inner: int, layers: int, heads: int, key_heads: int, vocabulary: int, **more: Any
+) -> Network:
+    sizes = {"hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, "vocab_size": vocabulary}
+    return Network(name, sizes | {"num_attention_heads": heads, "num_key_value_heads": key_heads} | more)
+
+
+TINY = llama("tiny", 256, 512, 3, 8, 2, 1000, initializer_range=0.15)  # large, so that attention decides the next token
+SMALL = llama("1.2B", 2048, 8192, 16, 32, 8, 128256)
+LARGE = llama("8B", 4096, 14336, 32, 32, 8, 128256, tie_word_embeddings=False)
 
 
 def make_theirs(network: Network, dtype: torch.dtype, device: torch.device, context: int) -> Any:
-    """Return the network as `transformers` runs it."""
     torch.manual_seed(0)
     config = _config(network, context)
     before = torch.get_default_dtype()
@@ -77,7 +51,6 @@ def make_theirs(network: Network, dtype: torch.dtype, device: torch.device, cont
 
 
 def write_checkpoint(theirs: Any, folder: Path) -> None:
-    """Write the network to a folder, as the server reads it."""
     theirs.save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
 
@@ -85,7 +58,6 @@ def write_checkpoint(theirs: Any, folder: Path) -> None:
 def read_ours(
     folder: Path, dtype: torch.dtype, device: torch.device, kernels: KernelConfig, *, batch_invariant: bool = False
 ) -> Transformer:
-    """Return our network of a folder."""
     config = read_config(folder)
     return load_model(folder, config, dtype, device, kernels=kernels, batch_invariant=batch_invariant)
 

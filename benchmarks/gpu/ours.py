@@ -25,8 +25,8 @@ from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.execution.cuda_graphs import StepGraphs
 from server.engine.outputs import RequestOutput
-from server.engine.request import AttentionCapture, EngineRequest, GenerateTask
-from server.engine.sampling_params import SamplingParams
+from server.engine.request import AttentionCapture
+from tests.server.engine.driving import generate, request
 
 CAPTURE_TOKENS = 256
 """The default of a server on a card (`server.engine.loading`)."""
@@ -50,7 +50,6 @@ def make_engine(
 
 
 def make_cache(model: Transformer, plan: Plan, num_blocks: int) -> KVCache:
-    """Return a cache as the network's kernels read it."""
     return KVCache(
         model.cache_config, num_blocks, plan.block_size, model.dtype, model.device, keys_in_rows=model.keys_in_rows
     )
@@ -73,14 +72,12 @@ def step(engine: Engine) -> Sequence[RequestOutput]:
 
 def ask(engine: Engine, uid: int, prompt: Sequence[int], num_tokens: int, *, looks: bool = False) -> None:
     """Add a request for `num_tokens` greedy tokens. looks: capture the attention rows of all layers and heads."""
-    sampling = SamplingParams(max_tokens=num_tokens, seed=0, temperature=0.0, ignore_eos=True)
     capture = None
     if looks:
         config = engine._model.config
         pairs = tuple((layer, head) for layer in range(config.num_layers) for head in range(config.num_heads))
         capture = AttentionCapture(pairs=pairs, dtype="float16")
-    task = GenerateTask(sampling=sampling, attention=capture)
-    engine.add_request(EngineRequest(uid=uid, prompt_token_ids=tuple(prompt), task=task, arrival_time=time.monotonic()))
+    engine.add_request(request(uid, prompt, generate(num_tokens, seed=0, ignore_eos=True, attention=capture)))
 
 
 def decode_tokens_per_second(
@@ -142,8 +139,6 @@ def prefill_seconds(model: Transformer, plan: Plan) -> float:
 
 @dataclass(frozen=True)
 class Mixed:
-    """Steps while streams decode and prompts arrive."""
-
     seconds: list[float]
     """The duration of each step, ascending."""
     with_prompts: int

@@ -10,8 +10,6 @@ from model.kernels.choice import AUTO, KernelConfig
 
 @dataclass(frozen=True)
 class Crowd:
-    """Random requests, by which answers are compared."""
-
     network: Network = TINY
     requests: int = 12
     longest_prompt: int = 300

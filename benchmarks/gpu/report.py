@@ -21,8 +21,6 @@ class Machine:
 
 @dataclass(frozen=True)
 class Measured:
-    """The result of one bar."""
-
     value: float | None
     """The number, or None if measuring it ended in an error, or if it cannot be measured here."""
     detail: str
@@ -58,8 +56,6 @@ class Decode:
 
 @dataclass
 class Results:
-    """All results of a run."""
-
     machine: Machine
     rows: dict[str, Measured] = field(default_factory=dict)
     """The results by the keys of the bars."""
@@ -68,12 +64,10 @@ class Results:
     seconds: float = 0.0
 
     def put(self, key: str, value: float | None, detail: str = "") -> None:
-        """Store the result of a bar."""
         assert key in BY_KEY
         self.rows[key] = Measured(value, detail)
 
     def put_error(self, key: str, error: Exception) -> None:
-        """Store the error of a measurement."""
         line = " ".join(str(error).split("\n", 1)[0].split())
         self.rows[key] = Measured(None, f"{type(error).__name__}: {line}", is_error=True)
 
@@ -86,7 +80,6 @@ class Results:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the results as plain data."""
         plain = asdict(self)
         plain["decode"] = [asdict(each) | {"share": each.share} for each in self.decode]
         plain["rows"] = [
@@ -112,7 +105,6 @@ def keep_other_part(results: Results, part: str, folder: Path) -> None:
 
 
 def table(results: Results) -> str:
-    """Return the results as Markdown."""
     machine = results.machine
     lines = [
         f"# {machine.name}",

@@ -1,11 +1,11 @@
-"""Runs `transformers` on the same weights and prompts: `generate` with a static batch, and one long prompt."""
+"""Runs `transformers.generate` with a static batch on the same weights and prompts."""
 
 import time
 from typing import Any
 
 import torch
 
-from benchmarks.gpu.clock import seconds, wait_for
+from benchmarks.gpu.clock import wait_for
 
 
 @torch.inference_mode()
@@ -34,10 +34,3 @@ def decode_tokens_per_second(theirs: Any, prompts: list[list[int]], num_tokens: 
     generate(2)
     rates = [len(prompts) * (num_tokens - 1) / (generate(num_tokens) - generate(1)) for _ in range(3)]
     return sorted(rates)[1]
-
-
-@torch.inference_mode()
-def prefill_seconds(theirs: Any, num_tokens: int) -> float:
-    """Return the seconds of one prompt, with the logits of its last token."""
-    ids = torch.randint(1, theirs.config.vocab_size, (1, num_tokens), device=theirs.device)
-    return seconds(lambda: theirs(ids, use_cache=True, logits_to_keep=1), theirs.device)

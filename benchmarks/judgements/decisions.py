@@ -42,7 +42,6 @@ def decide(http: httpx.Client, text: str, questions: list[dict[str, Any]]) -> tu
 
 
 def computed_tokens(http: httpx.Client) -> float:
-    """Return how many tokens the network has computed so far."""
     return samples(http.get("/metrics").text)["lightwell_computed_tokens_total"]
 
 

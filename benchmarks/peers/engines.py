@@ -27,8 +27,6 @@ OURS_BFLOAT16 = "lightwell bfloat16"
 
 @dataclass(frozen=True)
 class Setup:
-    """The model that an engine serves, and its address."""
-
     folder: Path
     """The folder of the checkpoint."""
     dtype: str
@@ -48,8 +46,6 @@ class Setup:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine that is ready."""
-
     name: str
     server: Server
     model: str
@@ -75,7 +71,6 @@ class Absent(RuntimeError):
 
 @contextmanager
 def lightwell(setup: Setup) -> Iterator[Engine]:
-    """Run Lightwell of this checkout, with the defaults."""
     formats = {"int8": ["bfloat16", "--quantize", "int8"], STORED: ["auto"]}
     dtype = formats.get(setup.dtype, [setup.dtype])
     arguments = [str(setup.folder), "--dtype", *dtype, "--served-model-name", "model"]
@@ -92,7 +87,6 @@ def lightwell_bfloat16(setup: Setup) -> Iterator[Engine]:
 
 @contextmanager
 def vllm(setup: Setup) -> Iterator[Engine]:
-    """Run `vllm serve` of the CPU build."""
     if setup.dtype == STORED:
         raise Absent("it serves GGUF files by a plugin alone")
     if setup.dtype == "int8":

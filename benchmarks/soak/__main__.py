@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.mixed_load import Question, first_difference, meaning
+from benchmarks.questions import Question, first_difference, meaning
 from benchmarks.soak import books
 from benchmarks.soak.acts import MODEL, content_of, headers_of, pool
 from benchmarks.soak.books import Findings
@@ -49,8 +49,6 @@ _LAST_LOG = 2000
 
 @dataclass(frozen=True)
 class Soak:
-    """The records of a soak."""
-
     outcomes: Sequence[Outcome]
     faults: Sequence[Fault]
     watch: Watch
@@ -97,7 +95,7 @@ async def soak(
     seconds: float,
     clients: int,
     seed: int,
-    kill_every: float,
+    kill_every: int,
 ) -> Soak:
     """Run everything, on a server that logs JSON into `log`."""
     found = Findings()
@@ -172,7 +170,6 @@ def _open_files(server: Server) -> dict[str, int]:
 
 
 def report(result: Soak, seconds: float) -> bool:
-    """Print the tables. Return True when nothing is wrong."""
     print("| client | requests | 200 | refused | 429, 503 | failed streams | left | broken |")
     print("|---|---|---|---|---|---|---|---|")
     by_behaviour: dict[str, list[Outcome]] = {}
@@ -196,11 +193,9 @@ def report(result: Soak, seconds: float) -> bool:
     ends = books.engine_ends(result.before, result.after)
     submitted = books.delta("lightwell_requests_submitted_total", result.before, result.after)
     preempted = books.delta("lightwell_num_preemptions_total", result.before, result.after)
-    print(
-        f"\nEngine: {submitted} requests; {', '.join(f'{name} {count}' for name, count in sorted(ends.items()))};",
-        end=" ",
-    )
-    print(f"{preempted} preemptions. {len(result.outcomes) / seconds:.0f} HTTP requests a second.")
+    told = ", ".join(f"{name} {count}" for name, count in sorted(ends.items()))
+    print(f"\nEngine: {submitted} requests; {told}; {preempted} preemptions.", end=" ")
+    print(f"{len(result.outcomes) / seconds:.0f} HTTP requests a second.")
     for kind, count in result.found.counts.items():
         print(f"\nWRONG: {kind}: {count}")
         for example in result.found.examples[kind]:
@@ -233,12 +228,8 @@ def main() -> None:
         log = options.log or Path(folder) / "log"
         with serve([*SERVE, *options.serve], log_file=log) as server:
             seconds = 60 * options.minutes
-            result = asyncio.run(
-                soak(
-                    server, log, pool(), seconds=seconds, clients=options.clients, seed=options.seed,
-                    kill_every=options.kill_every,
-                )
-            )  # fmt: skip
+            drawn = {"clients": options.clients, "seed": options.seed, "kill_every": options.kill_every}
+            result = asyncio.run(soak(server, log, pool(), seconds=seconds, **drawn))
     print(f"{options.minutes:g} minutes, {options.clients} clients, seed {options.seed}\n")
     sys.exit(0 if report(result, seconds) else 1)
 

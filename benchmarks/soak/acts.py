@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from benchmarks.mixed_load import STORIES, Question, questions
+from benchmarks.questions import STORIES, Question, questions
 from tests.support.wire import JSON_HEADERS, json_content
 
 MODEL = "soak"
@@ -95,7 +95,6 @@ def _inside(story: str, index: int) -> list[Question]:
 
 
 def acts(seed: int, number: int, num_questions: int) -> Iterator[Act]:
-    """Yield the actions of client `number`, without end."""
     draw = random.Random(f"{seed}/{number}")
     behaviours, weights = list(WEIGHTS), list(WEIGHTS.values())
     num_wrong = len(wrong_requests())
@@ -136,10 +135,8 @@ def wrong_requests() -> list[Wrong]:
 
 
 def content_of(question: Question) -> bytes:
-    """Return the body that is sent with a question."""
     return json_content(question.body) if question.method == "POST" else b""
 
 
 def headers_of(question: Question) -> dict[str, str]:
-    """Return the headers that are sent with a question."""
     return {**JSON_HEADERS, "Accept": question.accept}

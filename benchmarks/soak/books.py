@@ -200,7 +200,6 @@ def engine_ends(before: Mapping[str, float], after: Mapping[str, float]) -> Coun
 
 
 def delta(name: str, before: Mapping[str, float], after: Mapping[str, float]) -> int:
-    """Return the increase of a counter between two readings."""
     return round(after[name] - before.get(name, 0))
 
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from benchmarks.mixed_load import Question, first_difference, meaning
+from benchmarks.questions import Question, first_difference, meaning
 from benchmarks.soak.acts import Act, Behaviour, Wrong, acts, content_of, headers_of, wrong_requests
 from tests.support.processes import Server
 from tests.support.wire import Head, Wire, WireError
@@ -85,7 +85,6 @@ class Client:
         self._drop()
 
     async def perform(self, act: Act, request_id: str) -> Outcome:
-        """Perform one act from its beginning to its end."""
         target: Question | Wrong = self._wrong[act.index] if act.behaviour == "wrong" else self._pool[act.index]
         kind = target.name if isinstance(target, Wrong) else target.kind
         outcome = Outcome(request_id, act.behaviour, kind, time.monotonic(), target.path, is_rude=act.is_rude)

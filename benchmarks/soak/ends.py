@@ -24,8 +24,6 @@ _OF_LOST_WORKERS = frozenset({"worker_lost", "worker_hung"})
 
 @dataclass(frozen=True)
 class LogLine:
-    """The server's log line of one request."""
-
     request_id: str
     method: str
     path: str

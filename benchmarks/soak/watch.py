@@ -65,8 +65,6 @@ class Growth:
 
 
 class Watch:
-    """A sampler that runs until it is cancelled."""
-
     def __init__(self, server: Server) -> None:
         self._server = server
         self.names: dict[int, str] = {}
@@ -99,7 +97,6 @@ class Watch:
 
 
 def name_of(pid: int, server: Server) -> str:
-    """Return the name of a server process."""
     if pid == server.pid:
         return API_PROCESS
     return WORKER if is_worker(pid) else "helper"

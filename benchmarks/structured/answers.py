@@ -44,8 +44,6 @@ LEAST_ENDED = 0.95
 
 @dataclass
 class Tally:
-    """The counts of schemas and answers of one source of schemas, with one model."""
-
     answers: int = 0
     ended: int = 0
     invalid: int = 0
@@ -58,8 +56,6 @@ class Tally:
 
 @dataclass(frozen=True)
 class Case:
-    """A schema and the options of its request."""
-
     number: int
     source: str
     schema: Any
@@ -174,7 +170,6 @@ async def ask(http: httpx.AsyncClient, case: Case, chat: bool, tally: Tally) -> 
 
 
 def fault(text: str, schema: Any) -> str | None:
-    """Return the problem of an answer as text, or None."""
     try:
         value = json.loads(text)
     except ValueError as error:

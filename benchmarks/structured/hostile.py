@@ -6,13 +6,15 @@ Prints for each the time to write, check and compile the grammar, the time of th
 longest time in which other threads could not run (the interpreter's lock). Inputs of over a second are marked.
 """
 
-import multiprocessing
 import resource
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
+from benchmarks.structured.apart import result_apart
 from model.sampling.grammar.checking import END, check
 from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.errors import GrammarError
@@ -29,7 +31,6 @@ TIMEOUT = 20
 
 
 def nested(kind: str, depth: int) -> Any:
-    """Make a schema of nested subschemas."""
     schema: Any = {"type": "integer"}
     for _ in range(depth):
         schema = {"type": "array", "items": schema} if kind == "array" else {kind: [schema, {"type": "null"}]}
@@ -37,12 +38,10 @@ def nested(kind: str, depth: int) -> Any:
 
 
 def names(count: int, **more: Any) -> Any:
-    """Make an object of many properties."""
     return {"type": "object", "properties": {f"name{n}": {"type": "string"} for n in range(count)}, **more}
 
 
 def schemas() -> dict[str, Any]:
-    """List the hostile schemas."""
     doubling = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(20)}
     choosing = {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}, {"minimum": n}]} for n in range(60)}
     crossing = {"allOf": [{"anyOf": [{"minimum": 10 * a + b} for b in range(4)]} for a in range(12)]}
@@ -146,7 +145,6 @@ def cases() -> dict[str, tuple[Callable[[Any], str], Any]]:
 
 
 def nested_arrays(depth: int) -> Any:
-    """Make nested arrays with a large minimum length each."""
     schema: Any = {"type": "integer"}
     for _ in range(depth):
         schema = {"type": "array", "items": schema, "minItems": 100, "maxItems": 900}
@@ -169,8 +167,10 @@ class Ticking(threading.Thread):
             last = now
 
 
-def measured(write: Callable[[Any], str], given: Any, answer: Any) -> None:
-    """Write, check and compile the grammar and accept some tokens, and send the time of each."""
+def measured(write: Callable[[Any], str], given: Any) -> tuple[list[float], float, float, str]:
+    """Write, check and compile the grammar and accept some tokens. Return the time of each, the longest hold of the
+    interpreter's lock, the memory in MB, and the message.
+    """
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     ticking = Ticking()
     ticking.start()
@@ -202,32 +202,21 @@ def measured(write: Callable[[Any], str], given: Any, answer: Any) -> None:
     except MemoryError:
         said = "MEMORY"
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    answer.send((times, ticking.longest, memory, said.splitlines()[0][:90] if said else ""))
+    return times, ticking.longest, memory, said.splitlines()[0][:90] if said else ""
 
 
-def measured_deep(*arguments: Any) -> None:
+def measured_deep(write: Callable[[Any], str], given: Any) -> tuple[list[float], float, float, str]:
     """Do it on a stack as large as the server's threads have."""
-    with deep_stacks():
-        thread = threading.Thread(target=measured, args=arguments)
-        thread.start()
-    thread.join()
+    with deep_stacks(), ThreadPoolExecutor(1) as thread:
+        return thread.submit(measured, write, given).result()
 
 
 def main() -> None:
-    """Measure all, and print a table."""
     print(f"{'':32}{'write':>7}{'check':>7}{'compile':>8}{'30 steps':>9}  s{'MB':>6}{'lock':>8} ms")
-    context = multiprocessing.get_context("fork")
     for name, (write, given) in cases().items():
-        ours, theirs = context.Pipe(False)
-        process = context.Process(target=measured_deep, args=(write, given, theirs))
-        process.start()
-        theirs.close()
-        try:
-            times, longest, memory, said = ours.recv() if ours.poll(TIMEOUT) else ([], 0, 0, f"MORE THAN {TIMEOUT} s")
-        except EOFError:
-            times, longest, memory, said = [], 0, 0, f"DIED ({process.exitcode})"
-        process.kill()
-        process.join()
+        found = result_apart(partial(measured_deep, write, given), TIMEOUT)
+        ended = f"MORE THAN {TIMEOUT} s" if found is None else f"DIED ({found})"
+        times, longest, memory, said = found if isinstance(found, tuple) else ([], 0, 0, ended)
         columns = "".join(f"{t:{width}.3f}" for t, width in zip(times, [7, 7, 8, 9], strict=False))
         mark = "  <<<" if sum(times) > 1 or not times else ""
         print(f"{name[:31]:32}{columns:31}  {memory:7.0f}{longest * 1000:8.0f}  {said}{mark}", flush=True)

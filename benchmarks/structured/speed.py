@@ -49,12 +49,7 @@ def record(number: int) -> dict[str, Any]:
     for name in ("year", "pages", "price"):
         properties[f"{name}_{number}"] = {"type": "integer", "minimum": 0, "maximum": 9999}
     properties[f"binding_{number}"] = {"enum": ["hardcover", "paperback", "electronic", "audio recording"]}
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def fields(number: int) -> dict[str, Any]:
@@ -74,8 +69,6 @@ def prompt(number: int) -> str:
 
 
 class InProcess:
-    """The engine in this process, and streams on it."""
-
     def __init__(self, model: str) -> None:
         from model.sampling.grammar.json_schema import json_schema_grammar
         from model.tokenization.tokenizer import Tokenizer
@@ -92,8 +85,9 @@ class InProcess:
         """Return tokens a second, and the tokens of each stream: with grammars unless `forced` is None, and at most
         `lengths`.
         """
-        from server.engine.request import EngineRequest, GenerateTask
+        from server.engine.request import GenerateTask
         from server.engine.sampling_params import SamplingParams
+        from tests.server.engine.driving import request
 
         scheduler = self._engine._scheduler
         scheduler.config = replace(scheduler.config, takes_forced=bool(forced))
@@ -101,11 +95,8 @@ class InProcess:
         for number, length in enumerate(lengths):
             sampling = SamplingParams(max_tokens=length, seed=seed + number, temperature=1.0, ignore_eos=forced is None)
             grammar = None if forced is None else self._grammars[number]
-            ids = tuple(self._tokenizer.encode(prompt(seed + number)).ids)
-            task = GenerateTask(sampling=sampling, grammar=grammar)
-            self._engine.add_request(
-                EngineRequest(uid=self._uid, prompt_token_ids=ids, task=task, arrival_time=time.monotonic())
-            )
+            ids = self._tokenizer.encode(prompt(seed + number)).ids
+            self._engine.add_request(request(self._uid, ids, GenerateTask(sampling=sampling, grammar=grammar)))
             self._uid += 1
         counts, running, started = [0] * len(lengths), len(lengths), time.perf_counter()
         while running:
@@ -136,9 +127,8 @@ def streams(model: str, turns: int) -> bool:
     rows.append(["no grammar", f"{statistics.median(rates['none']):.0f}", "", "", ""])
     for name, each in ratios.items():
         shown = ", ".join(f"{value:.2f}" for value in each)
-        rows.append(
-            [name, f"{statistics.median(rates[name]):.0f}", f"{statistics.median(each):.2f}", shown, str(BARS[name])]
-        )
+        medians = [f"{statistics.median(rates[name]):.0f}", f"{statistics.median(each):.2f}"]
+        rows.append([name, *medians, shown, str(BARS[name])])
     print(table(rows) + f"\n\n{sum(lengths) / STREAMS:.0f} tokens an answer\n", flush=True)
     return all(statistics.median(each) >= BARS[name] for name, each in ratios.items())
 

@@ -18,139 +18,93 @@ DASHBOARD = Path(__file__).parent / "dashboards" / "lightwell.json"
 
 
 CAPTURES = (
-    lines(
-        "Captured", "Bps", "Attention, traces and embeddings taken from passes.",
-        ask("sum by (instance) (rate(lightwell_capture_bytes_total{HERE}[SPAN]))", "{{instance}}"), width=6,
-    ),
-    lines(
-        "Captured and not yet sent", "bytes", "Bounded by --max-capture-bytes; stays high when clients read slowly.",
-        ask("sum by (instance) (lightwell_inflight_capture_bytes{HERE})", "{{instance}}"), width=6,
-    ),
-    lines(
-        "Time spent capturing", "percentunit", "Share of each second, which is not spent on generation.",
-        ask("sum by (instance) (rate(lightwell_capture_seconds_total{HERE}[SPAN]))", "{{instance}}"), width=6,
-    ),
-    lines(
-        "Captures refused", "reqps",
-        "budget_full (429): too much in flight. answer_too_large (413): asked for too much.",
-        ask("sum by (reason) (rate(lightwell_capture_rejected_total{HERE}[SPAN]))", "{{reason}}"), width=6,
-    ),
+    lines("Captured", "Bps", "Attention, traces and embeddings taken from passes.",
+          ask("sum by (instance) (rate(lightwell_capture_bytes_total{HERE}[SPAN]))", "{{instance}}"), width=6),
+    lines("Captured and not yet sent", "bytes", "Bounded by --max-capture-bytes; stays high when clients read slowly.",
+          ask("sum by (instance) (lightwell_inflight_capture_bytes{HERE})", "{{instance}}"), width=6),
+    lines("Time spent capturing", "percentunit", "Share of each second, which is not spent on generation.",
+          ask("sum by (instance) (rate(lightwell_capture_seconds_total{HERE}[SPAN]))", "{{instance}}"), width=6),
+    lines("Captures refused", "reqps",
+          "budget_full (429): too much in flight. answer_too_large (413): asked for too much.",
+          ask("sum by (reason) (rate(lightwell_capture_rejected_total{HERE}[SPAN]))", "{{reason}}"), width=6),
 )  # fmt: skip
 
 ERRORS = (
-    lines(
-        "Failed by reason", "reqps", "Requests of the engine that ended with an error; docs/operating.md says more.",
-        ask("sum by (reason) (rate(lightwell_request_failed_total{HERE}[SPAN]))", "{{reason}}"), stacked=True,
-    ),
-    lines(
-        "HTTP errors by status", "reqps", "4xx are the clients', 5xx the server's (504: the request's own deadline).",
-        ask(
-            'sum by (status) (rate(lightwell_http_requests_total{HERE, NO_PROBES, status=~"[45].."}[SPAN]))',
-            "{{status}}",
-        ),
-        stacked=True,
-    ),
-    lines(
-        "Share that fails, and objectives", "percentunit",
-        "Bad: 5xx or failed by the engine, at most 0.1 %. Late: first token after 2.5 s, at most 1 %.",
-        ask('job:lightwell_bad_requests:ratio_rate5m{job=~"$job"}', "bad, 5 minutes"),
-        ask('job:lightwell_bad_requests:ratio_rate1h{job=~"$job"}', "bad, 1 hour"),
-        ask('job:lightwell_slow_first_tokens:ratio_rate5m{job=~"$job"}', "late, 5 minutes"),
-        ask('job:lightwell_slow_first_tokens:ratio_rate1h{job=~"$job"}', "late, 1 hour"),
-    ),
-    lines(
-        "Connections ended by the server", "ops",
-        "slow: did not send its request; stalled: took nothing of its answer; refused: --max-connections were open.",
-        ask("sum(rate(lightwell_slow_clients_total{HERE}[SPAN]))", "slow"),
-        ask("sum(rate(lightwell_stalled_clients_total{HERE}[SPAN]))", "stalled"),
-        ask("sum(rate(lightwell_refused_connections_total{HERE}[SPAN]))", "refused"),
-        width=12,
-    ),
-    lines(
-        "Counters that must stay 0", "short", "Log lines lost, books that contradicted each other, key files that "
-            "were no use.",
-        ask("sum by (instance) (increase(lightwell_log_lines_dropped_total{HERE}[SPAN]))", "log lines {{instance}}"),
-        ask("sum by (instance) (increase(lightwell_integrity_failures_total{HERE}[SPAN]))", "integrity {{instance}}"),
-        ask("sum by (instance) (increase(lightwell_key_file_errors_total{HERE}[SPAN]))", "key file {{instance}}"),
-        width=12,
-    ),
+    lines("Failed by reason", "reqps", "Requests of the engine that ended with an error; docs/operating.md says more.",
+          ask("sum by (reason) (rate(lightwell_request_failed_total{HERE}[SPAN]))", "{{reason}}"), stacked=True),
+    lines("HTTP errors by status", "reqps", "4xx are the clients', 5xx the server's (504: the request's own deadline).",
+          ask(
+              'sum by (status) (rate(lightwell_http_requests_total{HERE, NO_PROBES, status=~"[45].."}[SPAN]))',
+              "{{status}}",
+          ),
+          stacked=True),
+    lines("Share that fails, and objectives", "percentunit",
+          "Bad: 5xx or failed by the engine, at most 0.1 %. Late: first token after 2.5 s, at most 1 %.",
+          ask('job:lightwell_bad_requests:ratio_rate5m{job=~"$job"}', "bad, 5 minutes"),
+          ask('job:lightwell_bad_requests:ratio_rate1h{job=~"$job"}', "bad, 1 hour"),
+          ask('job:lightwell_slow_first_tokens:ratio_rate5m{job=~"$job"}', "late, 5 minutes"),
+          ask('job:lightwell_slow_first_tokens:ratio_rate1h{job=~"$job"}', "late, 1 hour")),
+    lines("Connections ended by the server", "ops",
+          "slow: did not send its request; stalled: took nothing of its answer; refused: --max-connections were open.",
+          ask("sum(rate(lightwell_slow_clients_total{HERE}[SPAN]))", "slow"),
+          ask("sum(rate(lightwell_stalled_clients_total{HERE}[SPAN]))", "stalled"),
+          ask("sum(rate(lightwell_refused_connections_total{HERE}[SPAN]))", "refused"),
+          width=12),
+    lines("Counters that must stay 0", "short", "Log lines lost, books that contradicted each other, key files that "
+              "were no use.",
+          ask("sum by (instance) (increase(lightwell_log_lines_dropped_total{HERE}[SPAN]))", "log lines {{instance}}"),
+          ask("sum by (instance) (increase(lightwell_integrity_failures_total{HERE}[SPAN]))", "integrity {{instance}}"),
+          ask("sum by (instance) (increase(lightwell_key_file_errors_total{HERE}[SPAN]))", "key file {{instance}}"),
+          width=12),
 )  # fmt: skip
 
 WORKERS = (
-    Panel(
-        "Workers up", "state-timeline", "short", "Red: it takes no requests: starting, lost, hung.",
-        (ask("lightwell_worker_up{HERE}", "{{instance}} worker {{worker}}"),), limit=1, limit_is_least=True,
-    ),
-    lines(
-        "Workers started again", "short", "All requests of the worker ended with 503. The log has the reason of its "
-            "end.",
-        ask("sum by (instance) (increase(lightwell_worker_restarts_total{HERE}[SPAN]))", "{{instance}}"),
-    ),
+    Panel("Workers up", "state-timeline", "short", "Red: it takes no requests: starting, lost, hung.",
+          (ask("lightwell_worker_up{HERE}", "{{instance}} worker {{worker}}"),), limit=1, limit_is_least=True),
+    lines("Workers started again", "short", "All requests of the worker ended with 503. The log has the reason of its "
+              "end.",
+          ask("sum by (instance) (increase(lightwell_worker_restarts_total{HERE}[SPAN]))", "{{instance}}")),
     lines(
         "Requests by worker", "reqps", "Should be alike, but where prompts begin alike and go where their prefix is.",
         ask("sum by (instance, worker) (rate(lightwell_worker_requests_total{HERE}[SPAN]))", "{{instance}} {{worker}}"),
     ),
-    lines(
-        "Running by worker", "short", "One that is much fuller than the others holds the long ones.",
-        ask("lightwell_worker_requests_running{HERE}", "{{instance}} {{worker}}"),
-    ),
-    lines(
-        "Waiting by worker", "short", "Should be 0 while another worker has room.",
-        ask("lightwell_worker_requests_waiting{HERE}", "{{instance}} {{worker}}"),
-    ),
-    lines(
-        "KV cache by worker", "percentunit", "The fullest one preempts first.",
-        ask("lightwell_worker_kv_cache_usage_ratio{HERE}", "{{instance}} {{worker}}"), top=1, limit=0.9,
-    ),
-    lines(
-        "Routed to their prefix", TOKENS_PER_SECOND, "Prompt tokens sent to the worker that has them in its cache.",
-        ask("sum by (instance) (rate(lightwell_routed_prefix_tokens_total{HERE}[SPAN]))", "{{instance}}"), width=6,
-    ),
-    lines(
-        "Memory of the API process", "bytes", "Without the workers'. Steady growth under steady load is a leak.",
-        ask("process_resident_memory_bytes{HERE}", "{{instance}}"), width=6,
-    ),
+    lines("Running by worker", "short", "One that is much fuller than the others holds the long ones.",
+          ask("lightwell_worker_requests_running{HERE}", "{{instance}} {{worker}}")),
+    lines("Waiting by worker", "short", "Should be 0 while another worker has room.",
+          ask("lightwell_worker_requests_waiting{HERE}", "{{instance}} {{worker}}")),
+    lines("KV cache by worker", "percentunit", "The fullest one preempts first.",
+          ask("lightwell_worker_kv_cache_usage_ratio{HERE}", "{{instance}} {{worker}}"), top=1, limit=0.9),
+    lines("Routed to their prefix", TOKENS_PER_SECOND, "Prompt tokens sent to the worker that has them in its cache.",
+          ask("sum by (instance) (rate(lightwell_routed_prefix_tokens_total{HERE}[SPAN]))", "{{instance}}"), width=6),
+    lines("Memory of the API process", "bytes", "Without the workers'. Steady growth under steady load is a leak.",
+          ask("process_resident_memory_bytes{HERE}", "{{instance}}"), width=6),
     lines(
         "CPU of the API process", "percentunit", "1 is one core. Near 1 for long: run more servers, not more workers.",
         ask("rate(process_cpu_seconds_total{HERE}[SPAN])", "{{instance}}"), width=6,
     ),
-    lines(
-        "Open files", "short", "One for each connection. --max-connections bounds them.",
-        ask("process_open_fds{HERE}", "{{instance}}"), width=6,
-    ),
+    lines("Open files", "short", "One for each connection. --max-connections bounds them.",
+          ask("process_open_fds{HERE}", "{{instance}}"), width=6),
 )  # fmt: skip
 
 NO_KEYS = "no API keys"
 KEYS = (
-    lines(
-        "Requests by key", "reqps", "Who uses the server. Empty where no keys are set.",
-        ask("sum by (key) (rate(lightwell_key_requests_total{HERE}[SPAN]))", "{{key}}"), width=6, when_empty=NO_KEYS,
-    ),
-    lines(
-        "Tokens by key", TOKENS_PER_SECOND, "Prompt and generated, as tokens_per_minute counts them.",
-        ask("sum by (key) (rate(lightwell_key_tokens_total{HERE}[SPAN]))", "{{key}}"), width=6, when_empty=NO_KEYS,
-    ),
-    lines(
-        "In flight by key", "short", "max_requests of a key bounds it.",
-        ask("sum by (key) (lightwell_key_requests_in_flight{HERE})", "{{key}}"), width=6, when_empty=NO_KEYS,
-    ),
-    lines(
-        "Over the limit by key", "reqps", "429 for a single key: raise its limit, or contact its owner.",
-        ask("sum by (key, limit) (rate(lightwell_key_refusals_total{HERE}[SPAN]))", "{{key}}: {{limit}}"),
-        width=6, when_empty=NO_KEYS,
-    ),
+    lines("Requests by key", "reqps", "Who uses the server. Empty where no keys are set.",
+          ask("sum by (key) (rate(lightwell_key_requests_total{HERE}[SPAN]))", "{{key}}"), width=6, when_empty=NO_KEYS),
+    lines("Tokens by key", TOKENS_PER_SECOND, "Prompt and generated, as tokens_per_minute counts them.",
+          ask("sum by (key) (rate(lightwell_key_tokens_total{HERE}[SPAN]))", "{{key}}"), width=6, when_empty=NO_KEYS),
+    lines("In flight by key", "short", "max_requests of a key bounds it.",
+          ask("sum by (key) (lightwell_key_requests_in_flight{HERE})", "{{key}}"), width=6, when_empty=NO_KEYS),
+    lines("Over the limit by key", "reqps", "429 for a single key: raise its limit, or contact its owner.",
+          ask("sum by (key, limit) (rate(lightwell_key_refusals_total{HERE}[SPAN]))", "{{key}}: {{limit}}"),
+          width=6, when_empty=NO_KEYS),
 )  # fmt: skip
 
 ADAPTERS = (
-    lines(
-        "Requests by adapter", "reqps", "Who uses which LoRA adapter; 0 where there are none.",
-        ask("sum by (lora_name) (rate(lightwell_lora_requests_total{HERE}[SPAN])) or vector(0)", "{{lora_name}}"),
-        width=12,
-    ),
-    lines(
-        "Adapters loaded", "short", "At most --max-loras of a server.",
-        ask("sum by (instance) (lightwell_lora_adapter_info{HERE}) or vector(0)", "{{instance}}"), width=12,
-    ),
+    lines("Requests by adapter", "reqps", "Who uses which LoRA adapter; 0 where there are none.",
+          ask("sum by (lora_name) (rate(lightwell_lora_requests_total{HERE}[SPAN])) or vector(0)", "{{lora_name}}"),
+          width=12),
+    lines("Adapters loaded", "short", "At most --max-loras of a server.",
+          ask("sum by (instance) (lightwell_lora_adapter_info{HERE}) or vector(0)", "{{instance}}"), width=12),
 )  # fmt: skip
 
 ROWS = {
@@ -184,7 +138,6 @@ def choice(name: str, query: str) -> dict[str, Any]:
 
 
 def dashboard() -> dict[str, Any]:
-    """Return the whole dashboard, as Grafana keeps it."""
     return {
         "uid": "lightwell",
         "title": "Lightwell",
@@ -214,7 +167,6 @@ def dashboard() -> dict[str, Any]:
 
 
 def text() -> str:
-    """Return the text of the file that Grafana reads."""
     return json.dumps(dashboard(), indent=1) + "\n"
 
 

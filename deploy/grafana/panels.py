@@ -69,7 +69,6 @@ def laid_out(rows: dict[str, tuple[Panel, ...]]) -> list[Json]:
 
 
 def panel_json(panel: Panel) -> Json:
-    """Return the panel without id and position."""
     return {
         "type": panel.kind,
         "title": panel.title,

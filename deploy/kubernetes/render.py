@@ -60,7 +60,6 @@ def schema() -> str:
 
 
 def main() -> int:
-    """Write plain/ and the schema, or print the manifests of given values; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--values", metavar="FILE", help="JSON list of maps of values; - is standard input")
     arguments = parser.parse_args()

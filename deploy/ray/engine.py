@@ -37,8 +37,6 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The beginning of an answer."""
-
     status: int
     headers: list[tuple[bytes, bytes]]
 

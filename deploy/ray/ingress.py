@@ -22,14 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deploy.ray.engine import Head
 from deploy.ray.gather import merge
 from server.http.error_shapes import error_response
-from server.http.errors import (
-    ApiError,
-    EngineError,
-    PayloadTooLarge,
-    QueueFull,
-    Unavailable,
-    WorkerLost,
-)
+from server.http.errors import ApiError, EngineError, PayloadTooLarge, QueueFull, Unavailable, WorkerLost
 from server.http.sse import error_event
 from server.observability.metrics import CONTENT_TYPE
 
@@ -135,7 +128,6 @@ class Ingress:
             yield piece
 
     async def _states(self) -> list[dict[str, Any]]:
-        """Return the states of the replicas that report in time."""
         try:
             asked = self._engines.broadcast("state")
             # The public results_async has one limit for all: a replica that has just died would silence the others.
@@ -199,7 +191,6 @@ class _Looks:
 
 
 def explain(error: Exception) -> ApiError:
-    """Convert an exception of Ray to the server's error."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, _LOST):

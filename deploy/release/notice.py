@@ -101,7 +101,6 @@ def vendored() -> list[str]:
 
 
 def main() -> int:
-    """Update the list in NOTICE; return the exit status."""
     above, _, _ = NOTICE.read_text(encoding="utf-8").partition(HEADING)
     lines = [f"{name} | {versions} | {licence_named}\n" for name, (versions, licence_named) in rows().items()]
     NOTICE.write_text(above + HEADING + "".join(lines), encoding="utf-8")

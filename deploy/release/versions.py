@@ -53,8 +53,6 @@ def check_versions() -> str:
 
 @dataclass(frozen=True)
 class Changes:
-    """A section of CHANGELOG.md."""
-
     version: str
     date: datetime.date
     text: str
@@ -81,7 +79,6 @@ def changelog() -> tuple[str, list[Changes]]:
 
 
 def main() -> int:
-    """Write the version into every place; return the exit status."""
     for path, pattern in _places():
         path.write_text(re.sub(pattern, version(), path.read_text("utf-8")), encoding="utf-8")
     print(check_versions())

@@ -12,26 +12,26 @@ pytestmark = pytest.mark.nightly
 pytest.importorskip("triton", reason="Triton is not installed (the extra test-gpu)")
 
 
-def fake_card(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the benchmark in a process of its own: here kernels may be interpreted."""
+def fake_card(status: int, *arguments: str) -> str:
+    """Return the output of Python with these arguments, in a separate process: here kernels may be interpreted."""
     environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "benchmarks.gpu.fake_card", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == status, done.stdout + done.stderr[-2000:]
+    return done.stdout
 
 
 def test_every_family_stays_within_its_budgets() -> None:
-    done = fake_card()
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert "EXCEEDS" not in done.stdout
+    told = fake_card(0, "-m", "benchmarks.gpu.fake_card")
+    assert "EXCEEDS" not in told
     for what in ("decode 32 rows", "decode, top-p", "decode, 8 of 32 look", "31 decode, 4 chunks", "encode 32 texts"):
-        assert what in done.stdout
+        assert what in told
 
 
 def test_batch_invariance_takes_one_launch_more_for_a_product_at_most() -> None:
-    done = fake_card("llama", "--batch-invariant", "--places")
-    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
-    assert "'matmul_kernel'" in done.stdout
-    assert "'linear'" not in done.stdout
+    told = fake_card(0, "-m", "benchmarks.gpu.fake_card", "llama", "--batch-invariant", "--places")
+    assert "'matmul_kernel'" in told
+    assert "'linear'" not in told
 
 
 def test_a_launch_too_many_and_a_copy_that_waits_are_found() -> None:
@@ -46,10 +46,6 @@ def slower(up, activation):
 triton_step.gated = slower
 sys.exit(fake_card.main(["llama"]))
 """
-    environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=environ, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 1, done.stdout + done.stderr[-2000:]
-    assert "EXCEEDS" in done.stdout
-    assert "no waits" in done.stdout
+    told = fake_card(1, "-c", code)
+    assert "EXCEEDS" in told
+    assert "no waits" in told

@@ -36,12 +36,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
     ],
 )
 def test_the_fuzzer_sees_what_is_wrong(content: bytes, problem: str) -> None:
-    found = problems(Attack("x", (VERSION,)), parse(content))
-    assert found
-    assert problem in found[0]
-
-
-def test_the_fuzzer_misses_answers_that_do_not_come() -> None:
+    assert problem in problems(Attack("x", (VERSION,)), parse(content))[0]
     assert problems(Attack("x", (VERSION * 2,), most_answers=2, least_answers=2), parse(OK))
 
 

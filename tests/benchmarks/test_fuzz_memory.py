@@ -3,6 +3,7 @@
 import random
 import re
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,15 @@ from benchmarks.fuzz.kernels import CASES, run_kernel
 from model.kernels import library
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks
-def test_whatever_is_drawn_is_refused_in_one_line_or_computes() -> None:
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    with warnings.catch_warnings(category=FutureWarning, action="ignore"):  # peft asks for a deprecated attribute
+        return Sources(tmp_path_factory.mktemp("sources"))
+
+
+def test_whatever_is_drawn_is_refused_in_one_line_or_computes(sources: Sources) -> None:
     seed = random.SystemRandom().randrange(2**32)
-    wrong = memory.run_cases(0, 40, seed, lambda number: None)
+    wrong = memory.run_cases(0, 40, seed, sources, lambda number: None)
     assert not wrong, (f"python -m benchmarks.fuzz.memory --seed {seed} --count 40", wrong)
 
 
@@ -44,11 +50,9 @@ def test_every_kernel_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names - called == set()
 
 
-@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks
-def test_every_checkpoint_computes_before_it_is_changed(tmp_path: Path) -> None:
-    sources = Sources(tmp_path / "sources")
+def test_every_checkpoint_computes_before_it_is_changed(sources: Sources, tmp_path: Path) -> None:
     for name in sources.names:
-        shutil.copytree(tmp_path / "sources" / name, tmp_path / name)
+        shutil.copytree(sources.room / name, tmp_path / name)
         assert read_and_run(tmp_path / name) == "computes"
 
 

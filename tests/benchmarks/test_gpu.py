@@ -18,8 +18,8 @@ from benchmarks.gpu.bars import BARS, BY_KEY, NUMBERS, SPEED
 from benchmarks.gpu.clock import Clock
 from benchmarks.gpu.measure import Measurement
 from benchmarks.gpu.networks import (
-    Network,
     key_value_bytes,
+    llama,
     make_ours,
     make_theirs,
     prefill_operations,
@@ -37,46 +37,17 @@ from server.engine.execution import cuda_graphs
 from tests.support.interpreted_product import multiply_in_one_order
 
 CPU = torch.device("cpu")
-SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "vocab_size": 300,
-    "initializer_range": 0.3,
-}
-TINY = Network("tiny", SIZES)
-LEAST = {"num_hidden_layers": 1}
+TINY = llama("tiny", 32, 48, 2, 2, 1, 300, initializer_range=0.3)
 PLAN = Plan(
-    small=Network("small", SIZES | LEAST),
-    large=Network("untied", SIZES | LEAST | {"tie_word_embeddings": False}),
-    dtype=torch.float32,
-    kernels=KernelConfig("triton"),
-    block_size=16,
-    rows=(1, 2, 3),
-    peer_rows=(1,),
-    prompt=2,
-    answer=2,
-    repeats=1,
-    calls=1,
-    long_prompt=10,
-    batched_tokens=32,
-    attention_keys=40,
-    looking_streams=2,
-    looking_answer=2,
-    looking_runs=1,
-    mixed_streams=1,
-    mixed_steps=3,
-    mixed_tokens=16,
-    mixed_prompt=6,
-    mixed_every=2,
-    start_seqs=2,
-    start_tokens=16,
+    small=llama("small", 32, 48, 1, 2, 1, 300, initializer_range=0.3),
+    large=llama("untied", 32, 48, 1, 2, 1, 300, initializer_range=0.3, tie_word_embeddings=False),
+    dtype=torch.float32, kernels=KernelConfig("triton"), block_size=16, rows=(1, 2, 3), peer_rows=(1,),
+    prompt=2, answer=2, repeats=1, calls=1, long_prompt=10, batched_tokens=32, attention_keys=40,
+    looking_streams=2, looking_answer=2, looking_runs=1,
+    mixed_streams=1, mixed_steps=3, mixed_tokens=16, mixed_prompt=6, mixed_every=2, start_seqs=2, start_tokens=16,
     crowd=Crowd(TINY, requests=3, longest_prompt=8, longest_answer=2, context=32),
-    num_bytes=1 << 16,
-    matrix=32,
-)
+    num_bytes=1 << 16, matrix=32,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -96,7 +67,6 @@ def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def met(results: Results) -> dict[str, bool | None]:
-    """Return which bars are met."""
     return {key: found.is_met(BY_KEY[key]) for key, found in results.rows.items()}
 
 
@@ -115,12 +85,7 @@ def test_without_a_gpu_it_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[
     ],
 )
 def test_wrong_numbers_are_a_status_and_missed_bars_are_not(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    results: Results,
-    part: list[str],
-    calls: list[str],
-    status: int,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, results: Results, part: list[str], calls: list[str], status: int
 ) -> None:
     called = []
 

@@ -87,8 +87,6 @@ class RayCluster:
         return [pid for pid in engines if is_ours(pid)]
 
     def samples(self, name: str) -> list[Sample]:
-        """Return the samples of a metric, of all replicas."""
-
         def page() -> str:
             answer = self.http.get("/metrics")
             return answer.text if answer.status_code == 200 else ""
@@ -101,7 +99,6 @@ class RayCluster:
         return sum(each.value for each in self.samples(name) if labels.items() <= each.labels.items())
 
     def replicas(self) -> set[str]:
-        """Return the replicas whose metrics are reported."""
         return {sample.labels["replica"] for sample in self.samples("lightwell_generation_tokens_total")}
 
     def num_running(self) -> dict[str, float]:

@@ -121,7 +121,6 @@ def documents(which: str) -> dict[str, Document]:
 
 
 def pod(which: str) -> Document:
-    """Return the pod's spec."""
     spec: Document = documents(which)["Deployment"]["spec"]["template"]["spec"]
     return spec
 

@@ -122,15 +122,10 @@ def test_kubectl_puts_the_components_over_the_plain_manifests(tmp_path: Path) ->
 @every_set
 def test_every_selector_finds_the_pods(which: str) -> None:
     made = documents(which)
-    selectors = [
-        made["Deployment"]["spec"]["selector"]["matchLabels"],
-        made["Service"]["spec"]["selector"],
-        *(each["labelSelector"]["matchLabels"] for each in pod(which)["topologySpreadConstraints"]),
-    ]
-    if "NetworkPolicy" in made:
-        selectors.append(made["NetworkPolicy"]["spec"]["podSelector"]["matchLabels"])
-    if "PodDisruptionBudget" in made:
-        selectors.append(made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"])
+    selectors = [made["Service"]["spec"]["selector"]]
+    selectors += [each["labelSelector"]["matchLabels"] for each in pod(which)["topologySpreadConstraints"]]
+    specs = [made[kind]["spec"] for kind in ("Deployment", "NetworkPolicy", "PodDisruptionBudget") if kind in made]
+    selectors += [(spec.get("selector") or spec["podSelector"])["matchLabels"] for spec in specs]
     for selector in selectors:
         # No version and chosen labels: pods from before an upgrade match too, and a Deployment's selector can't change.
         assert selector == {"app.kubernetes.io/name": "lightwell", "app.kubernetes.io/instance": "lightwell"}
@@ -169,6 +164,7 @@ def test_every_variable_is_a_setting_with_a_value_that_it_takes(which: str) -> N
     Settings.from_sources({}, ours)
     names = [each["name"] for each in container(which)["env"]]
     assert len(names) == len(set(names))
+    assert pod(which)["enableServiceLinks"] is False, "these are variables named after other services"
 
 
 def test_settings_arrive_as_they_were_written() -> None:
@@ -204,16 +200,12 @@ def test_what_the_pods_keep_is_a_claim_that_the_chart_makes_or_is_told() -> None
 
 
 @every_set
-def test_the_grace_period_holds_the_hook_and_the_drain(which: str) -> None:
+def test_probes_ask_what_the_server_means_and_the_grace_period_holds_the_hook_and_the_drain(which: str) -> None:
+    asked = {kind: container(which)[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
+    assert asked == {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"}
     hook = container(which)["lifecycle"]["preStop"]["sleep"]["seconds"]
     grace = Settings.from_sources({}, variables(which)).shutdown_grace
     assert pod(which)["terminationGracePeriodSeconds"] >= hook + grace + 10
-
-
-@every_set
-def test_probes_ask_what_the_server_means(which: str) -> None:
-    asked = {kind: container(which)[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
-    assert asked == {"startup": "/health/live", "liveness": "/health/live", "readiness": "/health/ready"}
 
 
 @pytest.mark.parametrize(("which", "seconds"), [("default", 1800), ("on", 3601)])
@@ -223,18 +215,17 @@ def test_a_pod_is_given_its_time_to_start_and_a_rollout_more(which: str, seconds
     assert documents(which)["Deployment"]["spec"]["progressDeadlineSeconds"] > seconds
 
 
-@every_set
-def test_variables_of_services_beside_it_are_kept_out(which: str) -> None:
-    assert pod(which)["enableServiceLinks"] is False
-
-
 # ---- rights
 
 
 @every_set
-def test_the_pod_meets_the_restricted_standard_and_writes_to_volumes_alone(which: str) -> None:
+def test_the_pod_meets_the_restricted_standard_has_no_token_and_writes_to_volumes_alone(which: str) -> None:
     security = pod(which)["securityContext"]
     own = container(which)["securityContext"]
+    account = documents(which).get("ServiceAccount")
+    assert pod(which)["automountServiceAccountToken"] is False
+    assert account is None or account["automountServiceAccountToken"] is False
+    assert pod(which)["serviceAccountName"] == (account["metadata"]["name"] if account else "mine")
     assert security["runAsNonRoot"] is True
     if which == "openshift":
         assert not {"runAsUser", "runAsGroup", "fsGroup"} & security.keys(), "OpenShift chooses them"
@@ -248,15 +239,6 @@ def test_the_pod_meets_the_restricted_standard_and_writes_to_volumes_alone(which
     }
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod(which).keys()
     assert not any("hostPath" in volume for volume in pod(which)["volumes"])
-
-
-@every_set
-def test_the_pod_gets_no_token_of_the_cluster(which: str) -> None:
-    assert pod(which)["automountServiceAccountToken"] is False
-    account = documents(which).get("ServiceAccount")
-    if account is not None:
-        assert account["automountServiceAccountToken"] is False
-    assert pod(which)["serviceAccountName"] == (account["metadata"]["name"] if account else "mine")
 
 
 def test_only_a_model_of_the_hub_may_be_fetched() -> None:
@@ -299,7 +281,7 @@ def test_an_autoscaler_aims_at_the_deployment_which_then_says_no_number(which: s
     assert documents("default")["Deployment"]["spec"]["replicas"] == 2
 
 
-def test_autoscalers_read_gauges_that_the_server_has() -> None:
+def test_autoscalers_read_gauges_that_the_server_has_of_the_pods_of_this_release() -> None:
     metrics = documents("hpa")["HorizontalPodAutoscaler"]["spec"]["metrics"]
     read = {metric["pods"]["metric"]["name"] for metric in metrics}
     triggers = documents("keda")["ScaledObject"]["spec"]["triggers"]
@@ -309,9 +291,6 @@ def test_autoscalers_read_gauges_that_the_server_has() -> None:
     (rule,) = load(FOLDER / "prometheus-adapter-values.yaml")["rules"]["custom"]
     pattern = re.findall(r'__name__=~"(.*?)"', rule["seriesQuery"])[0]
     assert all(re.fullmatch(pattern, name) for name in read)
-
-
-def test_keda_asks_for_the_pods_of_this_release() -> None:
     service = documents("keda")["Service"]["metadata"]["name"]
-    for trigger in documents("keda")["ScaledObject"]["spec"]["triggers"]:
+    for trigger in triggers:
         assert f'{{namespace="default",service="{service}"}}' in trigger["metadata"]["query"]

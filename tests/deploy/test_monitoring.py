@@ -58,7 +58,6 @@ class Monitored:
     prometheus: Server
 
     def ask(self, path: str, **arguments: str) -> Any:
-        """Return the `data` of an answer of Prometheus."""
         query = urllib.parse.urlencode({name.replace("match", "match[]"): value for name, value in arguments.items()})
         with urllib.request.urlopen(f"{self.prometheus.url}/api/v1/{path}?{query}", timeout=10) as answer:
             return json.load(answer)["data"]

@@ -49,7 +49,7 @@ def cluster(only_cluster: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
                    "LIGHTWELL_MAX_BODY_BYTES": str(MAX_BODY_BYTES)}  # fmt: skip
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.deploy.ray_serve_nodes", str(port)],
+            [sys.executable, "-m", "tests.deploy.ray_nodes", str(port)],
             cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, text=True,
             start_new_session=True,
         )  # fmt: skip

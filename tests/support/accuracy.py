@@ -24,11 +24,13 @@ BLOCK_SIZE, NUM_BLOCKS = 32, 400
 class Network:
     """A model of one dtype and quantisation, with a cache of its own."""
 
-    def __init__(self, folder: Path, dtype: str, quantize: Quantization, threads: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, dtype: str, quantize: Quantization, threads: int | None = None, **options: bool
+    ) -> None:
         config = read_config(folder)
         use_threads(threads, config.num_matrix_parameters)
         device = torch.device("cpu")
-        self.model = load_model(folder, config, DTYPES[dtype], device, quantize=quantize)
+        self.model = load_model(folder, config, DTYPES[dtype], device, quantize=quantize, **options)
         self.cache = KVCache(config, NUM_BLOCKS, BLOCK_SIZE, DTYPES[dtype], device)
 
     def batch(self, texts: list[list[int]], start: int = 0) -> Batch:

@@ -5,7 +5,9 @@ finding.
 import json
 import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +28,22 @@ GONE = replace(LINE, request_id="b", status=499, generated_tokens=2, finish=("ab
 KILL = Fault("kill", 10.5, 14.0)
 
 
-def log_findings(outcomes: list[Outcome], lines: list[LogLine]) -> list[str]:
+def findings(check: Callable[..., None], *arguments: Any) -> list[str]:
+    """Return the kinds of findings of a check."""
     found = Findings()
-    books.check_log(outcomes, lines, found)
+    check(*arguments, found)
     return list(found.counts)
 
 
-def outcome_findings(outcome: Outcome, faults: list[Fault] | None = None) -> list[str]:
-    found = Findings()
-    books.check_outcomes([outcome], faults or [], found)
-    return list(found.counts)
+log_findings = partial(findings, books.check_log)
+
+
+def outcome_findings(outcome: Outcome, *faults: Fault) -> list[str]:
+    return findings(books.check_outcomes, [outcome], faults)
+
+
+def answered_findings(outcomes: list[Outcome]) -> list[str]:
+    return findings(books.check_answered, outcomes, [KILL])
 
 
 def counters(**changes: float) -> dict[str, float]:
@@ -55,16 +63,8 @@ def counters(**changes: float) -> dict[str, float]:
 
 
 def counter_findings(lines: list[LogLine], after: dict[str, float]) -> list[str]:
-    found = Findings()
-    books.check_counters(lines, {}, after, found)
-    books.check_ends([WHOLE, LEFT], lines, [], {}, after, found)
-    return list(found.counts)
-
-
-def answered_findings(outcomes: list[Outcome]) -> list[str]:
-    found = Findings()
-    books.check_answered(outcomes, [KILL], found)
-    return list(found.counts)
+    ends = findings(books.check_ends, [WHOLE, LEFT], lines, [], {}, after)
+    return [*findings(books.check_counters, lines, {}, after), *ends]
 
 
 def test_one_story_has_no_findings() -> None:
@@ -112,26 +112,24 @@ def test_what_no_client_should_see_is_found(outcome: Outcome, finding: str) -> N
 
 def test_a_lost_worker_explains_the_failures_of_its_own_time_only() -> None:
     lost = replace(WHOLE, status=503, error_code="worker_lost", retry_after=1.0)
-    assert not outcome_findings(lost, [KILL])
-    assert not outcome_findings(replace(WHOLE, error_code="worker_lost"), [KILL])
-    assert outcome_findings(replace(lost, began=20.0, ended=21.0), [KILL])
-    assert outcome_findings(replace(lost, error_code="no_memory"), [KILL])
+    assert not outcome_findings(lost, KILL)
+    assert not outcome_findings(replace(WHOLE, error_code="worker_lost"), KILL)
+    assert outcome_findings(replace(lost, began=20.0, ended=21.0), KILL)
+    assert outcome_findings(replace(lost, error_code="no_memory"), KILL)
+
+
+HTTP_200 = 'lightwell_http_requests_total{method="POST",route="/v1/chat/completions",status="200"}'
+STOPPED = 'lightwell_request_success_total{finish_reason="stop"}'
+ABORTED = 'lightwell_request_success_total{finish_reason="abort"}'
+LOST = 'lightwell_request_failed_total{reason="worker_lost"}'
 
 
 @pytest.mark.parametrize(
     ("name", "value", "findings"),
     [
-        (
-            'lightwell_http_requests_total{method="POST",route="/v1/chat/completions",status="200"}',
-            2.0,
-            ["HTTP counters that differ from the log"],
-        ),
+        (HTTP_200, 2.0, ["HTTP counters that differ from the log"]),
         ("lightwell_requests_submitted_total", 3.0, ["engine requests that are not accounted for"]),
-        (
-            'lightwell_request_failed_total{reason="worker_lost"}',
-            1.0,
-            ["engine requests that are not accounted for", "ends that are counted otherwise"],
-        ),
+        (LOST, 1.0, ["engine requests that are not accounted for", "ends that are counted otherwise"]),
         ("lightwell_generation_tokens_total", 8.0, ["more tokens logged than generated"]),
     ],
 )
@@ -141,107 +139,75 @@ def test_a_counter_that_is_off_by_one_is_found(name: str, value: float, findings
 
 def test_an_end_that_is_counted_under_another_reason_is_found() -> None:
     """Check sums that agree: one request ended well for its client and the log, and is counted as a failure."""
-    stop, lost = (
-        'lightwell_request_success_total{finish_reason="stop"}',
-        'lightwell_request_failed_total{reason="worker_lost"}',
-    )
-    assert counter_findings([LINE, GONE], counters(**{stop: 0.0, lost: 1.0})) == ["ends that are counted otherwise"]
+    assert counter_findings([LINE, GONE], counters(**{STOPPED: 0.0, LOST: 1.0})) == ["ends that are counted otherwise"]
 
 
 def test_a_path_with_a_model_in_it_is_counted_under_its_template() -> None:
-    found = Findings()
-    of_model = {
-        'lightwell_http_requests_total{method="GET",route="/v1/models/{model_id:path}",status="200"}': 1.0,
-        'lightwell_http_requests_total{method="GET",route="/v1/models/{model_id:path}/parameters",status="200"}': 1.0,
-    }
+    route = 'lightwell_http_requests_total{method="GET",route="/v1/models/{model_id:path}%s",status="200"}'
+    of_model = {route % rest: 1.0 for rest in ("", "/parameters")}
     lines = [
         replace(LINE, method="GET", path=f"/v1/models/soak{rest}", engine_requests=0, generated_tokens=0)
         for rest in ("", "/parameters")
     ]
     none = dict.fromkeys(("lightwell_requests_submitted_total", "lightwell_generation_tokens_total"), 100.0)
-    books.check_counters(lines, none, none | of_model, found)
-    assert not found.counts
+    assert not findings(books.check_counters, lines, none, none | of_model)
+
+
+FAILED = replace(WHOLE, finish=(), error_code="worker_lost")
+FULL = replace(WHOLE, finish=(), status=429, error_code="queue_full")
+UNTOLD = replace(WHOLE, finish=())
 
 
 @pytest.mark.parametrize(
-    ("outcome", "line"),
+    ("outcome", "changes"),
     [
         # A failed stream with a log line of success, and the reverse.
-        (replace(WHOLE, finish=(), error_code="worker_lost"), LINE),
-        (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="worker_lost")),
-        (WHOLE, replace(LINE, error="worker_lost", finish=())),
-        (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="engine_error", finish=())),
+        (FAILED, {}),
+        (FAILED, {"error": "worker_lost"}),
+        (WHOLE, {"error": "worker_lost", "finish": ()}),
+        (FAILED, {"error": "engine_error", "finish": ()}),
         # Choices with another end, or unknown to the log; answers without choices.
-        (replace(WHOLE, finish=("length",)), LINE),
-        (replace(WHOLE, finish=("stop", "stop")), LINE),
-        (replace(WHOLE, finish=("stop", "length")), replace(LINE, engine_requests=2)),
-        (replace(WHOLE, finish=()), replace(LINE, finish=("abort",))),
-        (replace(WHOLE, finish=()), replace(LINE, finish=())),
+        (replace(WHOLE, finish=("length",)), {}),
+        (replace(WHOLE, finish=("stop", "stop")), {}),
+        (replace(WHOLE, finish=("stop", "length")), {"engine_requests": 2}),
+        (UNTOLD, {"finish": ("abort",)}),
+        (UNTOLD, {"finish": ()}),
         # Refused, although part of the request ran and has no end.
-        (
-            replace(WHOLE, status=429, error_code="queue_full", finish=()),
-            replace(LINE, status=429, error="queue_full", finish=()),
-        ),
+        (FULL, {"status": 429, "error": "queue_full", "finish": ()}),
     ],
 )
-def test_a_line_that_tells_another_end_than_the_client_saw_is_found(outcome: Outcome, line: LogLine) -> None:
-    assert log_findings([outcome], [line]) == ["ends on which client and log differ"]
+def test_a_line_that_tells_another_end_than_the_client_saw_is_found(outcome: Outcome, changes: dict[str, Any]) -> None:
+    assert log_findings([outcome], [replace(LINE, **changes)]) == ["ends on which client and log differ"]
 
 
 @pytest.mark.parametrize(
-    ("outcome", "line"),
+    ("outcome", "changes"),
     [
-        (
-            replace(WHOLE, finish=("stop", "length", "stop")),
-            replace(LINE, engine_requests=3, finish=("length", "stop")),
-        ),
-        (replace(WHOLE, finish=()), replace(LINE, engine_requests=2, finish=("done",))),
-        (replace(WHOLE, finish=()), replace(LINE, engine_requests=0, finish=())),
-        (replace(WHOLE, finish=(), error_code="worker_lost"), replace(LINE, error="worker_lost", finish=())),
-        (
-            replace(WHOLE, finish=(), error_code="worker_lost"),
-            replace(LINE, engine_requests=3, error="worker_lost", finish=("stop", "abort")),
-        ),
-        (  # of two inputs the second found no room
-            replace(WHOLE, status=429, error_code="queue_full", finish=()),
-            replace(LINE, status=429, error="queue_full", finish=("abort",)),
-        ),
+        (replace(WHOLE, finish=("stop", "length", "stop")), {"engine_requests": 3, "finish": ("length", "stop")}),
+        (UNTOLD, {"engine_requests": 2, "finish": ("done",)}),
+        (UNTOLD, {"engine_requests": 0, "finish": ()}),
+        (FAILED, {"error": "worker_lost", "finish": ()}),
+        (FAILED, {"engine_requests": 3, "error": "worker_lost", "finish": ("stop", "abort")}),
+        (FULL, {"status": 429, "error": "queue_full", "finish": ("abort",)}),  # of two inputs the second found no room
     ],
 )
-def test_ends_that_client_and_log_tell_alike_are_no_findings(outcome: Outcome, line: LogLine) -> None:
-    assert not log_findings([outcome], [line])
+def test_ends_that_client_and_log_tell_alike_are_no_findings(outcome: Outcome, changes: dict[str, Any]) -> None:
+    assert not log_findings([outcome], [replace(LINE, **changes)])
 
 
 def test_requests_of_one_answer_may_end_in_several_ways_but_no_other() -> None:
-    failed = replace(WHOLE, finish=(), error_code="worker_lost")
     line = replace(LINE, engine_requests=4, error="worker_lost", finish=("abort",))
 
-    def findings(aborted: float, lost: float, stopped: float = 0) -> list[str]:
-        found = Findings()
-        counted = {
-            'lightwell_request_success_total{finish_reason="abort"}': aborted,
-            'lightwell_request_success_total{finish_reason="stop"}': stopped,
-            'lightwell_request_failed_total{reason="worker_lost"}': lost,
-        }
-        books.check_ends([failed], [line], [KILL], {}, counted, found)
-        return list(found.counts)
-
-    assert not findings(1, 3)
-    assert not findings(3, 1)
-    assert findings(4, 0)
-    assert findings(0, 4)
-    assert findings(1, 2, stopped=1)
+    for aborted, lost, stopped in ((1, 3, 0), (3, 1, 0), (4, 0, 0), (0, 4, 0), (1, 2, 1)):
+        counted = {ABORTED: aborted, STOPPED: stopped, LOST: lost}
+        is_possible = aborted > 0 and lost > 0 and not stopped
+        assert bool(findings(books.check_ends, [FAILED], [line], [KILL], {}, counted)) != is_possible
 
 
 def test_a_lost_worker_may_be_counted_for_a_client_that_left_at_that_moment_only() -> None:
-    def findings(outcome: Outcome) -> list[str]:
-        found = Findings()
-        lost = {'lightwell_request_failed_total{reason="worker_lost"}': 1.0}
-        books.check_ends([outcome], [replace(GONE, finish=())], [KILL], {}, lost, found)
-        return list(found.counts)
-
-    assert not findings(LEFT)
-    assert findings(replace(LEFT, began=20.0, ended=21.0))
+    for outcome, may_be in ((LEFT, True), (replace(LEFT, began=20.0, ended=21.0), False)):
+        ended = findings(books.check_ends, [outcome], [replace(GONE, finish=())], [KILL], {}, {LOST: 1.0})
+        assert bool(ended) != may_be
 
 
 def test_the_failures_that_the_books_know_are_those_that_operators_are_told_of() -> None:
@@ -265,16 +231,12 @@ def test_who_was_hit_by_a_fault_is_no_refusal_that_counts_against_the_server() -
 
 
 def test_what_an_idle_server_holds_and_restarts_without_a_kill_are_found() -> None:
-    found = Findings()
     idle = dict.fromkeys((*books.HELD, books.INTEGRITY), 0.0)
-    books.check_idle(idle, found)
-    books.check_faults([KILL], {}, {"lightwell_worker_restarts_total": 1.0}, found)
-    assert not found.counts
-    books.check_idle({**idle, "lightwell_inflight_capture_bytes": 8.0}, found)
-    books.check_faults([KILL], {}, {"lightwell_worker_restarts_total": 2.0}, found)
-    assert len(found.counts) == 2
-    books.check_idle({**idle, books.INTEGRITY: 1.0}, found)
-    assert "the server's own books contradict each other" in found.counts
+    assert not findings(books.check_idle, idle)
+    assert not findings(books.check_faults, [KILL], {}, {"lightwell_worker_restarts_total": 1.0})
+    assert findings(books.check_idle, {**idle, "lightwell_inflight_capture_bytes": 8.0})
+    assert findings(books.check_faults, [KILL], {}, {"lightwell_worker_restarts_total": 2.0})
+    assert "the server's own books contradict each other" in findings(books.check_idle, {**idle, books.INTEGRITY: 1.0})
 
 
 def test_the_log_is_read_past_what_is_no_request(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Plan of a soak: its faults, its actions and the lifetime of a worker."""
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
-from benchmarks.soak.acts import acts, pool, wrong_requests
+from benchmarks.soak.acts import Behaviour, acts, pool, wrong_requests
 from benchmarks.soak.faults import LEAST_SPACING, fault_times, put_off
 from benchmarks.soak.watch import MIN_LIFE
 from server.lifecycle.supervisor import FAILURE_WINDOW, MAX_FAILURES
@@ -37,12 +37,5 @@ def test_a_seed_draws_the_same_acts_and_every_behaviour() -> None:
         return [act for act, _ in zip(acts(seed, 3, len(pool())), range(1_000), strict=False)]
 
     assert first(1) == first(1) != first(2)
-    assert {act.behaviour for act in first(1)} == {
-        "patient",
-        "slow",
-        "leaves early",
-        "leaves midway",
-        "leaves unsent",
-        "wrong",
-    }
+    assert {act.behaviour for act in first(1)} == set(get_args(Behaviour))
     assert {act.index for act in first(1) if act.behaviour == "wrong"} == set(range(len(wrong_requests())))

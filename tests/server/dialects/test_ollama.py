@@ -320,7 +320,7 @@ def written(at: Site, *deltas: MessageDelta) -> LineWriter:
         yield ChatPiece(0, MessageDelta(), "tool_calls", Piece(token_ids=(1,), finish_reason="stop"))
 
     begun = Begun(Prompt(packed((1, 2))), Started([], None), pieces(), None)
-    return LineWriter(at.context, "org/tiny", chat_fields, begun, 0.0)
+    return LineWriter(at.model, "org/tiny", chat_fields, begun)
 
 
 def call(index: int, arguments: str, name: str | None = None) -> MessageDelta:

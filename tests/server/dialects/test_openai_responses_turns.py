@@ -61,7 +61,7 @@ async def written(
             body = ResponsesRequest.model_validate({"input": "x", "stream": stream, "max_output_tokens": 1, **fields})
             chat = chat_request(ResponsesRequest.model_validate({"input": "x", "max_output_tokens": 1}))
             conversation = await begin_conversation(at.model, chat)
-            writer = ResponseWriter(at.context, body, conversation)
+            writer = ResponseWriter(at.model, body, conversation)
             events = writer.begin()
             for i, delta in enumerate(deltas):
                 reason = finish_reason if i == len(deltas) - 1 else None

@@ -1,7 +1,6 @@
 """Reasons of answers on a small random checkpoint of every family: the parts must sum to the network's output."""
 
 import random
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,7 @@ def build(folder: Path, dtype: torch.dtype, make: Callable[..., Path], name: str
 
 
 async def reasons(at: Site, asked: ExplainedLogit, **options: Any) -> dict[str, Any]:
-    (found,) = await explain(at.context, [asked], Explain.model_validate(options), time.monotonic())
+    (found,) = await explain(at.model, [asked], Explain.model_validate(options))
     return found
 
 
@@ -69,7 +68,7 @@ async def test_the_parts_of_a_words_logit_sum_to_it(name: str, dtype: torch.dtyp
 @pytest.mark.parametrize("name", CLASSIFIERS)
 async def test_the_parts_of_a_labels_logit_sum_to_it(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
     at = build(tmp_path, dtype, make_classifier, name, num_labels=3)
-    prompt = labelled(at.context, prompt_of(at))
+    prompt = labelled(at.model, prompt_of(at))
     await check_sums(at, ExplainedLogit(prompt, "labels", 2, 0), BOUNDS[dtype])
     await check_sums(at, ExplainedLogit(replace(prompt, second_segment=9), "labels", 1), BOUNDS[dtype], ["word"])
 
@@ -174,7 +173,7 @@ async def test_several_words_of_one_pass_have_the_reasons_that_each_has_alone(na
     at = build(tmp_path, torch.float64, make_variant, name)
     prompt = prompt_of(at)
     asked = [ExplainedLogit(prompt, "words", 3 + i, 9, position=position) for i, position in enumerate((8, 2, 19))]
-    together = await explain(at.context, asked, Explain.model_validate({}), time.monotonic())
+    together = await explain(at.model, asked, Explain.model_validate({}))
     for one, found in zip(asked, together, strict=True):
         alone = await reasons(at, one)
         assert found["value"] == pytest.approx(alone["value"], abs=1e-9)

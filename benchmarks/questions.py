@@ -1,27 +1,12 @@
-"""Load test with mixed routes: under load, every answer must equal the answer of an idle server bit for bit.
+"""Requests of mixed routes with one right answer each, and the part of an answer that must equal the idle server's."""
 
-First each request of a pool is sent to the idle server; then `--clients` clients send them in random order for
-`--seconds` seconds. The test counts different and lost answers and samples the memory of all server processes. The exit
-status is 1 if an answer differs or is lost, or if the peak of memory grows by more than `--growth` from the first half
-to the second.
-
-    python -m benchmarks.mixed_load --clients 32 --seconds 120
-"""
-
-import argparse
-import asyncio
 import json
 import random
-import sys
-import time
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
-
-from benchmarks.load import percentile
-from tests.support.processes import Server, serve
 
 STORIES = (
     "Once upon a time there was a",
@@ -42,16 +27,6 @@ class Question:
     body: dict[str, Any]
     accept: str = "application/json"
     method: str = "POST"
-
-
-@dataclass
-class Tally:
-    """The answers to one kind of request."""
-
-    seconds: list[float] = field(default_factory=list)
-    different: int = 0
-    lost: int = 0
-    first_failure: str = ""
 
 
 def questions() -> list[Question]:
@@ -145,66 +120,6 @@ def joined_streams(text: str) -> dict[int, tuple[str, str | None]]:
     }
 
 
-@dataclass
-class Watch:
-    """Memory of the server over time."""
-
-    samples: list[dict[int, int]] = field(default_factory=list)
-    """Bytes by process id, once a second."""
-
-    async def run(self, server: Server) -> None:
-        while True:
-            self.samples.append(await asyncio.to_thread(server.resident_bytes))
-            await asyncio.sleep(1)
-
-    @property
-    def sizes(self) -> list[int]:
-        return [sum(sample.values()) for sample in self.samples]
-
-    @property
-    def growth(self) -> float:
-        """Return the peak of the second half over the peak of the first: large answers come and go, a leak raises
-        the peaks.
-        """
-        half = max(1, len(self.sizes) // 2)
-        return max(self.sizes[-half:]) / max(self.sizes[:half]) - 1
-
-
-async def mixed_load(server: Server, clients: int, seconds: float) -> tuple[dict[str, Tally], Watch]:
-    pool = questions()
-    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
-    tallies: dict[str, Tally] = defaultdict(Tally)
-    watch = Watch()
-    async with httpx.AsyncClient(base_url=server.url, limits=limits, timeout=120) as client:
-        alone = [await ask(client, question) for question in pool]
-        give_up = time.monotonic() + seconds
-
-        async def one_client(number: int) -> None:
-            draw = random.Random(number)
-            while time.monotonic() < give_up:
-                index = draw.randrange(len(pool))
-                await compare(client, pool[index], alone[index], tallies[pool[index].kind])
-
-        watching = asyncio.create_task(watch.run(server))
-        await asyncio.gather(*(one_client(number) for number in range(clients)))
-        watching.cancel()
-    return tallies, watch
-
-
-async def compare(client: httpx.AsyncClient, question: Question, expected: object, tally: Tally) -> None:
-    started = time.perf_counter()
-    try:
-        answer = await ask(client, question)
-    except (httpx.HTTPError, RuntimeError) as error:
-        tally.lost += 1
-        tally.first_failure = tally.first_failure or f"{type(error).__name__}: {error}"
-        return
-    tally.seconds.append(time.perf_counter() - started)
-    if answer != expected:
-        tally.different += 1
-        tally.first_failure = tally.first_failure or first_difference(expected, answer)
-
-
 def first_difference(expected: object, got: object, path: str = "answer") -> str:
     """Return the path of the first difference between two answers, and both values."""
     if isinstance(expected, dict) and isinstance(got, dict) and expected.keys() == got.keys():
@@ -216,40 +131,3 @@ def first_difference(expected: object, got: object, path: str = "answer") -> str
         return f"{path}: expected {expected!r:.200}, got {got!r:.200}"
     where, one, other = parts[0]
     return first_difference(one, other, where)
-
-
-def report(tallies: dict[str, Tally], watch: Watch) -> bool:
-    """Print the table. Return True when nothing differs and nothing is lost."""
-    print("| request | answers | different | lost | p50 ms | p99 ms |\n|---|---|---|---|---|---|")
-    for kind, tally in sorted(tallies.items()):
-        times = [1e3 * seconds for seconds in tally.seconds]
-        figures = f"{percentile(times, 0.5):.0f} | {percentile(times, 0.99):.0f}"
-        print(f"| {kind} | {len(times)} | {tally.different} | {tally.lost} | {figures} |")
-    print(f"\n{sum(len(tally.seconds) for tally in tallies.values())} answers;", end=" ")
-    print(f"memory {watch.sizes[0] / 2**20:.0f} MiB at first, {watch.sizes[-1] / 2**20:.0f} at last,", end=" ")
-    print(f"{max(watch.sizes) / 2**20:.0f} at most; peak of the second half over the first: {watch.growth:+.1%}")
-    tenths = watch.samples[:: max(1, len(watch.samples) // 10)]
-    for pid in tenths[0]:
-        sizes = " ".join(f"{sample.get(pid, 0) / 2**20:.0f}" for sample in tenths)
-        print(f"memory of process {pid} over time, MiB: {sizes}")
-    for kind, tally in sorted(tallies.items()):
-        if tally.first_failure:
-            print(f"\n{kind}: {tally.first_failure}")
-    return not any(tally.different or tally.lost for tally in tallies.values())
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--growth", type=float, default=0.05, help="memory growth that is still flat")
-    parser.add_argument("serve", nargs="*", help="arguments for `lightwell serve` (after --)")
-    options = parser.parse_args()
-    with serve(options.serve) as server:
-        tallies, watch = asyncio.run(mixed_load(server, options.clients, options.seconds))
-    sound = report(tallies, watch)
-    sys.exit(0 if sound and watch.growth <= options.growth else 1)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,10 +1,9 @@
-"""Runs a Ray cluster of a head and two nodes that serves the default model: python -m tests.deploy.ray_serve_nodes
-PORT.
+"""Runs Ray nodes on this machine until stdin ends. It is a process of its own, as Ray warns and leaves threads behind.
 
-It writes "ready" once it answers, with one engine replica, which becomes two under load. It writes a word after each
-line that it reads: "kill" kills a node with one of two replicas, at once; "deploy" begins to put another version in the
-application's place, of one replica. The end of stdin ends all of it. It is a process of its own, as Ray warns and
-leaves threads behind.
+`tests.deploy.ray_nodes` writes the address of two nodes. With a PORT it runs a head and two nodes that serve the
+default model. It writes "ready" once it answers, with one engine replica, which becomes two under load. It writes a
+word after each line that it reads: "kill" kills a node with one of two replicas, at once; "deploy" begins to put
+another version in the application's place, of one replica.
 """
 
 import os
@@ -26,17 +25,25 @@ STORE_BYTES = 80_000_000
 """Bytes of each node's object store: about the least that Ray accepts."""
 SCALING = {"max_replicas": 2, "target_ongoing_requests": 2, "upscale_delay_s": 0, "downscale_delay_s": 3600,
            "look_back_period_s": 11}  # fmt: skip
+NODE: dict[str, Any] = {"object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1"}
 
 
-def main() -> None:
-    node: dict[str, Any] = {"object_store_memory": STORE_BYTES, "node_ip_address": "127.0.0.1"}
-    head = {**node, "num_cpus": 0, "include_dashboard": False}
+def two_nodes() -> None:
+    cluster: Any = Cluster(initialize_head=True, head_node_args={**NODE, "num_cpus": 1, "include_dashboard": False})
+    cluster.add_node(**NODE, num_cpus=1)
+    print(f"nodes: {cluster.address}", flush=True)
+    sys.stdin.read()
+    cluster.shutdown()
+
+
+def serving_nodes(port: int) -> None:
+    head = {**NODE, "num_cpus": 0, "include_dashboard": False}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    nodes = [cluster.add_node(**node, num_cpus=1) for _ in range(2)]
+    nodes = [cluster.add_node(**NODE, num_cpus=1) for _ in range(2)]
     # Ray would replace the loopback address by the machine's outer address, on which nothing listens.
     services.resolve_ip_for_localhost = lambda host: host
     ray.init(address=cluster.address, _node_ip_address="127.0.0.1", log_to_driver=False)
-    serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": int(sys.argv[1])})
+    serve.start(proxy_location="HeadOnly", http_options={"host": "127.0.0.1", "port": port})
     serve.run(application(**SCALING), name="lightwell")
     print("ready", flush=True)
     for line in sys.stdin:
@@ -70,7 +77,9 @@ def application(**arguments: int) -> serve.Application:
 
 
 if __name__ == "__main__":
-    # Not in TMPDIR: the path of a socket has 107 bytes at most.
-    with TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as temporary:
-        os.environ["RAY_TMPDIR"] = temporary
-        main()
+    if len(sys.argv) == 1:
+        two_nodes()
+    else:  # not in TMPDIR: the path of a socket has 107 bytes at most
+        with TemporaryDirectory(prefix="ray", dir="/tmp", ignore_cleanup_errors=True) as temporary:
+            os.environ["RAY_TMPDIR"] = temporary
+            serving_nodes(int(sys.argv[1]))
