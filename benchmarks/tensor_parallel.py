@@ -29,8 +29,8 @@ from benchmarks.models import add_cache
 from model.checkpoint.folder import PACKAGED
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.outputs import RequestOutput
-from server.engine.request import EngineRequest, GenerateTask, PointCapture, Task, TraceTask
+from server.engine.messages.outputs import RequestOutput
+from server.engine.messages.request import EngineRequest, GenerateTask, PointCapture, Task, TraceTask
 from tests.server.engine.driving import as_numpy, generate, request
 
 STREAMS = (1, 8, 32)

@@ -67,7 +67,7 @@ def settings_table() -> str:
 
 
 def metrics_table() -> str:
-    from server.engine.outputs import EngineInfo, EngineStats
+    from server.engine.messages.outputs import EngineInfo, EngineStats
     from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers, of_adapters, of_caches, of_engine
 
     metrics = Metrics()

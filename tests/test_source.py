@@ -31,7 +31,7 @@ POLICY = (
     "scheduling.scheduler", "scheduling.schedule", "scheduling.deadlines", "scheduling.fair_queue",
     "scheduling.block_contents",
     "scheduling.block_manager", "scheduling.capture_budget", "scheduling.prompt_budget", "sequence",
-    "sampling_params", "request", "outputs", "base_task", "grammar",
+    "messages.sampling_params", "messages.request", "messages.outputs", "messages.base_task", "grammar",
     "memory.memory_retry", "memory.memory_limit", "memory.cgroups", "execution.step_cancellation",
 )  # fmt: skip
 
@@ -71,12 +71,12 @@ def test_litserve_has_one_door() -> None:
 @pytest.mark.parametrize("name", POLICY)
 def test_policy_needs_no_library_and_its_messages_msgspec_alone(name: str) -> None:
     path = MODULES[f"server.engine.{name}"]
-    of_messages = {"msgspec"} if name in ("request", "outputs", "base_task", "sampling_params") else set()
+    of_messages = {"msgspec"} if name.startswith("messages.") else set()
     assert libraries(path) <= {*sys.stdlib_module_names, *of_messages}
     plain = ("model.hooks.points", "model.sampling.grammar.thought_limit")
     assert all(libraries(MODULES[each]) <= set(sys.stdlib_module_names) for each in plain)
     allowed = {*plain, *(f"server.engine.{other}" for other in POLICY)}
-    packages = {"server", "server.engine", "server.engine.memory", "model"}
+    packages = {"server", "server.engine", "server.engine.memory", "server.engine.messages", "model"}
     assert own_imports(path, f"server.engine.{name}") - packages <= allowed
 
 

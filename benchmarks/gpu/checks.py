@@ -19,7 +19,7 @@ from model.batch import Batch, Span
 from model.kernels.choice import KernelConfig
 from model.network.transformer import Transformer
 from server.engine.engine import Engine
-from server.engine.request import AttentionCapture, EngineRequest
+from server.engine.messages.request import AttentionCapture, EngineRequest
 from tests.server.engine.driving import Answer, generate, request, run
 
 MAX_ERROR = 1e-4

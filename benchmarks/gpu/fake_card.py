@@ -32,7 +32,7 @@ from model.sampling.sampler import SamplerRow
 from server.engine.execution.cuda_graphs import StepSizes
 from server.engine.execution.device_executor import DeviceExecutor
 from server.engine.execution.device_runner import DeviceRunner, SampledRow
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.sampling_params import SamplingParams
 from tests import tiny
 
 BLOCK = 16

@@ -20,7 +20,7 @@ from model.sampling.device_edits import PackedEdits, RowEdits
 from model.sampling.device_rows import Kind, num_alternatives, pack, packed_size, result_width, unpack
 from model.sampling.device_sampler import DeviceSampler
 from model.sampling.sampler import SamplerRow
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.sampling_params import SamplingParams
 
 NUM_ROWS = (1, 32, 256)
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -28,8 +28,8 @@ from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.execution.cuda_graphs import StepGraphs
 from server.engine.memory.memory_limit import freeze_garbage
-from server.engine.request import AttentionCapture, GenerateTask
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.request import AttentionCapture, GenerateTask
+from server.engine.messages.sampling_params import SamplingParams
 from tests.server.engine.driving import request
 
 _VOCAB_SIZE, _WIDTH, _TOKEN = 1000, 32, 5

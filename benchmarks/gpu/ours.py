@@ -24,8 +24,8 @@ from model.sampling.device_rows import Kind
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.execution.cuda_graphs import StepGraphs
-from server.engine.outputs import RequestOutput
-from server.engine.request import AttentionCapture
+from server.engine.messages.outputs import RequestOutput
+from server.engine.messages.request import AttentionCapture
 from tests.server.engine.driving import generate, request
 
 CAPTURE_TOKENS = 256

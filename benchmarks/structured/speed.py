@@ -85,8 +85,8 @@ class InProcess:
         """Return tokens a second, and the tokens of each stream: with grammars unless `forced` is None, and at most
         `lengths`.
         """
-        from server.engine.request import GenerateTask
-        from server.engine.sampling_params import SamplingParams
+        from server.engine.messages.request import GenerateTask
+        from server.engine.messages.sampling_params import SamplingParams
         from tests.server.engine.driving import request
 
         scheduler = self._engine._scheduler

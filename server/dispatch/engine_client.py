@@ -24,8 +24,8 @@ from server.dispatch.request_handle import RequestHandle
 from server.dispatch.routing import Candidate, Route, RoutedPrompt, Router
 from server.dispatch.worker_pool import WorkerPool
 from server.dispatch.worker_state import WorkerState, seconds_until_ready, unready
-from server.engine.outputs import EngineInfo, EngineStats
-from server.engine.request import EngineRequest, GenerateTask
+from server.engine.messages.outputs import EngineInfo, EngineStats
+from server.engine.messages.request import EngineRequest, GenerateTask
 from server.http.errors import ApiError, Unavailable, WorkerLost
 from server.ipc import messages
 from server.observability.metrics import ClientCounters, WorkerNumbers

@@ -16,7 +16,7 @@ from server.config.lora_settings import resolved_root
 from server.config.settings import Settings
 from server.dispatch.served_adapter import ServedAdapter
 from server.dispatch.worker_state import WorkerState, unready
-from server.engine.request import Task, WeightsTask
+from server.engine.messages.request import Task, WeightsTask
 from server.http.errors import BadRequest, NotFound
 from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
 

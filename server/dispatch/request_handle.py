@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from server.dispatch.admission import Cost
 from server.dispatch.request_context import RequestContext
-from server.engine.outputs import RequestOutput, raise_exit
+from server.engine.messages.outputs import RequestOutput, raise_exit
 from server.http.errors import ApiError, BadRequest, EngineError, Unavailable, not_in_time
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from dataclasses import asdict
 from server.config.settings import Settings
 from server.dispatch.worker_health import WorkerHealth
 from server.dispatch.worker_state import WorkerState
-from server.engine.outputs import EngineInfo, EngineStats
+from server.engine.messages.outputs import EngineInfo, EngineStats
 from server.ipc import frames, link, messages
 from server.ipc.messages import MessageError
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from server.config.auth.rate_estimate import retry_after
 from server.dispatch.request_handle import RequestHandle
-from server.engine.outputs import EngineInfo, EngineStats
+from server.engine.messages.outputs import EngineInfo, EngineStats
 from server.http.errors import Unavailable
 from server.ipc import link
 

@@ -10,8 +10,8 @@ from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.step_result import StepResult
 from server.engine.grammar import Grammar
 from server.engine.info import stacks_of
-from server.engine.outputs import FinishReason, PromptLogprobs, RequestOutput, Timing
-from server.engine.request import EngineRequest
+from server.engine.messages.outputs import FinishReason, PromptLogprobs, RequestOutput, Timing
+from server.engine.messages.request import EngineRequest
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequence import Sequence

@@ -29,8 +29,16 @@ from server.engine.execution.step_result import StepResult
 from server.engine.info import engine_info
 from server.engine.intake import Intake
 from server.engine.loading import device_runner_for, load
-from server.engine.outputs import EngineStats, Failure, RequestOutput, StepOutput, failure_of, raise_exit, with_forced
-from server.engine.request import EngineRequest
+from server.engine.messages.outputs import (
+    EngineStats,
+    Failure,
+    RequestOutput,
+    StepOutput,
+    failure_of,
+    raise_exit,
+    with_forced,
+)
+from server.engine.messages.request import EngineRequest
 from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.prompt_budget import ON_A_CARD, ON_A_CPU
 from server.engine.scheduling.schedule import Schedule

@@ -6,10 +6,10 @@ from model.config import ModelConfig
 from model.kernels.grouped import GroupedWeight
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
-from server.engine.base_task import Stacks
 from server.engine.execution.kernel_choice import kernels_in_use
 from server.engine.memory.card_memory import as_size
-from server.engine.outputs import EngineInfo
+from server.engine.messages.base_task import Stacks
+from server.engine.messages.outputs import EngineInfo
 
 logger = logging.getLogger(__name__)
 

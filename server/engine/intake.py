@@ -12,8 +12,8 @@ from server.engine.active_request import ActiveRequests, NoCaptureMemory
 from server.engine.execution.grammar_compiler import GrammarCompiler
 from server.engine.execution.weight_queries import Answer, WeightQueries
 from server.engine.memory.memory_retry import MemoryRetry
-from server.engine.outputs import FinishReason, RequestOutput, failure_of, raise_exit
-from server.engine.request import EngineRequest, GenerateTask, WeightsTask
+from server.engine.messages.outputs import FinishReason, RequestOutput, failure_of, raise_exit
+from server.engine.messages.request import EngineRequest, GenerateTask, WeightsTask
 
 logger = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from server.engine.execution.warm_up import warm_up
 from server.engine.info import log_stored_weights
 from server.engine.memory.card_memory import CardMemory, CardUse, CudaCard, as_size
 from server.engine.memory.kv_cache_size import num_cache_blocks
-from server.engine.outputs import failure_of
+from server.engine.messages.outputs import failure_of
 from server.engine.tensor_parallel.device_steps import LeadingExecutor
 from server.engine.tensor_parallel.load import load_shared
 from server.engine.tensor_parallel.ranks import Ranks

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from server.engine.outputs import Array
-from server.engine.request import AttentionCapture
+from server.engine.messages.outputs import Array
+from server.engine.messages.request import AttentionCapture
 from server.generation.interventions.selectors import HeadSelection, select_heads, value_bytes
 from server.generation.prompts.field_names import FieldNames
 from server.generation.prompts.prompt import Prompt

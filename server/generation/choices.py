@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from model.tokenization.detokenizer import Detokenizer, StopMatcher
 from model.tokenization.tokenizer import Tokenizer
 from server.dispatch.request_handle import RequestHandle
-from server.engine.outputs import Array, RequestOutput, Timing, TokenLogprobs
+from server.engine.messages.outputs import Array, RequestOutput, Timing, TokenLogprobs
 from server.http.connection import BodyWriter
 from server.http.errors import ApiError, BadRequest
 from server.http.sse import TokenEvent

@@ -1,6 +1,6 @@
 """Reads prompts for text that continues them, without a chat template."""
 
-from server.engine.request import GenerateTask
+from server.engine.messages.request import GenerateTask
 from server.generation.grammars import read_grammar
 from server.generation.prompts.inputs import between_stacks
 from server.generation.prompts.prompt import encoder_limit, fit_generation, keep_end, read_prompts, within_room

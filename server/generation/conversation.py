@@ -7,7 +7,7 @@ from typing import Any
 from model.tokenization.chat_formats.message import Message, MessageDelta, joined
 from model.tokenization.chat_formats.parser import TaggedText
 from model.tokenization.chat_formats.prefill import shared_end
-from server.engine.request import GenerateTask
+from server.engine.messages.request import GenerateTask
 from server.generation.answer_form import answer_form
 from server.generation.choices import Piece
 from server.generation.grammars import read_grammar

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Request
 
 from model.hooks.point_names import stack_config
-from server.engine.request import EmbedTask, PoolingMode
+from server.engine.messages.request import EmbedTask, PoolingMode
 from server.generation.interventions.selectors import resolve
 from server.generation.prompts.inputs import between_stacks
 from server.generation.prompts.prompt import Prompt, encoder_limit, fit_input, keep_end, read_prompts, within_room

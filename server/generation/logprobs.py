@@ -14,7 +14,7 @@ import orjson
 
 from model.tokenization.detokenizer import Detokenizer
 from model.tokenization.tokenizer import Tokenizer
-from server.engine.outputs import LOGPROBS_PIECE, TokenLogprobs
+from server.engine.messages.outputs import LOGPROBS_PIECE, TokenLogprobs
 
 LEAST_LOGPROB = -9999.0
 """vLLM's number for a probability of zero: JSON has no minus infinity."""

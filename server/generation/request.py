@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.sampling_params import SamplingParams
 from server.generation.prompts.field_names import OPENAI_NAMES, FieldNames
 from server.schemas.base import PromptInput
 from server.schemas.chat_fields import ChatFields

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from model.checkpoint.generation_defaults import SamplingDefaults
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.sampling_params import SamplingParams
 from server.generation.prompts.prompt import check_ids
 from server.generation.request import TextRequest
 from server.generation.served_model import ServedModel

@@ -15,7 +15,7 @@ from server.config.settings import Settings
 from server.dispatch.admission import capture_limit
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.lora_registry import LoraRegistry
-from server.engine.outputs import EngineInfo
+from server.engine.messages.outputs import EngineInfo
 from server.http.errors import Unavailable
 from server.observability.metrics import Metrics
 

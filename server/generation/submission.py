@@ -12,9 +12,9 @@ from typing import Any
 from msgspec import structs
 
 from model.tokenization.chat_formats.parser import TaggedText
-from server.engine.outputs import Array, TokenLogprobs
-from server.engine.request import EngineRequest, GenerateTask
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.outputs import Array, TokenLogprobs
+from server.engine.messages.request import EngineRequest, GenerateTask
+from server.engine.messages.sampling_params import SamplingParams
 from server.generation.acceptance import current_request
 from server.generation.attention_rows import RowWriter, check_rows, row_writer
 from server.generation.choices import ChoiceText, Piece, Run

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from model.config import ModelConfig
 from server.config.auth.keys import ApiKey
-from server.engine.request import Part
+from server.engine.messages.request import Part
 from server.generation.context import AppContext
 from server.generation.served_model import ServedModel
 from server.http.errors import BadRequest

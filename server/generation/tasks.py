@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from server.engine.outputs import Array, TokenLogprobs
-from server.engine.request import EngineRequest, Intervention, Task
+from server.engine.messages.outputs import Array, TokenLogprobs
+from server.engine.messages.request import EngineRequest, Intervention, Task
 from server.generation.acceptance import current_request
 from server.generation.prompts.prompt import MAX_TOGETHER, Prompt
 from server.generation.served_model import ServedModel

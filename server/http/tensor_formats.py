@@ -17,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import orjson
 
-from server.engine.outputs import Array
+from server.engine.messages.outputs import Array
 from server.http.errors import BadRequest, NotAcceptable, shown
 
 NumpyArray = np.ndarray[Any, np.dtype[Any]]

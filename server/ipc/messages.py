@@ -5,8 +5,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from server.engine.outputs import Array, EngineInfo, EngineStats, PromptLogprobs, RequestOutput, StepOutput
-from server.engine.request import EngineRequest
+from server.engine.messages.outputs import Array, EngineInfo, EngineStats, PromptLogprobs, RequestOutput, StepOutput
+from server.engine.messages.request import EngineRequest
 from server.ipc.frames import Buffer
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from model.config import ModelConfig
 from server.config.memory_estimate import kv_bytes_per_token
 from server.config.settings import Settings
 from server.dispatch.worker_state import WorkerState
-from server.engine.outputs import EngineInfo
+from server.engine.messages.outputs import EngineInfo
 from server.observability.logs import is_terminal
 from server.observability.version import lightwell_version
 

@@ -17,7 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.config.auth.quotas import KeyUse
-from server.engine.outputs import Timing
+from server.engine.messages.outputs import Timing
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import generate_latest
 
 from server.config.auth.keys import Keyring
-from server.engine.outputs import EngineInfo, EngineStats, Timing
+from server.engine.messages.outputs import EngineInfo, EngineStats, Timing
 from server.observability.access_log import RequestRecord, current_record
 from server.observability.collectors import PREFIX, Histogram, ReadAtScrape, Shown, counter, gauge
 from server.observability.logs import num_dropped_lines

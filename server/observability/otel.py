@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 
 from server.config.setting_types import url
 from server.config.settings import SettingsError
-from server.engine.outputs import Timing
+from server.engine.messages.outputs import Timing
 from server.observability.access_log import RequestRecord
 from server.observability.version import lightwell_version
 

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from server.engine.request import Pooling
+from server.engine.messages.request import Pooling
 from server.schemas.base import (
     TRUNCATE_PROMPT_TOKENS,
     AnswerModel,

@@ -10,7 +10,7 @@ import torch
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 from model.hooks.points import Stack
-from server.engine.request import Part
+from server.engine.messages.request import Part
 from tests.reference import Trace
 from tests.reference.stack import Weights
 

@@ -19,8 +19,16 @@ from server.config.settings import Settings
 from server.dispatch.admission import Admission
 from server.dispatch.lora_registry import LoraRegistry
 from server.dispatch.request_context import RequestContext
-from server.engine.outputs import Array, EngineInfo, EngineStats, PromptLogprobs, RequestOutput, Timing, TokenLogprobs
-from server.engine.request import (
+from server.engine.messages.outputs import (
+    Array,
+    EngineInfo,
+    EngineStats,
+    PromptLogprobs,
+    RequestOutput,
+    Timing,
+    TokenLogprobs,
+)
+from server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     ClassifyTask,

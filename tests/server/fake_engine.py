@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from server.engine.config import EngineConfig
-from server.engine.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing
-from server.engine.request import EmbedTask, EngineRequest, GenerateTask
+from server.engine.messages.outputs import Array, EngineInfo, EngineStats, RequestOutput, StepOutput, Timing
+from server.engine.messages.request import EmbedTask, EngineRequest, GenerateTask
 
 CRASH_TOKEN = 66
 """First token of a prompt that makes the step raise."""

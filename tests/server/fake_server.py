@@ -21,8 +21,8 @@ from server.config.settings import SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
-from server.engine.request import EngineRequest, GenerateTask
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.request import EngineRequest, GenerateTask
+from server.engine.messages.sampling_params import SamplingParams
 from server.http.error_handlers import install_error_handlers
 from server.http.sse import DONE, EventStream
 from server.lifecycle import processes

@@ -17,8 +17,8 @@ from tokenizers import Tokenizer
 from model.kernels.choice import ArithmeticChoice, KernelConfig
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import error_of
-from server.engine.outputs import RequestOutput
-from server.engine.request import EngineRequest
+from server.engine.messages.outputs import RequestOutput
+from server.engine.messages.request import EngineRequest
 from server.http.errors import BadRequest
 from tests.model.tokenization import tokenizer_folders
 from tests.server.engine.driving import build, load

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_handle import RequestHandle
-from server.engine.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
-from server.engine.request import EngineRequest, GenerateTask
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.outputs import EngineInfo, EngineStats, RequestOutput, StepOutput
+from server.engine.messages.request import EngineRequest, GenerateTask
+from server.engine.messages.sampling_params import SamplingParams
 from server.ipc import messages
 from server.ipc.link import WorkerLink
 from server.ipc.messages import Hello, Ready, RequestRefused, ToWorker

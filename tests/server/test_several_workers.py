@@ -26,8 +26,8 @@ from server.dispatch.request_context import RequestContext
 from server.engine.config import EngineConfig
 from server.engine.memory.kv_cache_size import CPU_SHARE, num_cache_blocks
 from server.engine.memory.memory_limit import free_in_share
-from server.engine.outputs import RequestOutput
-from server.engine.request import EngineRequest
+from server.engine.messages.outputs import RequestOutput
+from server.engine.messages.request import EngineRequest
 from server.ipc.messages import Ready
 from server.lifecycle.processes import at_places
 from tests.server.fake_engine import expected_tokens

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from model.tokenization.chat_formats.message import ToolCallDelta
-from server.engine.outputs import Array
+from server.engine.messages.outputs import Array
 from server.generation.attention_rows import RowWriter
 from server.generation.conversation import ChatPiece
 from server.http.tensor_formats import JsonArray

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from server.dialects.huggingface.tei import cut_fields
 from server.dialects.responses import tensor_response
-from server.engine.request import SparseTask
+from server.engine.messages.request import SparseTask
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.embeddings import embed_inputs

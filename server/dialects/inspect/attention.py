@@ -9,7 +9,7 @@ from starlette.responses import Response
 from model.hooks.point_names import stack_config
 from server.dialects.inspect.inspection import begin, inspection_route, keys_of, rows_of, stack_of
 from server.dialects.responses import input_usage, inspection_head, tensor_response, token_fields, wire_of
-from server.engine.request import AttentionTask, Part
+from server.engine.messages.request import AttentionTask, Part
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import (

@@ -35,7 +35,7 @@ from server.dialects.inspect.inspection import (
 )
 from server.dialects.parts.logit_parts import LogitParts, check_attributable, output_norm
 from server.dialects.parts.stream_parts import ATTENTION, Added, Changes, StreamParts
-from server.engine.request import Intervention, Part, PointCapture, TraceTask
+from server.engine.messages.request import Intervention, Part, PointCapture, TraceTask
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve, resolve_attending

@@ -13,7 +13,7 @@ from model.analysis.correlations import gaussian_information, independent_inform
 from model.config import ModelConfig
 from model.hooks.point_names import UnknownPoint, full_name, read_name, sizes, stack_config, why_absent
 from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route
-from server.engine.request import TraceTask
+from server.engine.messages.request import TraceTask
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve

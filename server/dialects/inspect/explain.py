@@ -22,7 +22,7 @@ from server.dialects.inspect.inspection import (
     keys_of,
     stack_of,
 )
-from server.engine.request import Part, PointCapture, TraceTask
+from server.engine.messages.request import Part, PointCapture, TraceTask
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve, resolve_attending

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from model.analysis.head_scores import MEASURES, repeated_random_tokens, repeated_text_scores, text_scores
 from model.hooks.point_names import stack_config
 from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, rows_of, stack_of
-from server.engine.request import HeadScoresTask
+from server.engine.messages.request import HeadScoresTask
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import HeadSelection, every_head

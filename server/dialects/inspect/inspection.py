@@ -26,7 +26,7 @@ from server.dialects.responses import (
     tensor_response,
     tensor_route,
 )
-from server.engine.request import Intervention, Part, PointCapture, Task, WeightsTask
+from server.engine.messages.request import Intervention, Part, PointCapture, Task, WeightsTask
 from server.generation.interventions.reading import read_all_interventions
 from server.generation.interventions.selectors import Selector, resolve
 from server.generation.prompts.inputs import read_inputs

@@ -13,7 +13,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from server.dialects.inspect.inspection import Inspection, NamedToken, begin, described, inspection_route, read_token
-from server.engine.request import LensTask
+from server.engine.messages.request import LensTask
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve

@@ -16,7 +16,7 @@ from model.sampling.distribution import distribution
 from server.dialects.inspect.inspection import Inspection, NamedToken, begin, capture, described, inspection_route
 from server.dialects.inspect.token_reasons import explained_token, read_versus
 from server.dialects.parts.reasons import explain
-from server.engine.request import TraceTask
+from server.engine.messages.request import TraceTask
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve

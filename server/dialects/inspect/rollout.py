@@ -12,7 +12,7 @@ from model.analysis.rollout import rollout as roll
 from model.hooks.point_names import stack_config
 from model.kernels.library import levels as kernel_levels
 from server.dialects.inspect.inspection import Inspection, begin, described, inspection_route, rows_of, stack_of
-from server.engine.request import AttentionCapture, AttentionTask
+from server.engine.messages.request import AttentionCapture, AttentionTask
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import resolve

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from server.dialects.inspect.inspection import Asked, begin, inspection_route
 from server.dialects.responses import both_stacks_fields, wire_of
-from server.engine.request import TraceTask
+from server.engine.messages.request import TraceTask
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.trace_plan import (

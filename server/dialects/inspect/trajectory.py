@@ -11,7 +11,7 @@ from starlette.responses import Response
 from model.analysis.trajectory import trajectory as measure
 from model.hooks.point_names import stack_config
 from server.dialects.inspect.inspection import Inspection, begin, capture, described, inspection_route, stack_of
-from server.engine.request import Part, TraceTask
+from server.engine.messages.request import Part, TraceTask
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.supported_routes import check_part

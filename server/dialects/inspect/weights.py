@@ -15,7 +15,7 @@ from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 from server.dialects.inspect.inspection import Asked, Tensors, asked_of_weights, described, inspection_route, stack_of
 from server.dialects.responses import check_num_values, head_of, tensor_response
-from server.engine.request import Part
+from server.engine.messages.request import Part
 from server.generation.acceptance import accept
 from server.generation.context import AppContext
 from server.generation.interventions.selectors import every_head, resolve

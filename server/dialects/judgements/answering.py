@@ -11,8 +11,8 @@ from typing import Any
 from server.dialects.judgements.questions import Asked, Question, ask
 from server.dialects.parts.passes import ExplainedLogit
 from server.dialects.parts.reasons import check_explainable, explain
-from server.engine.request import GenerateTask
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.request import GenerateTask
+from server.engine.messages.sampling_params import SamplingParams
 from server.generation.served_model import ServedModel
 from server.generation.tasks import TaskResult, Work, run_all
 from server.http.errors import BadRequest, EngineError, shown

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from model.network.cross_encoder import ACTIVATIONS, ScoreDefaults
 from server.dialects.judgements.pairs import Cut, Reader, Texts, labelled, prompt_named
 from server.dialects.responses import large_response, model_name, new_answer_id
-from server.engine.request import ClassifyTask, PointCapture, Task, TraceTask
+from server.engine.messages.request import ClassifyTask, PointCapture, Task, TraceTask
 from server.generation.embeddings import embed_task, embedding_work
 from server.generation.prompts.inputs import between_stacks
 from server.generation.prompts.prompt import Prompt, encoder_limit

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from model.tokenization.chat_formats.message import Message, ToolCall, joined
-from server.engine.outputs import TokenLogprobs
+from server.engine.messages.outputs import TokenLogprobs
 from server.generation.acceptance import current_request
 from server.generation.conversation import ChatPiece
 from server.generation.logprobs import chat_entries

@@ -12,7 +12,7 @@ from server.dialects.inspect.inspection import NamedToken
 from server.dialects.openai.answer_writer import AnswerWriter, text_fields
 from server.dialects.openai.chat_reasons import chat_reasons, check_chat_reasons, check_room_for_reasons
 from server.dialects.responses import large_response
-from server.engine.outputs import TokenLogprobs
+from server.engine.messages.outputs import TokenLogprobs
 from server.generation.acceptance import accept
 from server.generation.choices import Piece
 from server.generation.context import AppContext

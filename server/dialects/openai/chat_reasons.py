@@ -7,7 +7,7 @@ from server.dialects.inspect.inspection import NamedToken, capture
 from server.dialects.inspect.token_reasons import explained_token, read_versus
 from server.dialects.parts.passes import ExplainedLogit
 from server.dialects.parts.reasons import check_room, explain
-from server.engine.request import TraceTask
+from server.engine.messages.request import TraceTask
 from server.generation.prompts.prompt import Prompt, packed
 from server.generation.request import ChatRequest
 from server.generation.served_model import ServedModel

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import orjson
 
 from model.tokenization.chat_formats.message import ToolCallDelta
-from server.engine.outputs import Array
+from server.engine.messages.outputs import Array
 from server.generation.attention_rows import RowWriter
 from server.http.tensor_formats import JsonArray
 

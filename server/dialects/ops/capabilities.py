@@ -9,7 +9,7 @@ from model.config import DeltaNetConfig, ModelConfig
 from model.hooks.point_names import full_name, points_of, sizes, stack_config, stacks, version_4_names, why_absent
 from model.hooks.points import Point, Stack
 from server.dialects.auth_route import KEY_IN_SCOPE
-from server.engine.request import AttentionKind, CaptureDtype, Pooling
+from server.engine.messages.request import AttentionKind, CaptureDtype, Pooling
 from server.generation.context import AppContext
 from server.generation.interventions.reading import MAX_VALUE_BYTES
 from server.generation.prompts.prompt import encoder_limit

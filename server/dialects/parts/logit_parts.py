@@ -18,7 +18,7 @@ from model.config import ModelConfig
 from model.hooks.point_names import full_name, stack_config
 from model.hooks.points import Stack
 from server.dialects.parts.stream_parts import ATTENTION, Changes, Tensors, point_capture, start_points
-from server.engine.request import Part, PointCapture
+from server.engine.messages.request import Part, PointCapture
 from server.http.errors import BadRequest
 
 

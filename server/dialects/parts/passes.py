@@ -21,7 +21,7 @@ from model.config import ModelConfig
 from model.hooks.points import BY_NAME, Stack
 from server.dialects.parts.logit_parts import LogitParts
 from server.dialects.parts.stream_parts import ATTENTION, Tensors, start_points
-from server.engine.request import ClassifyTask, Part, PointCapture, Task, TraceTask, WeightsTask
+from server.engine.messages.request import ClassifyTask, Part, PointCapture, Task, TraceTask, WeightsTask
 from server.generation.prompts.prompt import Prompt
 
 HeadKind = Literal["words", "labels"]

@@ -14,7 +14,7 @@ from model.hooks.points import Stack
 from server.dialects.parts.passes import ExplainedLogit, ExplainedPass, Sums
 from server.dialects.parts.stream_parts import Tensors
 from server.dialects.parts.taking_out import Word, without
-from server.engine.request import Part, WeightsTask
+from server.engine.messages.request import Part, WeightsTask
 from server.generation.acceptance import current_request
 from server.generation.prompts.prompt import NOTHING, Prompt
 from server.generation.served_model import ServedModel

@@ -20,7 +20,7 @@ from model.analysis.arrays import Float64
 from model.config import ModelConfig
 from model.hooks.point_names import full_name, points_of, stack_config
 from model.hooks.points import Stack
-from server.engine.request import Intervention, Part, PointCapture
+from server.engine.messages.request import Intervention, Part, PointCapture
 from server.http.tensor_formats import NumpyArray, as_numpy
 
 Tensors = Mapping[str, NumpyArray]

@@ -13,8 +13,8 @@ import numpy as np
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
 from model.hooks.points import Stack
-from server.engine.outputs import Array
-from server.engine.request import Intervention
+from server.engine.messages.outputs import Array
+from server.engine.messages.request import Intervention
 from server.http.tensor_formats import NumpyArray, for_engine
 
 _SCORES = "attn.hook_attn_scores"

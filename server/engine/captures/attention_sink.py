@@ -14,12 +14,12 @@ from model.config import ModelConfig
 from model.hooks.head_pairs import HeadPairs
 from model.hooks.hooks import AttentionTap, RowSink, corner, index_of
 from model.hooks.point_names import stack_config
-from server.engine.base_task import Stage
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Positions, Window, seen_keys
 from server.engine.memory.memory_limit import own_memory
-from server.engine.outputs import Array
-from server.engine.request import AttentionCapture, Part
+from server.engine.messages.base_task import Stage
+from server.engine.messages.outputs import Array
+from server.engine.messages.request import AttentionCapture, Part
 
 _LARGE = 2 << 20
 """Least bytes of an answer with its own memory mapping, in huge pages. The first use of small pages costs more than the

@@ -15,9 +15,9 @@ from model.hooks.hooks import AttentionChange, Change, corner, index_of
 from model.hooks.point_names import sizes
 from model.hooks.points import BY_NAME, Stack, is_cross
 from model.sampling.row_search import argmax
-from server.engine.base_task import Stage, stage_of
 from server.engine.captures.window import Positions, Window, seen_keys
-from server.engine.request import AttentionKind, Intervention, Op, Part
+from server.engine.messages.base_task import Stage, stage_of
+from server.engine.messages.request import AttentionKind, Intervention, Op, Part
 
 MAPS: Mapping[str, AttentionKind] = {"hook_attn_scores": "scores", "hook_pattern": "pattern"}
 """The kind of attention tap for each point that is a map: one number for each query and key."""

@@ -20,7 +20,6 @@ from model.layers.fixed_shapes import aligned_rows
 from model.network.pooling import RunningPooling, finished, splade
 from model.network.transformer import Transformer
 from model.sampling.row_search import ordered_top_ids
-from server.engine.base_task import stage_of
 from server.engine.captures.attention_sink import (
     TORCH_DTYPES,
     as_array,
@@ -30,8 +29,9 @@ from server.engine.captures.attention_sink import (
 )
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Positions, Window
-from server.engine.outputs import Array
-from server.engine.request import ClassifyTask, EmbedTask, HeadScoresTask, LensTask, PointCapture, SparseTask
+from server.engine.messages.base_task import stage_of
+from server.engine.messages.outputs import Array
+from server.engine.messages.request import ClassifyTask, EmbedTask, HeadScoresTask, LensTask, PointCapture, SparseTask
 from server.engine.sequence import Sequence
 
 _LENS_NUMBERS = 1 << 22

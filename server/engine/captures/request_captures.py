@@ -11,7 +11,6 @@ from msgspec import structs
 from model.hooks.hooks import Hook
 from model.hooks.point_names import stack_config
 from model.network.transformer import Transformer
-from server.engine.base_task import Stage
 from server.engine.captures.attention_sink import AttentionSink, check_heads, head_pairs
 from server.engine.captures.interventions import MAPS, Patch, patches_of
 from server.engine.captures.point_sinks import (
@@ -24,8 +23,9 @@ from server.engine.captures.point_sinks import (
 )
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Window
-from server.engine.outputs import Array, TokenLogprobs
-from server.engine.request import (
+from server.engine.messages.base_task import Stage
+from server.engine.messages.outputs import Array, TokenLogprobs
+from server.engine.messages.request import (
     AttentionCapture,
     ClassifyTask,
     EmbedTask,

@@ -4,9 +4,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from model.hooks.hooks import AttentionTap, Read
-from server.engine.base_task import Stage
 from server.engine.captures.window import Window
-from server.engine.outputs import Array
+from server.engine.messages.base_task import Stage
+from server.engine.messages.outputs import Array
 
 
 class Sink(ABC):

@@ -9,7 +9,7 @@ import torch
 
 from model.config import ModelConfig
 from model.hooks.point_names import stack_config
-from server.engine.request import Part
+from server.engine.messages.request import Part
 
 Positions = npt.NDArray[np.int64]
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from model.sampling.grammar.deep_stack import deep_stacks
 from model.sampling.grammar.matcher import GrammarMatcher
-from server.engine.outputs import Failure, failure_of
-from server.engine.request import EngineRequest, GenerateTask
+from server.engine.messages.outputs import Failure, failure_of
+from server.engine.messages.request import EngineRequest, GenerateTask
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from server.engine.execution.device_runner import DevicePass, DeviceRunner, Samp
 from server.engine.execution.started_step import StartedStep, seconds_of
 from server.engine.execution.step_result import StepResult
 from server.engine.execution.token_choice import Placed, TokenChoice, not_finite, sampler_row
-from server.engine.outputs import TokenLogprobs
+from server.engine.messages.outputs import TokenLogprobs
 from server.engine.scheduling.block_manager import NULL_BLOCK
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Chunk, Sequence

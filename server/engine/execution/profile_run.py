@@ -16,7 +16,7 @@ from model.sampling.device_rows import Kind, pack, packed_size
 from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sampling.sampler import Sampler, SamplerRow
 from server.engine.execution.cuda_graphs import mixed_sizes
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.sampling_params import SamplingParams
 from server.engine.scheduling.block_manager import NULL_BLOCK
 
 

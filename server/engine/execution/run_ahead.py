@@ -11,7 +11,7 @@ from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.started_step import StartedStep
 from server.engine.execution.step_result import StepResult
-from server.engine.outputs import raise_exit
+from server.engine.messages.outputs import raise_exit
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Sequence
 

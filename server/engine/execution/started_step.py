@@ -12,7 +12,7 @@ from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.device_runner import DevicePass
 from server.engine.execution.step_result import StepResult
 from server.engine.execution.token_choice import Placed, TokenChoice
-from server.engine.outputs import Failure
+from server.engine.messages.outputs import Failure
 
 
 @dataclass(slots=True, eq=False)

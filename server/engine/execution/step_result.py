@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from server.engine.outputs import Array, Failure, TokenLogprobs
+from server.engine.messages.outputs import Array, Failure, TokenLogprobs
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from server.engine.captures.request_captures import RequestCaptures
 from server.engine.captures.window import Window
 from server.engine.execution.device_runner import DevicePass
 from server.engine.execution.step_result import StepResult
-from server.engine.outputs import Failure, TokenLogprobs
+from server.engine.messages.outputs import Failure, TokenLogprobs
 from server.engine.sequence import Chunk, Sequence
 
 

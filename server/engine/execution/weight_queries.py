@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from server.engine.captures.attention_sink import as_array
-from server.engine.outputs import RequestOutput, Timing, failure_of
-from server.engine.request import EngineRequest, WeightsTask
+from server.engine.messages.outputs import RequestOutput, Timing, failure_of
+from server.engine.messages.request import EngineRequest, WeightsTask
 
 logger = logging.getLogger(__name__)
 

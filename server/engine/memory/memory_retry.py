@@ -22,8 +22,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from server.engine.memory.memory_limit import give_back_memory, reserve
-from server.engine.outputs import Failure, RequestOutput
-from server.engine.request import EngineRequest
+from server.engine.messages.outputs import Failure, RequestOutput
+from server.engine.messages.request import EngineRequest
 
 _MOST_BLAMES = 2
 

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
-from server.engine.outputs import FinishReason
+from server.engine.messages.outputs import FinishReason
 from server.engine.scheduling.block_manager import BlockManager
 from server.engine.scheduling.deadlines import Deadlines
 from server.engine.scheduling.fair_queue import FairQueue, RoundRobin

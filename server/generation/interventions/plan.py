@@ -24,7 +24,7 @@ from model.hooks.point_names import (
     why_absent,
 )
 from model.hooks.points import Point, Stack, is_cross
-from server.engine.request import Intervention, Op, PointCapture
+from server.engine.messages.request import Intervention, Op, PointCapture
 from server.generation.interventions.selectors import resolve
 from server.generation.interventions.trace_plan import Lengths, choose_heads, head_axis, lengths_at
 from server.http.errors import BadRequest, shown

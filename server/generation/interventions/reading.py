@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import structs
 
 from model.config import ModelConfig
-from server.engine.request import Intervention, TraceTask
+from server.engine.messages.request import Intervention, TraceTask
 from server.generation.interventions.plan import (
     InterventionTarget,
     Place,

@@ -13,7 +13,7 @@ from itertools import product
 from msgspec import structs
 
 from model.config import ModelConfig
-from server.engine.request import AttentionCapture, Part
+from server.engine.messages.request import AttentionCapture, Part
 from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.tensor_formats import Wire
 from server.schemas.inspect.attention import AttentionFields, AttentionRequest

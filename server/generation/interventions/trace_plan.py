@@ -17,7 +17,7 @@ import numpy.typing as npt
 from model.config import ModelConfig
 from model.hooks.point_names import UnknownPoint, full_name, read_name, short_name, sizes, stack_config, why_absent
 from model.hooks.points import Point, Stack, is_cross, reads_encoder
-from server.engine.request import PointCapture
+from server.engine.messages.request import PointCapture
 from server.generation.interventions.selectors import number_bytes, resolve, span
 from server.http.errors import BadRequest, answer_too_large, shown
 from server.http.tensor_formats import Wire

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from server.engine.request import AttentionKind, CaptureDtype, Part, Reduction
+from server.engine.messages.request import AttentionKind, CaptureDtype, Part, Reduction
 from server.http.tensor_formats import EncodingFormat
 from server.schemas.base import MAX_SELECTED, AnswerModel, Index, RequestModel, Selector, wrong
 from server.schemas.inspect.inputs import HEADS, LAYERS, NUMBER_FORMAT, InputFields

@@ -16,7 +16,7 @@ from model.kernels.cuda import matmul, paged_attention
 from model.kernels.cuda.interpreter import IS_INTERPRETED
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
-from server.engine.request import AttentionCapture, AttentionTask, ClassifyTask
+from server.engine.messages.request import AttentionCapture, AttentionTask, ClassifyTask
 from tests import tiny
 from tests.model.kernels.cuda.card import DEVICE, DTYPES, fresh_draw
 from tests.server.engine.driving import alone, assert_same, build, load, request, run

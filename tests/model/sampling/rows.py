@@ -9,7 +9,7 @@ from model.sampling.distribution import GREEDY_BELOW
 from model.sampling.filters import fill_weights
 from model.sampling.row_search import argmax
 from model.sampling.sampler import Sampler, SamplerRow
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.sampling_params import SamplingParams
 
 
 def params(**options: Any) -> SamplingParams:

@@ -17,7 +17,7 @@ from model.sampling.device_rows import Kind, chosen_logits, num_alternatives, pa
 from model.sampling.device_sampler import DeviceSampler, score_type
 from model.sampling.logit_edits import LogitEdits
 from model.sampling.sampler import SampledToken, Sampler, SamplerRow
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.sampling_params import SamplingParams
 from tests.model.sampling.rows import make_logits, make_params, make_row, params
 from tests.support.examples import examples
 

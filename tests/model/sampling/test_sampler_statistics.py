@@ -11,7 +11,7 @@ import torch
 
 from model.sampling.philox import random_uniform
 from model.sampling.sampler import Sampler, SamplerRow
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.sampling_params import SamplingParams
 from tests.model.sampling.rows import params
 from tests.reference import sampling as reference
 

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from server.config.command_line import add_arguments, from_arguments
 from server.config.metric_aliases import METRICS
 from server.config.settings import Settings, SettingsError
-from server.engine.outputs import EngineInfo
+from server.engine.messages.outputs import EngineInfo
 from server.observability.metrics import Metrics, of_caches
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from server.config.auth.keys import hash_of
-from server.engine.outputs import EngineStats
+from server.engine.messages.outputs import EngineStats
 from tests.server.fake_client import FakeEngine
 from tests.server.inline_engine import InlineEngine
 from tests.server.serving import Site, error_of, site

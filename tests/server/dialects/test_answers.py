@@ -18,7 +18,7 @@ from starlette.types import Message
 from model.tokenization.detokenizer import Detokenizer
 from model.tokenization.tokenizer import Tokenizer
 from server.dialects.responses import tensor_response
-from server.engine.outputs import TokenLogprobs
+from server.engine.messages.outputs import TokenLogprobs
 from server.generation.logprobs import LegacyLogprobs, chat_entries, prompt_entries
 from server.http.connection import HttpProtocol
 from server.http.tensor_formats import WRITE_BYTES, Format, NumpyArray, Piece, npy_pieces

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from server.dialects.anthropic.blocks import ContentWriter
 from server.dialects.anthropic.translation import chat_request
-from server.engine.request import GenerateTask
+from server.engine.messages.request import GenerateTask
 from server.generation.choices import Piece
 from server.generation.conversation import ChatPiece
 from server.http.errors import BadRequest, EngineError

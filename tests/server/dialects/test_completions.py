@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from model.checkpoint.generation_defaults import SamplingDefaults
-from server.engine.request import GenerateTask
+from server.engine.messages.request import GenerateTask
 from server.http.errors import EngineError, QueueFull, WorkerLost
 from tests.server.dialects.routes import refuses
 from tests.server.fake_client import FakeEngine, number

@@ -13,7 +13,7 @@ from safetensors.numpy import load as load_safetensors
 
 from model.config import ModelConfig
 from model.network.sentence_transformers import DenseConfig, EmbeddingDefaults
-from server.engine.request import EmbedTask, Pooling
+from server.engine.messages.request import EmbedTask, Pooling
 from server.generation.embeddings import _warn_of_ids
 from server.generation.prompts.prompt import Prompt, fit_input, packed
 from server.http.errors import EngineError

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from server.engine.request import GenerateTask, Intervention, PointCapture, TraceTask
+from server.engine.messages.request import GenerateTask, Intervention, PointCapture, TraceTask
 from server.http.errors import WorkerLost
 from server.schemas.inspect.interventions import MAX_INTERVENTIONS, MAX_LIST_NUMBERS
 from tests.server.dialects.routes import refuses

@@ -14,7 +14,7 @@ import torch
 
 from model.checkpoint.weight_files import load_weights
 from model.config import ModelConfig
-from server.engine.request import Part
+from server.engine.messages.request import Part
 from tests import reference
 from tests.parity import ROWS
 from tests.reference.contributions import Contributions

@@ -14,7 +14,7 @@ from model.tokenization.chat_formats.message import MessageDelta, ToolCallDelta
 from server.dialects.ollama.lines import Begun, LineWriter, chat_fields
 from server.dialects.ollama.translation import chat_request, translated_messages
 from server.dispatch.served_adapter import ServedAdapter
-from server.engine.request import EmbedTask, GenerateTask
+from server.engine.messages.request import EmbedTask, GenerateTask
 from server.generation.choices import Piece
 from server.generation.conversation import ChatPiece
 from server.generation.prompts.prompt import Prompt, packed

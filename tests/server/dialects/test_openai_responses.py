@@ -9,7 +9,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from server.engine.request import GenerateTask
+from server.engine.messages.request import GenerateTask
 from server.http.connection import HttpProtocol
 from server.http.errors import EngineError
 from tests.server.bare_server import PATIENCE, serving

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.engine.request import EmbedTask
+from server.engine.messages.request import EmbedTask
 from server.generation.supported_routes import CLASSIFICATIONS, JUDGEMENTS, SCORINGS, SPARSE
 from server.http.errors import QueueFull
 from tests.server.dialects.looks import at_site, engine_of

@@ -12,7 +12,7 @@ from huggingface_hub.errors import ValidationError
 
 from model.network.sentence_transformers import EmbeddingDefaults, SparseConfig
 from server.dispatch.served_adapter import ServedAdapter
-from server.engine.request import GenerateTask, SparseTask
+from server.engine.messages.request import GenerateTask, SparseTask
 from server.http.errors import EngineError, QueueFull
 from tests import tiny
 from tests.server.dialects.heads import answer, classifier, logits_of, served

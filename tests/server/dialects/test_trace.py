@@ -18,7 +18,7 @@ from safetensors.numpy import load as load_safetensors
 from model.checkpoint.registry import read_config
 from model.config import ModelConfig
 from model.hooks.point_names import points_of, sizes, stacks
-from server.engine.request import PointCapture
+from server.engine.messages.request import PointCapture
 from server.generation.interventions.trace_plan import Lengths, check_trace_size, choose_points, plan_inputs
 from server.http.errors import PayloadTooLarge
 from server.schemas.inspect.trace import TraceRequest

@@ -8,8 +8,8 @@ import pytest
 from server.config.settings import Settings
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
-from server.engine.outputs import RequestOutput, Timing
-from server.engine.request import EngineRequest
+from server.engine.messages.outputs import RequestOutput, Timing
+from server.engine.messages.request import EngineRequest
 from server.http.errors import DeadlineExceeded, Unavailable
 from server.ipc.messages import Abort, Heartbeat, Loading
 from server.observability.access_log import RequestRecord

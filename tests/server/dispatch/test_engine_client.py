@@ -8,8 +8,15 @@ from msgspec.structs import replace
 
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
-from server.engine.outputs import Array, EngineStats, FinishReason, PromptLogprobs, RequestOutput, TokenLogprobs
-from server.engine.request import (
+from server.engine.messages.outputs import (
+    Array,
+    EngineStats,
+    FinishReason,
+    PromptLogprobs,
+    RequestOutput,
+    TokenLogprobs,
+)
+from server.engine.messages.request import (
     EmbedTask,
     EngineRequest,
     Intervention,

@@ -8,9 +8,9 @@ from server.dispatch.debug_report import admission_state
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
 from server.dispatch.request_handle import RequestHandle
-from server.engine.outputs import Array, RequestOutput
-from server.engine.request import EngineRequest, GenerateTask, Intervention
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.outputs import Array, RequestOutput
+from server.engine.messages.request import EngineRequest, GenerateTask, Intervention
+from server.engine.messages.sampling_params import SamplingParams
 from server.http.errors import ApiError, PayloadTooLarge, QueueFull, Unavailable
 from server.observability.access_log import RequestRecord
 from tests.server.played_worker import ONE, PlayedWorker, outputs_of, until

@@ -8,7 +8,7 @@ import pytest
 
 from server.dispatch.engine_client import EngineClient
 from server.dispatch.request_context import RequestContext
-from server.engine.request import EngineRequest
+from server.engine.messages.request import EngineRequest
 from server.http.errors import BadRequest, NotFound, Unavailable
 from server.ipc.messages import AdapterLoaded, DropAdapter, LoadAdapter
 from tests.server.narrow_client import narrow_client, two_workers

@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from server.dispatch.routing import Candidate, PrefixIndex, RoutedPrompt, Router
-from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, GenerateTask, LensTask, Task, WeightsTask
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.request import (
+    AttentionCapture,
+    AttentionTask,
+    EmbedTask,
+    GenerateTask,
+    LensTask,
+    Task,
+    WeightsTask,
+)
+from server.engine.messages.sampling_params import SamplingParams
 from tests.support.examples import examples
 
 BLOCK = 4

@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from server.dispatch.worker_state import WorkerState, seconds_until_ready
-from server.engine.outputs import EngineStats
+from server.engine.messages.outputs import EngineStats
 from tests.server.played_worker import INFO
 
 

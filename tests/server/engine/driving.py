@@ -21,8 +21,8 @@ from model.loading.loader import load_model
 from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.outputs import Array, RequestOutput, TokenLogprobs
-from server.engine.request import (
+from server.engine.messages.outputs import Array, RequestOutput, TokenLogprobs
+from server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     EmbedTask,
@@ -36,7 +36,7 @@ from server.engine.request import (
     Task,
     TraceTask,
 )
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.sampling_params import SamplingParams
 
 CPU = torch.device("cpu")
 Load = Callable[[str], Transformer]

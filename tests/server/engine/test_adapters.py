@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from model.network.transformer import Transformer
 from server.engine.config import AdapterFolder
-from server.engine.request import EngineRequest
+from server.engine.messages.request import EngineRequest
 from tests import tiny
 from tests.server.engine.driving import build, generate, load, request, run
 from tests.tiny.adapters import make_adapter

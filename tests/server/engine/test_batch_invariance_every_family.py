@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from model.network.transformer import Transformer
 from server.engine import engine as engine_module
 from server.engine.engine import Engine
-from server.engine.outputs import StepOutput
-from server.engine.request import (
+from server.engine.messages.outputs import StepOutput
+from server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     EmbedTask,

@@ -13,7 +13,7 @@ from model.checkpoint.folder import ModelLoadError
 from model.network.transformer import Transformer
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, Task
+from server.engine.messages.request import AttentionCapture, AttentionTask, EmbedTask, Task
 from tests import tiny
 from tests.server.engine.driving import build, generate, load, request, run
 

@@ -20,8 +20,8 @@ from model.network.transformer import Transformer
 from model.sampling.grammar.constraint import grammar_text
 from model.tokenization.tokenizer import Tokenizer
 from server.engine.engine import Engine
-from server.engine.outputs import RequestOutput
-from server.engine.request import AttentionCapture, EngineRequest
+from server.engine.messages.outputs import RequestOutput
+from server.engine.messages.request import AttentionCapture, EngineRequest
 from tests import tiny
 from tests.server.engine.driving import Answer, build, generate, load, request, run
 

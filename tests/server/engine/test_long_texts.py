@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from model.network.transformer import Transformer
-from server.engine.request import EngineRequest
+from server.engine.messages.request import EngineRequest
 from tests import tiny
 from tests.server.engine.driving import Answer, build, generate, load, request, run
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from server.engine.request import AttentionCapture, EmbedTask, GenerateTask, PointCapture, Task, TraceTask
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.request import AttentionCapture, EmbedTask, GenerateTask, PointCapture, Task, TraceTask
+from server.engine.messages.sampling_params import SamplingParams
 from server.engine.sequence import Chunk
 from tests.server.engine.toy_runner import NUM_LAYERS, attend, generate, sequence
 

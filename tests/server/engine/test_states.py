@@ -21,7 +21,7 @@ from server.config.settings import Settings
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.memory.kv_cache_size import num_cache_blocks
-from server.engine.request import AttentionCapture, AttentionTask, EngineRequest
+from server.engine.messages.request import AttentionCapture, AttentionTask, EngineRequest
 from tests import tiny
 from tests.server.engine.driving import CPU, Load, alone, build, generate, request
 

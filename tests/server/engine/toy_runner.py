@@ -10,9 +10,16 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from server.engine.base_task import Stacks
-from server.engine.request import AttentionCapture, AttentionTask, EngineRequest, GenerateTask, Intervention, Task
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.base_task import Stacks
+from server.engine.messages.request import (
+    AttentionCapture,
+    AttentionTask,
+    EngineRequest,
+    GenerateTask,
+    Intervention,
+    Task,
+)
+from server.engine.messages.sampling_params import SamplingParams
 from server.engine.scheduling.block_manager import NULL_BLOCK, BlockManager
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler, SchedulerConfig

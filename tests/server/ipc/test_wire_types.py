@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from server.engine.outputs import (
+from server.engine.messages.outputs import (
     Array,
     EngineInfo,
     EngineStats,
@@ -25,8 +25,8 @@ from server.engine.outputs import (
     StepOutput,
     TokenLogprobs,
 )
-from server.engine.request import EmbedTask, EngineRequest, Intervention, Task
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.request import EmbedTask, EngineRequest, Intervention, Task
+from server.engine.messages.sampling_params import SamplingParams
 from server.ipc import messages
 
 MAX_EXAMPLES = 40

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from server.engine.outputs import Timing
+from server.engine.messages.outputs import Timing
 from server.observability.access_log import RequestLog, current_record
 
 

@@ -14,7 +14,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.engine.outputs import EngineStats, Timing
+from server.engine.messages.outputs import EngineStats, Timing
 from server.observability.access_log import RequestLog
 from server.observability.collectors import Histogram
 from server.observability.metrics import ClientCounters, Metrics, WorkerNumbers, of_engine

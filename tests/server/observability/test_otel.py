@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from server.config.settings import SettingsError
-from server.engine.outputs import Timing
+from server.engine.messages.outputs import Timing
 from server.http.errors import Unavailable
 from server.observability.access_log import RequestLog, current_record
 from server.observability.otel import Tracing, is_wanted

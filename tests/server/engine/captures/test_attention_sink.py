@@ -11,8 +11,8 @@ from model.checkpoint.registry import read_config
 from model.hooks.head_pairs import HeadPairs
 from server.engine.captures.attention_sink import AttentionSink, head_pairs
 from server.engine.captures.window import Window
-from server.engine.outputs import Array
-from server.engine.request import AttentionCapture
+from server.engine.messages.outputs import Array
+from server.engine.messages.request import AttentionCapture
 
 CONFIG = read_config(PACKAGED)
 PAIRS = ((1, 0), (0, 2), (1, 1), (0, 3))

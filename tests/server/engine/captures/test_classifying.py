@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
 from model.config import ModelConfig
-from server.engine.request import ClassifyTask, EmbedTask, EngineRequest
+from server.engine.messages.request import ClassifyTask, EmbedTask, EngineRequest
 from tests import tiny
 from tests.server.engine.driving import Load, alone, assert_same, build, everything, load, request, run
 

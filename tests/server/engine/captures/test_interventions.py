@@ -11,7 +11,7 @@ from model.hooks.point_names import full_name, points_of, why_absent
 from model.hooks.point_names import stacks as stacks_of
 from model.hooks.points import BY_NAME, Stack, reads_encoder
 from model.network.transformer import Transformer
-from server.engine.request import AttentionCapture, EngineRequest, Intervention, Op
+from server.engine.messages.request import AttentionCapture, EngineRequest, Intervention, Op
 from tests.server.engine.driving import Answer, Load, alone, array, build, everything, generate, request, run
 
 LENGTH = 12

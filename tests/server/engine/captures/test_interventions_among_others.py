@@ -10,7 +10,7 @@ from model.config import ModelConfig
 from model.hooks.point_names import full_name, stack_config
 from model.hooks.point_names import stacks as stacks_of
 from model.network.transformer import Transformer
-from server.engine.request import (
+from server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     GenerateTask,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from model.checkpoint.weight_files import load_weights
 from model.network.sublayers import Feedforward
 from model.network.transformer import Transformer
-from server.engine.request import (
+from server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     EngineRequest,

@@ -12,7 +12,7 @@ from model.hooks.hooks import Hooks, LayerHooks
 from model.layers.attention import NativeAttention, PlainAttention
 from model.network.transformer import Transformer
 from server.engine.captures.attention_sink import AttentionSink
-from server.engine.request import AttentionCapture, EmbedTask, Task
+from server.engine.messages.request import AttentionCapture, EmbedTask, Task
 from tests import tiny
 from tests.server.engine.driving import Answer, Load, build, generate, request, run
 

@@ -16,7 +16,7 @@ from sentence_transformers.sparse_encoder.modules import SpladePooling
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
 from model.network.sentence_transformers import SparseConfig, embedding_defaults
-from server.engine.request import EmbedTask, SparseTask
+from server.engine.messages.request import EmbedTask, SparseTask
 from tests import tiny
 from tests.server.engine.driving import Answer, Load, alone, assert_same, build, load, request, run
 

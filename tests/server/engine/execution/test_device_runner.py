@@ -20,7 +20,14 @@ from server.engine.engine import Engine
 from server.engine.execution import cuda_graphs
 from server.engine.execution.device_executor import DeviceStep
 from server.engine.execution.step_result import StepResult
-from server.engine.request import AttentionCapture, AttentionKind, AttentionTask, CaptureDtype, EngineRequest, Part
+from server.engine.messages.request import (
+    AttentionCapture,
+    AttentionKind,
+    AttentionTask,
+    CaptureDtype,
+    EngineRequest,
+    Part,
+)
 from tests import tiny
 from tests.server.engine.driving import assert_near, build, generate, load, request, run
 from tests.support.interpreted_product import multiply_in_one_order

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from model.batch import Batch
 from model.network.transformer import Transformer
 from server.engine.engine import Engine
-from server.engine.request import EmbedTask, EngineRequest, Intervention
+from server.engine.messages.request import EmbedTask, EngineRequest, Intervention
 from tests.server.engine.driving import (
     Load,
     alone,

@@ -13,7 +13,7 @@ from server.engine import engine as engine_module
 from server.engine.engine import Engine
 from server.engine.execution import step_cancellation
 from server.engine.execution.step_cancellation import ASK_INTERVAL, CancellationCheck, StepCancelled
-from server.engine.request import EngineRequest, Task
+from server.engine.messages.request import EngineRequest, Task
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Chunk
 from tests.server.engine import toy_runner

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
-from server.engine.request import GenerateTask
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.request import GenerateTask
+from server.engine.messages.sampling_params import SamplingParams
 from tests.server.engine.driving import request
 
 def tokens_of(kernels):

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from server.engine.execution.weight_queries import WeightQueries
-from server.engine.outputs import RequestOutput
-from server.engine.request import EngineRequest, WeightsTask
+from server.engine.messages.outputs import RequestOutput
+from server.engine.messages.request import EngineRequest, WeightsTask
 from tests.support.panics import PanicException
 
 PATIENCE = 60.0

@@ -3,7 +3,7 @@
 import pytest
 
 from server.engine.memory.memory_retry import MemoryRetry
-from server.engine.request import AttentionCapture, AttentionTask, EngineRequest
+from server.engine.messages.request import AttentionCapture, AttentionTask, EngineRequest
 
 NOBODY, SOMEBODY = (lambda: False), (lambda: True)
 

@@ -16,7 +16,7 @@ from model.batch import Batch
 from model.network.transformer import Transformer
 from server.engine.engine import Engine
 from server.engine.execution import step_cancellation
-from server.engine.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, WeightsTask
+from server.engine.messages.request import AttentionCapture, AttentionTask, EmbedTask, EngineRequest, WeightsTask
 from tests.server.engine.driving import Load, alone, build, generate, request, run
 
 NUM_TOKENS = 60

@@ -6,7 +6,7 @@ Each answer equals the answer without other requests, also if requests stop, are
 import random
 from collections.abc import Mapping
 
-from server.engine.request import EmbedTask, Task
+from server.engine.messages.request import EmbedTask, Task
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.scheduler import Scheduler
 from server.engine.sequence import UNKNOWN, Sequence, SequenceStatus

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from server.engine.request import EmbedTask
+from server.engine.messages.request import EmbedTask
 from server.engine.scheduling.capture_budget import StepWork
 from server.engine.scheduling.schedule import Schedule
 from tests.server.engine.toy_runner import (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.engine.request import EmbedTask
+from server.engine.messages.request import EmbedTask
 from server.engine.scheduling.scheduler import SchedulerConfig
 from tests.server.engine.toy_runner import (
     ToyRunner,

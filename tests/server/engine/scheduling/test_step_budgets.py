@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from server.engine.request import EmbedTask
+from server.engine.messages.request import EmbedTask
 from server.engine.scheduling.prompt_budget import ON_A_CPU
 from server.engine.scheduling.schedule import Schedule
 from server.engine.scheduling.step_budgets import StepBudgets

@@ -33,7 +33,7 @@ from server.config.settings import Settings, SettingsError
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.execution import cuda_graphs
-from server.engine.request import (
+from server.engine.messages.request import (
     AttentionCapture,
     AttentionTask,
     EmbedTask,

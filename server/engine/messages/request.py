@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from model.hooks.points import BY_NAME, Stack, reads_encoder
 from model.sampling.grammar.thought_limit import Pieces, ThoughtLimit
-from server.engine.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks, input_depths
-from server.engine.outputs import Array, FinishReason, RequestOutput, Timing
-from server.engine.sampling_params import SamplingParams
+from server.engine.messages.base_task import BEFORE_OUTPUT, BaseTask, Depth, Depths, Stacks, input_depths
+from server.engine.messages.outputs import Array, FinishReason, RequestOutput, Timing
+from server.engine.messages.sampling_params import SamplingParams
 
 AttentionKind = Literal["pattern", "scores", "dots"]
 Reduction = Literal["mean", "max"]

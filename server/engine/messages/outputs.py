@@ -133,7 +133,7 @@ class RequestOutput(msgspec.Struct, kw_only=True, array_like=True):
     """Log-probabilities of the prompt's tokens, sent with the first generated token; the first entry is None."""
     tensors: dict[str, Array] = {}
     """The tensors by name: attention | attention.indices | attention.prompt | attention.prompt.indices | embedding, or
-    the names in the documentation of each task (`server.engine.request`).
+    the names in the documentation of each task (`server.engine.messages.request`).
 
     `attention` of an AttentionTask is [pair, query, key]; of a generated token [pair, key]. `embedding` is [d], or
     [token, d] when pooling is none, float32.
