@@ -33,7 +33,7 @@ from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.execution.threads import use_threads
 from server.engine.execution.warm_up import warm_up
-from server.engine.memory.memory_limit import freeze_garbage
+from server.engine.memory.allocation_limit import freeze_garbage
 from server.engine.messages.request import AttentionCapture, EngineRequest
 from server.ipc import messages
 from server.lifecycle.worker_process import prepare_environment

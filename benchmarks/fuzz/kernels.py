@@ -21,7 +21,7 @@ from model.kernels.checks import ACTIVATIONS, SUFFIXES
 from model.kernels.decoder import PRODUCTS, Change, DecoderRows, LayerCaches, Product
 from model.kernels.encoder import Encoder, EncoderLayer, attend_texts
 from model.kernels.flow import maximum_flow
-from model.kernels.grouped import GroupedWeight, why_not_grouped
+from model.kernels.group_quantized import GroupedWeight, why_not_grouped
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.products import DOT, WIDEN, BlockedWeight
 from model.quantized import GroupedRows

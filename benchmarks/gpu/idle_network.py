@@ -27,7 +27,7 @@ from model.sampling.device_rows import Kind
 from server.engine.config import EngineConfig
 from server.engine.engine import Engine
 from server.engine.execution.cuda_graphs import StepGraphs
-from server.engine.memory.memory_limit import freeze_garbage
+from server.engine.memory.allocation_limit import freeze_garbage
 from server.engine.messages.request import AttentionCapture, GenerateTask
 from server.engine.messages.sampling_params import SamplingParams
 from tests.server.engine.driving import request

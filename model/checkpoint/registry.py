@@ -23,7 +23,7 @@ from model.checkpoint.families.fields import Fields, read_object
 from model.checkpoint.families.output_heads import NO_HEAD, SUFFIX
 from model.checkpoint.folder import GGUF_NAME, ModelLoadError
 from model.checkpoint.quantized.scheme import read_scheme
-from model.checkpoint.tensor_names import tensor_names
+from model.checkpoint.tensor_listing import tensor_names
 from model.config import ModelConfig
 
 _FILES = (llama, mixtures, smollm3, hybrids, gemma, gpt, bert, modern_berts, encoder_decoders)

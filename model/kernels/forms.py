@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from model.config import Activation
-from model.kernels.grouped import GroupedWeight, why_not_grouped
+from model.kernels.group_quantized import GroupedWeight, why_not_grouped
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.int8_rows import Int8Rows, Quantization
 from model.kernels.products import Arithmetic, BlockedWeight, LaidWeight

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from model.kernels.forms import lay_weight
-from model.kernels.grouped import GroupedWeight
+from model.kernels.group_quantized import GroupedWeight
 from model.kernels.products import WIDEN, BlockedWeight
 from model.layers.linear import Linear
 from model.quantized import QuantizedMatrix

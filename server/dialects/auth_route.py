@@ -25,7 +25,7 @@ from starlette.types import Receive, Scope, Send
 
 from server.config.auth.keys import Keyring, KnownKey
 from server.config.auth.quotas import LimitReached
-from server.engine.memory.memory_limit import give_back_memory
+from server.engine.memory.allocation_limit import give_back_memory
 from server.generation.prompts.text_parts import naming
 from server.http.errors import (
     ApiError,

@@ -3,7 +3,7 @@
 import logging
 
 from model.config import ModelConfig
-from model.kernels.grouped import GroupedWeight
+from model.kernels.group_quantized import GroupedWeight
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from server.engine.execution.kernel_choice import kernels_in_use

@@ -23,8 +23,8 @@ from server.config.devices import Places, as_text, places
 from server.config.settings import Settings, SettingsError
 from server.dispatch.engine_client import EngineClient
 from server.engine.config import EngineConfig
+from server.engine.memory.allocation_limit import free_host_memory, freeze_garbage, keep_little_memory
 from server.engine.memory.mapped_libraries import let_go_of_libraries
-from server.engine.memory.memory_limit import free_host_memory, freeze_garbage, keep_little_memory
 from server.http.connection_limits import SPARE_CONNECTIONS, ConnectionLimits, OnEnd, http_protocol
 from server.lifecycle.drain import DrainServer
 from server.lifecycle.litserve_adapter import WorkerLauncher

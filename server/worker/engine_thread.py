@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from server.engine.config import EngineConfig
-from server.engine.memory.memory_limit import give_back_memory
+from server.engine.memory.allocation_limit import give_back_memory
 from server.ipc import messages
 from server.ipc.link import WorkerLink
 from server.worker.engine_worker import load_engine, report_loading

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, cast
 
 from server.config.devices import bind_to_cores
 from server.engine.config import EngineConfig
+from server.engine.memory.allocation_limit import freeze_garbage, limit_memory
 from server.engine.memory.mapped_libraries import let_go_of_libraries
-from server.engine.memory.memory_limit import freeze_garbage, limit_memory
 from server.ipc import messages
 from server.ipc.link import WorkerLink, is_listened_to
 from server.ipc.stack_dumps import stacks_file, write_stacks_on_signal

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from server.engine.memory.memory_limit import give_back_memory
+from server.engine.memory.allocation_limit import give_back_memory
 from server.engine.messages.outputs import RequestOutput, StepOutput, failure_of, raise_exit
 from server.engine.messages.request import EngineRequest
 from server.ipc import messages

@@ -11,7 +11,7 @@ from model.analysis.live_weights import LiveWeights
 from model.checkpoint.registry import read_config
 from model.checkpoint.weight_files import load_weights
 from model.kernels.choice import KernelConfig
-from model.kernels.grouped import GroupedWeight
+from model.kernels.group_quantized import GroupedWeight
 from model.kernels.int8 import Int8BlockedWeight
 from model.layers.linear import Linear
 from model.loading.loader import load_model

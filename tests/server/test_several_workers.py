@@ -24,8 +24,8 @@ from model.kv_cache import KVCache
 from server.config.devices import Places, places
 from server.dispatch.request_context import RequestContext
 from server.engine.config import EngineConfig
+from server.engine.memory.allocation_limit import free_in_share
 from server.engine.memory.kv_cache_size import CPU_SHARE, num_cache_blocks
-from server.engine.memory.memory_limit import free_in_share
 from server.engine.messages.outputs import RequestOutput
 from server.engine.messages.request import EngineRequest
 from server.ipc.messages import Ready
@@ -144,7 +144,7 @@ def test_several_workers_share_what_is_free_and_one_has_it_all(monkeypatch: pyte
 
 
 def test_a_worker_chooses_its_cache_from_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server.engine.memory.memory_limit.free_host_memory", lambda: FREE)
+    monkeypatch.setattr("server.engine.memory.allocation_limit.free_host_memory", lambda: FREE)
     model, dtype, cpu = read_config(PACKAGED), torch.bfloat16, torch.device("cpu")
     config = EngineConfig(model=PACKAGED, max_num_seqs=1 << 20)  # more contexts than fit
 

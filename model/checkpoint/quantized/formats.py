@@ -25,7 +25,7 @@ _DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 _HALVED = torch.tensor([*(2.0 ** (e - 128) for e in range(255)), torch.nan], dtype=torch.float64).to(torch.bfloat16)
 """Half the number of each e8m0 scale. All are exact in bfloat16, the smallest as a subnormal number."""
 _WIDTHS = (128, 64, 32, 16)
-"""The inputs of a group in the kernels (`model.kernels.grouped`)."""
+"""The inputs of a group in the kernels (`model.kernels.group_quantized`)."""
 _CACHE_SCALES = ("k_scale", "v_scale")
 """Scales of a quantised KV cache, which are not used."""
 

@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any
 
-from model.tokenization.chat_formats.written_out import REASONING_FIELDS, Row
+from model.tokenization.chat_formats.for_simple_templates import REASONING_FIELDS, Row
 from model.tokenization.template_client import ChatTemplateError
 
 _MARK = "ZqEndOfPrefill "

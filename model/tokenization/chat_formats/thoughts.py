@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from model.tokenization.chat_formats.written_out import REASONING_FIELDS
+from model.tokenization.chat_formats.for_simple_templates import REASONING_FIELDS
 from model.tokenization.template_client import ChatTemplateError
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from server.dialects.judgements.answering import Judgement, judge_with_reasons
+from server.dialects.judgements.option_probabilities import Judgement, judge_with_reasons
 from server.dialects.judgements.questions import Option, Question, user_message
 from server.dialects.responses import large_response, model_name
 from server.generation.acceptance import accept

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from model.tokenization.chat_formats.written_out import joined_parts
+from model.tokenization.chat_formats.for_simple_templates import joined_parts
 from server.generation.prompts.field_names import FieldNames
 from server.generation.request import ChatRequest, shared_fields
 from server.http.error_handlers import translated

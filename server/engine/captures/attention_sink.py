@@ -16,7 +16,7 @@ from model.hooks.hooks import AttentionTap, RowSink, corner, index_of
 from model.hooks.point_names import stack_config
 from server.engine.captures.sink import Sink
 from server.engine.captures.window import Positions, Window, seen_keys
-from server.engine.memory.memory_limit import own_memory
+from server.engine.memory.allocation_limit import own_memory
 from server.engine.messages.base_task import Stage
 from server.engine.messages.outputs import Array
 from server.engine.messages.request import AttentionCapture, Part

@@ -13,7 +13,7 @@ from server.engine.captures.request_captures import RequestCaptures
 from server.engine.execution.model_runner import ModelRunner
 from server.engine.execution.step_cancellation import StepCancelled
 from server.engine.execution.step_result import StepResult
-from server.engine.memory.memory_limit import give_back_memory, reserve
+from server.engine.memory.allocation_limit import give_back_memory, reserve
 from server.engine.messages.outputs import Failure, failure_of, raise_exit
 from server.engine.scheduling.schedule import Schedule
 from server.engine.sequence import Sequence, SequenceStatus

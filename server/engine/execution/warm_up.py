@@ -14,7 +14,7 @@ from model.kernels.library import num_threads
 from model.kv_cache import KVCache
 from model.network.transformer import Transformer
 from model.sampling.row_search import largest
-from server.engine.memory.memory_limit import give_back_memory
+from server.engine.memory.allocation_limit import give_back_memory
 from server.engine.scheduling.block_manager import NULL_BLOCK
 
 _PROMPT = 96

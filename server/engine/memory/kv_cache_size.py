@@ -6,8 +6,8 @@ from model.checkpoint.folder import ModelLoadError
 from model.config import ModelConfig
 from model.kv_cache import KVCache
 from server.engine.config import EngineConfig
+from server.engine.memory.allocation_limit import data_bytes, free_in_share
 from server.engine.memory.card_memory import CardUse, as_size
-from server.engine.memory.memory_limit import data_bytes, free_in_share
 
 CPU_SHARE = 0.4
 """Share of the free memory after loading for the KV cache; the rest is for activations, captures and other

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from server.engine.memory.memory_limit import give_back_memory, reserve
+from server.engine.memory.allocation_limit import give_back_memory, reserve
 from server.engine.messages.outputs import Failure, RequestOutput
 from server.engine.messages.request import EngineRequest
 

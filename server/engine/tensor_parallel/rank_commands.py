@@ -9,7 +9,7 @@ from model.checkpoint.folder import one_line
 from model.ranks.commands import Follower, Load
 from model.sharding.group import Group
 from server.engine.execution.threads import use_threads
-from server.engine.memory.memory_limit import freeze_garbage, give_back_memory, limit_memory
+from server.engine.memory.allocation_limit import freeze_garbage, give_back_memory, limit_memory
 from server.engine.tensor_parallel.device_steps import DeviceFollower
 from server.engine.tensor_parallel.ranks import Settle, Setup
 

@@ -11,7 +11,7 @@ from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
 from model.checkpoint.weight_files import load_weights
 from model.kernels.choice import KernelChoice, KernelConfig
-from model.kernels.grouped import GroupedWeight
+from model.kernels.group_quantized import GroupedWeight
 from model.loading.loader import load_model
 from model.network.sublayers import MixedFeedforward
 from server.config.memory_estimate import kept_bytes

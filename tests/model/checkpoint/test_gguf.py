@@ -21,7 +21,7 @@ from model.checkpoint.gguf.header import read_header
 from model.checkpoint.gguf.kept_sizes import KEPT
 from model.checkpoint.registry import read_config
 from model.checkpoint.resolve import resolve
-from model.kernels.grouped import GroupedWeight
+from model.kernels.group_quantized import GroupedWeight
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from tests.gguf_files import ARCHITECTURES, make_network, write_gguf

@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType as Type
 
 from model.checkpoint.registry import read_config
 from model.checkpoint.resolve import resolve
-from model.kernels.grouped import GroupedWeight
+from model.kernels.group_quantized import GroupedWeight
 from model.layers.lora import Adapter
 from model.loading.loader import load_model
 from model.loading.lora_loader import load_adapter

@@ -12,7 +12,7 @@ from model.batch import Batch, Span
 from model.checkpoint.folder import ModelLoadError
 from model.checkpoint.registry import read_config
 from model.checkpoint.weight_files import WeightFiles, load_weights
-from model.kernels.grouped import GroupedWeight
+from model.kernels.group_quantized import GroupedWeight
 from model.kv_cache import KVCache
 from model.loading.loader import load_model
 from model.network.transformer import Transformer

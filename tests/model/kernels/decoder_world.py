@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.kernels.attention import AttentionItems, VisibleKeys
 from model.kernels.decoder import Decoder, DecoderLayer, DecoderRows, LayerCaches, Product
-from model.kernels.grouped import GroupedWeight
+from model.kernels.group_quantized import GroupedWeight
 from model.kernels.int8 import Int8BlockedWeight
 from model.kernels.products import DOT, WIDEN, BlockedWeight
 from tests.model.kernels.draw_grouped import draw_grouped

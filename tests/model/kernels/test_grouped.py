@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from model.kernels import library
-from model.kernels.grouped import GroupedWeight, why_not_grouped
+from model.kernels.group_quantized import GroupedWeight, why_not_grouped
 from model.kernels.products import DOT, WIDEN, BlockedWeight
 from model.quantized import GroupedRows, QuantizedMatrix
 from tests.model.kernels.draw_grouped import draw_grouped

@@ -15,7 +15,7 @@ import pytest
 
 from model.checkpoint.folder import PACKAGED
 from model.kernels import library
-from server.engine.memory.memory_limit import data_bytes
+from server.engine.memory.allocation_limit import data_bytes
 from tests.server.running import RunningServer, running_server, wait_for
 from tests.support.processes import descendants, proportional_bytes, worker_pid
 from tests.support.wire import samples

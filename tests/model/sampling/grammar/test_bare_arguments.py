@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from model.sampling.grammar.alternatives import Alternatives
 from model.sampling.grammar.bare_arguments import bare_arguments_grammar
 from model.sampling.grammar.checking import check
 from model.sampling.grammar.errors import GrammarError
+from model.sampling.grammar.schema_alternatives import Alternatives
 from model.tokenization.chat_formats.arguments import BareReader
 from model.tokenization.chat_formats.call_syntax import BareSyntax
 from tests.model.sampling.grammar.schemas import SCHEMAS, Validator

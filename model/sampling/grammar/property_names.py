@@ -3,11 +3,11 @@
 import re
 from collections.abc import Sequence
 
-from model.sampling.grammar.alternatives import Alternatives
 from model.sampling.grammar.checking import why_refused
 from model.sampling.grammar.errors import GrammarError
 from model.sampling.grammar.parts import Conjunction, types_of
 from model.sampling.grammar.places import shown
+from model.sampling.grammar.schema_alternatives import Alternatives
 from model.sampling.grammar.strings import (
     FORMATS,
     MAX_SHAPES,
